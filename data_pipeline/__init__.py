@@ -1,0 +1,1 @@
+"""Text to batches for BERT pre-training: documents, vocabularies, the store, sentence pairs and masks."""
