@@ -28,15 +28,19 @@ class PretrainOptions:
         """
         if not 0.0 < self.masked_lm_prob < 1.0:
             raise ValueError(
-                f"config.data.masked_lm_prob is {self.masked_lm_prob}; it must lie between 0 and 1 (BERT: 0.15)"
+                f"config.data.masked_lm_prob is {self.masked_lm_prob}; it must lie between 0 and 1 "
+                "(BERT: 0.15)"
             )
         if not 0.0 <= self.short_seq_prob <= 1.0:
             raise ValueError(
-                f"config.data.short_seq_prob is {self.short_seq_prob}; it must lie from 0 to 1 (BERT: 0.1)"
+                f"config.data.short_seq_prob is {self.short_seq_prob}; it must lie from 0 to 1 "
+                "(BERT: 0.1)"
             )
         for name in ("dupe_factor", "group_sequences", "prefetch_batches"):
             if getattr(self, name) < 1:
-                raise ValueError(f"config.data.{name} is {getattr(self, name)}; it must be 1 or more")
+                raise ValueError(
+                    f"config.data.{name} is {getattr(self, name)}; it must be 1 or more"
+                )
         if not 0 <= self.random_seed < 2**63:
             raise ValueError(
                 f"config.data.random_seed is {self.random_seed}; it must lie from 0 to 2**63 - 1"

@@ -1,0 +1,158 @@
+"""Pre-training batches: a tf.data pipeline for training, a fixed list for held-out evaluation."""
+
+from collections.abc import Generator
+
+import numpy as np
+
+from data_pipeline.examples import PretrainSource, open_source
+from data_pipeline.schema import PRETRAIN_FIELDS, pretrain_shapes
+
+__all__ = ["PretrainSource", "heldout_batches", "open_source", "train_batches"]
+
+
+def train_batches(
+    source: PretrainSource,
+    *,
+    batch_size: int,
+    first_example: int,
+    first_step: int,
+    last_step: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Generator[dict[str, np.ndarray], None, None]:
+    """This process's rows of the global batch of each step from first_step to last_step - 1.
+
+    Step t, counted within its phase, covers positions first_example + t * batch_size onwards of
+    the source's stream; process p of n gets the p-th of n equal parts. Any step can be made again
+    by starting there. Closing the iterator ends its threads.
+
+    Args:
+      batch_size: sequences in the global batch.
+      first_example: the stream's position of the phase's step 0.
+
+    Raises:
+      ValueError: at once for a batch size that process_count does not divide or a bad range; from
+        the iterator whatever making a row raises, as itself.
+    """
+    rows = _rows_per_process(batch_size, process_index, process_count)
+    if first_example < 0 or first_step < 0 or last_step < first_step:
+        raise ValueError(
+            f"steps {first_step} to {last_step} from example {first_example} are no range; all "
+            "must be 0 or more and the last step not before the first"
+        )
+    first_row = first_example + process_index * rows
+    return _run_dataset(source, batch_size, rows, first_row, first_step, last_step)
+
+
+def _run_dataset(
+    source: PretrainSource,
+    batch_size: int,
+    rows: int,
+    first_row: int,
+    first_step: int,
+    last_step: int,
+) -> Generator[dict[str, np.ndarray], None, None]:
+    """range of steps -> one call into NumPy for several steps -> single steps -> prefetch."""
+    # Imported here: held-out batches and the source are of use without tensorflow.
+    import tensorflow as tf
+
+    steps_per_call = max(1, source.options.group_sequences // rows)
+    failures: list[Exception] = []
+    row = np.arange(rows)
+
+    def make_steps(start: int) -> list[np.ndarray]:
+        stop = min(int(start) + steps_per_call, last_step)
+        step_offsets = first_row + batch_size * np.arange(start, stop, dtype=np.int64)
+        try:
+            made = source.rows((step_offsets[:, None] + row).ravel())
+        except Exception as failure:
+            # TensorFlow would wrap it in a page of its own; an empty group ends the dataset.
+            failures.append(failure)
+            shapes = pretrain_shapes(0, source.seq_len, source.max_predictions_per_seq)
+            return [np.zeros((0, *shape), dtype) for shape, dtype in shapes.values()]
+        return [made[name].reshape(stop - start, rows, *made[name].shape[1:]) for name in made]
+
+    dtypes = [tf.as_dtype(field.dtype) for field in PRETRAIN_FIELDS.values()]
+    shapes = pretrain_shapes(rows, source.seq_len, source.max_predictions_per_seq)
+
+    def make_group(start: tf.Tensor) -> dict[str, tf.Tensor]:
+        arrays = tf.numpy_function(make_steps, [start], dtypes)
+        for array, (shape, _) in zip(arrays, shapes.values(), strict=True):
+            array.set_shape((None, *shape))
+        return dict(zip(PRETRAIN_FIELDS, arrays, strict=True))
+
+    dataset = tf.data.Dataset.range(first_step, last_step, steps_per_call)
+    dataset = dataset.map(make_group)
+    dataset = dataset.take_while(lambda group: tf.shape(group["input_ids"])[0] > 0)
+    dataset = dataset.unbatch().prefetch(source.options.prefetch_batches)
+    dataset = dataset.with_options(_one_worker(tf))
+    yield from dataset.as_numpy_iterator()
+    if failures:
+        raise failures[0]
+
+
+def _one_worker(tf):  # type: ignore[no-untyped-def]
+    """One thread makes batches and another hands them out: the step needs the other cores."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = 2
+    options.threading.max_intra_op_parallelism = 1
+    options.experimental_optimization.apply_default_optimizations = False
+    options.deterministic = True
+    return options
+
+
+def heldout_batches(
+    source: PretrainSource,
+    *,
+    batch_size: int,
+    examples: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> list[dict[str, np.ndarray]]:
+    """This process's rows of the first `examples` examples of epoch 0: the same at every call.
+
+    Fewer where the epoch has fewer. The last batch is filled up with rows whose weights are zero
+    and whose only visible token is [CLS], so that no mean over a row divides by zero.
+
+    Raises:
+      ValueError: process_count does not divide batch_size, or examples is below 1.
+    """
+    rows = _rows_per_process(batch_size, process_index, process_count)
+    if examples < 1:
+        raise ValueError(f"examples to evaluate is {examples}; it must be 1 or more")
+    total = min(examples, source.examples_per_epoch(0))
+    batches = []
+    for start in range(0, total, batch_size):
+        first = start + process_index * rows
+        made = source.rows(np.arange(first, max(first, min(first + rows, total)), dtype=np.int64))
+        batches.append(_filled_up(source, made, rows))
+    return batches
+
+
+def _filled_up(
+    source: PretrainSource, made: dict[str, np.ndarray], rows: int
+) -> dict[str, np.ndarray]:
+    """A batch of `rows` rows, those after the given ones of zero weight."""
+    shapes = pretrain_shapes(rows, source.seq_len, source.max_predictions_per_seq)
+    batch = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    batch["input_ids"][:] = source.special_ids["pad"]
+    batch["input_ids"][:, 0] = source.special_ids["cls"]
+    batch["input_mask"][:, 0] = 1
+    for name, array in made.items():
+        batch[name][: len(array)] = array
+    return batch
+
+
+def _rows_per_process(batch_size: int, process_index: int, process_count: int) -> int:
+    if process_count < 1 or not 0 <= process_index < process_count:
+        raise ValueError(
+            f"process {process_index} of {process_count} does not exist; processes count from 0 "
+            "to process_count - 1"
+        )
+    if batch_size < 1 or batch_size % process_count:
+        raise ValueError(
+            f"batch_size is {batch_size}; it must be a multiple of the {process_count} processes, "
+            f"e.g. {max(1, round(batch_size / process_count)) * process_count}"
+        )
+    return batch_size // process_count
