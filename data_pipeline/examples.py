@@ -135,7 +135,7 @@ class PretrainSource:
         if stored_BS.size and stored_BS.max() >= self.vocab_size:
             raise ValueError(
                 f"token id {stored_BS.max()} in split {self.split.name} is beyond the vocabulary "
-                f"of {self.vocab_size} ids; the store was built with another vocabulary or is damaged"
+                f"of {self.vocab_size} ids; the store is damaged or was built with another one"
             )
 
 

@@ -56,6 +56,7 @@ def hash32(row_keys_N: np.ndarray, counters: np.ndarray) -> np.ndarray:
 
     The lower half of the row's key shifts the counter and the upper half enters between the two
     multiplications, so that two rows share a run of bits only where all 64 bits of a key fit.
+    Keys must be hashes themselves: the bits of keys that differ in one bit resemble each other.
 
     Shapes: uint64[N], uint32[S] or uint32[N,S] -> uint32[N,S].
 

@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One array of a batch: its dtype and its dimensions, B and S standing for batch and sequence."""
+    """One array of a batch: its dtype and its dimensions, a letter each."""
 
     dtype: type[np.generic]
     dims: str

@@ -1,0 +1,136 @@
+"""Masks have Google's counts, places and replacements, and a row's depend on its key alone."""
+
+import math
+
+import numpy as np
+import pytest
+
+from data_pipeline import hashing
+from data_pipeline.masking import MaskRules, mask_rows, prediction_counts
+from tests.data_pipeline.test_hashing import chi_square_z
+
+CLS, SEP, MASK = 2, 3, 4
+
+
+def plain_rows(
+    lengths: np.ndarray, seq_len: int, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Unmasked rows of random text, the middle [SEP] at random: ids, middle_sep, length."""
+    rng = np.random.default_rng(8)
+    ids = rng.integers(5, vocab_size, (len(lengths), seq_len)).astype(np.int32)
+    middle = 2 + (rng.random(len(lengths)) * (lengths - 4)).astype(np.int64)
+    row = np.arange(len(lengths))
+    ids[:, 0] = CLS
+    ids[row, middle] = SEP
+    ids[row, lengths - 1] = SEP
+    ids[np.arange(seq_len) >= lengths[:, None]] = 0
+    return ids, middle, lengths
+
+
+@pytest.mark.parametrize("prob", [0.05, 0.15, 0.25, 0.5])
+@pytest.mark.parametrize("most", [1, 20, 77, 400])
+def test_the_number_of_predictions_is_pythons_round(prob, most):
+    lengths = np.arange(5, 2049)
+    rules = MaskRules(prob, most, 1000, MASK)
+    expected = [min(most, max(1, round(int(length) * prob))) for length in lengths]
+    np.testing.assert_array_equal(
+        prediction_counts(lengths, rules), np.minimum(expected, lengths - 3)
+    )
+
+
+def test_a_half_is_rounded_to_the_even_number():
+    rules = MaskRules(0.15, 20, 1000, MASK)
+    assert prediction_counts(np.asarray([10, 30, 50]), rules).tolist() == [2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "slots", "prob"),
+    [
+        (128, 20, 0.15),
+        (5, 20, 0.15),
+        (67, 3, 0.5),
+        (64, 61, 0.99),
+        (13, 40, 0.99),
+        (2048, 320, 0.15),
+    ],
+)
+def test_only_text_is_predicted_and_the_text_can_be_restored(seq_len, slots, prob):
+    rng = np.random.default_rng(1)
+    lengths = rng.integers(5, seq_len + 1, 300)
+    ids, middle, lengths = plain_rows(lengths, seq_len, 997)
+    rules = MaskRules(prob, slots, 997, MASK)
+    shown = ids.copy()
+    keys = hashing.hash64(1, np.arange(300))
+    positions, labels, weights = mask_rows(shown, middle, lengths, keys, rules)
+    assert positions.shape == labels.shape == weights.shape == (300, slots)
+    assert [a.dtype for a in (positions, labels, weights)] == [np.int32, np.int32, np.float32]
+    for row in range(300):
+        count = int(prediction_counts(lengths[row : row + 1], rules)[0])
+        used = positions[row, :count]
+        assert (np.diff(used) > 0).all()
+        assert not set(used.tolist()) & {0, int(middle[row]), int(lengths[row]) - 1}
+        assert used.min() > 0 and used.max() < lengths[row]
+        assert (weights[row] == (np.arange(slots) < count)).all()
+        assert not positions[row, count:].any() and not labels[row, count:].any()
+        restored = shown[row].copy()
+        restored[used] = labels[row, :count]
+        np.testing.assert_array_equal(restored, ids[row])
+
+
+def test_a_row_is_masked_the_same_alone_and_among_others():
+    ids, middle, lengths = plain_rows(np.full(40, 61), 64, 97)
+    rules = MaskRules(0.15, 9, 97, MASK)
+    keys = hashing.hash64(2, np.arange(40))
+    together = ids.copy()
+    fields = mask_rows(together, middle, lengths, keys, rules)
+    for pick in (np.asarray([17]), np.asarray([39, 3, 20])):
+        some = ids[pick]
+        picked = mask_rows(some, middle[pick], lengths[pick], keys[pick], rules)
+        np.testing.assert_array_equal(some, together[pick])
+        for one, all_rows in zip(picked, fields, strict=True):
+            np.testing.assert_array_equal(one, all_rows[pick])
+
+
+def test_replacements_are_80_10_10_and_random_ids_cover_the_whole_vocabulary():
+    rows, vocab_size = 20_000, 53
+    ids, middle, lengths = plain_rows(np.full(rows, 128), 128, vocab_size)
+    shown = ids.copy()
+    keys = hashing.hash64(3, np.arange(rows))
+    rules = MaskRules(0.15, 20, vocab_size, MASK)
+    positions, labels, weights = mask_rows(shown, middle, lengths, keys, rules)
+    assert weights.sum() == rows * 19
+    used = weights > 0
+    seen = np.take_along_axis(shown, positions, axis=1)[used]
+    true = labels[used]
+    # A random id is the token itself or [MASK] once in vocab_size times.
+    chance_hit = 0.1 / vocab_size
+    for share, expected in (
+        ((seen == MASK).mean(), 0.8 + chance_hit),
+        ((seen == true).mean(), 0.1 + chance_hit),
+    ):
+        assert abs(share - expected) < 4.5 * math.sqrt(expected * (1 - expected) / len(seen))
+    replaced = seen[(seen != MASK) & (seen != true)]
+    counts = np.bincount(replaced, minlength=vocab_size)
+    assert counts[MASK] == 0
+    assert counts[[0, 1, CLS, SEP]].min() > 0.9 * counts.mean()
+    # Text ids were excluded where they equal the token, special ids never.
+    text = np.delete(counts, [0, 1, CLS, SEP, MASK])
+    assert chi_square_z(text, text.mean()) < 4.5
+
+
+def test_every_position_and_pair_of_positions_is_equally_likely():
+    rows, seq_len, count = 60_000, 24, 4
+    ids, _, lengths = plain_rows(np.full(rows, seq_len), seq_len, 97)
+    middle = np.full(rows, 9)
+    keys = hashing.hash64(4, np.arange(rows))
+    positions, _, _ = mask_rows(ids, middle, lengths, keys, MaskRules(0.15, count, 97, MASK))
+    chosen = np.zeros((rows, seq_len), bool)
+    np.put_along_axis(chosen, positions, True, axis=1)
+    candidates = np.delete(np.arange(seq_len), [0, 9, seq_len - 1])
+    share = count / len(candidates)
+    means = chosen.mean(axis=0)[candidates]
+    assert (np.abs(means - share) < 4.5 * math.sqrt(share * (1 - share) / rows)).all()
+    together = (chosen.astype(np.float64).T @ chosen / rows)[np.ix_(candidates, candidates)]
+    pair_share = share * (count - 1) / (len(candidates) - 1)
+    off = together[~np.eye(len(candidates), dtype=bool)]
+    assert (np.abs(off - pair_share) < 5 * math.sqrt(pair_share / rows)).all()
