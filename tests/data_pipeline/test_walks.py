@@ -1,0 +1,141 @@
+"""Walks are counted once, kept in a sidecar that cannot lie, and built ahead of their use."""
+
+import json
+import pathlib
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data_pipeline import walks
+from data_pipeline.options import PretrainOptions
+from data_pipeline.pairs import walk_pairs, walk_rules
+from tests.data_pipeline.corpora import split_of, varied
+
+SPLIT = split_of(varied(31, seed=5))
+OPTIONS = PretrainOptions(dupe_factor=3)
+
+
+def counted(options: PretrainOptions = OPTIONS, seq_len: int = 32) -> tuple[int, ...]:
+    numbers = range(options.dupe_factor)
+    return tuple(len(walk_pairs(SPLIT, walk_rules(options, seq_len, number))) for number in numbers)
+
+
+def refuse_to_count(*_arguments: object) -> None:
+    raise AssertionError("counted although a sidecar was there")
+
+
+def test_counts_are_read_from_the_sidecar_the_second_time(tmp_path, monkeypatch):
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path) == counted()
+    monkeypatch.setattr(walks, "_count_pairs", refuse_to_count)
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path) == counted()
+    files = [path.name for path in (tmp_path / "walks").iterdir()]
+    assert len(files) == 1 and len(files[0]) == 64 + len(".json")
+
+
+def test_everything_that_the_counts_depend_on_has_a_sidecar_of_its_own(tmp_path):
+    for changed in (
+        OPTIONS,
+        replace(OPTIONS, random_seed=7),
+        replace(OPTIONS, short_seq_prob=0.5),
+        replace(OPTIONS, dupe_factor=2),
+        replace(OPTIONS, exact=True),
+    ):
+        assert walks.pair_counts(SPLIT, changed, 32, tmp_path) == counted(changed)
+    assert walks.pair_counts(SPLIT, OPTIONS, 48, tmp_path) == counted(seq_len=48)
+    shifted = split_of(varied(31, seed=6))
+    walks.pair_counts(shifted, OPTIONS, 32, tmp_path)
+    assert len(list((tmp_path / "walks").iterdir())) == 7
+    # What the counts do not depend on shares the sidecar.
+    walks.pair_counts(SPLIT, replace(OPTIONS, masked_lm_prob=0.3), 32, tmp_path)
+    assert len(list((tmp_path / "walks").iterdir())) == 7
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[1, 2, 3]", '{"pairs": [1, 2]}', '{"pairs": [1, 2, 0]}', '{"pairs": 3}']
+)
+def test_a_damaged_sidecar_is_written_anew(tmp_path, damage):
+    walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path)
+    (path,) = (tmp_path / "walks").iterdir()
+    path.write_text(damage, encoding="utf-8")
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path) == counted()
+    assert json.loads(path.read_text(encoding="utf-8")) == {"pairs": list(counted())}
+
+
+def test_a_store_that_cannot_be_written_is_no_error(tmp_path):
+    # Stands for a read-only folder, which does not stop a test that runs as root.
+    (tmp_path / "walks").write_text("in the way", encoding="utf-8")
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path) == counted()
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path / "absent") == counted()
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, None) == counted()
+    assert [path.name for path in tmp_path.iterdir()] == ["walks"]
+
+
+def test_a_sidecar_with_other_counts_stops_the_run():
+    counts = counted()
+    cache = walks.WalkCache(SPLIT, OPTIONS, 32, (counts[0] + 1, *counts[1:]))
+    with pytest.raises(
+        ValueError, match=f"walk 0 over split train has {counts[0]} pairs, its side"
+    ):
+        cache.get(0)
+    assert len(cache.get(1)) == counts[1]
+
+
+def test_a_walk_built_ahead_is_the_walk_and_is_built_once(monkeypatch):
+    built: list[str] = []
+
+    def noted(split, rules):
+        built.append(threading.current_thread().name)
+        return walk_pairs(split, rules)
+
+    monkeypatch.setattr(walks, "walk_pairs", noted)
+    cache = walks.WalkCache(SPLIT, OPTIONS, 32, counted())
+    cache.get(0)
+    cache.build_ahead(1)
+    cache.build_ahead(1)
+    made = cache.get(1)
+    assert built == [threading.current_thread().name, "walk-1"]
+    expected = walk_pairs(SPLIT, walk_rules(OPTIONS, 32, 1))
+    np.testing.assert_array_equal(made.first_sentence_N, expected.first_sentence_N)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("walk-")]
+
+
+def test_a_failure_in_the_background_is_raised_where_the_walk_is_needed():
+    counts = counted()
+    cache = walks.WalkCache(SPLIT, OPTIONS, 32, (*counts[:2], counts[2] + 1))
+    cache.build_ahead(2)
+    with pytest.raises(ValueError, match="walk 2 over split train"):
+        cache.get(2)
+
+
+def test_of_a_large_corpus_two_walks_stay_and_of_a_small_one_all(monkeypatch):
+    small = walks.WalkCache(SPLIT, OPTIONS, 32, counted())
+    firsts = [small.get(number) for number in range(3)]
+    assert all(small.get(number) is firsts[number] for number in range(3))
+
+    monkeypatch.setattr(walks, "_KEEP_ALL_BYTES", 10)
+    large = walks.WalkCache(SPLIT, OPTIONS, 32, counted())
+    first = large.get(0)
+    large.build_ahead(1)
+    second = large.get(1)
+    assert large.get(1) is second
+    # Walk 0 follows walk 2, so it is kept for then, but not beside walk 1.
+    large.get(2)
+    assert large.get(0) is not first
+
+
+def test_threads_that_ask_at_once_get_one_walk():
+    cache = walks.WalkCache(SPLIT, OPTIONS, 32, counted())
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(id(cache.get(1)))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(found)) == 1
+
+
+def test_the_sidecar_folder_is_inside_the_store(tmp_path: pathlib.Path):
+    walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [walks.SIDECAR_FOLDER]
