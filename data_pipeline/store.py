@@ -6,18 +6,43 @@
     STORE/{train,heldout}/sentence_offsets.npy  int64 [S+1], first token of each sentence, then T
     STORE/{train,heldout}/document_offsets.npy  int64 [D+1], first sentence of each document, then S
     STORE/{train,heldout}/token_counts.npy      int64 [V], how often each id occurs
+
+Keys of the manifest, public:
+    format, format_version   "bert_jax store" and FORMAT_VERSION
+    digest                   SHA-256 over the arrays and the vocabulary; names the store
+    arrays                   file -> {dtype, size, sha256}
+    vocabulary               {kind, file, size, lowercase, sha256, special_ids}
+    token_dtype              "uint16" or "uint32"
+    splits                   {train, heldout} -> {documents, sentences, tokens, unknown_tokens,
+                             one_sentence_documents, longest_sentence_tokens}
+    unknown_token_share      of all tokens, how many are the unknown piece
+    longest_sentence_tokens  in either split
+    dropped                  reason -> how many were left out
+    holdout                  the share of documents that --holdout asked for
+    sources                  [{path, bytes, documents}], bytes as stored, documents as found
+    build                    the flags that shape the text: documents, sentences, language,
+                             text_key, lowercase, train_vocab
+    versions                 of the libraries that cut and encoded the text
 """
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Any
 
 import numpy as np
 
+FORMAT = "bert_jax store"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
+ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
+
+# Ids that open_store looks at; a larger store is looked at in blocks all over it, so that opening
+# one of 10 GB does not read it from a disk or a bucket.
+_CHECKED_TOKENS = 1 << 26
+_CHECKED_BLOCKS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +94,119 @@ class Store:
     def digest(self) -> str:
         """SHA-256 over every array and the vocabulary: two stores with one digest give one run."""
         return str(self.manifest["digest"])
+
+
+def open_store(directory: str | pathlib.Path) -> Store:
+    """Map a store into memory after checking that it is whole and fits its vocabulary.
+
+    Shapes and dtypes: as the head of this file says. Nothing but the offsets' ends, the counts and
+    a bounded number of ids is read.
+
+    Raises:
+      ValueError: not a store, another version, a file missing or changed, ids beyond the
+        vocabulary; the sentence names the file and the way out.
+    """
+    directory = pathlib.Path(directory)
+    manifest = _read_manifest(directory)
+    vocabulary = manifest["vocabulary"]
+    _check_vocabulary_file(directory / vocabulary["file"], vocabulary["sha256"])
+    return Store(
+        directory=directory,
+        manifest=manifest,
+        train=_open_split(directory, TRAIN, manifest),
+        heldout=_open_split(directory, HELDOUT, manifest),
+    )
+
+
+def is_store(directory: pathlib.Path) -> bool:
+    """Whether a build finished in this folder."""
+    return (directory / MANIFEST).is_file()
+
+
+def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise ValueError(
+            f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
+            "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
+            f"--output={directory} --train_vocab=wordpiece --vocab_size=32768"
+        )
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); build the store again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ValueError(f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline")
+    if manifest["format_version"] != FORMAT_VERSION:
+        raise ValueError(
+            f"{directory} has format version {manifest['format_version']}, this code reads "
+            f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
+        )
+    return manifest
+
+
+def _check_vocabulary_file(path: pathlib.Path, digest: str) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing from the store; copy the store again")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        raise ValueError(
+            f"{path} is not the vocabulary that made the ids of this store (its SHA-256 differs "
+            "from the manifest's); copy the store again, or build one with this vocabulary"
+        )
+
+
+def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
+    vocab_size = manifest["vocabulary"]["size"]
+    expected = manifest["splits"][name]
+    sizes = {
+        "token_ids": (manifest["token_dtype"], expected["tokens"]),
+        "sentence_offsets": ("int64", expected["sentences"] + 1),
+        "document_offsets": ("int64", expected["documents"] + 1),
+        "token_counts": ("int64", vocab_size),
+    }
+    arrays = {
+        array: _open_array(directory / name / f"{array}.npy", dtype, size)
+        for array, (dtype, size) in sizes.items()
+    }
+    split = Split(name, **arrays)
+    for array, first_to_last in (
+        ("sentence_offsets", (0, split.tokens)),
+        ("document_offsets", (0, split.sentences)),
+    ):
+        found = (int(arrays[array][0]), int(arrays[array][-1]))
+        if found != first_to_last:
+            raise ValueError(
+                f"{directory / name / array}.npy runs from {found[0]} to {found[1]}, it should run "
+                f"from {first_to_last[0]} to {first_to_last[1]}; copy the store again"
+            )
+    largest = _largest_id(split.token_ids)
+    if largest >= vocab_size:
+        raise ValueError(
+            f"{directory / name}/token_ids.npy has the id {largest}, beyond the {vocab_size} "
+            "pieces of the store's vocabulary; copy the store again, or build it again"
+        )
+    return split
+
+
+def _open_array(path: pathlib.Path, dtype: str, size: int) -> np.ndarray:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing from the store; copy the store again")
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is damaged or cut off ({error}); copy the store again") from error
+    if array.dtype != np.dtype(dtype) or array.shape != (size,):
+        raise ValueError(
+            f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}[{size}]; "
+            "the two are of different builds: copy the store again"
+        )
+    return array
+
+
+def _largest_id(token_ids: np.ndarray) -> int:
+    """The largest id among at most _CHECKED_TOKENS, taken in blocks from start to end."""
+    if len(token_ids) <= _CHECKED_TOKENS:
+        return int(token_ids.max(initial=0))
+    block = _CHECKED_TOKENS // _CHECKED_BLOCKS
+    starts = np.linspace(0, len(token_ids) - block, _CHECKED_BLOCKS).astype(np.int64)
+    return max(int(token_ids[start : start + block].max()) for start in starts)

@@ -1,0 +1,241 @@
+"""Builds a store from text files: python -m data_pipeline.build --help."""
+
+import importlib.metadata
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import rich.console
+
+from data_pipeline.build_flags import BuildFlags, parse_flags
+from data_pipeline.build_report import BuildRun, print_report, progress_bar
+from data_pipeline.encode_corpus import Document, encode_corpus, token_dtype
+from data_pipeline.holdout import Spool, choose_heldout, write_splits
+from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN, is_store
+from data_pipeline.store_writing import (
+    SplitWriter,
+    describe_arrays,
+    store_digest,
+    write_manifest,
+)
+from data_pipeline.text import find_files, read_documents
+from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
+from data_pipeline.vocab_training import TEXT_BYTES, train_vocabulary, training_text
+
+# Where a build works inside --output until it is done. Its presence marks the folder as ours.
+BUILDING = "building"
+_LIBRARIES = ("numpy", "sentencepiece", "sentencex", "tokenizers")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the build; 0, or 2 after one line on stderr that says what is wrong."""
+    console = rich.console.Console(highlight=False)
+    try:
+        build(parse_flags(sys.argv[1:] if argv is None else argv), console)
+    except KeyboardInterrupt:
+        print("error: interrupted; nothing was kept", file=sys.stderr)
+        return 130
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def build(flags: BuildFlags, console: rich.console.Console) -> None:
+    """Make the store that the flags describe, or raise and leave --output as it was.
+
+    Raises:
+      ValueError, OSError: what is wrong with the flags, the input, the vocabulary or the output.
+    """
+    started_secs = time.perf_counter()
+    _check_output(flags.output, flags.overwrite)
+    files = find_files(flags.input)
+    vocab_bytes = _vocabulary_bytes(flags, files, console)
+    was_there = flags.output.exists()
+    building = flags.output / BUILDING
+    try:
+        # A folder that an earlier build left half-done; _check_output made sure that it is ours.
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir(parents=True)
+        manifest = _build_inside(building, flags, files, vocab_bytes, console)
+        _move_into_place(building, flags.output, manifest)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        if not was_there and flags.output.is_dir() and not any(flags.output.iterdir()):
+            flags.output.rmdir()
+        raise
+    seconds = time.perf_counter() - started_secs
+    print_report(console, BuildRun(flags.output, manifest, seconds, flags.workers))
+
+
+def _check_output(output: pathlib.Path, overwrite: bool) -> None:
+    """Refuse an output folder that holds something else, before any work is done."""
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"--output is {output}, which is a file; give a folder")
+    if not output.exists() or not any(output.iterdir()):
+        return
+    if is_store(output):
+        if not overwrite:
+            raise ValueError(
+                f"--output is {output}, which holds a finished store; give another folder, "
+                "or replace it with --overwrite=true"
+            )
+    elif not (output / BUILDING).is_dir():
+        raise ValueError(
+            f"--output is {output}, a folder with files that are not a store; give a new or an "
+            "empty folder"
+        )
+
+
+def _vocabulary_bytes(
+    flags: BuildFlags, files: list[pathlib.Path], console: rich.console.Console
+) -> tuple[str, bytes]:
+    """The name and bytes of the vocabulary file: read and checked, or trained on the input."""
+    if flags.vocab:
+        vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
+        return FILE_NAMES[vocabulary.kind], vocabulary.path.read_bytes()
+    label = f"training a {flags.train_vocab} vocabulary of {flags.vocab_size:,}"
+    with progress_bar(console, label, total_bytes=None) as advance:
+        trained = train_vocabulary(
+            flags.train_vocab,
+            lambda: training_text(files, flags.text, TEXT_BYTES[flags.train_vocab], advance),
+            flags.vocab_size,
+            flags.lowercase,
+        )
+    return FILE_NAMES[flags.train_vocab], trained
+
+
+def _build_inside(
+    building: pathlib.Path,
+    flags: BuildFlags,
+    files: list[pathlib.Path],
+    vocab_file: tuple[str, bytes],
+    console: rich.console.Console,
+) -> dict[str, Any]:
+    """Write the vocabulary and both splits into the working folder; returns the manifest."""
+    vocab_name, vocab_bytes = vocab_file
+    (building / vocab_name).write_bytes(vocab_bytes)
+    vocabulary = load_vocabulary(building / vocab_name, flags.lowercase)
+    sources: list[dict[str, Any]] = [
+        {"path": str(path), "bytes": path.stat().st_size, "documents": 0} for path in files
+    ]
+    spool = Spool(building / "spool")
+    dropped = {"sentences_without_tokens": 0, "documents_without_sentences": 0}
+    label = f"encoding {len(files):,} files with {flags.workers} processes"
+    total_bytes = sum(source["bytes"] for source in sources)
+    with progress_bar(console, label, total_bytes) as advance:
+        documents = _read_all(files, flags, sources, advance)
+        for chunk in encode_corpus(documents, vocabulary, flags.text, flags.workers):
+            spool.append(chunk)
+            dropped["sentences_without_tokens"] += chunk.empty_sentences
+            dropped["documents_without_sentences"] += chunk.empty_documents
+    splits = _part(spool, building, vocabulary, flags.holdout, console)
+    shutil.rmtree(building / "spool")
+    return _manifest(building, flags, vocabulary, splits, sources, dropped)
+
+
+def _read_all(
+    files: list[pathlib.Path],
+    flags: BuildFlags,
+    sources: list[dict[str, Any]],
+    advance: Callable[[int], None],
+) -> Iterator[Document]:
+    for path, source in zip(files, sources, strict=True):
+        for document in read_documents(path, flags.text, advance):
+            source["documents"] += 1
+            yield document
+
+
+def _part(
+    spool: Spool,
+    building: pathlib.Path,
+    vocabulary: Vocabulary,
+    holdout: float,
+    console: rich.console.Console,
+) -> dict[str, dict[str, int]]:
+    """Write both splits; returns what the manifest says of each."""
+    is_heldout = choose_heldout(spool.hashes(), holdout)
+    writers = {
+        name: SplitWriter(
+            building / name,
+            token_dtype(vocabulary.size),
+            vocabulary.size,
+            vocabulary.special_ids["unk"],
+        )
+        for name in (TRAIN, HELDOUT)
+    }
+    with progress_bar(console, "writing the splits", total_bytes=spool.stored_bytes) as advance:
+        write_splits(spool.chunks(advance), is_heldout, writers[TRAIN], writers[HELDOUT])
+    return {name: writer.close() for name, writer in writers.items()}
+
+
+def _manifest(
+    building: pathlib.Path,
+    flags: BuildFlags,
+    vocabulary: Vocabulary,
+    splits: dict[str, dict[str, int]],
+    sources: list[dict[str, Any]],
+    dropped: dict[str, int],
+) -> dict[str, Any]:
+    arrays = describe_arrays(building)
+    both = splits.values()
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "digest": store_digest(arrays, vocabulary.digest),
+        "vocabulary": {
+            "kind": vocabulary.kind,
+            "file": vocabulary.path.name,
+            "size": vocabulary.size,
+            "lowercase": vocabulary.lowercase,
+            "sha256": vocabulary.digest,
+            "special_ids": vocabulary.special_ids,
+        },
+        "token_dtype": str(token_dtype(vocabulary.size)),
+        "splits": splits,
+        "unknown_token_share": sum(split["unknown_tokens"] for split in both)
+        / sum(split["tokens"] for split in both),
+        "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
+        "dropped": dropped,
+        "holdout": flags.holdout,
+        "build": {
+            "documents": flags.text.documents,
+            "sentences": flags.text.sentences,
+            "language": flags.text.language,
+            "text_key": flags.text.text_key,
+            "lowercase": flags.lowercase,
+            "train_vocab": flags.train_vocab,
+        },
+        "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
+        "sources": sources,
+        "arrays": arrays,
+    }
+
+
+def _move_into_place(
+    building: pathlib.Path, output: pathlib.Path, manifest: dict[str, Any]
+) -> None:
+    """Replace what an older store left by the new files; from first to last it is no store.
+
+    The working folder goes last: until then a build that was killed can simply be run again.
+    """
+    (output / MANIFEST).unlink(missing_ok=True)
+    for name in (TRAIN, HELDOUT):
+        shutil.rmtree(output / name, ignore_errors=True)
+    for name in FILE_NAMES.values():
+        (output / name).unlink(missing_ok=True)
+    for path in building.iterdir():
+        path.rename(output / path.name)
+    write_manifest(output, manifest)
+    building.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

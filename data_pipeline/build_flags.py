@@ -1,0 +1,143 @@
+"""The flags of `python -m data_pipeline.build`, read and checked before any file is opened."""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import pathlib
+from typing import NoReturn
+
+from data_pipeline.text import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
+from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
+
+EXAMPLE = (
+    "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
+    "--train_vocab=wordpiece --vocab_size=32768"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildFlags:
+    """What to build: each field is a flag of the same name, TextOptions' fields among them."""
+
+    input: str
+    output: pathlib.Path
+    vocab: str
+    train_vocab: str
+    vocab_size: int
+    lowercase: bool
+    holdout: float
+    workers: int
+    overwrite: bool
+    text: TextOptions
+
+
+def parse_flags(argv: list[str]) -> BuildFlags:
+    """Read the command line.
+
+    Raises:
+      ValueError: an unknown flag, a value outside what is allowed, two flags that exclude each
+        other, a flag that is missing.
+    """
+    values = _parser().parse_args(argv)
+    flags = BuildFlags(
+        input=values.input,
+        output=pathlib.Path(values.output),
+        vocab=values.vocab,
+        train_vocab=values.train_vocab,
+        vocab_size=values.vocab_size,
+        lowercase=values.lowercase,
+        holdout=values.holdout,
+        workers=values.workers or os.cpu_count() or 1,
+        overwrite=values.overwrite,
+        text=TextOptions(values.documents, values.sentences, values.language, values.text_key),
+    )
+    _check(flags, has_output=bool(values.output))
+    return flags
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with its errors raised as sentences."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see python -m data_pipeline.build --help")
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        values, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            name = unknown[0].split("=")[0]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"flags are {', '.join(known[2:])}"
+            raise ValueError(f"{unknown[0]!r} is not a flag of the build; {hint}")
+        return values
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m data_pipeline.build",
+        description="Turns text files into a store that bert_jax trains from.",
+        epilog=f"example: {EXAMPLE}",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--input", default="", metavar="GLOB[,GLOB]", help="text, .gz of it, WikiExtractor, JSONL")
+    add("--output", default="", metavar="STORE", help="the folder to make")
+    add("--vocab", default="", metavar="FILE", help="a vocab.txt or a SentencePiece *.model")
+    add(
+        "--train_vocab",
+        default="",
+        metavar="KIND",
+        help=f"instead of --vocab: train one on the input, {WORDPIECE} or {SENTENCEPIECE}",
+    )
+    add("--vocab_size", default=0, type=int, metavar="N", help="pieces of it, special ones counted")
+    add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
+    add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
+    add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
+    add("--lowercase", default=True, type=_boolean, metavar="BOOL", help="and strip accents")
+    add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
+    add("--text_key", default="text", metavar="KEY", help="of a JSON line's text; default text")
+    add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
+    add(
+        "--overwrite", default=False, type=_boolean, metavar="BOOL", help="replace a finished store"
+    )
+    return parser
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _check(flags: BuildFlags, has_output: bool) -> None:
+    for name, given in (("--input", bool(flags.input)), ("--output", has_output)):
+        if not given:
+            raise ValueError(f"{name} is missing; a whole command is: {EXAMPLE}")
+    if bool(flags.vocab) == bool(flags.train_vocab):
+        state = "both are given" if flags.vocab else "neither is given"
+        raise ValueError(
+            f"one of --vocab=FILE and --train_vocab=KIND is needed, {state}; a vocabulary is "
+            f"either read or trained, as in: {EXAMPLE}"
+        )
+    if flags.train_vocab not in ("", WORDPIECE, SENTENCEPIECE):
+        raise ValueError(
+            f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE} or {SENTENCEPIECE}"
+        )
+    if flags.train_vocab and not 0 < flags.vocab_size <= 1 << 24:
+        raise ValueError(
+            f"--vocab_size is {flags.vocab_size or 'missing'}; --train_vocab needs it, "
+            "as in --vocab_size=32768 (BERT: 30522)"
+        )
+    if flags.vocab and flags.vocab_size:
+        raise ValueError(
+            f"--vocab_size is {flags.vocab_size}, but the size of --vocab={flags.vocab} is fixed; "
+            "leave it out, or train a vocabulary with --train_vocab"
+        )
+    if not 0.0 < flags.holdout <= 0.5:
+        raise ValueError(
+            f"--holdout is {flags.holdout}; it must be more than 0 and at most 0.5 (default 0.01)"
+        )
+    if flags.workers < 1:
+        raise ValueError(f"--workers is {flags.workers}; it must be 1 or more")
+    flags.text.check()

@@ -1,0 +1,182 @@
+"""What a build shows on the screen: progress while it runs, and a table of what it found."""
+
+import contextlib
+import dataclasses
+import pathlib
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.markup
+import rich.progress
+import rich.table
+
+from data_pipeline.store import HELDOUT, TRAIN
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildRun:
+    """A finished build, for the report."""
+
+    store: pathlib.Path
+    manifest: dict[str, Any]
+    seconds: float
+    workers: int
+
+
+@contextlib.contextmanager
+def progress_bar(
+    console: rich.console.Console, label: str, total_bytes: int | None
+) -> Iterator[Callable[[int], None]]:
+    """Show a bar that the yielded function moves on by a number of bytes.
+
+    A line with the seconds stays when it is done; without a terminal that line is all there is.
+    """
+    started_secs = time.perf_counter()
+    if console.is_terminal:
+        columns = (
+            rich.progress.SpinnerColumn(),
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(bar_width=30),
+            rich.progress.DownloadColumn(),
+            rich.progress.TransferSpeedColumn(),
+            rich.progress.TimeRemainingColumn(),
+        )
+        with rich.progress.Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task(label, total=total_bytes)
+            yield lambda done_bytes: progress.advance(bar, done_bytes)
+    else:
+        yield lambda done_bytes: None
+    seconds = time.perf_counter() - started_secs
+    console.print(f"{label}: {seconds:.1f} s", markup=False, soft_wrap=True)
+
+
+def print_report(console: rich.console.Console, run: BuildRun) -> None:
+    """Print the counts by split, the findings, where the store is and what to run next."""
+    vocabulary = run.manifest["vocabulary"]
+    console.print()
+    console.print(_counts_table(run))
+    case = "lower case" if vocabulary["lowercase"] else "case kept"
+    used = _used_pieces(run)
+    read_bytes = sum(source["bytes"] for source in run.manifest["sources"])
+    dropped = run.manifest["dropped"]
+    left_out = (
+        f"{dropped['documents_without_sentences']:,} documents without a sentence, "
+        f"{dropped['sentences_without_tokens']:,} sentences without a token"
+    )
+    facts = (
+        ("read", f"{len(run.manifest['sources']):,} files, {_size(read_bytes)} as stored"),
+        ("dropped", left_out),
+        (
+            "vocabulary",
+            f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
+        ),
+        ("took", f"{run.seconds:.1f} s with {run.workers} processes"),
+        ("store", f"{run.store}  ({run.manifest['digest'][:12]})"),
+    )
+    for name, value in facts:
+        console.print(f"  [dim]{name:<11}[/] {rich.markup.escape(value)}", soft_wrap=True)
+    for finding in findings(run.manifest):
+        console.print(f"  [yellow]! {rich.markup.escape(finding)}[/]", soft_wrap=True)
+    console.print("\n  [dim]next[/]")
+    console.print(f"  {_next_command(run.store)}", markup=False, soft_wrap=True)
+
+
+def findings(manifest: dict[str, Any]) -> list[str]:
+    """What looks wrong about a corpus, each with its number and what to do about it."""
+    found = []
+    documents, sentences, tokens, single, heldout = (
+        _total(manifest, "documents"),
+        _total(manifest, "sentences"),
+        _total(manifest, "tokens"),
+        _total(manifest, "one_sentence_documents"),
+        manifest["splits"][HELDOUT]["documents"],
+    )
+    if single > 0.3 * documents:
+        found.append(
+            f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
+            "need two. Is there a blank line after every line, or are several sentences on a line "
+            "with --sentences=lines? See --documents and --sentences."
+        )
+    if manifest["unknown_token_share"] > 0.01:
+        found.append(
+            f"{manifest['unknown_token_share']:.1%} of the tokens are unknown to the vocabulary: "
+            "it was made for other text. Train one with --train_vocab."
+        )
+    if tokens > 128 * sentences:
+        found.append(
+            f"a sentence has {tokens / sentences:.0f} tokens on average, more than a sequence of "
+            "128 holds. Are they paragraphs? --sentences=split cuts them, --language says how."
+        )
+    dropped = manifest["dropped"]["documents_without_sentences"]
+    if dropped > 0.1 * (documents + dropped):
+        found.append(
+            f"{dropped / (documents + dropped):.0%} of the documents had no sentence and were "
+            "dropped. Redirects (a title and no text) are harmless; otherwise look for the text "
+            "in another field or file."
+        )
+    if not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
+        found.append(
+            f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
+            f"--holdout asked for {manifest['holdout']:.2%}: with so few documents the hashes "
+            "cannot come nearer."
+        )
+    return found
+
+
+def _counts_table(run: BuildRun) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("")
+    for name in ("train", "held out", "both"):
+        table.add_column(name, justify="right")
+    splits = run.manifest["splits"]
+    both = {key: _total(run.manifest, key) for key in splits[TRAIN]}
+    both["longest_sentence_tokens"] = run.manifest["longest_sentence_tokens"]
+    columns = (splits[TRAIN], splits[HELDOUT], both)
+    bytes_on_disk = [_array_bytes(run, TRAIN), _array_bytes(run, HELDOUT)]
+    for key in ("documents", "sentences", "tokens"):
+        table.add_row(key, *(f"{split[key]:,}" for split in columns))
+    table.add_row("on disk", *map(_size, [*bytes_on_disk, sum(bytes_on_disk)]))
+    for label, part, whole in (
+        ("sentences per document", "sentences", "documents"),
+        ("tokens per sentence", "tokens", "sentences"),
+    ):
+        table.add_row(label, *(f"{split[part] / split[whole]:.1f}" for split in columns))
+    table.add_row("longest sentence", *(f"{s['longest_sentence_tokens']:,}" for s in columns))
+    for label, part, whole in (
+        ("unknown tokens", "unknown_tokens", "tokens"),
+        ("documents of one sentence", "one_sentence_documents", "documents"),
+    ):
+        table.add_row(label, *(f"{split[part] / split[whole]:.2%}" for split in columns))
+    return table
+
+
+def _total(manifest: dict[str, Any], key: str) -> int:
+    return sum(split[key] for split in manifest["splits"].values())
+
+
+def _used_pieces(run: BuildRun) -> int:
+    counts = [np.load(run.store / split / "token_counts.npy") for split in (TRAIN, HELDOUT)]
+    return int(np.count_nonzero(sum(counts)))
+
+
+def _array_bytes(run: BuildRun, split: str) -> int:
+    return sum(path.stat().st_size for path in (run.store / split).iterdir())
+
+
+def _size(count_bytes: int) -> str:
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count_bytes >= factor:
+            return f"{count_bytes / factor:.1f} {unit}"
+    return f"{count_bytes} bytes"
+
+
+def _next_command(store: pathlib.Path) -> str:
+    return (
+        "python -m bert_jax.train --config=configs/tiny.py "
+        f"--config.data.store={shlex.quote(str(store))} --workdir=runs/{shlex.quote(store.name)}"
+    )

@@ -1,0 +1,154 @@
+"""Project Gutenberg books: drops the licence around a book and cuts the book into chapters."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+# Where the book begins: the marker since 2004, and the end of the "small print" in older files.
+_START = re.compile(
+    r"\*\*\*\s*START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\W{0,3}THE SMALL PRINT", re.IGNORECASE
+)
+# Where it ends. Some books have only the sentence, some only the marker, most have both.
+_END = re.compile(
+    r"\*\*\*\s*END OF (?:THE|THIS) PROJECT GUTENBERG|\s*END OF (?:THE |THIS )?PROJECT GUTENBERG",
+    re.IGNORECASE,
+)
+_HEADER_LINES = 1000  # the longest headers (old small print) take about 400 lines
+
+_COUNT = (
+    r"(?:[IVXLC]+|[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|"
+    r"fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|first|second|third|fourth|fifth|"
+    r"sixth|seventh|eighth|ninth|tenth|last)"
+)
+_HEADING = re.compile(
+    # "CHAPTER IV. Title", "Book the First--Recalled to Life", "ADVENTURE II. TITLE"
+    rf"\s*(?:(?:chapter|book|part|volume|letter|adventure|stave|canto|act|scene)\s+(?:the\s+)?{_COUNT}\b"
+    # "AUTHOR'S PREFACE", "FIRST EPILOGUE: 1813 - 20", "EXTRACTS."
+    r"|(?:[\w’']+\s+)?(?:preface|introduction|prologue|epilogue|foreword|afterword|conclusion|"
+    r"contents|(?:list of )?illustrations|footnotes|index|transcriber[’']s notes?|etymology|extracts)"
+    r"(?:[\s.:(].*)?$)",
+    re.IGNORECASE,
+)
+# "IV", "IV.", "IV. TITLE", "12 TITLE"; upper case only, or the word "I" would be a heading.
+_NUMBERED = re.compile(r"\s*(?:[IVXLC]{1,8}\.?$|(?:[IVXLC]{1,8}\.|[0-9]{1,3}\.?)\s+[A-Z‘“\"'])")
+# "Chapter 8" and nothing else: a heading after one blank line, too (Anna Karenina has six such).
+_BARE = re.compile(rf"\s*chapter\s+{_COUNT}\.?$", re.IGNORECASE)
+_NOT_PROSE = re.compile(
+    r"\s*(?:contents|(?:list of )?illustrations|footnotes|index|transcriber[’']s notes?)\b",
+    re.IGNORECASE,
+)
+_NOTES = re.compile(r"\s*(?:footnotes|index)\b", re.IGNORECASE)  # their entries are numbered
+_ENDS_LIKE_PROSE = re.compile(r"[.!?…:;,—-][\"'”’)\]_*]*$")
+_ITALICS = re.compile(r"\b_|_\b")
+_ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
+
+MIN_CHAPTER_CHARS = 200  # of prose; what has less is a part's title page or a table
+
+
+def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
+
+    A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
+    that is named or numbered like a chapter. Headings, the licence, title pages, contents and
+    lists of illustrations are left out; so are sections with under MIN_CHAPTER_CHARS of prose.
+    A book without a heading is one chapter. Holds one chapter at a time.
+
+    Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
+    """
+    chapter: list[str] = []
+    is_chapter = True  # until the first heading: a book without headings keeps all of its text
+    headings = 0
+    in_notes = False
+    front: list[str] = []  # text before the first heading
+    for blank_lines, paragraph in _paragraphs(_book_lines(lines)):
+        if _is_heading(paragraph, blank_lines) and not (in_notes and _NUMBERED.match(paragraph)):
+            if headings and is_chapter and _prose_chars(chapter) >= MIN_CHAPTER_CHARS:
+                yield _joined(chapter)
+            headings += 1
+            is_chapter = not _NOT_PROSE.match(paragraph)
+            in_notes = bool(_NOTES.match(paragraph))
+            chapter, front = [], []
+        elif headings == 0:
+            front.append(paragraph)
+        elif is_chapter:
+            chapter.append(paragraph)
+    if headings == 0:
+        chapter = front
+    if is_chapter and (headings == 0 or _prose_chars(chapter) >= MIN_CHAPTER_CHARS):
+        yield _joined(chapter)
+
+
+def _book_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines between the licence's markers; all lines up to the end marker if none opens the book."""
+    head: list[str] | None = []
+    in_marker = False
+    for line in lines:
+        if head is not None:
+            if _START.match(line):
+                head, in_marker = None, True  # what came before is the licence
+            elif len(head) >= _HEADER_LINES:
+                yield from head
+                head = None
+                yield line
+            else:
+                head.append(line)
+        elif in_marker:
+            in_marker = bool(line.strip())  # a long title wraps the marker over several lines
+        elif _END.match(line):
+            return
+        else:
+            yield line
+    for line in head or []:
+        if _END.match(line):
+            return
+        yield line
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield (blank lines before it, text with its line breaks) of each paragraph."""
+    blank_lines, paragraph = 2, []  # the first paragraph may be a heading
+    for line in lines:
+        if line.strip():
+            paragraph.append(line.rstrip())
+            continue
+        if paragraph:
+            yield blank_lines, "\n".join(paragraph)
+            blank_lines, paragraph = 0, []
+        blank_lines += 1
+    if paragraph:
+        yield blank_lines, "\n".join(paragraph)
+
+
+def _is_heading(paragraph: str, blank_lines: int) -> bool:
+    if len(paragraph) > 270:  # three lines of 90; most paragraphs stop here
+        return False
+    lines = paragraph.split("\n")
+    if blank_lines < 2:
+        return len(lines) == 1 and bool(_BARE.match(paragraph))
+    return len(lines) <= 3 and _is_heading_line(lines[0])
+
+
+def _is_heading_line(line: str) -> bool:
+    return len(line) <= 90 and bool(_HEADING.match(line) or _NUMBERED.match(line))
+
+
+def _prose_chars(paragraphs: list[str]) -> int:
+    """Characters in the paragraphs that read as prose: not titles and not a table of contents."""
+    return sum(
+        len(paragraph)
+        for paragraph in paragraphs
+        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph)
+    )
+
+
+def _is_table(paragraph: str) -> bool:
+    lines = paragraph.split("\n")
+    return 2 * sum(map(_is_heading_line, lines)) > len(lines)
+
+
+def _joined(paragraphs: list[str]) -> list[str]:
+    """Join wrapped lines; drop rows of stars and the underscores that stand for italics."""
+    return [
+        _ITALICS.sub("", " ".join(paragraph.split()))
+        for paragraph in paragraphs
+        if not _ORNAMENT.match(paragraph)
+    ]

@@ -1,0 +1,192 @@
+"""Trains a vocabulary on a corpus: WordPiece in BERT's layout, or a SentencePiece unigram model."""
+
+import collections
+import io
+import pathlib
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import sentencepiece
+import tokenizers
+
+from data_pipeline.sentences import sentences_of
+from data_pipeline.text import TextOptions, read_documents
+from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, wordpiece_normalizer
+
+# Text a training reads, so that memory stays bounded on any corpus: WordPiece keeps the counts of
+# the different words, SentencePiece the sentences themselves and a suffix array over them.
+TEXT_BYTES = {WORDPIECE: 1 << 30, SENTENCEPIECE: 128 << 20}
+
+# BERT's layout: [PAD] 0, [unused0..98] 1-99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
+BERT_HEAD = (
+    "[PAD]",
+    *(f"[unused{i}]" for i in range(99)),
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+)
+# The rarest characters (one in 2,000) are left to [UNK], or each would take up to two pieces.
+# ASCII is always kept: digits are rarer than that in novels.
+_CHARACTER_COVERAGE = 0.9995
+_ASCII = string.digits + string.ascii_letters + string.punctuation
+_NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
+_MIN_PAIR_COUNT = 2
+_SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
+
+ReadText = Callable[[], Iterable[str]]
+
+
+def train_vocabulary(kind: str, read_text: ReadText, vocab_size: int, lowercase: bool) -> bytes:
+    """Train a vocabulary of exactly `vocab_size` pieces and return its file's bytes.
+
+    `read_text` opens the stream of sentences; it is called once a pass. The same stream and
+    settings give the same bytes.
+
+    Raises:
+      ValueError: the size is too small for the text's characters or too large for the text.
+    """
+    if kind == SENTENCEPIECE:
+        return train_sentencepiece(read_text, vocab_size, lowercase)
+    pieces = train_wordpiece(read_text, vocab_size, lowercase)
+    return "".join(piece + "\n" for piece in pieces).encode()
+
+
+def training_text(
+    files: Sequence[pathlib.Path],
+    options: TextOptions,
+    limit_bytes: int,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+) -> Iterator[str]:
+    """Yield sentences, at most an equal share of `limit_bytes` of text from each file's start."""
+    share = limit_bytes // len(files)
+    for path in files:
+        left = share
+        for document in read_documents(path, options, advance):
+            yield from sentences_of(document, options)
+            left -= sum(map(len, document))
+            if left <= 0:
+                break
+
+
+def train_wordpiece(read_text: ReadText, vocab_size: int, lowercase: bool) -> list[str]:
+    """Learn WordPiece pieces by merging the most frequent pairs; returns them in id order.
+
+    Order: BERT_HEAD, the characters, the characters within words, then merges as they were found.
+
+    Raises:
+      ValueError: `vocab_size` is too small for the text's characters or too large for the text.
+    """
+    normalizer = wordpiece_normalizer(lowercase)
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    alphabet = _alphabet(normalizer.normalize_str(text) for text in read_text())
+    # Punctuation and Chinese characters are words of their own and never continue one.
+    inner = ["##" + c for c in alphabet if _continues_words(c, normalizer, splitter)]
+    smallest = len(BERT_HEAD) + len(alphabet) + len(inner)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"--vocab_size is {vocab_size}, too small: BERT's layout takes {len(BERT_HEAD)} pieces "
+            f"and the {len(alphabet)} characters of the text {smallest - len(BERT_HEAD)}; "
+            f"give {smallest} or more (BERT: 30522)"
+        )
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size - len(BERT_HEAD),
+        min_frequency=_MIN_PAIR_COUNT,
+        show_progress=False,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        # Named here so that they get their ids in this order. The trainer takes them from a hash
+        # map otherwise, ties between pairs go by id, and two runs give two vocabularies.
+        special_tokens=inner,
+    )
+    tokenizer.train_from_iterator(read_text(), trainer)
+    id_of = tokenizer.get_vocab(with_added_tokens=False)
+    learned = sorted(id_of.keys() - set(alphabet) - set(inner), key=id_of.__getitem__)
+    pieces = [*BERT_HEAD, *alphabet, *inner, *learned]
+    if len(pieces) < vocab_size:
+        raise ValueError(_too_large(vocab_size, len(pieces)))
+    return pieces
+
+
+def _alphabet(texts: Iterable[str]) -> list[str]:
+    """ASCII that occurs and the most frequent characters up to _CHARACTER_COVERAGE, in order."""
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text)
+    for space in [c for c in counts if c.isspace()]:
+        del counts[space]
+    left = counts.total() * _CHARACTER_COVERAGE
+    kept = []
+    for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if left > 0 or char in _ASCII:
+            kept.append(char)
+        left -= count
+    return sorted(kept)
+
+
+def _continues_words(
+    char: str,
+    normalizer: tokenizers.normalizers.Normalizer,
+    splitter: tokenizers.pre_tokenizers.PreTokenizer,
+) -> bool:
+    return len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{char}a"))) == 1
+
+
+def train_sentencepiece(read_text: ReadText, vocab_size: int, lowercase: bool) -> bytes:
+    """Learn a unigram model; returns the model file's bytes.
+
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then the pieces. Lower-casing is the model's
+    own normalisation (nmt_nfkc_cf), so whoever loads the file gets it right.
+
+    Raises:
+      ValueError: `vocab_size` is too small for the text's characters or too large for the text.
+    """
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(read_text()),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            character_coverage=_CHARACTER_COVERAGE,
+            required_chars=_ASCII.translate(_NO_CAPITALS) if lowercase else _ASCII,
+            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]"],
+            max_sentence_length=1 << 16,  # bytes; longer ones are skipped
+            num_threads=_SENTENCEPIECE_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise ValueError(_sentencepiece_problem(str(error), vocab_size)) from error
+    return model.getvalue()
+
+
+def _sentencepiece_problem(message: str, vocab_size: int) -> str:
+    """Say in our words what the trainer says in its own."""
+    if limit := re.search(r"Vocabulary size too high.*?<= (\d+)", message):
+        return _too_large(vocab_size, int(limit[1]))
+    if needed := re.search(r"required_chars\D*\d+ vs (\d+)", message):
+        return (
+            f"--vocab_size is {vocab_size}, too small: the special pieces and the characters of "
+            f"the text take {needed[1]}; give more than that (ALBERT: 30000)"
+        )
+    return f"SentencePiece could not train {vocab_size} pieces on this text: {message.strip()}"
+
+
+def _too_large(vocab_size: int, most: int) -> str:
+    return (
+        f"--vocab_size is {vocab_size}, but the text yields no more than {most} pieces; "
+        f"give --vocab_size={most} or less, or more text"
+    )
