@@ -115,8 +115,8 @@ def split_chunks(
 def walk_pairs(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SENTENCES) -> Walk:
     """Find the pairs of one pass over all documents of a split.
 
-    Memory: 10 bytes a pair and some 10 MB a million block_sentences; the result is the same for
-    any block size.
+    Memory: 10 bytes a pair, twice while the blocks are joined, and some 10 MiB for a block of a
+    million sentences. The result is the same for any block size.
 
     Raises:
       ValueError: a document without sentences or a sentence without tokens.
