@@ -1,0 +1,57 @@
+"""Sentences are found without losing text; copies of a document share a hash."""
+
+import re
+
+import pytest
+
+from data_pipeline.sentences import document_hash, sentences_of
+from data_pipeline.text import TextOptions, find_files, read_documents
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def test_sentences_and_lines():
+    paragraphs = ["Dr. Smith came at 4 p.m. on Monday. He left.", "And so on"]
+    assert sentences_of(paragraphs, TextOptions()) == [
+        "Dr. Smith came at 4 p.m. on Monday.",
+        "He left.",
+        "And so on",
+    ]
+    assert sentences_of(paragraphs, TextOptions(sentences="lines")) == paragraphs
+
+
+def test_long_speech_is_cut_inside_its_quotation_marks():
+    speech = (
+        "“I am tired. ‘Go!’ they said. (It was late.) "
+        + "And I went on and on. " * 12
+        + "So?” A pause."
+    )
+    found = sentences_of([speech], TextOptions())
+    assert found[:4] == ["“I am tired.", "‘Go!’", "they said.", "(It was late.)"]
+    assert found[-2:] == ["So?”", "A pause."]
+    assert sentences_of(["“No. Never.” He left."], TextOptions()) == ["“No. Never.”", "He left."]
+
+
+def test_other_languages_have_other_rules():
+    assert sentences_of(["第一句。第二句。"], TextOptions(language="zh")) == [
+        "第一句。",
+        "第二句。",
+    ]
+
+
+@pytest.mark.parametrize("name", ["gutenberg/Alice*.gz", "enwiki_wikiextractor/mlperf_wiki_00.gz"])
+def test_no_text_is_lost_on_real_files(shared_data, name):
+    (path,) = find_files(str(shared_data / "pretrain" / name))
+    for paragraphs in read_documents(path, TextOptions("gutenberg")):
+        found = sentences_of(paragraphs, TextOptions())
+        assert squeezed("".join(found)) == squeezed("".join(paragraphs))
+
+
+def test_the_hash_is_blind_to_case_space_and_digits_only():
+    original = document_hash(["Visit no. 17", "on  Straße 4"])
+    assert original == document_hash(["VISIT NO. 99 ON\tstrasse 5"])
+    assert original != document_hash(["visit no. 1 on strasse 5"])
+    assert original != document_hash(["visit no. 17 on strasse 4."])
+    assert 0 <= original < 2**64

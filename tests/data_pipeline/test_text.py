@@ -1,0 +1,184 @@
+"""Files to documents: every format, every rule, every kind of bad file."""
+
+import gzip
+import json
+import pathlib
+
+import pytest
+
+from data_pipeline import text
+from data_pipeline.text import TextOptions, find_files, read_documents
+
+LINES = TextOptions(sentences="lines")
+
+
+def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path: pathlib.Path, options: TextOptions = LINES) -> list[list[str]]:
+    return list(read_documents(path, options))
+
+
+def test_a_block_between_blank_lines_is_a_document(tmp_path):
+    path = write(tmp_path / "a.txt", "\n\none\n two \n\n \t \nthree\n\nfour")
+    assert read(path) == [["one", "two"], ["three"], ["four"]]
+
+
+def test_wrapped_lines_of_a_block_are_joined_when_sentences_are_to_be_found(tmp_path):
+    path = write(tmp_path / "a.txt", "The end of a\nline. Not of\n\na text.")
+    assert read(path, TextOptions()) == [["The end of a line. Not of"], ["a text."]]
+
+
+def test_a_whole_file_is_one_document_of_its_paragraphs(tmp_path):
+    path = write(tmp_path / "a.txt", "one\ntwo\n\nthree\n")
+    assert read(path, TextOptions(documents="file")) == [["one two", "three"]]
+    assert read(path, TextOptions("file", "lines")) == [["one", "two", "three"]]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_line_ends_and_byte_order_mark_leave_no_trace(tmp_path, name):
+    path = write(tmp_path / name, b"\xef\xbb\xbfone\r\ntwo\r\n\r\nthr\xe2\x80\xa8ee\r\n")
+    assert read(path) == [["one", "two"], ["thr\u2028ee"]]
+
+
+def test_gzip_is_known_by_content_not_by_name(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(gzip.compress(b"one\n"))
+    assert read(path) == [["one"]]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 7])
+def test_blocks_may_cut_lines_and_characters_anywhere(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(text, "_BLOCK_BYTES", block_bytes)
+    path = write(tmp_path / "a.txt", "\ufeffzwölf €\n力加\n\n𝒳 end")
+    assert read(path) == [["zwölf €", "力加"], ["𝒳 end"]]
+
+
+def test_all_bytes_of_the_stored_file_are_reported(tmp_path):
+    path = write(tmp_path / "a.txt.gz", "".join(f"line {i}\n\n" for i in range(9999)))
+    done: list[int] = []
+    assert len(list(read_documents(path, LINES, done.append))) == 9999
+    assert sum(done) == path.stat().st_size
+
+
+WIKI = """<doc id="1" url="https://x?curid=1" title="AT&amp;T">
+AT&amp;T
+
+First paragraph.
+AT&amp;T
+
+</doc>
+
+<doc id="2" url="x" title="Stub">
+Stub
+
+</doc>
+<doc id="3" url="x" title="Other">
+No title line here.
+</doc>
+"""
+
+
+@pytest.mark.parametrize("documents", ["blank_line", "file", "gutenberg"])
+def test_wiki_articles_are_documents_without_their_title(tmp_path, documents):
+    path = write(tmp_path / "wiki_00", WIKI)
+    expected = [["First paragraph.", "AT&amp;T"], [], ["No title line here."]]
+    assert read(path, TextOptions(documents)) == expected
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz"])
+def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name):
+    rows = [{"text": "one\n\ntwo ", "id": 1}, {"text": "", "id": 2}]
+    path = write(tmp_path / name, "\n\n".join(map(json.dumps, rows)))
+    assert read(path) == [["one", "two"], []]
+
+
+def test_files_come_in_the_order_of_the_patterns_each_once(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, "x")
+    found = find_files(f"{tmp_path}/b.txt, {tmp_path}/*.txt,{tmp_path}/**/c.txt")
+    assert [path.name for path in found] == ["b.txt", "a.txt", "c.txt"]
+
+
+BAD_FILES = {
+    "empty": ("a.txt", b"", r"a\.txt is empty \(0 bytes\)"),
+    "gzip of nothing": ("a.gz", gzip.compress(b""), r"a\.gz is the gzip of an empty file"),
+    "binary": ("a.txt", b"ab\n\0", r"a\.txt is binary data.*NUL byte at byte offset 3;.*UTF-8"),
+    "utf-16": ("a.txt", "hi".encode("utf-16"), r"NUL byte at byte offset 3.*UTF-16 must be conv"),
+    "latin-1": ("a.txt", b"caf\xe9 \nx", r"a\.txt is not UTF-8: byte 0xe9 at byte offset 3.*iconv"),
+    "cut character": ("a.txt", b"ok\n\xe2\x82", r"not UTF-8: byte 0xe2 at byte offset 3"),
+    "blank": ("a.txt", b" \n\n\t\n", r"a\.txt holds no document"),
+    "no json": ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl line 2 is not JSON .*one JSON"),
+    "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),
+    "other key": ("a.jsonl", b'{"body": "x"}', r"line 1 .* key 'text'; its keys are \['body'\];.*"),
+    "null text": ("a.jsonl", b'{"text": null}', r"line 1 has no text under the key 'text'"),
+    "doc cut off": ("wiki_0", b'<doc id="1" title="T">\nx\n', r"ends inside a <doc> at line 2"),
+    "doc garbage": ("wiki_0", b'<doc title="T">\nx\n</doc>\nstray\n', r"outside <doc .*'stray'"),
+}
+
+
+@pytest.mark.parametrize("name, data, sentence", BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_files_are_refused_by_name_and_place(tmp_path, name, data, sentence):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=sentence):
+        for path in find_files(str(tmp_path / name)):
+            read(path)
+
+
+def test_the_offset_counts_from_the_start_of_the_text(tmp_path):
+    good = b"a line of text\n" * 200_000
+    path = write(tmp_path / "a.gz", b"\xef\xbb\xbf" + good + b"\xff")
+    with pytest.raises(ValueError, match=rf"byte 0xff at byte offset {len(good) + 3}"):
+        read(path)
+
+
+def test_a_gzip_that_ends_early_is_refused(tmp_path):
+    whole = gzip.compress(b"".join(b"%d\n" % (i * i) for i in range(9999)))
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"a\.txt\.gz is a gzip file that ends early"):
+        read(path)
+    path.write_bytes(whole[:100] + bytes(100) + whole[200:])
+    with pytest.raises(ValueError, match=r"a\.txt\.gz is a damaged gzip file"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["word\n" * 30, "x" * 101, "<doc title='T'>\n" + "word\n" * 30, "w\n\n" * 50 + "w" * 99],
+)
+def test_a_document_beyond_the_limit_is_refused(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(text, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 10)
+    path = write(tmp_path / "a.txt", content)
+    with pytest.raises(ValueError, match=r"a\.txt has a document of more than .* blank lines"):
+        read(path, TextOptions("file"))
+
+
+def test_no_match_and_directories_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"--input has '.*\.txt', which matches no file"):
+        find_files(f"{tmp_path}/*.txt")
+    with pytest.raises(ValueError, match=r"--input has .*, a directory; give its files"):
+        find_files(str(tmp_path))
+    with pytest.raises(ValueError, match="--input is empty"):
+        find_files(" , ")
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (
+            TextOptions(documents="page"),
+            "--documents is 'page'; it must be one of blank_line, file",
+        ),
+        (TextOptions(sentences="auto"), "--sentences is 'auto'; it must be one of split, lines"),
+        (TextOptions("gutenberg", "lines"), "--sentences is lines, but with --documents=gutenberg"),
+    ],
+)
+def test_rules_are_checked(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        options.check()
