@@ -188,14 +188,17 @@ def test_the_second_segment_follows_or_comes_from_where_it_may(exact):
 
 
 def test_exact_takes_the_same_document_after_ten_failed_draws():
-    # Two documents of one sentence: each pair is random, and 2**-10 of them stay at home.
-    split = split_of(numbered([[3], [4]]))
-    same = sum(
-        int((spans.a_start_B // 3 == spans.b_start_B // 3).sum())
-        for spans in (resolved(split, rules_of(exact=True, key=key)) for key in range(4000))
-    )
-    expected = 8_000 / 2**10
-    assert abs(same - expected) < 4 * math.sqrt(expected)
+    # Each sentence fills a chunk, whose second segment is then random: 2**-10 of them stay at home.
+    split = split_of(numbered([[40] * 300, [40] * 300]))
+    same = pairs_seen = 0
+    for key in range(200):
+        spans = resolved(split, rules_of(exact=True, short=0.0, key=key))
+        own = document_of(split, spans.a_start_B) == document_of(split, spans.b_start_B)
+        assert spans.is_random_B.all()
+        same += int(own.sum())
+        pairs_seen += len(own)
+    expected = pairs_seen / 2**10
+    assert pairs_seen == 120_000 and abs(same - expected) < 4.5 * math.sqrt(expected)
 
 
 def test_a_sentence_longer_than_the_sequence_is_cut_on_both_sides():
@@ -206,9 +209,12 @@ def test_a_sentence_longer_than_the_sequence_is_cut_on_both_sides():
         spans = resolve(split, walk, np.arange(2), epoch_key=hashing.subkey(epoch))
         assert spans.is_random_B.all()
         assert spans.a_tokens_B.tolist() == spans.b_tokens_B.tolist() == [17, 17]
-        fronts.append(int(spans.a_start_B[0]))
-    scores = (np.asarray(fronts) - 483 / 2) / math.sqrt(483 / 4)
-    assert abs(scores.mean()) * 20 < 4.5 and 0.8 < scores.std() < 1.2
+        fronts.append((int(spans.a_start_B[0]), int(spans.b_start_B[0]) - 500))
+    a_front, b_front = np.asarray(fronts).T
+    for front, cut in ((a_front, 483), (b_front, 683)):
+        scores = (front - cut / 2) / math.sqrt(cut / 4)
+        assert abs(scores.mean()) * 20 < 4.5 and 0.8 < scores.std() < 1.2
+    assert abs(np.corrcoef(a_front, b_front)[0, 1]) * 20 < 4.5
 
 
 def test_a_gap_in_the_corpus_is_named():
