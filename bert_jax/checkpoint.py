@@ -1,0 +1,118 @@
+"""Checkpoints of a run through Orbax: saved in the background, the newest kept, restored anywhere.
+
+A checkpoint holds the state without the rows that pad the vocabulary, so it can be restored onto a
+mesh that pads it otherwise, and the loop's plain numbers as JSON.
+"""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import CheckpointConfig
+from bert_jax.models.bert import Declared, Model
+from bert_jax.state import TrainState, map_like_params
+
+STATE, NUMBERS = "state", "numbers"
+
+
+def _whole_where_padded(of: Declared) -> PartitionSpec:
+    """The spec of a leaf without padding rows: a dimension that loses rows cannot stay cut."""
+    return PartitionSpec(
+        *(
+            None if held != real else axis
+            for held, real, axis in zip(of.dims, of.logical_dims, of.spec, strict=True)
+        )
+    )
+
+
+def _without_padding(leaf: jax.Array, of: Declared) -> jax.Array:
+    if of.dims == of.logical_dims:
+        return leaf
+    whole = jax.sharding.reshard(leaf, _whole_where_padded(of))
+    return whole[tuple(slice(0, size) for size in of.logical_dims)]
+
+
+def _with_padding(leaf: jax.Array, of: Declared) -> jax.Array:
+    return jnp.pad(
+        leaf, [(0, held - real) for held, real in zip(of.dims, of.logical_dims, strict=True)]
+    )
+
+
+class Checkpoints:
+    """The checkpoints in a folder. Every call into Orbax is here.
+
+    Must be closed: a process that exits without leaves its last save unfinished.
+    """
+
+    def __init__(self, directory: pathlib.Path, config: CheckpointConfig, model: Model) -> None:
+        self._model = model
+        self._every_steps = config.every_steps
+        self._manager = ocp.CheckpointManager(
+            directory.resolve(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=config.keep,
+                cleanup_tmp_directories=True,
+                enable_async_checkpointing=True,
+            ),
+        )
+
+    @property
+    def latest_step(self) -> int | None:
+        """Step of the newest checkpoint, None without any."""
+        step = self._manager.latest_step()
+        return None if step is None else int(step)
+
+    def due(self, step: int) -> bool:
+        """Whether a run is to be saved after this many steps."""
+        return step % self._every_steps == 0
+
+    def save(self, step: int, state: TrainState, numbers: dict[str, Any]) -> None:
+        """Begin to save; returns as soon as the state's memory may be reused.
+
+        An error of the save before this one is raised here.
+        """
+        if self.latest_step == step:
+            return
+        unpadded = map_like_params(_without_padding, state, self._model.declared)
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                **{
+                    STATE: ocp.args.StandardSave(unpadded),
+                    NUMBERS: ocp.args.JsonSave(numbers),
+                }
+            ),
+        )
+
+    def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """The newest checkpoint, laid out as abstract says; there must be one."""
+        logical = map_like_params(
+            lambda leaf, of: jax.ShapeDtypeStruct(
+                of.logical_dims,
+                leaf.dtype,
+                sharding=jax.NamedSharding(
+                    leaf.sharding.mesh,
+                    leaf.sharding.spec if of.dims == of.logical_dims else _whole_where_padded(of),
+                ),
+            ),
+            abstract,
+            self._model.declared,
+        )
+        restored = self._manager.restore(
+            self.latest_step,
+            args=ocp.args.Composite(
+                **{STATE: ocp.args.StandardRestore(logical), NUMBERS: ocp.args.JsonRestore()}
+            ),
+        )
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+        padded = map_like_params(_with_padding, restored[STATE], self._model.declared)
+        return jax.device_put(padded, shardings), restored[NUMBERS]
+
+    def close(self) -> None:
+        """Wait until the last save is finished; raises its error."""
+        self._manager.wait_until_finished()
+        self._manager.close()

@@ -1,0 +1,348 @@
+"""Every setting of a training run: its unit, default and source. Defaults are BERT-Base's paper recipe."""
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any
+
+import ml_collections
+
+from data_pipeline.options import PretrainOptions
+
+HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
+COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
+OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Size and shape of the encoder. Names are those of Google's bert_config.json."""
+
+    vocab_size: int = 0  # word pieces; 0: as many as the store's vocabulary has
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu_tanh"  # Google's BERT; "gelu_erf" is Hugging Face's "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02  # standard deviation of the truncated normal
+    layer_norm_eps: float = 1e-12
+    compute_dtype: str = "auto"  # of matmuls; auto: bfloat16 on accelerators, float32 on CPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of training at one sequence length; a run is a tuple of them."""
+
+    seq_len: int
+    steps: int
+    batch_size: int = 256  # sequences an optimiser step, over all devices
+    max_predictions_per_seq: int = 20
+    micro_batches: int = 1  # a step's batch is computed in so many parts, gradients added up
+    restart_learning_rate: float = 0.0  # peak of a schedule begun anew here; 0: go on with the last
+    restart_warmup_steps: int = 0  # warm-up of that schedule
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig:
+    """Optimiser and schedule. Defaults: optimization.py@eedf5716ce and paper appendix A.2."""
+
+    name: str = "bert_adamw"  # or adamw (bias-corrected), lamb
+    learning_rate: float = 1e-4  # peak of the schedule that begins at step 0
+    warmup_steps: int = 10_000
+    decay_power: float = 1.0  # of (1 - step / steps): 1 is linear, 0.5 NVIDIA's LAMB
+    end_learning_rate: float = 0.0
+    decay_counts_warmup: bool = True  # Google's rule: decay is measured from step 0, so the rate
+    #                                   steps down at the end of warm-up; False: from there on
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01  # not on biases and layer norms
+    clip_norm: float = 1.0  # of the global gradient; 0: no clipping
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """How the devices are arranged; see bert_jax/mesh.py for what each preset shards."""
+
+    preset: str = "dp"  # dp, zero1, fsdp, tp, or several joined by +
+    fsdp_size: int = 0  # devices on the fsdp axis where the preset has it; 0: all that are left
+    model_size: int = 2  # devices on the model axis where the preset has tp
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation on fixed pairs and masks."""
+
+    every_steps: int = 10_000
+    examples: int = 4096  # at most; fewer where the held-out split has fewer pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When the run is saved. It is also saved at its end and on Ctrl-C or SIGTERM."""
+
+    every_steps: int = 1000
+    keep: int = 3  # newest checkpoints kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A training run."""
+
+    phases: tuple[Phase, ...] = (
+        Phase(seq_len=128, steps=900_000, max_predictions_per_seq=20),
+        Phase(seq_len=512, steps=100_000, max_predictions_per_seq=77),
+    )
+    seed: int = 0  # of the initial weights and of dropout
+    objective: str = "mlm_nsp"
+    model: ModelConfig = ModelConfig()
+    data: PretrainOptions = PretrainOptions()
+    optim: OptimConfig = OptimConfig()
+    mesh: MeshConfig = MeshConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log_every_steps: int = 100
+
+
+def to_config_dict(config: Any) -> ml_collections.ConfigDict:
+    """Show a config dataclass as a locked ConfigDict, whose fields flags can override."""
+    shown = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, tuple):
+            value = tuple(to_config_dict(part) for part in value)
+        elif dataclasses.is_dataclass(value):
+            value = to_config_dict(value)
+        shown[field.name] = value
+    return ml_collections.ConfigDict(shown).lock()
+
+
+def from_config_dict(shown: ml_collections.ConfigDict) -> Config:
+    """Turn a ConfigDict back into a Config.
+
+    Raises:
+      ValueError: a field is unknown, of another type, or not a finite number.
+    """
+    return _dataclass_from(Config, shown, "config")
+
+
+def _dataclass_from(kind: Any, shown: Any, path: str) -> Any:
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(shown.keys()) - hints.keys())
+    if unknown:
+        raise ValueError(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
+    values = {}
+    for name in shown.keys():
+        hint, value, at = hints[name], shown[name], f"{path}.{name}"
+        if isinstance(hint, types.GenericAlias):
+            part = typing.get_args(hint)[0]
+            values[name] = tuple(
+                _dataclass_from(part, item, f"{at}[{i}]") for i, item in enumerate(value)
+            )
+        elif dataclasses.is_dataclass(hint):
+            values[name] = _dataclass_from(hint, value, at)
+        else:
+            values[name] = _plain(hint, value, at)
+    return kind(**values)
+
+
+def _plain(hint: Any, value: Any, at: str) -> Any:
+    if hint is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{at} is {value}; it must be a finite number")
+        return float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{at} is {value!r}; it must be of type {hint.__name__}")
+    return value
+
+
+def arguments(text: str, **defaults: str) -> dict[str, str]:
+    """Read what follows the colon of --config=FILE:NAME=VALUE,...; defaults name what is known.
+
+    Raises:
+      ValueError: a name is unknown.
+    """
+    given = dict(part.partition("=")[::2] for part in text.split(",") if part)
+    for name in given:
+        if name not in defaults:
+            raise ValueError(
+                f"--config=...:{text} sets {name!r}; this config takes {sorted(defaults)}"
+            )
+    return defaults | given
+
+
+def total_steps(config: Config) -> int:
+    """Optimiser steps of all phases."""
+    return sum(phase.steps for phase in config.phases)
+
+
+def phase_start(config: Config, index: int) -> int:
+    """First step of a phase, counted from the start of the run."""
+    return sum(phase.steps for phase in config.phases[:index])
+
+
+def first_example(config: Config, index: int) -> int:
+    """Where a phase begins in the stream of examples of its length: after earlier phases of it."""
+    return sum(
+        phase.steps * phase.batch_size
+        for phase in config.phases[:index]
+        if phase.seq_len == config.phases[index].seq_len
+    )
+
+
+def _require(holds: bool, key: str, value: Any, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"config.{key} is {value!r}; {allowed}")
+
+
+def check(config: Config) -> None:
+    """Raise if settings contradict each other; needs neither devices nor a store.
+
+    Raises:
+      ValueError: names the key, its value, what is allowed and a way out.
+    """
+    config.data.check()
+    _check_model(config.model)
+    _require(len(config.phases) > 0, "phases", config.phases, "a run needs at least one phase")
+    for index, phase in enumerate(config.phases):
+        _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)
+    _check_optim(config)
+    for key, value in (
+        ("log_every_steps", config.log_every_steps),
+        ("eval.every_steps", config.eval.every_steps),
+        ("eval.examples", config.eval.examples),
+        ("checkpoint.every_steps", config.checkpoint.every_steps),
+        ("checkpoint.keep", config.checkpoint.keep),
+        ("mesh.model_size", config.mesh.model_size),
+    ):
+        _require(value >= 1, key, value, "it must be 1 or more")
+    _require(config.mesh.fsdp_size >= 0, "mesh.fsdp_size", config.mesh.fsdp_size, "0 or more")
+    _require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
+
+
+def _check_model(model: ModelConfig) -> None:
+    for name in (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    ):
+        _require(
+            getattr(model, name) >= 1, f"model.{name}", getattr(model, name), "it must be 1 or more"
+        )
+    _require(model.vocab_size >= 0, "model.vocab_size", model.vocab_size, "0 takes the store's")
+    _require(
+        model.type_vocab_size >= 2,
+        "model.type_vocab_size",
+        model.type_vocab_size,
+        "sentence pairs need 2",
+    )
+    _require(
+        model.hidden_size % model.num_attention_heads == 0,
+        "model.hidden_size",
+        model.hidden_size,
+        f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
+    )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rate = getattr(model, name)
+        _require(0.0 <= rate < 1.0, f"model.{name}", rate, "it must be from 0 to below 1")
+    _require(
+        model.hidden_act in HIDDEN_ACTS,
+        "model.hidden_act",
+        model.hidden_act,
+        f"one of {HIDDEN_ACTS}",
+    )
+    _require(
+        model.compute_dtype in COMPUTE_DTYPES,
+        "model.compute_dtype",
+        model.compute_dtype,
+        f"one of {COMPUTE_DTYPES}",
+    )
+    for name in ("initializer_range", "layer_norm_eps"):
+        value = getattr(model, name)
+        _require(value > 0.0, f"model.{name}", value, "it must be above 0")
+
+
+def _check_phase(phase: Phase, at: str, max_positions: int) -> None:
+    _require(
+        phase.seq_len <= max_positions,
+        f"{at}.seq_len",
+        phase.seq_len,
+        f"the position table ends at config.model.max_position_embeddings = {max_positions}; "
+        "shorten the one or enlarge the other",
+    )
+    _require(phase.seq_len >= 8, f"{at}.seq_len", phase.seq_len, "a sentence pair needs 8 or more")
+    for name in ("steps", "batch_size", "micro_batches"):
+        value = getattr(phase, name)
+        _require(value >= 1, f"{at}.{name}", value, "it must be 1 or more")
+    _require(
+        phase.batch_size % phase.micro_batches == 0,
+        f"{at}.micro_batches",
+        phase.micro_batches,
+        f"it must divide batch_size = {phase.batch_size}",
+    )
+    _require(
+        1 <= phase.max_predictions_per_seq <= phase.seq_len - 3,
+        f"{at}.max_predictions_per_seq",
+        phase.max_predictions_per_seq,
+        f"it must lie from 1 to seq_len - 3 = {phase.seq_len - 3} "
+        f"(BERT: about 0.15 * seq_len = {round(0.15 * phase.seq_len)})",
+    )
+    for name in ("restart_learning_rate", "restart_warmup_steps"):
+        value = getattr(phase, name)
+        _require(value >= 0, f"{at}.{name}", value, "it must be 0 or more")
+    _require(
+        phase.restart_learning_rate > 0 or phase.restart_warmup_steps == 0,
+        f"{at}.restart_warmup_steps",
+        phase.restart_warmup_steps,
+        "it needs a restart_learning_rate; without one the phase goes on with the last schedule",
+    )
+
+
+def _check_optim(config: Config) -> None:
+    optim = config.optim
+    _require(optim.name in OPTIMIZERS, "optim.name", optim.name, f"one of {OPTIMIZERS}")
+    _require(optim.learning_rate > 0, "optim.learning_rate", optim.learning_rate, "above 0")
+    for name in ("beta1", "beta2"):
+        value = getattr(optim, name)
+        _require(0.0 <= value < 1.0, f"optim.{name}", value, "it must be from 0 to below 1")
+    for name in ("epsilon", "decay_power"):
+        value = getattr(optim, name)
+        _require(value > 0.0, f"optim.{name}", value, "it must be above 0")
+    for name in ("weight_decay", "clip_norm", "end_learning_rate", "warmup_steps"):
+        value = getattr(optim, name)
+        _require(value >= 0, f"optim.{name}", value, "it must be 0 or more")
+    steps = config.phases[0].steps
+    for phase in config.phases[1:]:
+        if phase.restart_learning_rate > 0:
+            break
+        steps += phase.steps
+    _require(
+        optim.warmup_steps < steps,
+        "optim.warmup_steps",
+        optim.warmup_steps,
+        f"the schedule has only {steps} steps; warm up over fewer",
+    )
+
+
+def with_vocab_size(config: Config, vocab_size: int) -> Config:
+    """Take the vocabulary's size from the store, or check the one that the config gives.
+
+    Raises:
+      ValueError: the config's size is another than the store's.
+    """
+    stated = config.model.vocab_size
+    if stated not in (0, vocab_size):
+        raise ValueError(
+            f"config.model.vocab_size is {stated}, the store's vocabulary has {vocab_size} pieces; "
+            "leave it 0 to take the store's, or point config.data.store at the right store"
+        )
+    return dataclasses.replace(
+        config, model=dataclasses.replace(config.model, vocab_size=vocab_size)
+    )

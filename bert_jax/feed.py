@@ -1,0 +1,89 @@
+"""What a run reads: an opened store, and from it this process's rows of each global batch.
+
+TensorFlow is needed by train_batches alone, and imported there by data_pipeline.pretrain.
+"""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config
+from data_pipeline import pretrain
+from data_pipeline import store as store_lib
+from data_pipeline.pretrain import PretrainSource, open_source
+from data_pipeline.store import Split, Store
+
+BUILD_COMMAND = (
+    "python -m data_pipeline.build --input='TEXTS/*.txt' --output=STORE "
+    "--train_vocab=wordpiece --vocab_size=30522"
+)
+
+
+def open_store(config: Config) -> Store:
+    """Open the store of a config.
+
+    Raises:
+      ValueError: there is none; the sentence shows the command that builds one.
+    """
+    if not config.data.store:
+        raise ValueError(
+            "config.data.store is empty; build a store with "
+            f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
+        )
+    return store_lib.open_store(config.data.store)
+
+
+class Feed:
+    """Batches of a run, as pure functions of phase and step."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self.store = store
+        self.config = config
+        self._sources: dict[tuple[str, int, int], PretrainSource] = {}
+
+    def _source(self, split: Split, index: int) -> PretrainSource:
+        """The source of a split at a phase's length, opened once: phases may share it."""
+        phase = self.config.phases[index]
+        kind = (split.name, phase.seq_len, phase.max_predictions_per_seq)
+        if kind not in self._sources:
+            self._sources[kind] = open_source(
+                split,
+                vocab_size=self.store.vocab_size,
+                special_ids=self.store.special_ids,
+                options=self.config.data,
+                seq_len=phase.seq_len,
+                max_predictions_per_seq=phase.max_predictions_per_seq,
+                sidecar_dir=self.store.directory,
+            )
+        return self._sources[kind]
+
+    def check(self) -> None:
+        """Open every phase's source once, so that a store unfit for it is refused at the start."""
+        for index in range(len(self.config.phases)):
+            self._source(self.store.train, index)
+            self._source(self.store.heldout, index)
+
+    def train_batches(self, index: int, first_step: int) -> Iterator[dict[str, np.ndarray]]:
+        """Batches of a phase from a step, counted within the phase, to its last."""
+        phase = self.config.phases[index]
+        return pretrain.train_batches(
+            self._source(self.store.train, index),
+            batch_size=phase.batch_size,
+            first_example=config_lib.first_example(self.config, index),
+            first_step=first_step,
+            last_step=phase.steps,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )
+
+    def heldout_batches(self, index: int) -> list[dict[str, np.ndarray]]:
+        """The fixed held-out batches of a phase's length, with this process's rows."""
+        return pretrain.heldout_batches(
+            self._source(self.store.heldout, index),
+            batch_size=self.config.phases[index].batch_size,
+            examples=self.config.eval.examples,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+        )

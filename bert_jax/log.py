@@ -1,0 +1,79 @@
+"""The records of a run: lines on the screen, metrics.jsonl, TensorBoard events, summary.json."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import tensorboardX
+
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+EVENTS = "tensorboard"
+
+
+class Records:
+    """Writes where the process is the first one, and nowhere otherwise."""
+
+    def __init__(self, workdir: pathlib.Path, first_step: int, is_writer: bool) -> None:
+        """Cut the lines of steps after first_step off, which a resumed run will do again."""
+        self._workdir = workdir
+        self._is_writer = is_writer
+        if not is_writer:
+            return
+        _cut_lines_after(workdir / METRICS, first_step)
+        self._lines = (workdir / METRICS).open("a", encoding="utf-8")
+        self._events = tensorboardX.SummaryWriter(
+            str(workdir / EVENTS), purge_step=first_step + 1 if first_step else None
+        )
+
+    def write(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
+        """Add a line of metrics; split is "train" or "heldout"."""
+        if not self._is_writer:
+            return
+        self._lines.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+        self._lines.flush()
+        for name, value in numbers.items():
+            self._events.add_scalar(f"{split}/{name}", value, step)
+
+    def say(self, text: str) -> None:
+        """Show a line on the screen."""
+        if self._is_writer:
+            print(text, flush=True)
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
+        """Close the files; a run that came to its end leaves a summary."""
+        if not self._is_writer:
+            return
+        self._lines.close()
+        self._events.close()
+        if summary is not None:
+            text = json.dumps(summary, indent=2) + "\n"
+            (self._workdir / SUMMARY).write_text(text, encoding="utf-8")
+
+
+def _cut_lines_after(path: pathlib.Path, last_step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= last_step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError):  # the half line of a killed run
+            break
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(kept), encoding="utf-8")
+    partial.replace(path)
+
+
+def training_line(step: int, steps: int, numbers: Mapping[str, float]) -> str:
+    """One line for the screen from the means of an interval."""
+    return f"step {step:>{len(str(steps))},}/{steps:,}  " + "  ".join(
+        [
+            *(f"{name} {numbers[name]:.4f}" for name in numbers if name.endswith("loss")),
+            *(f"{name} {numbers[name]:.3f}" for name in numbers if name.endswith("accuracy")),
+            f"lr {numbers['learning_rate']:.2e}",
+            f"{numbers['sequences_per_sec']:,.0f} seq/s",
+        ]
+    )

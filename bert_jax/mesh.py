@@ -1,0 +1,162 @@
+"""The device mesh: its axes, which logical axis lies on which of them, presets, placing a batch.
+
+Every array of the model names its dimensions by logical axes; this table alone says where they go:
+
+    data    copies of the model, each with its part of the batch
+    fsdp    as data, with weights and optimiser state cut along their width and gathered for use
+    model   heads, feed-forward units and vocabulary rows cut apart (tensor parallel)
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.config import Config, MeshConfig
+
+AXES = ("data", "fsdp", "model")
+BATCH_AXES = ("data", "fsdp")
+PRESETS = ("dp", "zero1", "fsdp", "tp")
+
+# Axes of weights and of activations. A name that is absent here would be a KeyError: None is the
+# way to say that a dimension is whole on every device.
+RULES: dict[str, str | tuple[str, ...]] = {
+    "batch": BATCH_AXES,
+    "vocab": "model",
+    "heads": "model",
+    "mlp": "model",
+    "embed": "fsdp",
+}
+
+VOCAB_TILE = 128  # lanes of a TPU register: vocabulary rows are padded to a multiple of it
+
+
+def spec(*logical_axes: str | None) -> PartitionSpec:
+    """PartitionSpec of an array whose dimensions have these logical names; None is not sharded."""
+    return PartitionSpec(*(None if name is None else RULES[name] for name in logical_axes))
+
+
+def gathered(of: PartitionSpec) -> PartitionSpec:
+    """The spec of a weight in use: whole along fsdp, still cut along model."""
+    return PartitionSpec(*(None if axis == "fsdp" else axis for axis in of))
+
+
+def presets(config: MeshConfig) -> tuple[str, ...]:
+    """The parts of `config.preset`.
+
+    Raises:
+      ValueError: a part is unknown.
+    """
+    parts = tuple(config.preset.split("+"))
+    unknown = [part for part in parts if part not in PRESETS]
+    if unknown:
+        raise ValueError(
+            f"config.mesh.preset is {config.preset!r}; it must be one of {', '.join(PRESETS)}, "
+            "or several of them joined by +, such as fsdp+tp"
+        )
+    return parts
+
+
+def shape(config: MeshConfig, device_count: int) -> tuple[int, int, int]:
+    """Devices on the axes data, fsdp and model.
+
+    Raises:
+      ValueError: the devices do not divide so.
+    """
+    parts = presets(config)
+    model = config.model_size if "tp" in parts else 1
+    rest, left_over = divmod(device_count, model)
+    if left_over:
+        raise ValueError(
+            f"config.mesh.model_size is {model}, which does not divide the {device_count} devices; "
+            f"try one of {_divisors(device_count)}"
+        )
+    fsdp = (config.fsdp_size or rest) if "fsdp" in parts else 1
+    if rest % fsdp:
+        raise ValueError(
+            f"config.mesh.fsdp_size is {fsdp}, which does not divide the {rest} devices left "
+            f"beside the model axis; try one of {_divisors(rest)}, or 0 for all of them"
+        )
+    return rest // fsdp, fsdp, model
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def make(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh over these devices (all of them by default), layouts being part of array types."""
+    chosen = list(jax.devices() if devices is None else devices)
+    sizes = shape(config, len(chosen))
+    explicit = (AxisType.Explicit,) * len(AXES)
+    if devices is None:
+        return jax.make_mesh(sizes, AXES, axis_types=explicit)
+    return Mesh(np.array(chosen).reshape(sizes), AXES, axis_types=explicit)
+
+
+def batch_shards(of: Mesh | jax.sharding.AbstractMesh) -> int:
+    """Into how many parts a batch is cut."""
+    return math.prod(of.shape[axis] for axis in BATCH_AXES)
+
+
+def check(config: Config, device_count: int) -> None:
+    """Raise if the batch or the model does not divide over the mesh.
+
+    Raises:
+      ValueError: names the key, its value, and values that would do.
+    """
+    data, fsdp, model = shape(config.mesh, device_count)
+    for index, phase in enumerate(config.phases):
+        unit = data * fsdp * phase.micro_batches
+        if phase.batch_size % unit:
+            below = phase.batch_size // unit * unit
+            near = [size for size in (below, below + unit) if size > 0]
+            raise ValueError(
+                f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of {unit} "
+                f"({data * fsdp} devices on mesh axes data*fsdp x {phase.micro_batches} "
+                f"micro-batches); try {' or '.join(map(str, near))}"
+            )
+    for name, parts in (
+        ("num_attention_heads", model),
+        ("intermediate_size", model),
+        ("hidden_size", fsdp),
+    ):
+        size = getattr(config.model, name)
+        if size % parts:
+            axis = "fsdp" if name == "hidden_size" else "model"
+            raise ValueError(
+                f"config.model.{name} is {size}, not a multiple of the {parts} devices on mesh axis "
+                f"{axis}; set config.mesh.{axis}_size to a divisor of {size}"
+            )
+
+
+def padded_vocab_size(vocab_size: int, model_size: int) -> int:
+    """Vocabulary rows held in memory: whole tiles on every device of the model axis."""
+    tile = VOCAB_TILE * model_size
+    return -(-vocab_size // tile) * tile
+
+
+def over_data(of: PartitionSpec, dims: Sequence[int], data_size: int) -> PartitionSpec:
+    """Cut the largest whole dimension that data_size divides over the data axis as well (ZeRO-1).
+
+    An array without such a dimension keeps its spec: biases of odd length are not worth a gather.
+    """
+    axes = list(of) + [None] * (len(dims) - len(of))
+    free = [i for i, size in enumerate(dims) if axes[i] is None and size and size % data_size == 0]
+    if not free or data_size == 1:
+        return of
+    axes[max(free, key=lambda i: dims[i])] = "data"
+    return PartitionSpec(*axes)
+
+
+def place(batch: Mapping[str, np.ndarray], of: Mesh) -> dict[str, jax.Array]:
+    """Make global arrays, cut over the batch, of this process's rows of a batch."""
+    return {
+        name: jax.make_array_from_process_local_data(
+            NamedSharding(of, PartitionSpec(BATCH_AXES, *(None,) * (array.ndim - 1))), array
+        )
+        for name, array in batch.items()
+    }

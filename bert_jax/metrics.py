@@ -1,0 +1,64 @@
+"""Sums that a step returned -> numbers to read, and the check that they are finite.
+
+Metric names are public: loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate, with
+the terms of the objective: mlm and nsp for BERT.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+Sums = Mapping[str, Any]
+
+
+def flat(sums: Sums) -> dict[str, float]:
+    """Bring a step's sums to the host as plain numbers, keyed "mlm/loss_sum", "mlm/weight", ..."""
+    fetched = jax.device_get(dict(sums))
+    numbers = {}
+    for name, term in fetched.pop("terms").items():
+        numbers[f"{name}/loss_sum"] = float(term.loss_sum)
+        numbers[f"{name}/correct_sum"] = float(term.correct_sum)
+    for name, weight in fetched.pop("weights").items():
+        numbers[f"{name}/weight"] = float(weight)
+    return numbers | {name: float(value) for name, value in fetched.items()}
+
+
+def add(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
+    """Add a step to an interval (an empty one at first). Plain numbers: they survive JSON exactly."""
+    grown = {name: total.get(name, 0.0) + value for name, value in numbers.items()}
+    if "learning_rate" in numbers:
+        grown["learning_rate"] = numbers["learning_rate"]
+    return grown | {"steps": total.get("steps", 0.0) + 1.0}
+
+
+def read(total: Mapping[str, float]) -> dict[str, float]:
+    """Means over an interval: each term over its predictions, grad_norm over steps, rate the last."""
+    terms = [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
+    means = {}
+    for name in terms:
+        weight = max(total[f"{name}/weight"], 1e-5)
+        means[f"{name}_loss"] = total[f"{name}/loss_sum"] / weight
+        means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight
+    means = {"loss": sum(means[f"{name}_loss"] for name in terms)} | means
+    if "grad_norm" in total:
+        means["grad_norm"] = total["grad_norm"] / total["steps"]
+        means["learning_rate"] = total["learning_rate"]
+    return means
+
+
+def check_finite(numbers: Mapping[str, float], step: int, saved_step: int | None) -> None:
+    """Raise if a sum of this step is not finite.
+
+    Raises:
+      FloatingPointError: names the quantity, the step and the newest good checkpoint.
+    """
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            kept = "none yet" if saved_step is None else f"step {saved_step}"
+            raise FloatingPointError(
+                f"{name} is {value} at step {step}; the run stops here and the newest checkpoint "
+                f"({kept}) is untouched. Lower config.optim.learning_rate, lengthen the warm-up, or "
+                "look at the batch"
+            )

@@ -1,0 +1,158 @@
+"""BERT for pre-training, and the one way to make its parameters and to use them.
+
+Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded).
+"""
+
+import dataclasses
+import functools
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from bert_jax import mesh, ops
+from bert_jax.config import ModelConfig
+from bert_jax.models.encoder import Embeddings, Layer
+from bert_jax.models.heads import MaskedLmHead, NextSentenceHead, Pooler
+from bert_jax.models.layers import Initial
+
+Params = dict[str, Any]
+
+
+class Bert(nnx.Module):
+    """The encoder with its pre-training heads, bound to parameters."""
+
+    def __init__(self, config: ModelConfig, padded_vocab_size: int, dtype: jnp.dtype) -> None:
+        self.embeddings = Embeddings(config, padded_vocab_size)
+        self.layers = nnx.Dict({f"{i:02d}": Layer(config) for i in range(config.num_hidden_layers)})
+        self.pooler = Pooler(config)
+        self.mlm = MaskedLmHead(config, padded_vocab_size)
+        self.nsp = NextSentenceHead(config)
+        self.dtype = dtype
+
+    def encode(
+        self,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        mask: jax.Array,
+        dropout: ops.Dropout | None = None,
+        position_ids_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """Hidden vectors of the last layer.
+
+        Shapes: int32[B,S] twice, bool[B or 1, 1, S or 1, S] -> compute dtype[B,S,D].
+        mask is True where a query may attend to a key. Positions count from 0 unless given.
+        dropout is None for evaluation.
+        """
+        if position_ids_BS is None:
+            position_ids_BS = jax.lax.broadcasted_iota(
+                jnp.int32, input_ids_BS.shape, 1, out_sharding=mesh.spec("batch", None)
+            )
+        x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
+        for number, layer in enumerate(self.layers.values()):
+            x_BSD = layer(x_BSD, mask, number, dropout)
+        return x_BSD
+
+    def mlm_logits(self, hidden_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+        """float32[B,P,V]: logits of the word at each of these positions."""
+        gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
+        return self.mlm(gathered_BPD, self.embeddings.word.embedding[...])
+
+    def nsp_logits(self, hidden_BSD: jax.Array) -> jax.Array:
+        """float32[B,2]: logits of (B follows A, B is random), from [CLS]."""
+        return self.nsp(self.pooler(hidden_BSD[:, 0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What is known of a parameter before it exists; sizes are those in memory unless logical."""
+
+    dims: tuple[int, ...]
+    logical_dims: tuple[int, ...]  # without rows that pad the vocabulary
+    spec: PartitionSpec
+    initial: Initial
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """BERT of one configuration without parameters: a value that makes and binds them."""
+
+    config: ModelConfig
+    dtype: jnp.dtype  # of matmuls and of activations between them
+    graphdef: Any
+    declared: Params  # nested dict of Declared
+
+    def init(self, key: jax.Array) -> Params:
+        """Fresh float32 parameters on the current mesh: a function of the key and of their paths.
+
+        Made one by one: compiling a random generator for each shape takes seconds, compiling one
+        program of them all takes minutes. Rows that pad the vocabulary are zeros.
+        """
+        return jax.tree_util.tree_map_with_path(
+            lambda path, of: _draw(of)(
+                jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
+            ),
+            self.declared,
+        )
+
+    def bind(self, params: Params) -> Bert:
+        """The model with these parameters. Cheap: done anew in every trace."""
+        return nnx.merge(self.graphdef, params)
+
+    @property
+    def abstract_params(self) -> Params:
+        """Nested dict of float32 jax.ShapeDtypeStruct, as held in memory."""
+        return jax.tree.map(lambda of: jax.ShapeDtypeStruct(of.dims, jnp.float32), self.declared)
+
+    @property
+    def specs(self) -> Params:
+        """Nested dict of PartitionSpec: where each parameter lies."""
+        return jax.tree.map(lambda of: of.spec, self.declared)
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of encoder and heads, padding not counted."""
+        return sum(math.prod(of.logical_dims) for of in jax.tree.leaves(self.declared))
+
+
+@functools.cache
+def _draw(of: Declared) -> Callable[[jax.Array], jax.Array]:
+    padding = [(0, held - real) for held, real in zip(of.dims, of.logical_dims, strict=True)]
+    return jax.jit(
+        lambda key: jnp.pad(of.initial.draw(key, of.logical_dims), padding),
+        out_shardings=of.spec,
+    )
+
+
+def compute_dtype(config: ModelConfig, platform: str) -> jnp.dtype:
+    """The dtype of matmuls and of activations between them on this platform ("cpu", "tpu", ...)."""
+    if config.compute_dtype != "auto":
+        return jnp.dtype(config.compute_dtype)
+    return jnp.dtype(jnp.float32 if platform == "cpu" else jnp.bfloat16)
+
+
+def build(config: ModelConfig, platform: str, model_size: int = 1) -> Model:
+    """Shapes and layouts of a BERT, without allocating it.
+
+    platform names the device kind that will run it; model_size is the length of the mesh's model
+    axis, for which vocabulary rows are padded.
+    """
+    padded = mesh.padded_vocab_size(config.vocab_size, model_size)
+    dtype = compute_dtype(config, platform)
+    graphdef, state = nnx.split(Bert(config, padded, dtype))
+
+    def declare(param: nnx.Variable[Any]) -> Declared:
+        axes, dims = param.get_metadata("logical_axes"), param.get_value().shape
+        logical_dims = tuple(
+            config.vocab_size if axis == "vocab" else size
+            for axis, size in zip(axes, dims, strict=True)
+        )
+        return Declared(dims, logical_dims, mesh.spec(*axes), param.get_metadata("initial"))
+
+    declared = jax.tree.map(declare, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return Model(config, dtype, graphdef, nnx.to_pure_dict(declared))

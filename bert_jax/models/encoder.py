@@ -1,0 +1,112 @@
+"""The Transformer encoder of BERT: embeddings and post-layer-norm layers.
+
+Dimensions: B batch, S sequence, D width, H heads, K head width, F feed-forward units.
+Source: modeling.py@eedf5716ce embedding_postprocessor, transformer_model.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax import attention, ops
+from bert_jax.config import ModelConfig
+from bert_jax.models.layers import LayerNorm, Linear, Table
+
+# Where dropout is applied in a layer; the embeddings' mask counts as one more layer's.
+ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT = range(3)
+
+
+class Embeddings(nnx.Module):
+    """Sum of word, position and segment vectors, normalised, then dropout."""
+
+    def __init__(self, config: ModelConfig, padded_vocab_size: int) -> None:
+        width, stddev = config.hidden_size, config.initializer_range
+        self.word = Table(padded_vocab_size, width, "vocab", stddev)
+        self.position = Table(config.max_position_embeddings, width, None, stddev)
+        self.segment = Table(config.type_vocab_size, width, None, stddev)
+        self.layer_norm = LayerNorm(width, config.layer_norm_eps)
+        self.dropout_rate = config.hidden_dropout_prob
+        self.dropout_layer = config.num_hidden_layers
+
+    def __call__(
+        self,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        position_ids_BS: jax.Array,
+        dtype: jnp.dtype,
+        dropout: ops.Dropout | None,
+    ) -> jax.Array:
+        x_BSD = (
+            self.word(input_ids_BS, dtype)
+            + self.position(position_ids_BS, dtype)
+            + self.segment(segment_ids_BS, dtype)
+        )
+        x_BSD = self.layer_norm(x_BSD)
+        if dropout is None:
+            return x_BSD
+        return dropout.apply(x_BSD, self.dropout_rate, self.dropout_layer, MLP_OUTPUT)
+
+
+class Attention(nnx.Module):
+    """Multi-head attention of a sequence over itself, with its output map and norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        heads = config.num_attention_heads
+        width = {"d": (config.hidden_size, "embed")}
+        per_head = {"h": (heads, "heads"), "k": (config.hidden_size // heads, None)}
+        stddev = config.initializer_range
+        self.query = Linear(width, per_head, stddev)
+        self.key = Linear(width, per_head, stddev)
+        self.value = Linear(width, per_head, stddev)
+        self.output = Linear(per_head, width, stddev)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.weights_rate = config.attention_probs_dropout_prob
+        self.output_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self, x_BSD: jax.Array, mask: jax.Array, layer: int, dropout: ops.Dropout | None
+    ) -> jax.Array:
+        def drop(weights_BHST: jax.Array) -> jax.Array:
+            if dropout is None:
+                return weights_BHST
+            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS)
+
+        heads_BSHK = attention.attend(
+            self.query(x_BSD), self.key(x_BSD), self.value(x_BSD), mask, drop
+        )
+        y_BSD = self.output(heads_BSHK)
+        if dropout is not None:
+            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, ATTENTION_OUTPUT)
+        return self.layer_norm(x_BSD + y_BSD)
+
+
+class FeedForward(nnx.Module):
+    """Two linear maps with a gelu between them, and the norm after the residual."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        width = {"d": (config.hidden_size, "embed")}
+        units = {"f": (config.intermediate_size, "mlp")}
+        self.intermediate = Linear(width, units, config.initializer_range)
+        self.output = Linear(units, width, config.initializer_range)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.hidden_act = config.hidden_act
+        self.output_rate = config.hidden_dropout_prob
+
+    def __call__(self, x_BSD: jax.Array, layer: int, dropout: ops.Dropout | None) -> jax.Array:
+        y_BSD = self.output(ops.gelu(self.intermediate(x_BSD), self.hidden_act))
+        if dropout is not None:
+            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, MLP_OUTPUT)
+        return self.layer_norm(x_BSD + y_BSD)
+
+
+class Layer(nnx.Module):
+    """One layer of the encoder."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.attention = Attention(config)
+        self.mlp = FeedForward(config)
+
+    def __call__(
+        self, x_BSD: jax.Array, mask: jax.Array, layer: int, dropout: ops.Dropout | None
+    ) -> jax.Array:
+        return self.mlp(self.attention(x_BSD, mask, layer, dropout), layer, dropout)

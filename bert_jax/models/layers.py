@@ -1,0 +1,93 @@
+"""Modules that hold parameters: linear maps, layer norms and tables, with their logical axes.
+
+A parameter is created with the logical name of each of its dimensions (bert_jax/mesh.py says where
+they lie). Modules hold settings and parameters and never change after __init__.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax import ops
+
+LogicalAxes = Sequence[str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+    """How a parameter starts: a constant, plus a normal of this deviation cut at two deviations.
+
+    Source of the cut normal: modeling.py@eedf5716ce create_initializer.
+    """
+
+    constant: float = 0.0
+    stddev: float = 0.0
+
+    def draw(self, key: jax.Array, dims: tuple[int, ...]) -> jax.Array:
+        """float32 of these dims."""
+        if self.stddev == 0.0:
+            return jnp.full(dims, self.constant, jnp.float32)
+        normal = jax.random.truncated_normal(key, -2.0, 2.0, dims, jnp.float32)
+        return self.constant + self.stddev * normal
+
+
+def declare(dims: Sequence[int], logical_axes: LogicalAxes, initial: Initial) -> nnx.Param[Any]:
+    """A float32 parameter of which only shape, axes and start are known yet (see bert.Model.init)."""
+    shape = jax.ShapeDtypeStruct(tuple(dims), jnp.float32)
+    return nnx.Param(shape, logical_axes=tuple(logical_axes), initial=initial)
+
+
+class Linear(nnx.Module):
+    """x -> einsum(subscripts, x, kernel) + bias; kernel dims are in_dims + out_dims."""
+
+    def __init__(
+        self,
+        in_dims: dict[str, tuple[int, str | None]],
+        out_dims: dict[str, tuple[int, str | None]],
+        stddev: float,
+    ) -> None:
+        """in_dims and out_dims: einsum letter -> (size, logical axis), letters in kernel order."""
+        sizes, axes = zip(*in_dims.values(), *out_dims.values(), strict=True)
+        self.kernel = declare(sizes, axes, Initial(stddev=stddev))
+        # A bias is added to activations, whose width is whole: only heads and mlp stay cut.
+        self.out_axes = tuple(None if axis == "embed" else axis for _, axis in out_dims.values())
+        self.bias = declare([size for size, _ in out_dims.values()], self.out_axes, Initial())
+        self.contracted = "".join(in_dims)
+        self.produced = "".join(out_dims)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float[B,S,*in] -> float[B,S,*out] in the dtype of x (or float[B,*in] -> float[B,*out])."""
+        rows = "bs"[: x.ndim - len(self.contracted)]
+        subscripts = (
+            f"{rows}{self.contracted},{self.contracted}{self.produced}->{rows}{self.produced}"
+        )
+        out_axes = ("batch", None)[: len(rows)] + self.out_axes
+        y = ops.einsum(subscripts, x, ops.weight(self.kernel[...], x.dtype), out_axes)
+        return y + self.bias[...].astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalisation over the last dimension with a learned scale and bias."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        self.scale = declare((width,), (None,), Initial(constant=1.0))
+        self.bias = declare((width,), (None,), Initial())
+        self.eps = eps
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return ops.layer_norm(x, self.scale[...], self.bias[...], self.eps)
+
+
+class Table(nnx.Module):
+    """Rows looked up by id."""
+
+    def __init__(self, rows: int, width: int, row_axis: str | None, stddev: float) -> None:
+        self.embedding = declare((rows, width), (row_axis, "embed"), Initial(stddev=stddev))
+
+    def __call__(self, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """int32[B,S] -> dtype[B,S,D]."""
+        return ops.lookup(self.embedding[...], ids_BS, dtype)

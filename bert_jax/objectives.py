@@ -1,0 +1,83 @@
+"""What is learned: one function per objective, from a batch and a bound model to weighted sums.
+
+An objective never divides: sums and their weights are added over micro-batches and devices first,
+and step.py divides once. The loss is the sum over terms of loss_sum / weight.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import ops
+from bert_jax.attention.xla import padding_mask
+from bert_jax.models.bert import Bert
+
+Batch = Mapping[str, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """Sums over the predictions of one kind in a batch, each counted with its weight."""
+
+    loss_sum: jax.Array  # float32 [], nats
+    correct_sum: jax.Array  # float32 [], predictions whose likeliest class is right
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """A loss as sums. Both functions give the same keys, the names of the terms."""
+
+    weights: Callable[[Batch], dict[str, jax.Array]]  # float32 [] each, from the batch alone
+    terms: Callable[[Bert, Batch, ops.Dropout | None], dict[str, Term]]
+
+
+def weighted_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
+    """Sums of the cross entropy of float32[...,C] against int32[...], weighted by float32[...]."""
+    nll, right = ops.cross_entropy(logits, labels)
+    return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
+
+
+def _mlm_nsp_weights(batch: Batch) -> dict[str, jax.Array]:
+    return {
+        "mlm": jnp.sum(batch["masked_lm_weights"]),
+        "nsp": jnp.sum(batch["next_sentence_weights"]),
+    }
+
+
+def _mlm_nsp_terms(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> dict[str, Term]:
+    hidden_BSD = bert.encode(
+        batch["input_ids"], batch["segment_ids"], padding_mask(batch["input_mask"]), dropout
+    )
+    return {
+        "mlm": weighted_term(
+            bert.mlm_logits(hidden_BSD, batch["masked_lm_positions"]),
+            batch["masked_lm_ids"],
+            batch["masked_lm_weights"],
+        ),
+        "nsp": weighted_term(
+            bert.nsp_logits(hidden_BSD),
+            batch["next_sentence_labels"],
+            batch["next_sentence_weights"],
+        ),
+    }
+
+
+# BERT's: masked language model plus next sentence prediction, each a mean over its predictions.
+# Source: Devlin et al. 2019, section 3.1; run_pretraining.py@eedf5716ce.
+MLM_NSP = Objective(weights=_mlm_nsp_weights, terms=_mlm_nsp_terms)
+
+OBJECTIVES: dict[str, Objective] = {"mlm_nsp": MLM_NSP}
+
+
+def find(name: str) -> Objective:
+    """The objective of this name.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if name not in OBJECTIVES:
+        raise ValueError(f"config.objective is {name!r}; it must be one of {sorted(OBJECTIVES)}")
+    return OBJECTIVES[name]

@@ -1,0 +1,216 @@
+"""Array functions without parameters, each with its layout named: the only einsum and lookup here.
+
+Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from bert_jax import mesh
+
+
+def weight(w: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """A weight ready for use: cast first, then gathered along fsdp, so that the gather is small."""
+    cast = w.astype(dtype)
+    in_use = mesh.gathered(jax.typeof(w).sharding.spec)
+    return jax.sharding.reshard(cast, in_use)
+
+
+def einsum(
+    subscripts: str,
+    x: jax.Array,
+    y: jax.Array,
+    out_axes: tuple[str | None, ...],
+    dtype: jnp.dtype | None = None,
+) -> jax.Array:
+    """jnp.einsum of two arrays whose result lies as out_axes say; dtype is the result's."""
+    return jnp.einsum(
+        subscripts, x, y, out_sharding=mesh.spec(*out_axes), preferred_element_type=dtype
+    )
+
+
+def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Rows of a table.
+
+    Shapes: float[V,D], int32[B,S] -> dtype[B,S,D]. The table is gathered whole first: a lookup
+    in a table cut by rows would move more than the table where a batch has more tokens than it rows.
+    """
+    whole = jax.sharding.reshard(table_VD.astype(dtype), PartitionSpec(None, None))
+    return whole.at[ids_BS].get(out_sharding=mesh.spec("batch", None, None))
+
+
+def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+    """Pick the hidden vectors at the masked positions of each sequence.
+
+    Shapes: float[B,S,D], int32[B,P] -> float[B,P,D]; dtype and batch sharding of x_BSD.
+    Positions count from 0 = [CLS]. Unused slots hold 0 and are cancelled by masked_lm_weights.
+
+    Source: Devlin et al. 2019, section 3.1, task 1.
+    """
+    return jax.vmap(lambda x_SD, positions_P: x_SD[positions_P])(x_BSD, positions_BP)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float) -> jax.Array:
+    """Layer normalisation over the last dimension, in float32; saves its input alone.
+
+    Shapes: float[...,D], float32[D], float32[D] -> float[...,D] in the dtype of x.
+    Source: Ba et al. 2016; modeling.py@eedf5716ce layer_norm, eps 1e-12.
+    """
+    return (_normalised(x, eps)[0] * scale_D + bias_D).astype(x.dtype)
+
+
+def _normalised(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
+    x32 = x.astype(jnp.float32)
+    centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
+    inverse_std = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    return centred * inverse_std, inverse_std
+
+
+def _layer_norm_forward(x, scale_D, bias_D, eps):
+    return layer_norm(x, scale_D, bias_D, eps), (x, scale_D)
+
+
+def _layer_norm_backward(eps, saved, dy):
+    x, scale_D = saved
+    normalised, inverse_std = _normalised(x, eps)
+    dy32 = dy.astype(jnp.float32)
+    dn = dy32 * scale_D
+    dx = inverse_std * (
+        dn
+        - jnp.mean(dn, axis=-1, keepdims=True)
+        - normalised * jnp.mean(dn * normalised, axis=-1, keepdims=True)
+    )
+    rows = tuple(range(x.ndim - 1))
+    return dx.astype(x.dtype), jnp.sum(dy32 * normalised, axis=rows), jnp.sum(dy32, axis=rows)
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def gelu(x: jax.Array, hidden_act: str) -> jax.Array:
+    """Gaussian error linear unit: "gelu_tanh" is Google BERT's approximation, "gelu_erf" exact.
+
+    Source: Hendrycks and Gimpel 2016; modeling.py@eedf5716ce gelu.
+    """
+    return jax.nn.gelu(x, approximate=hidden_act == "gelu_tanh")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dropout:
+    """What dropout masks are made from: (seed, step) and the number of each row in the whole batch.
+
+    A mask is a hash of (seed, step, layer, site, row, place in the row) and of nothing else, so it is
+    the same on every mesh and backend, and for every number of micro-batches.
+    """
+
+    seed: jax.Array  # uint32 []
+    step: jax.Array  # uint32 []
+    rows_B: jax.Array  # uint32 [B]
+
+    def apply(self, x: jax.Array, rate: float, layer: int, site: int) -> jax.Array:
+        """Zero a share `rate` of x[B,...] and scale up the rest; layer and site pick the mask."""
+        if rate == 0.0:
+            return x
+        key = _mix(_mix(_mix(self.seed) ^ self.step) ^ jnp.uint32(layer * 64 + site))
+        low_B = _mix(key ^ self.rows_B * jnp.uint32(0x9E3779B9))
+        high_B = _mix(low_B + jnp.uint32(0x85EBCA6B))
+        return _dropped(x, low_B, high_B, rate)
+
+
+def row_numbers(batch_size: int) -> jax.Array:
+    """uint32[B]: the number of each row of the global batch, laid out as the batch is."""
+    return jax.lax.broadcasted_iota(jnp.uint32, (batch_size,), 0, out_sharding=mesh.spec("batch"))
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A 32-bit finaliser (C. Wellons' lowbias32): every input bit reaches every output bit."""
+    x = x.astype(jnp.uint32)
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def dropout_threshold(rate: float) -> int:
+    """Hashes below it are dropped: the nearest 32-bit share to the rate."""
+    return round(rate * 2**32)
+
+
+def keep_mask(x: jax.Array, low_B: jax.Array, high_B: jax.Array, rate: float) -> jax.Array:
+    """bool, shaped and laid out as x[B,...]: which elements survive.
+
+    Two words a row, entering before and after the first multiplication, make rows independent
+    sequences; one word would make every row a window into the same sequence.
+    """
+    shape, spec = x.shape, jax.typeof(x).sharding.spec
+    place = jnp.zeros(shape, jnp.uint32, out_sharding=spec)
+    for dim in range(1, len(shape)):
+        stride = math.prod(shape[dim + 1 :])
+        along = jax.lax.broadcasted_iota(jnp.uint32, shape, dim, out_sharding=spec)
+        place = place + along * jnp.uint32(stride)
+    low, high = (jnp.expand_dims(word, range(1, len(shape))) for word in (low_B, high_B))
+    x = place ^ low
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = ((x ^ (x >> 15)) + high) * jnp.uint32(0x846CA68B)
+    return (x ^ (x >> 16)) >= jnp.uint32(dropout_threshold(rate))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _dropped(x: jax.Array, low_B: jax.Array, high_B: jax.Array, rate: float) -> jax.Array:
+    scale = 1.0 / (1.0 - dropout_threshold(rate) / 2**32)
+    keep = keep_mask(x, low_B, high_B, rate)
+    return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
+
+
+def _dropped_forward(x, low_B, high_B, rate):
+    return _dropped(x, low_B, high_B, rate), (low_B, high_B)
+
+
+def _dropped_backward(rate, saved, dy):
+    nothing = [np.zeros(word.shape, jax.dtypes.float0) for word in saved]
+    return _dropped(dy, *saved, rate), *nothing
+
+
+_dropped.defvjp(_dropped_forward, _dropped_backward)
+
+
+@jax.custom_vjp
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Negative log-likelihood of each label in nats, and whether it is the likeliest class.
+
+    Shapes: float32[...,C], int32[...] -> float32[...], float32[...]. Classes may be sharded. A tie
+    for the likeliest counts as right.
+    """
+    return _cross_entropy_forward(logits, labels)[0]
+
+
+def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    classes = jax.lax.broadcasted_iota(
+        labels.dtype, logits.shape, logits.ndim - 1, out_sharding=jax.typeof(logits).sharding.spec
+    )
+    return classes == labels[..., None]
+
+
+def _cross_entropy_forward(logits, labels):
+    highest = jnp.max(logits, axis=-1)
+    log_norm = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
+    label_logit = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0.0), axis=-1)
+    right = (label_logit >= highest).astype(jnp.float32)
+    return (log_norm - label_logit, right), (logits, labels, log_norm)
+
+
+def _cross_entropy_backward(saved, cotangents):
+    logits, labels, log_norm = saved
+    probabilities = jnp.exp(logits - log_norm[..., None])
+    dlogits = (probabilities - _is_label(logits, labels)) * cotangents[0][..., None]
+    return dlogits, np.zeros(labels.shape, jax.dtypes.float0)
+
+
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)

@@ -1,0 +1,76 @@
+"""BERT-Large on 64 TPU chips.
+
+    python -m bert_jax.train --config=configs/large.py --config.data.store=STORE --workdir=DIR
+    ... --config=configs/large.py:recipe=lamb64k
+
+Slice: 64 chips (the paper's 16 Cloud TPUs were v2-128; today v5litepod-64 or v4-128).
+Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
+Expect (paper): 4 days on its machine, held-out perplexity 3.23, GLUE 82.1, SQuAD 1.1 dev F1 90.9.
+Not yet measured with this code on a TPU.
+
+recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A.2)
+recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512
+recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020; rates and warm-up of
+                NVIDIA DeepLearningExamples, PyTorch BERT: loss 1.24-1.27 at the end); micro-batches
+                for 64 chips of 16 GB
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, arguments, to_config_dict
+
+MODEL = ModelConfig(
+    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+)
+
+
+def paper(batch_size_at_128: int) -> Config:
+    """The paper's two phases."""
+    return Config(
+        model=MODEL,
+        phases=(
+            Phase(128, 900_000, batch_size=batch_size_at_128, max_predictions_per_seq=20),
+            Phase(512, 100_000, batch_size=256, max_predictions_per_seq=77),
+        ),
+    )
+
+
+def lamb64k() -> Config:
+    """NVIDIA's two phases: the second restarts the schedule and keeps the moments."""
+    return Config(
+        model=MODEL,
+        phases=(
+            Phase(128, 7038, batch_size=65_536, max_predictions_per_seq=20, micro_batches=16),
+            Phase(
+                512,
+                1563,
+                batch_size=32_768,
+                max_predictions_per_seq=80,
+                micro_batches=64,
+                restart_learning_rate=4e-3,
+                restart_warmup_steps=200,  # 12.8% of 1,563
+            ),
+        ),
+        optim=OptimConfig(
+            name="lamb",
+            learning_rate=6e-3,
+            warmup_steps=2001,  # 28.43% of 7,038
+            decay_power=0.5,
+        ),
+    )
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """BERT-Large; text is what follows the colon of --config=configs/large.py:..."""
+    recipes = {"paper": paper(256), "tokens": paper(1024), "lamb64k": lamb64k()}
+    recipe = arguments(text, recipe="paper")["recipe"]
+    if recipe not in recipes:
+        raise ValueError(f"recipe is {recipe!r}; this config has {sorted(recipes)}")
+    config = recipes[recipe]
+    if recipe == "lamb64k":
+        every = dataclasses.replace(config.checkpoint, every_steps=200)
+        often = dataclasses.replace(config.eval, every_steps=500)
+        config = dataclasses.replace(config, checkpoint=every, eval=often, log_every_steps=10)
+    return to_config_dict(config)

@@ -1,0 +1,68 @@
+"""Small configurations and random batches that the tests of bert_jax share. Sizes tell dims apart."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from bert_jax import mesh, optim, state
+from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
+from bert_jax.models import bert
+
+VOCAB = 211  # odd: vocabulary rows are padded on every mesh
+
+MODEL = ModelConfig(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=88,
+    max_position_embeddings=24,
+)
+CONFIG = Config(
+    seed=7,
+    model=MODEL,
+    phases=(Phase(seq_len=19, steps=11, batch_size=16, max_predictions_per_seq=5),),
+    optim=OptimConfig(learning_rate=1e-2, warmup_steps=3),
+)
+
+
+def random_batch(seed: int = 0, batch_size: int = 16, seq_len: int = 19, predictions: int = 5):
+    """A batch with padding, unused prediction slots and both labels; no two rows alike."""
+    rng = np.random.default_rng(seed)
+    lengths_B = rng.integers(seq_len // 2, seq_len + 1, batch_size)
+    visible_BS = np.arange(seq_len) < lengths_B[:, None]
+    used_BP = np.arange(predictions) < rng.integers(1, predictions + 1, batch_size)[:, None]
+    positions_BP = np.sort(rng.integers(1, seq_len // 2, (batch_size, predictions)), axis=1)
+    return {
+        "input_ids": (rng.integers(1, VOCAB, (batch_size, seq_len)) * visible_BS).astype(np.int32),
+        "input_mask": visible_BS.astype(np.int32),
+        "segment_ids": ((np.arange(seq_len) > seq_len // 3) & visible_BS).astype(np.int32),
+        "masked_lm_positions": (positions_BP * used_BP).astype(np.int32),
+        "masked_lm_ids": (rng.integers(1, VOCAB, (batch_size, predictions)) * used_BP).astype(
+            np.int32
+        ),
+        "masked_lm_weights": used_BP.astype(np.float32),
+        "next_sentence_labels": rng.integers(0, 2, batch_size).astype(np.int32),
+        "next_sentence_weights": np.ones(batch_size, np.float32),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A model on a mesh with its optimiser and the layout of its state."""
+
+    mesh: jax.sharding.Mesh
+    model: bert.Model
+    tx: object
+    where: state.Layout
+
+
+def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 2) -> Setting:
+    """Build the model of a config on the first so many devices and make its mesh current."""
+    of = mesh.make(MeshConfig(preset=preset, model_size=model_size), jax.devices()[:devices])
+    jax.set_mesh(of)
+    model = bert.build(config.model, "cpu", of.shape["model"])
+    tx = optim.optimizer(config.optim)
+    where = state.layout(model, tx, of, cut_over_data="zero1" in preset)
+    return Setting(of, model, tx, where)
