@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         build(parse_flags(sys.argv[1:] if argv is None else argv), console)
     except KeyboardInterrupt:
-        print("error: interrupted; nothing was kept", file=sys.stderr)
+        print("error: interrupted; no store was written", file=sys.stderr)
         return 130
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -65,12 +65,12 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
         manifest = _build_inside(building, flags, files, vocab_bytes, console)
-        _move_into_place(building, flags.output, manifest)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         if not was_there and flags.output.is_dir() and not any(flags.output.iterdir()):
             flags.output.rmdir()
         raise
+    _move_into_place(building, flags.output, manifest)
     seconds = time.perf_counter() - started_secs
     print_report(console, BuildRun(flags.output, manifest, seconds, flags.workers))
 

@@ -108,14 +108,16 @@ def open_store(directory: str | pathlib.Path) -> Store:
     """
     directory = pathlib.Path(directory)
     manifest = _read_manifest(directory)
-    vocabulary = manifest["vocabulary"]
-    _check_vocabulary_file(directory / vocabulary["file"], vocabulary["sha256"])
-    return Store(
-        directory=directory,
-        manifest=manifest,
-        train=_open_split(directory, TRAIN, manifest),
-        heldout=_open_split(directory, HELDOUT, manifest),
-    )
+    try:
+        vocabulary = manifest["vocabulary"]
+        _check_vocabulary_file(directory / vocabulary["file"], vocabulary["sha256"])
+        train, heldout = (_open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
+    except KeyError as error:
+        raise ValueError(
+            f"{directory / MANIFEST} has no key {error}; it was changed by hand or is of an "
+            "unfinished version: build the store again"
+        ) from error
+    return Store(directory=directory, manifest=manifest, train=train, heldout=heldout)
 
 
 def is_store(directory: pathlib.Path) -> bool:

@@ -108,14 +108,18 @@ def describe_arrays(directory: pathlib.Path) -> dict[str, dict[str, Any]]:
         for name in ARRAYS:
             path = directory / split / f"{name}.npy"
             array = np.load(path, mmap_mode="r")
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
             described[f"{split}/{name}.npy"] = {
                 "dtype": str(array.dtype),
                 "size": len(array),
-                "sha256": digest,
+                "sha256": sha256(path),
             }
     return described
+
+
+def sha256(path: pathlib.Path) -> str:
+    """SHA-256 of a file, read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def store_digest(arrays: dict[str, dict[str, Any]], vocabulary_sha256: str) -> str:

@@ -1,0 +1,363 @@
+"""The build from the command line: the store against plain Python, and everything that can go wrong."""
+
+import gzip
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from data_pipeline import build, build_report, encode_corpus
+from data_pipeline.build import BUILDING, main
+from data_pipeline.store import open_store
+from data_pipeline.text import TextOptions
+from data_pipeline.vocab import load_vocabulary
+from tests.data_pipeline import wordpiece_oracle
+
+ROOT = pathlib.Path(__file__).parents[2]
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def corpus_text(documents: int) -> str:
+    blocks = [
+        "\n".join(f"Line {i} of document {d}, the {d * i}th." for i in range(1 + d % 5))
+        for d in range(documents)
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+@pytest.fixture
+def corpus(tmp_path) -> pathlib.Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(corpus_text(60))
+    return path
+
+
+@pytest.fixture
+def vocab_path(tmp_path) -> pathlib.Path:
+    path = tmp_path / "pieces.txt"
+    pieces = [*SPECIALS, *LETTERS, *("##" + c for c in LETTERS), ",", ".", "line", "document"]
+    path.write_text("\n".join(pieces) + "\n")
+    return path
+
+
+def flags(corpus: object, output: object, vocab: object, *more: str) -> list[str]:
+    given = [f"--input={corpus}", f"--output={output}", "--workers=1", "--sentences=lines", *more]
+    return [f"--vocab={vocab}", *given] if vocab else given
+
+
+def contents(directory: pathlib.Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_store_holds_what_plain_python_makes_of_the_text(corpus, vocab_path, tmp_path):
+    assert main(flags(corpus, tmp_path / "store", vocab_path, "--holdout=0.2")) == 0
+    opened = open_store(tmp_path / "store")
+    id_of = {piece: i for i, piece in enumerate(vocab_path.read_text().split())}
+    expected: dict[str, list[list[list[int]]]] = {"train": [], "heldout": []}
+    for block in corpus.read_text().strip().split("\n\n"):
+        plain = re.sub(r"\d", "0", " ".join(block.casefold().split())).encode()
+        value = int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big")
+        side = "heldout" if value < 0.2 * 2**64 else "train"
+        expected[side].append(
+            [wordpiece_oracle.encode(line, id_of, lowercase=True) for line in block.split("\n")]
+        )
+    for split in (opened.train, opened.heldout):
+        sentences = np.split(split.token_ids, split.sentence_offsets[1:-1])
+        documents = np.split(np.arange(split.sentences), split.document_offsets[1:-1])
+        assert [[sentences[s].tolist() for s in document] for document in documents] == expected[
+            split.name
+        ]
+
+
+def test_the_manifest_says_what_went_in_and_what_came_out(corpus, vocab_path, tmp_path):
+    other = tmp_path / "other.jsonl.gz"
+    other.write_bytes(gzip.compress(b'{"text": "one\\n\xe2\x80\x8b\\n!"}\n{"text": ""}\n'))
+    assert main(flags(f"{corpus},{other}", tmp_path / "store", vocab_path, "--holdout=0.2")) == 0
+    manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
+    splits = manifest["splits"]
+    assert splits["train"]["documents"] + splits["heldout"]["documents"] == 61
+    assert manifest["dropped"] == {"sentences_without_tokens": 1, "documents_without_sentences": 1}
+    assert manifest["sources"] == [
+        {"path": str(corpus), "bytes": corpus.stat().st_size, "documents": 60},
+        {"path": str(other), "bytes": other.stat().st_size, "documents": 2},
+    ]
+    assert manifest["vocabulary"]["kind"] == "wordpiece"
+    assert manifest["vocabulary"]["sha256"] == hashlib.sha256(vocab_path.read_bytes()).hexdigest()
+    assert manifest["token_dtype"] == "uint16"
+    tokens = splits["train"]["tokens"] + splits["heldout"]["tokens"]
+    assert manifest["unknown_token_share"] == 1 / tokens  # the "!"
+    arrays = contents(tmp_path / "store")
+    for name, described in manifest["arrays"].items():
+        assert described["sha256"] == hashlib.sha256(arrays[name]).hexdigest()
+
+
+def test_documents_keep_their_side_when_the_corpus_grows(corpus, vocab_path, tmp_path):
+    held = []
+    for documents in (60, 90):
+        corpus.write_text(corpus_text(documents))
+        store_path = tmp_path / str(documents)
+        assert main(flags(corpus, store_path, vocab_path, "--holdout=0.2")) == 0
+        split = open_store(store_path).heldout
+        ends = split.sentence_offsets[split.document_offsets]
+        held.append([part.tobytes() for part in np.split(split.token_ids, ends[1:-1])])
+    assert held[0] == held[1][: len(held[0])]
+
+
+def test_the_store_is_the_same_for_any_number_of_processes(
+    corpus, vocab_path, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(encode_corpus, "CHUNK_CHARS", 200)  # many chunks of few documents
+    for workers in ("1", "3"):
+        more = (f"--workers={workers}", "--sentences=split")
+        assert main(flags(corpus, tmp_path / workers, vocab_path, *more)) == 0
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("sentencepiece", 80)])
+def test_a_vocabulary_is_trained_and_kept_in_the_store(corpus, tmp_path, kind, size):
+    more = (f"--train_vocab={kind}", f"--vocab_size={size}")
+    for name in ("one", "two"):
+        assert main(flags(corpus, tmp_path / name, None, *more)) == 0
+    opened = open_store(tmp_path / "one")
+    vocabulary = load_vocabulary(opened.vocab_path)
+    assert (vocabulary.kind, vocabulary.size) == (kind, size)
+    assert vocabulary.special_ids == opened.special_ids
+    first = opened.train.token_ids[: opened.train.sentence_offsets[1]]
+    assert vocabulary.decode(first).startswith("line 0 of document")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_large_vocabularies_get_four_byte_ids():
+    assert encode_corpus.token_dtype(1 << 16) == np.uint16
+    assert encode_corpus.token_dtype((1 << 16) + 1) == np.uint32
+
+
+def test_the_reader_stays_a_bounded_distance_ahead(vocab_path, monkeypatch):
+    monkeypatch.setattr(encode_corpus, "CHUNK_CHARS", 10)
+    read = 0
+
+    def documents():
+        nonlocal read
+        for read in range(1, 41):
+            yield ["ten chars."]
+
+    vocabulary = load_vocabulary(vocab_path)
+    chunks = encode_corpus.encode_corpus(documents(), vocabulary, TextOptions(), workers=2)
+    ahead = [read - done for done, _ in enumerate(chunks, 1)]
+    assert len(ahead) == 40
+    assert max(ahead) < 2 * 3
+
+
+BAD_FLAGS = {
+    "no input": (
+        ["--output=OUT", "--vocab=VOCAB"],
+        "--input is missing; a whole command is: python",
+    ),
+    "no output": (["--input=CORPUS", "--vocab=VOCAB"], "--output is missing; a whole command is"),
+    "no vocabulary": (["--input=CORPUS", "--output=OUT"], "one of --vocab=FILE and --train_vocab"),
+    "two": (["--vocab=VOCAB", "--train_vocab=wordpiece", "GOOD"], "both are given"),
+    "kind": (
+        ["--train_vocab=bpe", "--vocab_size=99", "GOOD"],
+        "--train_vocab is 'bpe'; it must be",
+    ),
+    "no size": (
+        ["--train_vocab=wordpiece", "GOOD"],
+        "--vocab_size is missing; --train_vocab needs",
+    ),
+    "size": (
+        ["--vocab=VOCAB", "--vocab_size=9", "GOOD"],
+        "--vocab_size is 9, but the size of --vo",
+    ),
+    "typo": (["--vocab=VOCAB", "--lower_case=true", "GOOD"], "did you mean --lowercase?"),
+    "stray": (["--vocab=VOCAB", "file.txt", "GOOD"], "'file.txt' is not a flag of the build"),
+    "boolean": (["--vocab=VOCAB", "--lowercase=yes", "GOOD"], "'yes' is neither true nor false"),
+    "number": (["--vocab=VOCAB", "--workers=two", "GOOD"], "--workers: invalid int value: 'two'"),
+    "workers": (["--vocab=VOCAB", "--workers=-1", "GOOD"], "--workers is -1; it must be 1 or more"),
+    "holdout": (
+        ["--vocab=VOCAB", "--holdout=0.9", "GOOD"],
+        "--holdout is 0.9; it must be more than",
+    ),
+    "rule": (
+        ["--vocab=VOCAB", "--documents=page", "GOOD"],
+        "--documents is 'page'; it must be one",
+    ),
+    "no match": (["--vocab=VOCAB", "--input=*.none", "--output=OUT"], "which matches no file"),
+    "folder": (["--vocab=VOCAB", "--input=FOLDER", "--output=OUT"], "a directory; give its files"),
+    "small": (
+        ["--train_vocab=wordpiece", "--vocab_size=110", "GOOD"],
+        "--vocab_size is 110, too sm",
+    ),
+    "large": (["--train_vocab=wordpiece", "--vocab_size=9999", "GOOD"], "yields no more than"),
+    "no vocab": (["--vocab=none.txt", "GOOD"], "--vocab is none.txt, which is not a file"),
+    "in file": (["--vocab=VOCAB", "--input=CORPUS", "--output=CORPUS/x"], "Not a directory"),
+    "is file": (
+        ["--vocab=VOCAB", "--input=CORPUS", "--output=CORPUS"],
+        "which is a file; give a fo",
+    ),
+}
+
+
+@pytest.mark.parametrize("given, sentence", BAD_FLAGS.values(), ids=BAD_FLAGS)
+def test_bad_flags_are_one_sentence_and_write_nothing(
+    given, sentence, corpus, vocab_path, tmp_path, capsys
+):
+    before = contents(tmp_path)
+    names = {"CORPUS": corpus, "VOCAB": vocab_path, "OUT": tmp_path / "out", "FOLDER": tmp_path}
+    argv = []
+    for flag in given:
+        parts = ["--input=CORPUS", "--output=OUT"] if flag == "GOOD" else [flag]
+        for name, value in names.items():
+            parts = [part.replace(f"={name}", f"={value}") for part in parts]
+        argv += parts
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert re.match(r"error: .*\n$", error)
+    assert sentence in error
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "out").exists()
+
+
+BAD_CORPORA = {
+    "bad utf-8 far inside": (b"a\n\n" * 400_000 + b"\xff", "byte 0xff at byte offset 1200000"),
+    "nul far inside": (b"a\n\n" * 400_000 + b"\0", "a NUL byte at byte offset 1200000"),
+    "cut gzip": (
+        gzip.compress(os.urandom(9999).hex().encode())[:5000],
+        "gzip file that ends early",
+    ),
+    "one document": (b"one\ntwo\n", "the input has a single document"),
+    "copies": (b"Page 1\n\npage 2\n\nPAGE  3\n", "the input has 3 documents that all say the same"),
+    "no tokens": ("\u200b\n\n\u200b\n".encode(), "the input has no document with a token"),
+}
+
+
+@pytest.mark.parametrize("workers", ["--workers=1", "--workers=2"])
+@pytest.mark.parametrize("data, sentence", BAD_CORPORA.values(), ids=BAD_CORPORA)
+def test_bad_text_found_half_way_leaves_nothing(
+    data, sentence, workers, corpus, vocab_path, tmp_path, capsys
+):
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    for output in (tmp_path / "new", tmp_path / "store"):
+        if output.name == "store":
+            assert main(flags(corpus, output, vocab_path)) == 0
+        before = contents(tmp_path)
+        assert main(flags(bad, output, vocab_path, workers, "--overwrite=true")) == 2
+        assert re.match(rf"error: .*{sentence}.*\n$", capsys.readouterr().err)
+        assert contents(tmp_path) == before
+        assert output.exists() == (output.name == "store")
+
+
+def test_a_finished_store_is_replaced_only_when_told_to(corpus, vocab_path, tmp_path, capsys):
+    output = tmp_path / "store"
+    assert main(flags(corpus, output, vocab_path)) == 0
+    before = contents(output)
+    corpus.write_text(corpus_text(70))
+    assert main(flags(corpus, output, vocab_path)) == 2
+    assert "finished store; give another folder, or replace it with --overwrite=true" in (
+        capsys.readouterr().err
+    )
+    assert contents(output) == before
+    more = ("--train_vocab=sentencepiece", "--vocab_size=80", "--overwrite=true")
+    assert main(flags(corpus, output, None, *more)) == 0
+    assert open_store(output).vocab_path.name == "vocab.model"
+    assert not (output / "vocab.txt").exists()
+
+
+def test_other_peoples_folders_are_left_alone(corpus, vocab_path, tmp_path, capsys):
+    output = tmp_path / "photos"
+    output.mkdir()
+    (output / "photo").write_text("x")
+    assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 2
+    assert "a folder with files that are not a store" in capsys.readouterr().err
+    assert [path.name for path in output.iterdir()] == ["photo"]
+
+
+def test_a_half_built_folder_is_no_store_and_is_built_again(corpus, vocab_path, tmp_path):
+    output = tmp_path / "store"
+    assert main(flags(corpus, output, vocab_path)) == 0
+    expected = contents(output)
+    # What a build leaves that was killed while it replaced this store.
+    (output / BUILDING / "spool").mkdir(parents=True)
+    (output / BUILDING / "spool" / "chunks").write_bytes(b"half")
+    (output / "heldout").rename(output / BUILDING / "heldout")
+    (output / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="is not a store"):
+        open_store(output)
+    assert main(flags(corpus, output, vocab_path)) == 0
+    assert contents(output) == expected
+
+
+def test_a_build_stopped_while_it_replaces_a_store_can_be_run_again(
+    corpus, vocab_path, tmp_path, monkeypatch
+):
+    output = tmp_path / "store"
+    assert main(flags(corpus, output, vocab_path)) == 0
+    expected = contents(output)
+    monkeypatch.setattr(build, "write_manifest", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 130
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="is not a store"):
+        open_store(output)
+    assert main(flags(corpus, output, vocab_path)) == 0
+    assert contents(output) == expected
+
+
+def test_ctrl_c_stops_the_processes_and_leaves_nothing(vocab_path, tmp_path):
+    corpus = tmp_path / "large.txt"
+    corpus.write_text(corpus_text(200_000))
+    argv = flags(corpus, tmp_path / "store", vocab_path, "--workers=2")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "data_pipeline.build", *argv],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "store" / BUILDING / "spool" / "chunks").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert error == "error: interrupted; no store was written\n"
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_report_shows_counts_findings_and_the_next_command(
+    corpus, vocab_path, tmp_path, capsys
+):
+    corpus.write_text("\n\n".join(f"Only line, no. {chr(97 + i)}!" for i in range(20)))
+    assert main(flags(corpus, tmp_path / "store", vocab_path)) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"documents +\d+ +\d+ +20\b", shown)
+    assert "100% of the documents have one sentence" in shown
+    assert "tokens are unknown to the vocabulary" in shown
+    assert (
+        f"python -m bert_jax.train --config=configs/tiny.py --config.data.store={tmp_path}/store "
+        "--workdir=runs/store\n"
+    ) in shown
+
+
+def test_a_healthy_corpus_has_no_findings(corpus, vocab_path, tmp_path):
+    assert main(flags(corpus, tmp_path / "store", vocab_path, "--holdout=0.2")) == 0
+    manifest = open_store(tmp_path / "store").manifest
+    assert build_report.findings(manifest) == []
+    long = {name: split | {"tokens": 10**6} for name, split in manifest["splits"].items()}
+    (finding,) = build_report.findings(manifest | {"splits": long})
+    assert "tokens on average, more than a sequence of 128 holds" in finding
+    dropped = manifest["dropped"] | {"documents_without_sentences": 30}
+    (finding,) = build_report.findings(manifest | {"dropped": dropped})
+    assert finding.startswith("33% of the documents had no sentence")

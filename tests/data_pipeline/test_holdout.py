@@ -1,0 +1,116 @@
+"""The held-out split: by content, copies together, at least one document and at most half."""
+
+import hashlib
+import pathlib
+
+import numpy as np
+import pytest
+
+from data_pipeline.encode_corpus import EncodedChunk
+from data_pipeline.holdout import Spool, choose_heldout, write_splits
+from data_pipeline.store_writing import SplitWriter
+
+
+def hashes_of(names: list[str]) -> np.ndarray:
+    digests = [hashlib.sha256(name.encode()).digest()[:8] for name in names]
+    return np.array([int.from_bytes(digest, "big") for digest in digests], np.uint64)
+
+
+def test_a_document_keeps_its_side_whatever_else_is_in_the_corpus():
+    hashes = hashes_of([f"document {i}" for i in range(4000)])
+    whole = choose_heldout(hashes, 0.05)(hashes)
+    assert 0.04 < whole.mean() < 0.06
+    for part in (hashes[:1000], hashes[::3], np.concatenate([hashes, hashes])):
+        np.testing.assert_array_equal(
+            choose_heldout(part, 0.05)(hashes),
+            whole,
+        )
+
+
+def test_a_larger_share_holds_out_all_that_a_smaller_one_does():
+    hashes = hashes_of([f"document {i}" for i in range(4000)])
+    small, large = (choose_heldout(hashes, share)(hashes) for share in (0.01, 0.1))
+    assert (large[small]).all()
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.3, 0.5])
+@pytest.mark.parametrize(
+    "copies", [[1, 1], [1, 1, 1], [2, 1], [5, 1], [3, 3], [7, 2, 1], [1, 9, 1, 1], [1] * 50]
+)
+@pytest.mark.parametrize("salt", range(6))
+def test_at_least_one_and_at_most_half_with_copies_together(copies, share, salt):
+    names = [f"{salt} {i}" for i, count in enumerate(copies) for _ in range(count)]
+    hashes = hashes_of(names)
+    held = choose_heldout(hashes, share)(hashes)
+    assert 1 <= held.sum() <= len(hashes) // 2
+    assert all(len(set(held[hashes == value])) == 1 for value in hashes)
+
+
+@pytest.mark.parametrize(
+    "names, sentence",
+    [
+        ([], "the input has no document with a token"),
+        (["a"], "the input has a single document, so none can be held out"),
+        (["a"] * 7, "the input has 7 documents that all say the same"),
+    ],
+)
+def test_a_corpus_that_cannot_be_parted_is_refused(names, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        choose_heldout(hashes_of(names), 0.01)
+
+
+def random_chunks(rng: np.random.Generator) -> list[EncodedChunk]:
+    chunks = []
+    for documents in (5, 0, 1, 30):
+        sentences = rng.integers(1, 6, documents)
+        tokens = rng.integers(1, 9, sentences.sum())
+        chunks.append(
+            EncodedChunk(
+                token_ids=rng.integers(0, 50, tokens.sum()).astype(np.uint16),
+                sentence_lengths=tokens,
+                document_lengths=sentences,
+                document_hashes=rng.integers(0, 2**63, documents).astype(np.uint64) * np.uint64(2),
+                empty_sentences=0,
+                empty_documents=0,
+            )
+        )
+    return chunks
+
+
+def plain_documents(chunk: EncodedChunk) -> list[list[list[int]]]:
+    tokens, lengths = iter(chunk.token_ids.tolist()), iter(chunk.sentence_lengths.tolist())
+    return [
+        [[next(tokens) for _ in range(next(lengths))] for _ in range(sentences)]
+        for sentences in chunk.document_lengths
+    ]
+
+
+def read_documents(directory: pathlib.Path) -> list[list[list[int]]]:
+    ids, sentences, documents = (
+        np.load(directory / f"{name}.npy").tolist()
+        for name in ("token_ids", "sentence_offsets", "document_offsets")
+    )
+    return [
+        [ids[sentences[s] : sentences[s + 1]] for s in range(documents[d], documents[d + 1])]
+        for d in range(len(documents) - 1)
+    ]
+
+
+def test_every_document_goes_to_its_split_in_the_order_of_the_input(tmp_path):
+    chunks = random_chunks(np.random.default_rng(7))
+    spool = Spool(tmp_path / "spool")
+    for chunk in chunks:
+        spool.append(chunk)
+    is_heldout = choose_heldout(spool.hashes(), 0.3)
+    writers = [SplitWriter(tmp_path / n, np.dtype(np.uint16), 50, 1) for n in ("train", "heldout")]
+    done: list[int] = []
+    write_splits(spool.chunks(done.append), is_heldout, *writers)
+    for writer in writers:
+        writer.close()
+    expected: dict[bool, list[list[list[int]]]] = {False: [], True: []}
+    for chunk in chunks:
+        for value, document in zip(chunk.document_hashes, plain_documents(chunk), strict=True):
+            expected[int(value) < 0.3 * 2**64].append(document)
+    assert read_documents(tmp_path / "train") == expected[False]
+    assert read_documents(tmp_path / "heldout") == expected[True]
+    assert sum(done) == spool.stored_bytes
