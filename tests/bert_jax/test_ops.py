@@ -1,0 +1,182 @@
+"""Array functions against NumPy written from their definitions, and dropout's statistics."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import mesh, ops
+from bert_jax.config import MeshConfig
+
+
+@pytest.fixture(autouse=True)
+def one_device():
+    jax.set_mesh(mesh.make(MeshConfig(), jax.devices()[:1]))
+
+
+def numeric_gradient(function, x, dy, step=1e-4):
+    """Central differences of sum(function(x) * dy), in float64."""
+    gradient = np.zeros_like(x)
+    for place in np.ndindex(*x.shape):
+        up, down = x.copy(), x.copy()
+        up[place] += step
+        down[place] -= step
+        gradient[place] = ((function(up) - function(down)) * dy).sum() / (2 * step)
+    return gradient
+
+
+def layer_norm_numpy(x, scale, bias, eps=1e-12):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + eps) * scale + bias
+
+
+def test_layer_norm_and_its_gradients():
+    rng = np.random.default_rng(0)
+    x, dy = rng.normal(2.0, 3.0, (3, 5, 7)), rng.normal(size=(3, 5, 7))
+    scale, bias = rng.normal(size=7), rng.normal(size=7)
+
+    def run(x, scale, bias):
+        return ops.layer_norm(x, scale, bias, 1e-12)
+
+    f32 = [jnp.asarray(a, jnp.float32) for a in (x, scale, bias)]
+    y, backward = jax.vjp(run, *f32)
+    np.testing.assert_allclose(y, layer_norm_numpy(x, scale, bias), atol=2e-6)
+    expected = (
+        numeric_gradient(lambda v: layer_norm_numpy(v, scale, bias), x, dy),
+        numeric_gradient(lambda v: layer_norm_numpy(x, v, bias), scale, dy),
+        numeric_gradient(lambda v: layer_norm_numpy(x, scale, v), bias, dy),
+    )
+    for got, want in zip(backward(jnp.asarray(dy, jnp.float32)), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        (
+            "gelu_tanh",
+            lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        ),
+        ("gelu_erf", lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2)))),
+    ],
+)
+def test_gelu(name, function):
+    x = np.linspace(-6, 6, 101)
+    expected = [function(value) for value in x]
+    np.testing.assert_allclose(ops.gelu(jnp.asarray(x, jnp.float32), name), expected, atol=1e-6)
+
+
+def test_the_two_gelus_differ():
+    x = jnp.linspace(-3, 3, 101)
+    assert 1e-5 < jnp.abs(ops.gelu(x, "gelu_tanh") - ops.gelu(x, "gelu_erf")).max() < 1e-3
+
+
+def test_cross_entropy_and_its_gradient():
+    rng = np.random.default_rng(1)
+    logits, labels = rng.normal(0, 4, (5, 3, 11)), rng.integers(0, 11, (5, 3))
+    weights = rng.normal(size=(5, 3))
+
+    def nll_numpy(logits):
+        norm = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
+        return norm - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
+
+    on_device = jnp.asarray(labels, jnp.int32)
+    logits32 = jnp.asarray(logits, jnp.float32)
+    nll, right = ops.cross_entropy(logits32, on_device)
+    np.testing.assert_allclose(nll, nll_numpy(logits), rtol=1e-5)
+    np.testing.assert_array_equal(right, logits.argmax(-1) == labels)
+    gradient = jax.grad(lambda x: (ops.cross_entropy(x, on_device)[0] * weights).sum())(logits32)
+    np.testing.assert_allclose(
+        gradient, numeric_gradient(nll_numpy, logits, weights), rtol=1e-3, atol=1e-5
+    )
+
+
+def test_gather_positions():
+    x = np.random.default_rng(2).normal(size=(3, 7, 5)).astype(np.float32)
+    positions = np.array([[0, 6], [3, 3], [5, 1]], np.int32)
+    got = ops.gather_positions(jnp.asarray(x), jnp.asarray(positions))
+    expected = [[x[b, p] for p in row] for b, row in enumerate(positions)]
+    np.testing.assert_array_equal(got, expected)
+
+
+def mixed_python(x):
+    """The published lowbias32 on Python integers."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x846CA68B & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def kept_python(seed, step, layer, site, row, place, rate):
+    """One element's mask, from the definition in plain Python integers."""
+    key = mixed_python(mixed_python(mixed_python(seed) ^ step) ^ (layer * 64 + site))
+    low = mixed_python(key ^ (row * 0x9E3779B9 & 0xFFFFFFFF))
+    high = mixed_python((low + 0x85EBCA6B) & 0xFFFFFFFF)
+    x = place ^ low
+    x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
+    x = ((x ^ x >> 15) + high & 0xFFFFFFFF) * 0x846CA68B & 0xFFFFFFFF
+    return (x ^ x >> 16) >= round(rate * 2**32)
+
+
+def masks(seed=1, step=2, rows=4, dims=(3, 5), layer=0, site=0, rate=0.1):
+    dropout = ops.Dropout(jnp.uint32(seed), jnp.uint32(step), ops.row_numbers(rows))
+    ones = jnp.ones((rows, *dims), jnp.float32)
+    return np.asarray(dropout.apply(ones, rate, layer, site))
+
+
+def test_dropout_is_the_hash_of_its_counters():
+    dropped = masks(seed=9, step=1234, rows=3, dims=(5, 7), layer=11, site=2, rate=0.3)
+    for (row, a, b), value in np.ndenumerate(dropped):
+        assert (value > 0) == kept_python(9, 1234, 11, 2, row, a * 7 + b, 0.3)
+
+
+def test_dropout_keeps_the_mean_and_zeroes_the_rate():
+    for rate in (0.05, 0.1, 0.5):
+        dropped = masks(rows=64, dims=(128, 64), rate=rate)
+        count = dropped.size
+        deviation = math.sqrt(rate * (1 - rate) / count)
+        assert abs((dropped == 0).mean() - rate) < 4 * deviation
+        assert np.unique(dropped).tolist() == pytest.approx([0, 1 / (1 - rate)], rel=1e-6)
+
+
+def correlation_sigmas(a, b):
+    a, b = (x.ravel() - x.mean() for x in (a.astype(np.float64), b.astype(np.float64)))
+    return (a * b).sum() / math.sqrt((a * a).sum() * (b * b).sum()) * math.sqrt(a.size)
+
+
+def test_dropout_masks_are_uncorrelated():
+    """Across neighbours, lags, rows, steps, seeds, layers and sites: below 4.5 deviations each."""
+    base = masks(rows=32, dims=(64, 128)) > 0
+    flat = base.reshape(32, -1)
+    pairs = [(flat[:, lag:], flat[:, :-lag]) for lag in (1, 2, 3, 4, 8, 64, 127, 128, 129, 4096)]
+    pairs += [(flat[lag:], flat[:-lag]) for lag in (1, 2, 7, 16)]
+    for change in ({"seed": 2}, {"step": 3}, {"layer": 1}, {"site": 1}, {"step": 2**16 + 2}):
+        pairs.append((base, masks(rows=32, dims=(64, 128), **change) > 0))
+    assert max(abs(correlation_sigmas(a, b)) for a, b in pairs) < 4.5
+
+
+def test_dropped_share_of_rows_and_columns_is_even():
+    kept = masks(rows=64, dims=(64, 128)) > 0
+    for axes in ((1, 2), (0, 1), (0, 2)):
+        share = kept.mean(axes)
+        per_group = kept.size / share.size
+        deviation = math.sqrt(0.1 * 0.9 / per_group)
+        assert np.abs(share - 0.9).max() < 5 * deviation
+        assert 0.6 < share.std() / deviation < 1.5  # as spread as independent draws, not more even
+
+
+def test_the_gradient_of_dropout_uses_the_same_mask():
+    dropout = ops.Dropout(jnp.uint32(1), jnp.uint32(2), ops.row_numbers(4))
+    x = mesh.place({"x": np.ones((4, 3, 5), np.float32)}, jax.sharding.get_mesh())["x"]
+    y, backward = jax.vjp(lambda x: dropout.apply(x, 0.4, 0, 1), x)
+    np.testing.assert_array_equal(backward(jnp.full_like(y, 2.0))[0], 2.0 * y)
+
+
+def test_no_dropout_at_rate_zero():
+    dropout = ops.Dropout(jnp.uint32(1), jnp.uint32(2), ops.row_numbers(4))
+    x = jnp.arange(12.0).reshape(4, 3)
+    assert dropout.apply(x, 0.0, 0, 0) is x

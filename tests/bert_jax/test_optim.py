@@ -1,0 +1,132 @@
+"""Optimisers and schedules against NumPy written from their equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import optim
+from bert_jax.config import Config, OptimConfig, Phase
+
+STEPS = 5
+
+
+def params_and_gradients():
+    rng = np.random.default_rng(3)
+    shapes = {
+        "dense": {"kernel": (3, 5), "bias": (5,)},
+        "layer_norm": {"scale": (7,), "bias": (7,)},
+        "mlm": {"output_bias": (11,)},
+    }
+    is_shape = lambda leaf: isinstance(leaf, tuple)  # noqa: E731
+    params = jax.tree.map(lambda s: rng.normal(size=s), shapes, is_leaf=is_shape)
+    grads = [
+        jax.tree.map(lambda s: rng.normal(size=s), shapes, is_leaf=is_shape) for _ in range(STEPS)
+    ]
+    return params, grads
+
+
+def run(config, params, grads, rate):
+    """Our optimiser, applied as step.py applies it."""
+    tx = optim.optimizer(config)
+    params = jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), params)
+    state = tx.init(params)
+    for grad in grads:
+        grad = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grad)
+        direction, state = tx.update(grad, state, params)
+        params = jax.tree.map(lambda p, d: p - rate * d, params, direction)
+    return params
+
+
+def reference(config, params, grads, rate):
+    """The same in float64: clip by the global norm, moments, decay, LAMB's ratio."""
+    params = jax.tree.map(np.array, params)
+    leaves, structure = jax.tree.flatten(params)
+    kernel_only = [leaf.ndim == 2 for leaf in leaves]  # the one tensor that is neither bias nor norm
+    m, v = [np.zeros_like(p) for p in leaves], [np.zeros_like(p) for p in leaves]
+    for t, grad in enumerate(grads, 1):
+        g = jax.tree.leaves(grad)
+        norm = np.sqrt(sum((x**2).sum() for x in g))
+        g = [x * min(1.0, config.clip_norm / norm) for x in g] if config.clip_norm else g
+        for i, p in enumerate(leaves):
+            m[i] = config.beta1 * m[i] + (1 - config.beta1) * g[i]
+            v[i] = config.beta2 * v[i] + (1 - config.beta2) * g[i] ** 2
+            corrected = config.name != "bert_adamw"
+            mean = m[i] / (1 - config.beta1**t) if corrected else m[i]
+            square = v[i] / (1 - config.beta2**t) if corrected else v[i]
+            update = mean / (np.sqrt(square) + config.epsilon)
+            if kernel_only[i]:
+                update = update + config.weight_decay * p
+                if config.name == "lamb":
+                    update = update * np.linalg.norm(p) / np.linalg.norm(update)
+            leaves[i] = p - rate * update
+    return jax.tree.unflatten(structure, leaves)
+
+
+@pytest.mark.parametrize("name", ["bert_adamw", "adamw", "lamb"])
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_optimisers_follow_their_equations(name, clip_norm):
+    config = OptimConfig(name=name, clip_norm=clip_norm, weight_decay=0.1)
+    params, grads = params_and_gradients()
+    got, expected = run(config, params, grads, 0.05), reference(config, params, grads, 0.05)
+    jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6), got, expected)
+
+
+def rates(config, steps):
+    return np.array([float(optim.schedule(config)(jnp.int32(step))) for step in steps])
+
+
+def test_googles_schedule_steps_down_at_the_end_of_warm_up():
+    config = Config(
+        phases=(Phase(16, 900), Phase(32, 100)),
+        optim=OptimConfig(learning_rate=1e-4, warmup_steps=10),
+    )
+    steps = np.array([0, 1, 9, 10, 500, 899, 900, 999, 1000])
+    expected = np.where(steps < 10, 1e-4 * steps / 10, 1e-4 * (1 - steps / 1000))
+    np.testing.assert_allclose(rates(config, steps), expected, rtol=1e-4, atol=1e-12)
+
+
+def test_decay_from_the_end_of_warm_up_has_no_step():
+    optim_config = OptimConfig(
+        learning_rate=1e-3,
+        warmup_steps=10,
+        decay_counts_warmup=False,
+        decay_power=0.5,
+        end_learning_rate=1e-4,
+    )
+    config = Config(phases=(Phase(16, 110),), optim=optim_config)
+    got = rates(config, [5, 10, 60, 110])
+    expected = [5e-4, 1e-3, 9e-4 * np.sqrt(0.5) + 1e-4, 1e-4]
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_a_phase_can_restart_the_schedule():
+    config = Config(
+        phases=(
+            Phase(16, 100),
+            Phase(16, 50),
+            Phase(32, 40, restart_learning_rate=4e-3, restart_warmup_steps=8),
+        ),
+        optim=OptimConfig(learning_rate=6e-3, warmup_steps=20, decay_power=0.5),
+    )
+    got = rates(config, [10, 75, 120, 149, 150, 154, 158, 170])
+    expected = [
+        3e-3,
+        6e-3 * np.sqrt(0.5),
+        6e-3 * np.sqrt(0.2),
+        6e-3 * np.sqrt(1 / 150),
+        0.0,
+        2e-3,
+        4e-3 * np.sqrt(0.8),
+        4e-3 * np.sqrt(0.5),
+    ]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-9)
+
+
+def test_decay_spares_biases_and_norms():
+    params, _ = params_and_gradients()
+    assert optim.decays(params) == {
+        "dense": {"kernel": True, "bias": False},
+        "layer_norm": {"scale": False, "bias": False},
+        "mlm": {"output_bias": False},
+    }
