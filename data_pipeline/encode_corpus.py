@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import gc
+import itertools
 import multiprocessing
 import pathlib
 import signal
@@ -51,7 +53,7 @@ def encode_documents(
     encoded = vocabulary.encode(sentences)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     token_ids = np.fromiter(
-        (token_id for sentence in encoded for token_id in sentence),
+        itertools.chain.from_iterable(encoded),
         token_dtype(vocabulary.size),
         int(lengths.sum()),
     )
@@ -135,6 +137,8 @@ _worker: dict[str, tuple[Vocabulary, TextOptions]] = {}
 
 def _start_worker(vocab_path: pathlib.Path, lowercase: bool, options: TextOptions) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    # Nothing here makes cycles, and each collection would walk the lists of ids of a whole chunk.
+    gc.disable()
     _worker["task"] = (load_vocabulary(vocab_path, lowercase), options)
 
 

@@ -61,7 +61,7 @@ def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
     front: list[str] = []  # text before the first heading
     for blank_lines, paragraph in _paragraphs(_book_lines(lines)):
         if _is_heading(paragraph, blank_lines) and not (in_notes and _NUMBERED.match(paragraph)):
-            if headings and is_chapter and _prose_chars(chapter) >= MIN_CHAPTER_CHARS:
+            if headings and is_chapter and _has_prose(chapter):
                 yield _joined(chapter)
             headings += 1
             is_chapter = not _NOT_PROSE.match(paragraph)
@@ -73,7 +73,7 @@ def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
             chapter.append(paragraph)
     if headings == 0:
         chapter = front
-    if is_chapter and (headings == 0 or _prose_chars(chapter) >= MIN_CHAPTER_CHARS):
+    if is_chapter and (headings == 0 or _has_prose(chapter)):
         yield _joined(chapter)
 
 
@@ -131,13 +131,15 @@ def _is_heading_line(line: str) -> bool:
     return len(line) <= 90 and bool(_HEADING.match(line) or _NUMBERED.match(line))
 
 
-def _prose_chars(paragraphs: list[str]) -> int:
-    """Characters in the paragraphs that read as prose: not titles and not a table of contents."""
-    return sum(
-        len(paragraph)
-        for paragraph in paragraphs
-        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph)
-    )
+def _has_prose(paragraphs: list[str]) -> bool:
+    """Whether MIN_CHAPTER_CHARS read as prose: not titles and not a table of contents."""
+    chars = 0
+    for paragraph in paragraphs:
+        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph):
+            chars += len(paragraph)
+            if chars >= MIN_CHAPTER_CHARS:
+                return True
+    return False
 
 
 def _is_table(paragraph: str) -> bool:
@@ -147,8 +149,9 @@ def _is_table(paragraph: str) -> bool:
 
 def _joined(paragraphs: list[str]) -> list[str]:
     """Join wrapped lines; drop rows of stars and the underscores that stand for italics."""
-    return [
-        _ITALICS.sub("", " ".join(paragraph.split()))
-        for paragraph in paragraphs
-        if not _ORNAMENT.match(paragraph)
-    ]
+    joined = []
+    for paragraph in paragraphs:
+        if not _ORNAMENT.match(paragraph):
+            line = " ".join(paragraph.split())
+            joined.append(_ITALICS.sub("", line) if "_" in line else line)
+    return joined

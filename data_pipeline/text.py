@@ -7,6 +7,7 @@ import dataclasses
 import glob
 import gzip
 import html
+import itertools
 import json
 import os
 import pathlib
@@ -129,7 +130,7 @@ def _text_documents(
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         return iter(())
-    lines = _chain(first, lines)
+    lines = itertools.chain([first], lines)
     if first.startswith("<doc "):
         return _wiki_articles(path, lines)
     if options.documents == "gutenberg":
@@ -138,11 +139,6 @@ def _text_documents(
     if options.documents == "file":
         return _whole_file(path, paragraphs, options.sentences)
     return (_as_paragraphs(block, options.sentences) for block in paragraphs)
-
-
-def _chain(first: str, rest: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def _as_paragraphs(block: list[str], sentences: str) -> list[str]:

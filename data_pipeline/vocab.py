@@ -140,7 +140,7 @@ class _ChunkCache:
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: dict[str, list[int]] = {}
+        self._ids: dict[str, tuple[int, ...]] = {}
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         chunks = [sentence.split(" ") for sentence in sentences]
@@ -149,7 +149,7 @@ class _ChunkCache:
         for chunk, encoding in zip(
             missing, self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
         ):
-            ids[chunk] = encoding.ids
+            ids[chunk] = tuple(encoding.ids)  # a list would be visited by each garbage collection
         encoded = [list(itertools.chain.from_iterable(map(ids.__getitem__, row))) for row in chunks]
         for chunk in missing:
             if len(chunk) > _LONGEST_CACHED_CHUNK_CHARS:
