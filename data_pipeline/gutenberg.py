@@ -24,7 +24,8 @@ _HEADING = re.compile(
     rf"\s*(?:(?:chapter|book|part|volume|letter|adventure|stave|canto|act|scene)\s+(?:the\s+)?{_COUNT}\b"
     # "AUTHOR'S PREFACE", "FIRST EPILOGUE: 1813 - 20", "EXTRACTS."
     r"|(?:[\w’']+\s+)?(?:preface|introduction|prologue|epilogue|foreword|afterword|conclusion|"
-    r"contents|(?:list of )?illustrations|footnotes|index|transcriber[’']s notes?|etymology|extracts)"
+    r"contents|(?:list of )?illustrations|footnotes|index|transcriber[’']s notes?|etymology|"
+    r"extracts)"
     r"(?:[\s.:(].*)?$)",
     re.IGNORECASE,
 )
@@ -78,7 +79,7 @@ def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _book_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines between the licence's markers; all lines up to the end marker if none opens the book."""
+    """Lines between the licence's markers; from the first line on if no marker opens the book."""
     head: list[str] | None = []
     in_marker = False
     for line in lines:

@@ -19,7 +19,7 @@ SpooledChunk = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Spool:
-    """Encoded chunks on disk, in order: `append` all, then `hashes` and `chunks` as often as needed."""
+    """Encoded chunks on disk: `append` them all, then read `hashes` and `chunks`, in that order."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         directory.mkdir(parents=True)
@@ -65,11 +65,11 @@ class Spool:
 
 
 def choose_heldout(hashes: np.ndarray, share: float) -> IsHeldout:
-    """Decide by hash alone, so that copies stay together and a document's side does not depend
-    on what else is in the corpus.
+    """Decide which documents are held out, by their hashes alone.
 
-    A document is held out if its hash lies in the lowest `share` of all 64-bit numbers. Only where
-    that takes none of the documents, or more than half, the lowest hashes that fit are taken.
+    Copies stay together, and a document's side does not depend on what else is in the corpus: it is
+    held out if its hash lies in the lowest `share` of all 64-bit numbers. Only where that takes
+    none of the documents, or more than half, the lowest hashes that fit are taken.
 
     Raises:
       ValueError: no choice leaves at least one and at most half of the documents.

@@ -1,4 +1,4 @@
-"""Writes the arrays and the manifest of a store, in streams, so that memory does not grow with it."""
+"""Writes the arrays and the manifest of a store in streams: memory does not grow with it."""
 
 import hashlib
 import json

@@ -72,8 +72,8 @@ def find_files(patterns: str) -> list[pathlib.Path]:
         matches = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
         if not matches:
             raise ValueError(
-                f"--input has {pattern!r}, which matches no file under {os.getcwd()}; give files or "
-                "globs, and put quotes around a glob so that the shell leaves it alone"
+                f"--input has {pattern!r}, which matches no file under {os.getcwd()}; give files "
+                "or globs, and put quotes around a glob so that the shell leaves it alone"
             )
         paths |= dict.fromkeys(matches)
     if not paths:

@@ -146,9 +146,8 @@ class _ChunkCache:
         chunks = [sentence.split(" ") for sentence in sentences]
         ids = self._ids
         missing = list(set(itertools.chain.from_iterable(chunks)).difference(ids))
-        for chunk, encoding in zip(
-            missing, self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
-        ):
+        encodings = self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
+        for chunk, encoding in zip(missing, encodings, strict=True):
             ids[chunk] = tuple(encoding.ids)  # a list would be visited by each garbage collection
         encoded = [list(itertools.chain.from_iterable(map(ids.__getitem__, row))) for row in chunks]
         for chunk in missing:

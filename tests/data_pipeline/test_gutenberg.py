@@ -1,4 +1,4 @@
-"""Chapters of Project Gutenberg books: a made-up book, and real ones against their known chapters."""
+"""Chapters of Project Gutenberg books: a made-up book, and real ones with known chapters."""
 
 import gzip
 

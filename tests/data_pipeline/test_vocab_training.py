@@ -24,7 +24,8 @@ TRAIN = """
 import hashlib, sys
 from data_pipeline.vocab_training import train_vocabulary
 from tests.data_pipeline.test_vocab_training import TEXT
-print(hashlib.sha256(train_vocabulary(sys.argv[1], lambda: TEXT, int(sys.argv[2]), True)).hexdigest())
+trained = train_vocabulary(sys.argv[1], lambda: TEXT, int(sys.argv[2]), True)
+print(hashlib.sha256(trained).hexdigest())
 """
 
 
