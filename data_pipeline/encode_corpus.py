@@ -97,8 +97,8 @@ def encode_corpus(
             yield from _in_order(pool.submit, chunks, workers * _CHUNKS_IN_FLIGHT)
         except BrokenProcessPool as error:
             raise ValueError(
-                f"one of the {workers} processes was killed, most likely for want of memory; each "
-                "takes about 300 MB: use fewer with --workers=N"
+                f"one of the {workers} processes was killed, most likely for want of memory; use "
+                "fewer with --workers=N, or cut very large documents with --documents=blank_line"
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

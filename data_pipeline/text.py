@@ -21,7 +21,8 @@ from data_pipeline.gutenberg import read_chapters
 DOCUMENT_RULES = ("blank_line", "file", "gutenberg")
 SENTENCE_RULES = ("split", "lines")
 
-# A document is handled in one piece, so its size is what bounds the memory of a build.
+# A document is handled in one piece, so its size is what bounds the memory of a build: a process
+# took 145 MB on 1,422 chapters and 1.45 GB on one document of 60 MB.
 MAX_DOCUMENT_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
