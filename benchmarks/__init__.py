@@ -1,0 +1,1 @@
+"""Ours beside others, each in an environment of its own."""

@@ -1,0 +1,112 @@
+"""bert_jax as one side of step_vs_hf_flax.py: the training step that bert_jax.loop runs.
+
+Runs in the project's own environment; started by the driver.
+"""
+
+import time
+from typing import Any
+
+import flax
+import jax
+import numpy as np
+import optax
+
+from benchmarks import turns
+from bert_jax import mesh, optim, state, step
+from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
+from bert_jax.models import bert
+from bert_jax.objectives import MLM_NSP
+
+_running: dict[str, Any] = {}  # of the size asked for last: model, state, step, batch
+
+
+def build(
+    size: dict[str, int], dropout_rate: float, batch_file: str, learning_rate: float
+) -> dict[str, Any]:
+    """Make model, state and batch, compile the step and take it once."""
+    batch = dict(np.load(batch_file))
+    batch_size, seq_len = batch["input_ids"].shape
+    config = Config(
+        model=ModelConfig(
+            **size, hidden_dropout_prob=dropout_rate, attention_probs_dropout_prob=dropout_rate
+        ),
+        phases=(
+            Phase(
+                seq_len=seq_len,
+                steps=1_000_000,
+                batch_size=batch_size,
+                max_predictions_per_seq=batch["masked_lm_ids"].shape[1],
+            ),
+        ),
+        optim=OptimConfig(learning_rate=learning_rate, warmup_steps=0),
+    )
+    device = jax.devices()[0]
+    of = mesh.make(MeshConfig(), [device])
+    jax.set_mesh(of)
+    model = bert.build(config.model, device.platform)
+    tx = optim.optimizer(config.optim)
+    where = state.layout(model, tx, of, cut_over_data=False)
+    _running.update(
+        model=model,
+        where=where,
+        step=step.train_step(model, MLM_NSP, tx, config, config.phases[0], where),
+        state=state.init(model, tx, where, config.seed),
+        batch=mesh.place(batch, of),
+    )
+    start = time.perf_counter()
+    run(1)
+    return {
+        "parameters": model.parameter_count,
+        "first_step_secs": time.perf_counter() - start,
+        "device": device.device_kind,
+        "versions": {module.__name__: module.__version__ for module in (jax, flax, optax)},
+    }
+
+
+def run(steps: int) -> dict[str, float]:
+    """Take steps; wall time until the last state is there."""
+    start = time.perf_counter()
+    for _ in range(steps):
+        _running["state"], sums = _running["step"](_running["state"], _running["batch"])
+    jax.block_until_ready((_running["state"], sums))
+    secs = time.perf_counter() - start
+    return {"secs": secs} | {
+        name: float(term.loss_sum / sums["weights"][name]) for name, term in sums["terms"].items()
+    }
+
+
+def gradients(params_file: str, out_file: str) -> dict[str, float]:
+    """Write gradients at these parameters without dropout; the answer is the losses.
+
+    Files hold one array a parameter, named by its path, without rows that pad the vocabulary.
+    """
+    model, given = _running["model"], np.load(params_file)
+
+    def held(path: Any, of: bert.Declared, where: jax.sharding.NamedSharding) -> jax.Array:
+        leaf = given[jax.tree_util.keystr(path, simple=True, separator="/")]
+        if leaf.shape != of.logical_dims:
+            raise ValueError(f"{path} is {leaf.shape} in {params_file}, not {of.logical_dims}")
+        padding = [(0, rows - real) for rows, real in zip(of.dims, of.logical_dims, strict=True)]
+        return jax.device_put(np.pad(leaf, padding), where)
+
+    params = jax.tree_util.tree_map_with_path(held, model.declared, _running["where"].state.params)
+    grads, terms, weights = jax.jit(
+        lambda params, batch: step.gradients(model, MLM_NSP, params, batch, None)
+    )(params, _running["batch"])
+    leaves = zip(
+        jax.tree_util.tree_leaves_with_path(jax.device_get(grads)),
+        jax.tree.leaves(model.declared),
+        strict=True,
+    )
+    named = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf[
+            tuple(slice(0, real) for real in of.logical_dims)
+        ]
+        for (path, leaf), of in leaves
+    }
+    np.savez(out_file, **named)
+    return {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
+
+
+if __name__ == "__main__":
+    turns.serve({f.__name__: f for f in (build, run, gradients)})

@@ -1,0 +1,65 @@
+"""FlaxBertForPreTraining's parameters (or gradients) under our paths and in our shapes.
+
+Written out by hand, apart from bert_jax, so that it can serve as an oracle of it.
+Source: transformers v4.57.6, models/bert/modeling_flax_bert.py.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+_ONCE = {
+    "embeddings/word/embedding": "bert/embeddings/word_embeddings/embedding",
+    "embeddings/position/embedding": "bert/embeddings/position_embeddings/embedding",
+    "embeddings/segment/embedding": "bert/embeddings/token_type_embeddings/embedding",
+    "embeddings/layer_norm/scale": "bert/embeddings/LayerNorm/scale",
+    "embeddings/layer_norm/bias": "bert/embeddings/LayerNorm/bias",
+    "pooler/kernel": "bert/pooler/dense/kernel",
+    "pooler/bias": "bert/pooler/dense/bias",
+    "mlm/transform/kernel": "cls/predictions/transform/dense/kernel",
+    "mlm/transform/bias": "cls/predictions/transform/dense/bias",
+    "mlm/layer_norm/scale": "cls/predictions/transform/LayerNorm/scale",
+    "mlm/layer_norm/bias": "cls/predictions/transform/LayerNorm/bias",
+    "mlm/output_bias": "cls/predictions/bias",
+    "nsp/kernel": "cls/seq_relationship/kernel",
+    "nsp/bias": "cls/seq_relationship/bias",
+}
+_IN_A_LAYER = {
+    "attention/output/bias": "attention/output/dense/bias",
+    "attention/layer_norm/scale": "attention/output/LayerNorm/scale",
+    "attention/layer_norm/bias": "attention/output/LayerNorm/bias",
+    "mlp/intermediate/kernel": "intermediate/dense/kernel",
+    "mlp/intermediate/bias": "intermediate/dense/bias",
+    "mlp/output/kernel": "output/dense/kernel",
+    "mlp/output/bias": "output/dense/bias",
+    "mlp/layer_norm/scale": "output/LayerNorm/scale",
+    "mlp/layer_norm/bias": "output/LayerNorm/bias",
+}
+
+
+def from_hf(theirs: Mapping[str, np.ndarray], layers: int, heads: int) -> dict[str, np.ndarray]:
+    """Every parameter under our path. They keep heads and head width in one dimension, we do not.
+
+    Raises:
+      ValueError: theirs has parameters that this table does not name.
+    """
+    names = dict(_ONCE)
+    for layer in range(layers):
+        for ours, name in _IN_A_LAYER.items():
+            names[f"layers/{layer:02d}/{ours}"] = f"bert/encoder/layer/{layer}/{name}"
+    named = {ours: theirs[name] for ours, name in names.items()}
+    used = set(names.values())
+    for layer in range(layers):
+        at, to = f"bert/encoder/layer/{layer}/attention", f"layers/{layer:02d}/attention"
+        for name in ("query", "key", "value"):
+            kernel, bias = theirs[f"{at}/self/{name}/kernel"], theirs[f"{at}/self/{name}/bias"]
+            named[f"{to}/{name}/kernel"] = kernel.reshape(len(kernel), heads, -1)
+            named[f"{to}/{name}/bias"] = bias.reshape(heads, -1)
+            used |= {f"{at}/self/{name}/kernel", f"{at}/self/{name}/bias"}
+        kernel = theirs[f"{at}/output/dense/kernel"]
+        named[f"{to}/output/kernel"] = kernel.reshape(heads, -1, kernel.shape[-1])
+        used.add(f"{at}/output/dense/kernel")
+    unknown = sorted(set(theirs) - used)
+    if unknown:
+        raise ValueError(f"FlaxBertForPreTraining has {unknown}, which this table does not name")
+    return named
