@@ -1,0 +1,159 @@
+"""The wheel: what is in it, and that it works from an empty folder, away from the source tree."""
+
+import importlib.metadata
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from packaging.requirements import Requirement
+
+import bert_jax
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# What a clone holds that a wheel is made from; build/ and egg-info are left out on purpose.
+SOURCES = ("bert_jax", "data_pipeline", "configs", "launch", "setup.py", "pyproject.toml")
+FILES = ("README.md", "LICENSE")
+PINNED = [
+    Requirement(line)
+    for line in (ROOT / "requirements" / "ci.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
+
+
+def pip(*arguments: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", *arguments], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> pathlib.Path:
+    """A wheel built from a copy of the tree, without network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    tree.mkdir()
+    for name in (*SOURCES, *FILES):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, tree / name)
+    pip(
+        "wheel",
+        "--no-index",
+        "--no-build-isolation",
+        "--no-deps",
+        f"--wheel-dir={folder}",
+        str(tree),
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("installed")
+    pip("install", "--no-index", "--no-deps", f"--target={folder}", str(wheel))
+    return folder
+
+
+def run(installed: pathlib.Path, folder: pathlib.Path, *arguments: str) -> str:
+    """Run a Python in an empty folder where bert_jax can only come from the wheel."""
+    assert list(folder.iterdir()) == []
+    ran = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(installed), "JAX_PLATFORMS": "cpu"},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_wheel_holds_the_packages_the_configs_and_the_launch_scripts(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    expected = {
+        str(path.relative_to(ROOT))
+        for package in ("bert_jax", "data_pipeline")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    for moved in ("configs", "launch"):
+        expected |= {
+            f"bert_jax/{path.relative_to(ROOT)}"
+            for path in (ROOT / moved).rglob("*")
+            if path.is_file() and path.suffix in (".py", ".sh", ".env")
+        }
+    assert expected <= names
+    assert "bert_jax/configs/large.py" in names
+    assert "bert_jax/launch/train.sh" in names
+
+
+def test_the_wheel_puts_nothing_else_into_site_packages(wheel):
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    version = bert_jax.__version__
+    assert tops == {"bert_jax", "data_pipeline", f"bert_jax-{version}.dist-info"}
+
+
+def test_training_finds_a_config_inside_the_wheel(installed, tmp_path):
+    config = "--config=configs/large.py:recipe=lamb64k"
+    said = run(installed, tmp_path, "-m", "bert_jax.train", config, "--print_config")
+    assert "name: lamb" in said
+    assert "hidden_size: 1024" in said
+
+
+def test_the_code_that_runs_is_the_wheels(installed, tmp_path):
+    said = run(installed, tmp_path, "-c", "import bert_jax; print(bert_jax.__file__)")
+    assert said.strip() == str(installed / "bert_jax" / "__init__.py")
+
+
+def test_the_data_pipeline_runs(installed, tmp_path):
+    assert "--input" in run(installed, tmp_path, "-m", "data_pipeline.build", "--help")
+
+
+def test_the_launch_script_runs(installed, tmp_path):
+    script = installed / "bert_jax" / "launch" / "train.sh"
+    ran = subprocess.run(["bash", str(script), "--help"], capture_output=True, text=True)
+    assert ran.returncode == 0
+    assert "usage:" in ran.stdout
+
+
+def test_the_license_is_in_the_wheel(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("/LICENSE") for name in names)
+
+
+def test_every_pin_is_within_the_range_of_setup_py(wheel):
+    metadata = importlib.metadata.PathDistribution(zipfile.Path(wheel) / dist_info(wheel)).requires
+    assert metadata is not None
+    pins = {
+        (p.name.lower().replace("_", "-"), str(next(iter(p.specifier)).version)) for p in PINNED
+    }
+    for line in metadata:
+        wanted = Requirement(line)
+        if wanted.extras or (wanted.marker and "extra" in str(wanted.marker)):
+            continue
+        name = wanted.name.lower().replace("_", "-")
+        versions = [version for pinned, version in pins if pinned == name]
+        assert versions, f"{line} is not pinned"
+        assert all(wanted.specifier.contains(version) for version in versions), line
+
+
+def dist_info(wheel: pathlib.Path) -> str:
+    names = zipfile.ZipFile(wheel).namelist()
+    return next(n for n in names if n.endswith("METADATA")).removesuffix("METADATA")
+
+
+@pytest.mark.parametrize("extra", ["tpu", "gpu", "gcs", "plan", "test", "dev"])
+def test_extras_exist(wheel, extra):
+    folder = zipfile.Path(wheel) / dist_info(wheel)
+    assert f"Provides-Extra: {extra}\n" in (folder / "METADATA").read_text()
+
+
+def test_no_torch_and_no_transformers_are_pinned():
+    assert {p.name for p in PINNED} & {"torch", "transformers"} == set()
