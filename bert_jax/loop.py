@@ -6,9 +6,7 @@ its way. All that the loop itself must remember across a restart is in `Progress
 
 import dataclasses
 import pathlib
-import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,22 +18,16 @@ from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import step as step_lib
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.clock import Clock, Progress
 from bert_jax.config import Config
 from bert_jax.feed import Feed, open_store
 from bert_jax.log import Records, training_line
 from bert_jax.models import bert
 from bert_jax.objectives import Objective
 from bert_jax.state import Layout, TrainState
+from bert_jax.stopping import Interrupted, noted
 
 STEPS_AHEAD = 2  # steps given to the device before the host waits for the oldest
-
-
-@dataclasses.dataclass(frozen=True)
-class Interrupted(Exception):
-    """The run was asked to stop, and is saved."""
-
-    signal_number: int
-    step: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,17 +43,15 @@ class Setup:
     where: Layout
 
 
-@dataclasses.dataclass
-class Progress:
-    """Plain numbers saved with each checkpoint, so that a resumed run writes the same records."""
-
-    interval: dict[str, float] = dataclasses.field(default_factory=dict)  # sums since the last line
-    train_secs: float = 0.0  # wall time in steps, compiling left out
-    timed_sequences: int = 0  # sequences trained in that time
-
-
-def prepare(config: Config, objective: Objective, workdir: pathlib.Path) -> Setup:
+def prepare(
+    config: Config,
+    objective: Objective,
+    workdir: pathlib.Path,
+    devices: Sequence[jax.Device] | None = None,
+) -> Setup:
     """Check everything that can be checked before compiling, and build what the run is made of.
+
+    Runs on all devices unless some are given.
 
     Raises:
       ValueError: one sentence about the first thing that does not fit.
@@ -72,8 +62,8 @@ def prepare(config: Config, objective: Objective, workdir: pathlib.Path) -> Setu
     receipt.check(workdir, config, store)
     feed = Feed(store, config)
     feed.check()
-    mesh_lib.check(config, jax.device_count())
-    mesh = mesh_lib.make(config.mesh)
+    mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
+    mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"])
     tx = optim.optimizer(config.optim)
@@ -82,7 +72,12 @@ def prepare(config: Config, objective: Objective, workdir: pathlib.Path) -> Setu
     return Setup(config, objective, feed, mesh, model, tx, where)
 
 
-def train(config: Config, objective: Objective, workdir: pathlib.Path) -> dict[str, Any]:
+def train(
+    config: Config,
+    objective: Objective,
+    workdir: pathlib.Path,
+    devices: Sequence[jax.Device] | None = None,
+) -> dict[str, Any]:
     """Train from the newest checkpoint in workdir, or from scratch, to the end; give the summary.
 
     Raises:
@@ -90,7 +85,7 @@ def train(config: Config, objective: Objective, workdir: pathlib.Path) -> dict[s
       FloatingPointError: a loss or gradient is not finite.
       Interrupted: SIGINT or SIGTERM came; the run is saved and goes on when started again.
     """
-    setup = prepare(config, objective, workdir)
+    setup = prepare(config, objective, workdir, devices)
     workdir.mkdir(parents=True, exist_ok=True)
     is_writer = jax.process_index() == 0
     if is_writer:
@@ -142,7 +137,7 @@ class _Run:
     def all_phases(self) -> dict[str, Any]:
         """Train what is left of every phase and summarise."""
         self._announce()
-        with _signals_noted(self):
+        with noted(self._stop_after_step):
             for index, phase in enumerate(self.config.phases):
                 start = config_lib.phase_start(self.config, index)
                 last = index == len(self.config.phases) - 1
@@ -151,10 +146,15 @@ class _Run:
                     self._steps_of_phase(index, start)
         return self._summary()
 
+    def _stop_after_step(self, signal_number: int) -> None:
+        self.stop_signal = signal_number
+        self.records.say("stopping after this step; saving ...")
+
     def _announce(self) -> None:
         config, model = self.config, self.setup.model
         shape = dict(self.setup.mesh.shape)
-        devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+        of = self.setup.mesh.devices
+        devices = f"{of.size} x {of.flat[0].device_kind}"
         self.records.say(
             f"{devices}, mesh {shape}, {model.parameter_count:,} parameters, "
             f"matmuls in {model.dtype}"
@@ -194,7 +194,7 @@ class _Run:
             setup.model, setup.objective, setup.tx, self.config, phase, setup.where
         )
         batches = setup.feed.train_batches(index, self.step - start)
-        self.clock = _Clock(self.progress, phase.batch_size)
+        self.clock = Clock(self.progress, phase.batch_size)
         try:
             for batch in batches:
                 placed = mesh_lib.place(batch, setup.mesh)
@@ -210,11 +210,11 @@ class _Run:
     def _after_step(self, last_of_phase: bool) -> None:
         if len(self.unread) > STEPS_AHEAD:
             jax.block_until_ready(self.unread[-1 - STEPS_AHEAD][1])
-        if self.clock.starting:
+        if self.clock.running:
+            self.clock.step()
+        else:
             jax.block_until_ready(self.unread[-1][1])  # compiled: from now on time is training time
             self.clock.start()
-        else:
-            self.clock.sequences += self.clock.batch_size
         stopping = self.stop_signal is not None
         evaluate = last_of_phase or self.step % self.config.eval.every_steps == 0
         save = last_of_phase or stopping or self.checkpoints.due(self.step)
@@ -271,46 +271,3 @@ class _Run:
             "steps": self.step,
             "parameters": self.setup.model.parameter_count,
         }
-
-
-class _Clock:
-    """Wall time of steps: begun after a compile, an evaluation or a save, noted when steps ended."""
-
-    def __init__(self, progress: Progress, batch_size: int) -> None:
-        self.progress, self.batch_size = progress, batch_size
-        self.starting = True
-        self.sequences = 0
-        self.sequences_per_sec = 0.0
-
-    def start(self) -> None:
-        self.starting, self.sequences = False, 0
-        self.since = time.perf_counter()
-
-    def note(self) -> None:
-        """Add the time since start to the run's, and begin anew."""
-        if self.starting or self.sequences == 0:
-            return
-        secs = time.perf_counter() - self.since
-        self.sequences_per_sec = self.sequences / secs
-        self.progress.train_secs += secs
-        self.progress.timed_sequences += self.sequences
-        self.start()
-
-
-class _signals_noted:
-    """SIGINT and SIGTERM ask the run to stop after its step; a second one ends it at once."""
-
-    def __init__(self, run: _Run) -> None:
-        self.run = run
-
-    def __enter__(self) -> None:
-        def note(number: int, _: Any) -> None:
-            self.run.stop_signal = number
-            signal.signal(number, self.before[number])
-            self.run.records.say("stopping after this step; saving ...")
-
-        self.before = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)

@@ -152,11 +152,14 @@ def over_data(of: PartitionSpec, dims: Sequence[int], data_size: int) -> Partiti
     return PartitionSpec(*axes)
 
 
+def batch_sharding(of: Mesh, ndim: int) -> NamedSharding:
+    """The layout of an array of a batch: cut along its first dimension."""
+    return NamedSharding(of, PartitionSpec(BATCH_AXES, *(None,) * (ndim - 1)))
+
+
 def place(batch: Mapping[str, np.ndarray], of: Mesh) -> dict[str, jax.Array]:
     """Make global arrays, cut over the batch, of this process's rows of a batch."""
     return {
-        name: jax.make_array_from_process_local_data(
-            NamedSharding(of, PartitionSpec(BATCH_AXES, *(None,) * (array.ndim - 1))), array
-        )
+        name: jax.make_array_from_process_local_data(batch_sharding(of, array.ndim), array)
         for name, array in batch.items()
     }

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax import mesh, ops
 from bert_jax.config import Config, Phase
@@ -19,6 +19,7 @@ from bert_jax.models.bert import Model
 from bert_jax.objectives import Batch, Objective, Term
 from bert_jax.optim import schedule
 from bert_jax.state import Layout, TrainState
+from data_pipeline.schema import pretrain_shapes
 
 Sums = dict[str, Any]
 SMALLEST_WEIGHT = 1e-5  # run_pretraining.py@eedf5716ce; a batch without any prediction has loss 0
@@ -131,7 +132,7 @@ def train_step(
         sums = {
             "terms": terms,
             "weights": weights,
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": optax.tree.norm(grads),
             "learning_rate": learning_rate,
         }
         return TrainState(state.step + 1, params, opt_state), sums
@@ -150,3 +151,12 @@ def eval_step(model: Model, objective: Objective) -> Callable[[Any, Batch], Sums
         }
 
     return jax.jit(step)
+
+
+def abstract_batch(phase: Phase, of: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """A phase's global batch without its numbers: to compile for."""
+    shapes = pretrain_shapes(phase.batch_size, phase.seq_len, phase.max_predictions_per_seq)
+    return {
+        name: jax.ShapeDtypeStruct(dims, dtype, sharding=mesh.batch_sharding(of, len(dims)))
+        for name, (dims, dtype) in shapes.items()
+    }

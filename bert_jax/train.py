@@ -56,12 +56,12 @@ def _main() -> int:
 
     if _MULTIHOST.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-    from bert_jax import loop
+    from bert_jax import loop, stopping
 
     workdir = pathlib.Path(_WORKDIR.value)
     try:
         loop.train(config, objectives.find(config.objective), workdir)
-    except loop.Interrupted as stop:
+    except stopping.Interrupted as stop:
         print(f"stopped and saved at step {stop.step:,}; the same command goes on from there")
         return SIGNAL_EXIT + stop.signal_number
     print(f"done: {workdir / 'summary.json'}")

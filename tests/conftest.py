@@ -10,7 +10,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
 import jax
+import numpy as np
 import pytest
+
+from data_pipeline import build
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_debug_key_reuse", True)
@@ -24,3 +27,38 @@ def shared_data() -> pathlib.Path:
     if not SHARED_DATA.is_dir():
         pytest.skip("needs the texts and golden outputs of ../shared/data")
     return SHARED_DATA
+
+
+def _small_text(documents: int) -> str:
+    """Documents of sentences from a small grammar with something to learn in it."""
+    rng = np.random.default_rng(11)
+    subjects = "the cat|a dog|the old king|my sister|a green bird".split("|")
+    verbs = "sees|likes|follows|hears".split("|")
+    places = "in the garden|near the river|under a tree|by the old mill|at night".split("|")
+    texts = []
+    for number in range(documents):
+        subject = subjects[number % len(subjects)]
+        lines = [
+            f"{subject} {rng.choice(verbs)} {rng.choice(subjects)} {rng.choice(places)} ."
+            for _ in range(rng.integers(4, 13))
+        ]
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts) + "\n"
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A store of 300 short documents with a vocabulary of its own."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "text.txt").write_text(_small_text(300))
+    arguments = {
+        "input": folder / "text.txt",
+        "output": folder / "store",
+        "train_vocab": "wordpiece",
+        "vocab_size": 200,
+        "sentences": "lines",
+        "holdout": 0.1,
+        "workers": 1,
+    }
+    assert build.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    return folder / "store"

@@ -1,0 +1,42 @@
+"""How long steps took, and the plain numbers of a run that its checkpoints carry."""
+
+import dataclasses
+import time
+
+
+@dataclasses.dataclass
+class Progress:
+    """Saved with each checkpoint, so that a resumed run writes the same records as one unbroken."""
+
+    interval: dict[str, float] = dataclasses.field(default_factory=dict)  # sums since the last line
+    train_secs: float = 0.0  # wall time in steps; compiling, evaluation and saving left out
+    timed_sequences: int = 0  # sequences trained in that time
+
+
+class Clock:
+    """Wall time of a phase's steps: begun after a compile, an evaluation or a save."""
+
+    def __init__(self, progress: Progress, batch_size: int) -> None:
+        self.running = False
+        self.sequences_per_sec = 0.0
+        self._progress, self._batch_size = progress, batch_size
+        self._sequences, self._since_secs = 0, 0.0
+
+    def start(self) -> None:
+        """Begin to measure: every step given to the device before has ended."""
+        self.running, self._sequences = True, 0
+        self._since_secs = time.perf_counter()
+
+    def step(self) -> None:
+        """A step was given to the device."""
+        self._sequences += self._batch_size
+
+    def note(self) -> None:
+        """Add the time since the start, or the last note, to the run's."""
+        if not self.running or self._sequences == 0:
+            return
+        secs = time.perf_counter() - self._since_secs
+        self.sequences_per_sec = self._sequences / secs
+        self._progress.train_secs += secs
+        self._progress.timed_sequences += self._sequences
+        self.start()

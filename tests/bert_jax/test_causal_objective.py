@@ -1,0 +1,66 @@
+"""A left-to-right objective, written here from outside: neither loop nor step knows of it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import loop, mesh, step
+from bert_jax.attention.xla import padding_mask
+from bert_jax.config import Config, EvalConfig, OptimConfig, Phase
+from bert_jax.objectives import Objective, weighted_term
+from data_pipeline.options import PretrainOptions
+from tests.bert_jax.tiny_models import MODEL, random_batch, setting
+
+
+def next_word_weights(batch):
+    return {"next_word": jnp.sum(batch["input_mask"][:, 1:], dtype=jnp.float32)}
+
+
+def next_word_terms(bert, batch, dropout):
+    ids_BS, seen_BS = batch["input_ids"], batch["input_mask"]
+    length = ids_BS.shape[1]
+    earlier_ST = jnp.tril(jnp.ones((length, length), bool))
+    mask = padding_mask(seen_BS) & earlier_ST
+    hidden_BSD = bert.encode(ids_BS, batch["segment_ids"], mask, dropout)
+    every_BP = jax.lax.broadcasted_iota(
+        jnp.int32, (ids_BS.shape[0], length - 1), 1, out_sharding=mesh.spec("batch", None)
+    )
+    logits_BPV = bert.mlm_logits(hidden_BSD, every_BP)
+    return {"next_word": weighted_term(logits_BPV, ids_BS[:, 1:], seen_BS[:, 1:])}
+
+
+NEXT_WORD = Objective(weights=next_word_weights, terms=next_word_terms)
+
+
+def test_it_trains_through_the_same_loop(tiny_store, tmp_path):
+    config = Config(
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        phases=(Phase(seq_len=24, steps=40, batch_size=16, max_predictions_per_seq=4),),
+        optim=OptimConfig(learning_rate=1e-2, warmup_steps=5),
+        data=PretrainOptions(store=str(tiny_store)),
+        eval=EvalConfig(every_steps=100, examples=32),
+    )
+    summary = loop.train(config, NEXT_WORD, tmp_path, jax.devices()[:1])
+    assert summary["heldout_next_word_loss"] < 4.0  # log(200) = 5.3 before the first step
+
+
+def test_it_sees_nothing_to_come():
+    """The loss of a prefix does not depend on what follows it."""
+    config = Config(model=MODEL, phases=(Phase(19, 1, 16),))
+    at = setting(config, 1)
+    params = at.model.init(jax.random.key(0))
+    batch = random_batch()
+    batch["input_mask"] = np.where(np.arange(19) < 8, 1, 0).astype(np.int32) + 0 * batch["input_mask"]
+    other = dict(batch, input_ids=batch["input_ids"].copy())
+    other["input_ids"][:, 8:] = 5
+    evaluate = step.eval_step(at.model, NEXT_WORD)
+    losses = [
+        float(evaluate(params, mesh.place(b, at.mesh))["terms"]["next_word"].loss_sum)
+        for b in (batch, other)
+    ]
+    assert losses[0] == losses[1]
+    other["input_ids"][:, 7] = (batch["input_ids"][:, 7] + 1) % 211
+    changed = evaluate(params, mesh.place(other, at.mesh))["terms"]["next_word"].loss_sum
+    assert float(changed) != losses[0]

@@ -1,0 +1,191 @@
+"""Settings: the way through a ConfigDict, and one clear sentence for each contradiction."""
+
+import dataclasses
+
+import pytest
+from jax.sharding import PartitionSpec
+
+from bert_jax import config as config_lib
+from bert_jax import mesh, objectives
+from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
+from configs import base, large, tiny
+from data_pipeline.options import PretrainOptions
+
+EVERY_CONFIG = [
+    (tiny, None),
+    (base, ""),
+    (base, "recipe=paper"),
+    (base, "recipe=tokens"),
+    (large, ""),
+    (large, "recipe=paper"),
+    (large, "recipe=tokens"),
+    (large, "recipe=lamb64k"),
+]
+
+
+@pytest.mark.parametrize(("file", "arguments"), EVERY_CONFIG)
+def test_every_config_resolves_and_is_consistent(file, arguments):
+    shown = file.get_config() if arguments is None else file.get_config(arguments)
+    config = config_lib.from_config_dict(shown)
+    config_lib.check(config)
+    objectives.find(config.objective)
+    assert config_lib.from_config_dict(config_lib.to_config_dict(config)) == config
+
+
+def test_the_papers_recipe():
+    config = config_lib.from_config_dict(base.get_config())
+    assert [(p.seq_len, p.steps, p.batch_size) for p in config.phases] == [
+        (128, 900_000, 256),
+        (512, 100_000, 256),
+    ]
+    assert (config.optim.learning_rate, config.optim.warmup_steps) == (1e-4, 10_000)
+    assert config_lib.total_steps(config) == 1_000_000
+
+
+def test_recipe_tokens_has_as_many_tokens_in_every_step():
+    config = config_lib.from_config_dict(large.get_config("recipe=tokens"))
+    assert {p.seq_len * p.batch_size for p in config.phases} == {131_072}
+
+
+def test_lamb64k_is_nvidias():
+    config = config_lib.from_config_dict(large.get_config("recipe=lamb64k"))
+    first, second = config.phases
+    assert (first.batch_size, first.steps, second.batch_size, second.steps) == (
+        65_536,
+        7038,
+        32_768,
+        1563,
+    )
+    assert config.optim.warmup_steps / first.steps == pytest.approx(0.2843, abs=1e-4)
+    assert second.restart_warmup_steps / second.steps == pytest.approx(0.128, abs=1e-3)
+
+
+def test_an_unknown_argument_of_a_config_is_refused():
+    with pytest.raises(ValueError, match=r"recip.*takes \['recipe'\]"):
+        large.get_config("recip=paper")
+    with pytest.raises(ValueError, match="lamb64k.*paper"):
+        large.get_config("recipe=lamb")
+
+
+def test_a_misspelt_field_is_refused_with_the_nearest_name():
+    shown = base.get_config()
+    with pytest.raises((AttributeError, KeyError), match="learning_rate"):
+        shown.optim.learnin_rate = 1.0
+
+
+PHASE = Phase(seq_len=64, steps=10, batch_size=16, max_predictions_per_seq=9)
+
+
+def changed(**settings):
+    return dataclasses.replace(
+        Config(phases=(PHASE,), optim=OptimConfig(warmup_steps=2)), **settings
+    )
+
+
+def phase(**settings):
+    return changed(phases=(dataclasses.replace(PHASE, **settings),))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (phase(seq_len=513), r"phases\[0\].seq_len is 513; the position table ends at .* = 512"),
+        (phase(steps=0), r"phases\[0\].steps is 0; it must be 1 or more"),
+        (phase(micro_batches=3), r"micro_batches is 3; it must divide batch_size = 16"),
+        (phase(max_predictions_per_seq=62), "from 1 to seq_len - 3 = 61"),
+        (phase(restart_warmup_steps=3), "needs a restart_learning_rate"),
+        (changed(phases=()), "at least one phase"),
+        (changed(seed=-1), "config.seed is -1"),
+        (changed(model=ModelConfig(hidden_size=100)), "multiple of num_attention_heads = 12"),
+        (changed(model=ModelConfig(hidden_act="gelu")), "gelu_tanh.*gelu_erf"),
+        (changed(model=ModelConfig(hidden_dropout_prob=1.0)), "from 0 to below 1"),
+        (changed(model=ModelConfig(compute_dtype="fp8")), "compute_dtype is 'fp8'"),
+        (changed(optim=OptimConfig(name="sgd", warmup_steps=1)), "'sgd'; one of .*'lamb'"),
+        (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
+        (changed(optim=OptimConfig(learning_rate=0.0)), "learning_rate is 0.0; above 0"),
+        (changed(data=PretrainOptions(masked_lm_prob=1.5)), "masked_lm_prob is 1.5"),
+        (changed(log_every_steps=0), "log_every_steps is 0"),
+    ],
+)
+def test_contradictions_are_refused(config, words):
+    with pytest.raises(ValueError, match=words):
+        config_lib.check(config)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_must_be_finite(value):
+    shown = base.get_config()
+    shown.optim.learning_rate = value
+    with pytest.raises(ValueError, match="learning_rate is (nan|inf); it must be a finite number"):
+        config_lib.from_config_dict(shown)
+
+
+def test_types_are_checked():
+    shown = base.get_config().unlock()
+    shown.optim = {"warmup_steps": "many"}
+    with pytest.raises(ValueError, match="warmup_steps is 'many'; it must be of type int"):
+        config_lib.from_config_dict(shown)
+
+
+def test_the_vocabulary_size_comes_from_the_store_or_agrees_with_it():
+    assert config_lib.with_vocab_size(Config(), 8192).model.vocab_size == 8192
+    stated = Config(model=ModelConfig(vocab_size=30_522))
+    assert config_lib.with_vocab_size(stated, 30_522) == stated
+    with pytest.raises(ValueError, match="vocab_size is 30522, the store's vocabulary has 8192"):
+        config_lib.with_vocab_size(stated, 8192)
+
+
+def test_examples_of_phases_of_one_length_follow_each_other():
+    config = Config(phases=(Phase(128, 10, 4), Phase(512, 5, 2), Phase(128, 7, 8)))
+    assert [config_lib.first_example(config, i) for i in range(3)] == [0, 0, 40]
+    assert [config_lib.phase_start(config, i) for i in range(3)] == [0, 10, 15]
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes", "shape"),
+    [
+        ("dp", {}, (8, 1, 1)),
+        ("zero1", {}, (8, 1, 1)),
+        ("fsdp", {}, (1, 8, 1)),
+        ("fsdp", {"fsdp_size": 4}, (2, 4, 1)),
+        ("tp", {}, (4, 1, 2)),
+        ("fsdp+tp", {"model_size": 4}, (1, 2, 4)),
+        ("zero1+tp", {}, (4, 1, 2)),
+    ],
+)
+def test_mesh_shapes(preset, sizes, shape):
+    assert mesh.shape(MeshConfig(preset=preset, **sizes), 8) == shape
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (changed(mesh=MeshConfig(preset="ddp")), "'ddp'; it must be one of dp, zero1, fsdp, tp"),
+        (
+            changed(mesh=MeshConfig(preset="tp", model_size=3)),
+            r"model_size is 3, .* 8 devices; try one of \[1, 2, 4, 8\]",
+        ),
+        (
+            changed(mesh=MeshConfig(preset="fsdp", fsdp_size=3)),
+            r"fsdp_size is 3, .* 8 devices left",
+        ),
+        (phase(batch_size=250), r"batch_size is 250, not a multiple of 8 .*; try 248 or 256"),
+        (phase(micro_batches=4, batch_size=16), "not a multiple of 32 .*4 micro-batches.*; try 32"),
+        (
+            changed(mesh=MeshConfig(preset="tp", model_size=8)),
+            "num_attention_heads is 12, not a multiple of the 8 devices on mesh axis model",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(config, words):
+    with pytest.raises(ValueError, match=words):
+        mesh.check(config, 8)
+
+
+def test_moments_are_cut_along_the_largest_free_dimension():
+    cut = PartitionSpec
+    assert mesh.over_data(cut(None, "model"), (64, 12), 8) == cut("data", "model")
+    assert mesh.over_data(cut(None, None), (24, 64), 8) == cut(None, "data")
+    assert mesh.over_data(cut(None, None), (64, 1023), 8) == cut("data", None)
+    assert mesh.over_data(cut(None), (7,), 8) == cut(None)  # nothing to cut evenly
+    assert mesh.over_data(cut(None), (8,), 1) == cut(None)

@@ -1,0 +1,188 @@
+"""A run of the loop: it learns, stops and resumes to the same bits, and refuses what cannot be."""
+
+import dataclasses
+import json
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import loop, receipt
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.objectives import MLM_NSP
+from bert_jax.stopping import Interrupted
+from data_pipeline.options import PretrainOptions
+from tests.bert_jax.tiny_models import MODEL
+
+TIMINGS = ("sequences_per_sec", "train_secs")
+
+
+@pytest.fixture
+def config(tiny_store):
+    return Config(
+        seed=3,
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        phases=(
+            Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3),
+            Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4, micro_batches=1),
+        ),
+        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
+        data=PretrainOptions(store=str(tiny_store)),
+        mesh=MeshConfig(),
+        eval=EvalConfig(every_steps=4, examples=21),
+        checkpoint=CheckpointConfig(every_steps=5, keep=2),
+        log_every_steps=3,
+    )
+
+
+def train(config, workdir, devices=1):
+    """A run on the first so many devices."""
+    return loop.train(config, MLM_NSP, workdir, jax.devices()[:devices])
+
+
+def lines_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
+
+
+def final_state(workdir, config):
+    setup = loop.prepare(config, MLM_NSP, workdir, jax.devices()[:1])
+    checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
+    state, _ = loop._start(setup, checkpoints)
+    checkpoints.close()
+    return jax.tree.map(np.asarray, state)
+
+
+def stop_at(monkeypatch, steps, number=signal.SIGINT):
+    """Raise a signal just after these steps were given to the device."""
+    after_step = loop._Run._after_step
+
+    def interrupted(self, last_of_phase):
+        if self.step in steps:
+            signal.raise_signal(number)
+        after_step(self, last_of_phase)
+
+    monkeypatch.setattr(loop._Run, "_after_step", interrupted)
+
+
+def test_a_stopped_run_ends_as_one_never_stopped(config, tmp_path, monkeypatch, capsys):
+    summary = train(config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        stop_at(patched, {4, 11}, signal.SIGTERM)
+        for step in (4, 11):
+            with pytest.raises(Interrupted) as stop:
+                train(config, tmp_path / "parts")
+            assert (stop.value.step, stop.value.signal_number) == (step, signal.SIGTERM)
+    again = train(config, tmp_path / "parts")
+    whole, parts = (final_state(tmp_path / name, config) for name in ("whole", "parts"))
+    assert int(whole.step) == 13
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+    assert lines_of(tmp_path / "whole") == lines_of(tmp_path / "parts")
+    for name in summary.keys() - set(TIMINGS):
+        assert summary[name] == again[name], name
+    assert json.loads((tmp_path / "parts" / "summary.json").read_text()) == again
+    assert "resuming at step 11 of 13" in capsys.readouterr().out
+
+
+def test_records_of_a_run(config, tmp_path, capsys):
+    summary = train(config, tmp_path)
+    lines = lines_of(tmp_path)
+    assert [(line["step"], line["split"]) for line in lines] == [
+        (3, "train"),
+        (4, "heldout"),
+        (6, "train"),
+        (8, "heldout"),
+        (9, "train"),
+        (9, "heldout"),  # the end of a phase
+        (12, "train"),
+        (12, "heldout"),
+        (13, "heldout"),
+    ]
+    assert set(summary) >= {
+        "heldout_mlm_loss",
+        "heldout_mlm_accuracy",
+        "heldout_nsp_accuracy",
+        "unigram_mlm_loss",
+        "majority_nsp_accuracy",
+        "sequences_per_sec",
+        "train_secs",
+        "steps",
+    }
+    assert summary["steps"] == 13
+    last_heldout = [line for line in lines if line["split"] == "heldout"][-1]
+    assert last_heldout["mlm_loss"] == summary["heldout_mlm_loss"]
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    screen = capsys.readouterr().out
+    assert screen.count("unigram MLM loss") == 2  # once a phase
+    steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+    assert sorted(steps) == [10, 13]  # the newest two
+
+
+def test_a_finished_run_started_again_only_evaluates(config, tmp_path):
+    first = train(config, tmp_path)
+    before = lines_of(tmp_path)
+    again = train(config, tmp_path)
+    assert again["heldout_mlm_loss"] == first["heldout_mlm_loss"]
+    assert lines_of(tmp_path) == before
+
+
+def test_another_mesh_goes_on_with_a_run(config, tmp_path, monkeypatch):
+    """Vocabulary rows are padded otherwise, optimiser state is cut otherwise: same numbers."""
+    whole = train(config, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        stop_at(patched, {7})
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "moved")
+    moved = dataclasses.replace(config, mesh=MeshConfig(preset="zero1+tp", model_size=4))
+    summary = train(moved, tmp_path / "moved", devices=8)
+    assert summary["heldout_mlm_loss"] == pytest.approx(whole["heldout_mlm_loss"], rel=1e-4)
+
+
+def test_it_learns(config, tmp_path):
+    longer = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, initializer_range=0.15),
+        phases=(Phase(seq_len=24, steps=120, batch_size=16, max_predictions_per_seq=4),),
+        optim=OptimConfig(learning_rate=1e-2, warmup_steps=10),
+        eval=EvalConfig(every_steps=200, examples=64),
+    )
+    summary = train(longer, tmp_path)
+    assert summary["heldout_mlm_loss"] < summary["unigram_mlm_loss"] - 0.5
+
+
+def test_nan_stops_the_run_naming_quantity_and_step(config, tmp_path):
+    wild = dataclasses.replace(
+        config,
+        optim=OptimConfig(learning_rate=1e30, warmup_steps=0, clip_norm=0.0),
+        checkpoint=CheckpointConfig(every_steps=1, keep=10),
+    )
+    with pytest.raises(FloatingPointError, match=r"(loss_sum|grad_norm) is (nan|inf) at step \d"):
+        train(wild, tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+    state = final_state(tmp_path, wild) if any((tmp_path / "checkpoints").iterdir()) else None
+    if state is not None:
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": 4}, "config.seed = 3, this config says 4"),
+        ({"model": dataclasses.replace(MODEL, vocab_size=0)}, "num_hidden_layers = 1, .* says 2"),
+        ({"optim": OptimConfig(name="lamb", warmup_steps=2)}, "optim.name = 'bert_adamw'"),
+    ],
+)
+def test_a_workdir_of_another_run_is_refused(config, tmp_path, change, words):
+    setup = loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
+    receipt.write(tmp_path, setup.config, setup.feed.store)
+    with pytest.raises(ValueError, match=words):
+        train(dataclasses.replace(config, **change), tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_no_store_shows_the_build_command(config, tmp_path):
+    lost = dataclasses.replace(config, data=PretrainOptions())
+    with pytest.raises(ValueError, match="python -m data_pipeline.build --input"):
+        train(lost, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

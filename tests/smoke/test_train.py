@@ -1,0 +1,136 @@
+"""The entry as a person runs it: processes, exit codes, one sentence for each mistake."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TINY = [
+    "--config=configs/tiny.py",
+    "--config.model.hidden_size=32",
+    "--config.model.intermediate_size=64",
+    "--config.model.num_hidden_layers=1",
+    "--config.phases[0].seq_len=16",
+    "--config.phases[0].batch_size=8",
+    "--config.phases[0].max_predictions_per_seq=3",
+    "--config.phases[1].seq_len=24",
+    "--config.phases[1].batch_size=8",
+    "--config.phases[1].max_predictions_per_seq=4",
+    "--config.phases[1].steps=10",
+    "--config.eval.examples=16",
+]
+
+
+def environment():
+    settings = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return kept | settings
+
+
+def command(*flags):
+    return [sys.executable, "-m", "bert_jax.train", *flags]
+
+
+def run(*flags, code=0):
+    done = subprocess.run(
+        command(*flags), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def metrics_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "sequences_per_sec"} for line in lines]
+
+
+def wait_for_checkpoint(process, workdir):
+    """Until a first checkpoint lies there; the process must still be running then."""
+    for _ in range(1200):
+        if any(path.name.isdigit() for path in (workdir / "checkpoints").glob("*")):
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    raise AssertionError("no checkpoint after a minute")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_run_stopped_by_a_signal_ends_as_one_never_stopped(tiny_store, tmp_path, number, code):
+    flags = [*TINY, f"--config.data.store={tiny_store}", "--config.phases[0].steps=600"]
+    flags += ["--config.checkpoint.every_steps=50", "--config.log_every_steps=70"]
+    stopped = tmp_path / "stopped"
+    process = subprocess.Popen(
+        command(*flags, f"--workdir={stopped}"),
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_checkpoint(process, stopped)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    assert not (stopped / "summary.json").exists()
+    if number != signal.SIGKILL:
+        assert "stopped and saved at step" in out
+        assert "Traceback" not in err
+    resumed = run(*flags, f"--workdir={stopped}")
+    assert "resuming at step" in resumed.stdout
+    run(*flags, f"--workdir={tmp_path / 'whole'}")
+    assert metrics_of(stopped) == metrics_of(tmp_path / "whole")
+
+
+def test_print_config_of_every_recipe():
+    for config in ("tiny.py", "base.py:recipe=tokens", "large.py:recipe=lamb64k"):
+        out = run(f"--config=configs/{config}", "--print_config").stdout
+        assert "learning_rate" in out and "phases" in out
+
+
+def test_overrides_reach_the_config():
+    out = run(
+        "--config=configs/base.py",
+        "--config.optim.learning_rate=5e-5",
+        "--config.phases[0].steps=1234",
+        "--print_config",
+    ).stdout
+    assert "learning_rate: 5.0e-05" in out
+    assert "steps: 1234" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "--config is missing"),
+        (["--config=configs/huge.py"], "there is no such file; ours are configs/base.py"),
+        (["--config=configs/large.py:recipe=x", "--print_config"], "recipe is 'x'; this config"),
+        (["--config=configs/tiny.py"], "--workdir is missing"),
+        (["--config=configs/tiny.py", "--workdir=w"], "config.data.store is empty; build a store"),
+        (
+            ["--config=configs/tiny.py", "--workdir=w", "--config.data.store=nowhere"],
+            "nowhere",
+        ),
+        (["--config=configs/tiny.py", "--config.optim.learnin_rate=1"], "learning_rate"),
+        (["--config=configs/tiny.py", "--config.optim.learning_rate=x"], "could not convert"),
+        (
+            ["--config=configs/tiny.py", "--config.optim.learning_rate=nan", "--print_config"],
+            "learning_rate is nan; it must be a finite number",
+        ),
+        (["--config=configs/tiny.py", "stray"], "'stray' is not a flag"),
+    ],
+)
+def test_mistakes_get_one_sentence(flags, words):
+    done = run(*flags, code=2)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert "Traceback" not in done.stderr
+    assert not (ROOT / "w").exists()
