@@ -1,4 +1,4 @@
-"""Every setting of a training run: its unit, default and source. Defaults are BERT-Base's paper recipe."""
+"""Every setting of a training run: unit, default and source. Defaults are the paper's BERT-Base."""
 
 import dataclasses
 import math
@@ -101,7 +101,7 @@ class Config:
     seed: int = 0  # of the initial weights and of dropout
     objective: str = "mlm_nsp"
     model: ModelConfig = ModelConfig()
-    data: PretrainOptions = PretrainOptions()
+    data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
     optim: OptimConfig = OptimConfig()
     mesh: MeshConfig = MeshConfig()
     eval: EvalConfig = EvalConfig()
@@ -137,7 +137,7 @@ def _dataclass_from(kind: Any, shown: Any, path: str) -> Any:
     if unknown:
         raise ValueError(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
     values = {}
-    for name in shown.keys():
+    for name in shown:
         hint, value, at = hints[name], shown[name], f"{path}.{name}"
         if isinstance(hint, types.GenericAlias):
             part = typing.get_args(hint)[0]

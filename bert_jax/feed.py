@@ -3,7 +3,7 @@
 TensorFlow is needed by train_batches alone, and imported there by data_pipeline.pretrain.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import jax
 import numpy as np
@@ -65,7 +65,9 @@ class Feed:
             self._source(self.store.train, index)
             self._source(self.store.heldout, index)
 
-    def train_batches(self, index: int, first_step: int) -> Iterator[dict[str, np.ndarray]]:
+    def train_batches(
+        self, index: int, first_step: int
+    ) -> Generator[dict[str, np.ndarray], None, None]:
         """Batches of a phase from a step, counted within the phase, to its last."""
         phase = self.config.phases[index]
         return pretrain.train_batches(

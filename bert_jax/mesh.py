@@ -115,8 +115,8 @@ def check(config: Config, device_count: int) -> None:
             below = phase.batch_size // unit * unit
             near = [size for size in (below, below + unit) if size > 0]
             raise ValueError(
-                f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of {unit} "
-                f"({data * fsdp} devices on mesh axes data*fsdp x {phase.micro_batches} "
+                f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of "
+                f"{unit} ({data * fsdp} devices on mesh axes data*fsdp x {phase.micro_batches} "
                 f"micro-batches); try {' or '.join(map(str, near))}"
             )
     for name, parts in (
@@ -128,8 +128,8 @@ def check(config: Config, device_count: int) -> None:
         if size % parts:
             axis = "fsdp" if name == "hidden_size" else "model"
             raise ValueError(
-                f"config.model.{name} is {size}, not a multiple of the {parts} devices on mesh axis "
-                f"{axis}; set config.mesh.{axis}_size to a divisor of {size}"
+                f"config.model.{name} is {size}, not a multiple of the {parts} devices on mesh "
+                f"axis {axis}; set config.mesh.{axis}_size to a divisor of {size}"
             )
 
 

@@ -26,7 +26,7 @@ def flat(sums: Sums) -> dict[str, float]:
 
 
 def add(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
-    """Add a step to an interval (an empty one at first). Plain numbers: they survive JSON exactly."""
+    """Add a step to an interval, an empty one at first. Plain numbers survive JSON exactly."""
     grown = {name: total.get(name, 0.0) + value for name, value in numbers.items()}
     if "learning_rate" in numbers:
         grown["learning_rate"] = numbers["learning_rate"]
@@ -34,7 +34,7 @@ def add(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, f
 
 
 def read(total: Mapping[str, float]) -> dict[str, float]:
-    """Means over an interval: each term over its predictions, grad_norm over steps, rate the last."""
+    """Means over an interval: terms over their predictions, grad_norm over steps, the last rate."""
     terms = [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
     means = {}
     for name in terms:
@@ -59,6 +59,6 @@ def check_finite(numbers: Mapping[str, float], step: int, saved_step: int | None
             kept = "none yet" if saved_step is None else f"step {saved_step}"
             raise FloatingPointError(
                 f"{name} is {value} at step {step}; the run stops here and the newest checkpoint "
-                f"({kept}) is untouched. Lower config.optim.learning_rate, lengthen the warm-up, or "
+                f"({kept}) is untouched. Lower config.optim.learning_rate, warm up longer, or "
                 "look at the batch"
             )

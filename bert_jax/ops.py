@@ -6,6 +6,7 @@ Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from bert_jax import mesh
+
+Saved = tuple[jax.Array, ...]  # what a forward pass keeps for its backward pass
 
 
 def weight(w: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -38,8 +41,8 @@ def einsum(
 def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Rows of a table.
 
-    Shapes: float[V,D], int32[B,S] -> dtype[B,S,D]. The table is gathered whole first: a lookup
-    in a table cut by rows would move more than the table where a batch has more tokens than it rows.
+    Shapes: float[V,D], int32[B,S] -> dtype[B,S,D]. The table is gathered whole first
+    (docs/decisions/0006).
     """
     whole = jax.sharding.reshard(table_VD.astype(dtype), PartitionSpec(None, None))
     return whole.at[ids_BS].get(out_sharding=mesh.spec("batch", None, None))
@@ -73,11 +76,13 @@ def _normalised(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
     return centred * inverse_std, inverse_std
 
 
-def _layer_norm_forward(x, scale_D, bias_D, eps):
+def _layer_norm_forward(
+    x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float
+) -> tuple[jax.Array, Saved]:
     return layer_norm(x, scale_D, bias_D, eps), (x, scale_D)
 
 
-def _layer_norm_backward(eps, saved, dy):
+def _layer_norm_backward(eps: float, saved: Saved, dy: jax.Array) -> Saved:
     x, scale_D = saved
     normalised, inverse_std = _normalised(x, eps)
     dy32 = dy.astype(jnp.float32)
@@ -107,8 +112,8 @@ def gelu(x: jax.Array, hidden_act: str) -> jax.Array:
 class Dropout:
     """What dropout masks are made from: (seed, step) and the number of each row in the whole batch.
 
-    A mask is a hash of (seed, step, layer, site, row, place in the row) and of nothing else, so it is
-    the same on every mesh and backend, and for every number of micro-batches.
+    A mask is a hash of (seed, step, layer, site, row, place in the row) and of nothing else, so it
+    is the same on every mesh and backend, and for every number of micro-batches.
     """
 
     seed: jax.Array  # uint32 []
@@ -169,11 +174,13 @@ def _dropped(x: jax.Array, low_B: jax.Array, high_B: jax.Array, rate: float) -> 
     return jnp.where(keep, x * jnp.asarray(scale, x.dtype), jnp.zeros((), x.dtype))
 
 
-def _dropped_forward(x, low_B, high_B, rate):
+def _dropped_forward(
+    x: jax.Array, low_B: jax.Array, high_B: jax.Array, rate: float
+) -> tuple[jax.Array, Saved]:
     return _dropped(x, low_B, high_B, rate), (low_B, high_B)
 
 
-def _dropped_backward(rate, saved, dy):
+def _dropped_backward(rate: float, saved: Saved, dy: jax.Array) -> tuple[Any, ...]:
     nothing = [np.zeros(word.shape, jax.dtypes.float0) for word in saved]
     return _dropped(dy, *saved, rate), *nothing
 
@@ -198,7 +205,9 @@ def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return classes == labels[..., None]
 
 
-def _cross_entropy_forward(logits, labels):
+def _cross_entropy_forward(
+    logits: jax.Array, labels: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], Saved]:
     highest = jnp.max(logits, axis=-1)
     log_norm = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
     label_logit = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0.0), axis=-1)
@@ -206,7 +215,7 @@ def _cross_entropy_forward(logits, labels):
     return (log_norm - label_logit, right), (logits, labels, log_norm)
 
 
-def _cross_entropy_backward(saved, cotangents):
+def _cross_entropy_backward(saved: Saved, cotangents: Saved) -> tuple[jax.Array, np.ndarray]:
     logits, labels, log_norm = saved
     probabilities = jnp.exp(logits - log_norm[..., None])
     dlogits = (probabilities - _is_label(logits, labels)) * cotangents[0][..., None]

@@ -1,4 +1,4 @@
-"""What a run was started with, kept in its workdir, and the refusal to go on with something else."""
+"""What a run was started with, kept in its workdir; the refusal to go on with something else."""
 
 import dataclasses
 import json
@@ -49,9 +49,9 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
             raise ValueError(
-                f"{workdir} holds a run with config.{name} = {before.get(name)!r}, this config says "
-                f"{now.get(name)!r}; give another --workdir, or the setting of that run to go on "
-                "with it"
+                f"{workdir} holds a run with config.{name} = {before.get(name)!r}, this config "
+                f"says {now.get(name)!r}; give another --workdir, or the setting of that run to "
+                "go on with it"
             )
 
 

@@ -20,7 +20,7 @@ Tree = Any
 class TrainState:
     """Everything that a step changes. `step` counts finished optimiser steps over all phases."""
 
-    step: jax.Array  # int32 []
+    step: Any  # int32 []
     params: Tree
     opt_state: Tree
 
@@ -38,10 +38,10 @@ def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tre
 
     Parameters and the moments of an optimiser are; counters are left as they are.
     """
-    structure = jax.tree.structure(like)
+    structure: Any = jax.tree.structure(like)
 
     def built_as_params(part: Any) -> bool:
-        return jax.tree.structure(part) == structure
+        return bool(structure == jax.tree.structure(part))
 
     return jax.tree.map(
         lambda part: jax.tree.map(function, part, like) if built_as_params(part) else part,
@@ -80,10 +80,11 @@ def layout(
 
 
 def init(model: Model, tx: optax.GradientTransformation, where: Layout, seed: int) -> TrainState:
-    """Allocate the state before the first step on the current mesh; a function of the seed alone."""
+    """Make the state before the first step on the current mesh: a function of the seed alone."""
     params = model.init(jax.random.key(seed))
     opt_state = jax.jit(tx.init, out_shardings=where.state.opt_state)(params)
-    return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+    step = jax.device_put(jnp.int32(0), where.state.step)
+    return TrainState(step, params, opt_state)
 
 
 def abstract(model: Model, tx: optax.GradientTransformation, where: Layout) -> TrainState:

@@ -34,7 +34,8 @@ def _loss(
     dropout: ops.Dropout | None,
 ) -> tuple[jax.Array, dict[str, Term]]:
     terms = objective.terms(model.bind(params), batch, dropout)
-    return sum(term.loss_sum / weights[name] for name, term in terms.items()), terms
+    means = [term.loss_sum / weights[name] for name, term in terms.items()]
+    return sum(means, start=jnp.zeros(())), terms
 
 
 def _split(array: jax.Array, parts: int) -> jax.Array:

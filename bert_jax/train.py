@@ -9,7 +9,6 @@ A run stopped by Ctrl-C, SIGTERM or a crash goes on when the same command is giv
 
 import dataclasses
 import pathlib
-import sys
 
 import yaml
 from absl import flags, logging
@@ -74,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,1 +1,1 @@
-"""Configurations; each file's get_config(arguments) is the base configuration and its differences."""
+"""Configurations; each file's get_config is the base configuration and its differences."""

@@ -8,8 +8,8 @@ Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
 Expect (paper): 4 days on its machine, held-out perplexity 3.99, next sentence 97-98%, GLUE 79.6.
 Not yet measured with this code on a TPU.
 
-recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A.2, and the README of
-                google-research/bert for the split)
+recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A.2; the README
+                of google-research/bert for the split)
 recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512; the reading under which
                 the paper's "40 epochs" holds
 """

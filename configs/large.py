@@ -5,14 +5,13 @@
 
 Slice: 64 chips (the paper's 16 Cloud TPUs were v2-128; today v5litepod-64 or v4-128).
 Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
-Expect (paper): 4 days on its machine, held-out perplexity 3.23, GLUE 82.1, SQuAD 1.1 dev F1 90.9.
+Expect (paper): 4 days on its machine, held-out perplexity 3.23, GLUE 82.1, SQuAD 1.1 F1 90.9.
 Not yet measured with this code on a TPU.
 
 recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A.2)
 recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512
-recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020; rates and warm-up of
-                NVIDIA DeepLearningExamples, PyTorch BERT: loss 1.24-1.27 at the end); micro-batches
-                for 64 chips of 16 GB
+recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020; rates and warm-up
+                of NVIDIA DeepLearningExamples, PyTorch BERT: loss 1.24-1.27 at the end)
 """
 
 import dataclasses

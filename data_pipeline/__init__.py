@@ -1,1 +1,1 @@
-"""Text to batches for BERT pre-training: documents, vocabularies, the store, sentence pairs and masks."""
+"""Text to batches for pre-training: documents, vocabularies, the store, sentence pairs, masks."""

@@ -1,4 +1,4 @@
-"""Settings of every test: eight CPU devices, key reuse an error, real data where it lies beside us."""
+"""Settings of every test: eight CPU devices, key reuse an error, real data where it lies by."""
 
 import os
 import pathlib
@@ -32,9 +32,9 @@ def shared_data() -> pathlib.Path:
 def _small_text(documents: int) -> str:
     """Documents of sentences from a small grammar with something to learn in it."""
     rng = np.random.default_rng(11)
-    subjects = "the cat|a dog|the old king|my sister|a green bird".split("|")
-    verbs = "sees|likes|follows|hears".split("|")
-    places = "in the garden|near the river|under a tree|by the old mill|at night".split("|")
+    subjects = ["the cat", "a dog", "the old king", "my sister", "a green bird"]
+    verbs = ["sees", "likes", "follows", "hears"]
+    places = ["in the garden", "near the river", "under a tree", "by the old mill", "at night"]
     texts = []
     for number in range(documents):
         subject = subjects[number % len(subjects)]

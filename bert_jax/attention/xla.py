@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax import ops
 
-# Added to the scores of keys that may not be seen (modeling.py@eedf5716ce): exp of it is 0 in float32.
+# Added to the scores of keys that may not be seen (modeling.py@eedf5716ce): exp of it is 0.
 HIDDEN_SCORE = -10_000.0
 
 

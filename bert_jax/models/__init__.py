@@ -1,1 +1,1 @@
-"""The encoder and its heads as Flax NNX modules, used as values: built once, bound to parameters."""
+"""The encoder and its heads as Flax NNX modules: built once, bound to parameters as values."""

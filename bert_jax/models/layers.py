@@ -5,7 +5,7 @@ they lie). Modules hold settings and parameters and never change after __init__.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from flax import nnx
 from bert_jax import ops
 
 LogicalAxes = Sequence[str | None]
+Dims = Mapping[str, tuple[int, str | None]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Initial:
 
 
 def declare(dims: Sequence[int], logical_axes: LogicalAxes, initial: Initial) -> nnx.Param[Any]:
-    """A float32 parameter of which only shape, axes and start are known yet (see bert.Model.init)."""
+    """A float32 parameter of which only shape, axes and start are known (see bert.Model.init)."""
     shape = jax.ShapeDtypeStruct(tuple(dims), jnp.float32)
     return nnx.Param(shape, logical_axes=tuple(logical_axes), initial=initial)
 
@@ -46,11 +47,11 @@ class Linear(nnx.Module):
 
     def __init__(
         self,
-        in_dims: dict[str, tuple[int, str | None]],
-        out_dims: dict[str, tuple[int, str | None]],
+        in_dims: Dims,
+        out_dims: Dims,
         stddev: float,
     ) -> None:
-        """in_dims and out_dims: einsum letter -> (size, logical axis), letters in kernel order."""
+        """Dims are einsum letter -> (size, logical axis), in the kernel's order."""
         sizes, axes = zip(*in_dims.values(), *out_dims.values(), strict=True)
         self.kernel = declare(sizes, axes, Initial(stddev=stddev))
         # A bias is added to activations, whose width is whole: only heads and mlp stay cut.
@@ -60,7 +61,7 @@ class Linear(nnx.Module):
         self.produced = "".join(out_dims)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """float[B,S,*in] -> float[B,S,*out] in the dtype of x (or float[B,*in] -> float[B,*out])."""
+        """float[B,S,*in] or float[B,*in] -> float[B,S,*out] or float[B,*out], dtype of x."""
         rows = "bs"[: x.ndim - len(self.contracted)]
         subscripts = (
             f"{rows}{self.contracted},{self.contracted}{self.produced}->{rows}{self.produced}"

@@ -52,7 +52,9 @@ def test_it_sees_nothing_to_come():
     at = setting(config, 1)
     params = at.model.init(jax.random.key(0))
     batch = random_batch()
-    batch["input_mask"] = np.where(np.arange(19) < 8, 1, 0).astype(np.int32) + 0 * batch["input_mask"]
+    batch["input_mask"] = (
+        np.where(np.arange(19) < 8, 1, 0).astype(np.int32) + 0 * batch["input_mask"]
+    )
     other = dict(batch, input_ids=batch["input_ids"].copy())
     other["input_ids"][:, 8:] = 5
     evaluate = step.eval_step(at.model, NEXT_WORD)

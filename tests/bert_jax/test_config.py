@@ -63,7 +63,7 @@ def test_lamb64k_is_nvidias():
 def test_an_unknown_argument_of_a_config_is_refused():
     with pytest.raises(ValueError, match=r"recip.*takes \['recipe'\]"):
         large.get_config("recip=paper")
-    with pytest.raises(ValueError, match="lamb64k.*paper"):
+    with pytest.raises(ValueError, match=r"lamb64k.*paper"):
         large.get_config("recipe=lamb")
 
 
@@ -116,7 +116,7 @@ def test_contradictions_are_refused(config, words):
 def test_numbers_must_be_finite(value):
     shown = base.get_config()
     shown.optim.learning_rate = value
-    with pytest.raises(ValueError, match="learning_rate is (nan|inf); it must be a finite number"):
+    with pytest.raises(ValueError, match=r"learning_rate is (nan|inf); .* a finite number"):
         config_lib.from_config_dict(shown)
 
 

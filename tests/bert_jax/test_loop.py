@@ -183,6 +183,6 @@ def test_a_workdir_of_another_run_is_refused(config, tmp_path, change, words):
 
 def test_no_store_shows_the_build_command(config, tmp_path):
     lost = dataclasses.replace(config, data=PretrainOptions())
-    with pytest.raises(ValueError, match="python -m data_pipeline.build --input"):
+    with pytest.raises(ValueError, match=r"python -m data_pipeline\.build --input"):
         train(lost, tmp_path / "run")
     assert not (tmp_path / "run").exists()

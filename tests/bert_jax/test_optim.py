@@ -42,7 +42,9 @@ def reference(config, params, grads, rate):
     """The same in float64: clip by the global norm, moments, decay, LAMB's ratio."""
     params = jax.tree.map(np.array, params)
     leaves, structure = jax.tree.flatten(params)
-    kernel_only = [leaf.ndim == 2 for leaf in leaves]  # the one tensor that is neither bias nor norm
+    kernel_only = [
+        leaf.ndim == 2 for leaf in leaves
+    ]  # the one tensor that is neither bias nor norm
     m, v = [np.zeros_like(p) for p in leaves], [np.zeros_like(p) for p in leaves]
     for t, grad in enumerate(grads, 1):
         g = jax.tree.leaves(grad)

@@ -1,12 +1,10 @@
 """The training step: the same on every mesh, over micro-batches, and against plain gradients."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
-from bert_jax import mesh, ops, state, step
+from bert_jax import mesh, ops, step
 from bert_jax.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 

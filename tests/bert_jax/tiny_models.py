@@ -1,4 +1,4 @@
-"""Small configurations and random batches that the tests of bert_jax share. Sizes tell dims apart."""
+"""Small configurations and random batches that the tests share. Sizes tell dimensions apart."""
 
 import dataclasses
 

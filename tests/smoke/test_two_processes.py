@@ -1,0 +1,43 @@
+"""Two processes of one device each train the run that one process trains alone."""
+
+import json
+import socket
+import subprocess
+
+import pytest
+
+from tests.smoke.test_train import ROOT, TINY, command, environment, run
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def losses_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return {(line["step"], line["split"]): line["mlm_loss"] for line in lines}
+
+
+def test_two_processes_train_as_one(tiny_store, tmp_path):
+    flags = [*TINY, f"--config.data.store={tiny_store}", "--config.phases[0].steps=20"]
+    flags += ["--config.mesh.preset=zero1", "--config.log_every_steps=5"]
+    flags += ["--config.optim.warmup_steps=5"]
+    joined = [f"--coordinator_address=127.0.0.1:{free_port()}", "--num_processes=2", "--multihost"]
+    processes = [
+        subprocess.Popen(
+            command(*flags, *joined, f"--process_id={number}", f"--workdir={tmp_path / 'two'}"),
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    run(*flags, f"--workdir={tmp_path / 'one'}")
+    assert losses_of(tmp_path / "two") == pytest.approx(losses_of(tmp_path / "one"), rel=1e-4)
+    assert (tmp_path / "two" / "checkpoints" / "30").is_dir()
