@@ -21,7 +21,7 @@ _running: dict[str, Any] = {}  # of the size asked for last: model, state, step,
 
 
 def build(
-    size: dict[str, int], dropout_rate: float, batch_file: str, learning_rate: float
+    size: dict[str, Any], dropout_rate: float, batch_file: str, learning_rate: float
 ) -> dict[str, Any]:
     """Make model, state and batch, compile the step and take it once."""
     batch = dict(np.load(batch_file))

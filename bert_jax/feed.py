@@ -81,11 +81,16 @@ class Feed:
         )
 
     def heldout_batches(self, index: int) -> list[dict[str, np.ndarray]]:
-        """The fixed held-out batches of a phase's length, with this process's rows."""
+        """The fixed held-out batches of a phase's length, whole: baselines are scored on them."""
         return pretrain.heldout_batches(
             self._source(self.store.heldout, index),
             batch_size=self.config.phases[index].batch_size,
             examples=self.config.eval.examples,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
         )
+
+
+def share(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """This process's rows of a whole batch."""
+    rows = len(batch["input_ids"]) // jax.process_count()
+    first = jax.process_index() * rows
+    return {name: array[first : first + rows] for name, array in batch.items()}

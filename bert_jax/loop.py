@@ -20,7 +20,7 @@ from bert_jax import step as step_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.clock import Clock, Progress
 from bert_jax.config import Config
-from bert_jax.feed import Feed, open_store
+from bert_jax.feed import Feed, open_store, share
 from bert_jax.log import Records, training_line
 from bert_jax.models import bert
 from bert_jax.objectives import Objective
@@ -133,6 +133,7 @@ class _Run:
         self.heldout: dict[str, float] = {}
         self.evaluate: Callable[[], dict[str, float]] = dict
         self.baseline: dict[str, float] = {}
+        self.clock = Clock(progress, 0)  # each phase starts its own
 
     def all_phases(self) -> dict[str, Any]:
         """Train what is left of every phase and summarise."""
@@ -175,7 +176,7 @@ class _Run:
         def run() -> dict[str, float]:
             total: dict[str, float] = {}
             for batch in batches:
-                placed = mesh_lib.place(batch, self.setup.mesh)
+                placed = mesh_lib.place(share(batch), self.setup.mesh)
                 numbers = metrics.flat(evaluate(self.state.params, placed))
                 total = metrics.add(total, numbers)
             return metrics.read(total)
@@ -227,7 +228,6 @@ class _Run:
         if save:
             self._save()
         if stopping:
-            self.checkpoints.close()
             raise Interrupted(self.stop_signal or 0, self.step)
         if evaluate or save:
             self.clock.start()

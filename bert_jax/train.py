@@ -31,9 +31,11 @@ SIGNAL_EXIT = 128  # plus the signal's number: the run was stopped, is saved, an
 
 
 def _print(config: config_lib.Config) -> int:
+    from bert_jax import mesh
     from bert_jax.feed import open_store
 
     config_lib.check(config)
+    mesh.presets(config.mesh)
     objectives.find(config.objective)
     if config.data.store:
         config = config_lib.with_vocab_size(config, open_store(config).vocab_size)

@@ -17,7 +17,13 @@ def free_port():
 
 def losses_of(workdir):
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return {(line["step"], line["split"]): line["mlm_loss"] for line in lines}
+    names = ("mlm_loss", "unigram_mlm_loss", "majority_nsp_accuracy")
+    return {
+        (line["step"], line["split"], name): line[name]
+        for line in lines
+        for name in names
+        if name in line
+    }
 
 
 def test_two_processes_train_as_one(tiny_store, tmp_path):
