@@ -1,7 +1,6 @@
 """An orderly stop: SIGINT and SIGTERM are noted, a second one ends the process at once."""
 
 import contextlib
-import dataclasses
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,12 +8,13 @@ from typing import Any
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclasses.dataclass(frozen=True)
 class Interrupted(Exception):
-    """The run was asked to stop, and is saved."""
+    """The run was asked to stop by a signal, and is saved after this step."""
 
-    signal_number: int
-    step: int
+    def __init__(self, signal_number: int, step: int) -> None:
+        super().__init__(f"stopped by signal {signal_number} after step {step}")
+        self.signal_number = signal_number
+        self.step = step
 
 
 @contextlib.contextmanager
