@@ -73,6 +73,9 @@ def run(main: Callable[[], int], usage: str) -> None:
     A ValueError or OSError becomes one line on stderr and exit code 2; a FloatingPointError
     exit code 1.
     """
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(_help(usage))
+        sys.exit(0)
     try:
         rest = flags.FLAGS(_with_found_config(sys.argv))
         if len(rest) > 1:
@@ -90,6 +93,11 @@ def run(main: Callable[[], int], usage: str) -> None:
         print(f"error: {error}", file=sys.stderr)
         code = FAILED
     sys.exit(code)
+
+
+def _help(usage: str) -> str:
+    entry = sys.modules["__main__"]
+    return f"{entry.__doc__}\nusage: {usage}\n{flags.FLAGS.main_module_help()}"
 
 
 def _plain(error: AttributeError) -> str:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
 
 from bert_jax import mesh
 
@@ -30,7 +31,7 @@ def einsum(
     x: jax.Array,
     y: jax.Array,
     out_axes: tuple[str | None, ...],
-    dtype: jnp.dtype | None = None,
+    dtype: DTypeLike | None = None,
 ) -> jax.Array:
     """jnp.einsum of two arrays whose result lies as out_axes say; dtype is the result's."""
     return jnp.einsum(

@@ -94,5 +94,5 @@ def test_micro_batches_change_nothing(params, one_device, preset, devices):
 def test_initial_parameters_do_not_depend_on_the_mesh(params, preset, model_size):
     at = setting(CONFIG, 8, preset, model_size)
     got = logical(at.model.init(jax.random.key(7)), at.model)
-    # Up to rounding: compilers order the same arithmetic differently on other meshes.
-    jax.tree.map(lambda g, p: np.testing.assert_allclose(g, p, rtol=1e-5), got, params)
+    # Up to rounding (of values around 0.02): other meshes compile the same arithmetic otherwise.
+    jax.tree.map(lambda g, p: np.testing.assert_allclose(g, p, rtol=1e-6, atol=1e-8), got, params)

@@ -134,3 +134,10 @@ def test_mistakes_get_one_sentence(flags, words):
     assert words in errors[0]
     assert "Traceback" not in done.stderr
     assert not (ROOT / "w").exists()
+
+
+def test_help_names_the_flags_and_no_others():
+    out = run("--help").stdout
+    assert "--workdir: folder of the run" in out
+    assert "--config.data.store=STORE" in out
+    assert "alsologtostderr" not in out
