@@ -8,7 +8,6 @@ import glob
 import gzip
 import html
 import itertools
-import json
 import os
 import pathlib
 import re
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, cast
 
 from data_pipeline.gutenberg import read_chapters
+from data_pipeline.json_lines import read_records
 
 DOCUMENT_RULES = ("blank_line", "file", "gutenberg")
 SENTENCE_RULES = ("split", "lines")
@@ -115,7 +115,7 @@ def read_documents(
     names = path.name.removesuffix(".gz")
     found = False
     if names.endswith((".jsonl", ".json")):
-        documents = _json_records(path, lines, options.text_key)
+        documents = read_records(path, lines, 1, options.text_key)
     else:
         documents = _text_documents(path, lines, options)
     for document in documents:
@@ -203,31 +203,6 @@ def _wiki_articles(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[st
         raise ValueError(
             f"{path} ends inside a <doc> at line {number}: it is cut off; copy it again"
         )
-
-
-def _json_records(path: pathlib.Path, lines: Iterable[str], text_key: str) -> Iterator[list[str]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path} line {number} is not JSON ({error.msg} at character {error.pos + 1}); "
-                "a .json or .jsonl file must hold one JSON object a line"
-            ) from error
-        if type(record) is not dict:
-            raise ValueError(
-                f"{path} line {number} is a JSON {type(record).__name__}, not an object; "
-                "a .json or .jsonl file must hold one JSON object a line"
-            )
-        text = record.get(text_key)
-        if type(text) is not str:
-            raise ValueError(
-                f"{path} line {number} has no text under the key {text_key!r}; its keys are "
-                f"{sorted(record)[:8]}; name the right one with --text_key=KEY"
-            )
-        yield [stripped for part in text.split("\n") if (stripped := part.strip())]
 
 
 def _lines(path: pathlib.Path, advance: Callable[[int], None]) -> Iterator[str]:

@@ -116,6 +116,21 @@ BAD_FILES = {
     "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),
     "other key": ("a.jsonl", b'{"body": "x"}', r"line 1 .* key 'text'; its keys are \['body'\];.*"),
     "null text": ("a.jsonl", b'{"text": null}', r"line 1 has no text under the key 'text'"),
+    "long number": (
+        "a.jsonl",
+        b'{"text": "x"}\n\n{"text": "x", "id": ' + b"1" * 5000 + b"}",
+        r"a\.jsonl line 3 has a number of too many digits to be read \(.*4300.*\); write it as",
+    ),
+    "deep nesting": (
+        "a.jsonl",
+        b'{"text": "x"}\n{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        r"a\.jsonl line 2 has lists or objects nested too deeply to be read; write",
+    ),
+    "half a character": (
+        "a.jsonl",
+        b'{"text": "x"}\n{"text": "ab\\ud800"}',
+        r"a\.jsonl line 2 has half a character, \\ud800, under the key 'text' at character 3: its",
+    ),
     "doc cut off": ("wiki_0", b'<doc id="1" title="T">\nx\n', r"ends inside a <doc> at line 2"),
     "doc garbage": ("wiki_0", b'<doc title="T">\nx\n</doc>\nstray\n', r"outside <doc .*'stray'"),
 }

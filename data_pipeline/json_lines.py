@@ -1,0 +1,66 @@
+"""JSON lines to documents: one JSON object a line, its text under a key."""
+
+import json
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_FORM = "a .json or .jsonl file must hold one JSON object a line"
+
+
+def read_records(
+    path: pathlib.Path, lines: Iterable[str], first_line: int, text_key: str
+) -> Iterator[list[str]]:
+    """Yield the text of each line's object, cut into its lines; `first_line` numbers the first.
+
+    Raises:
+      ValueError: no JSON, no object, no text under `text_key`, or text that is not Unicode; the
+        sentence names file and line.
+    """
+    for number, line in enumerate(lines, first_line):
+        if not line.strip():
+            continue
+        place = f"{path} line {number}"
+        record = _record(place, line)
+        text = record.get(text_key)
+        if type(text) is not str:
+            raise ValueError(
+                f"{place} has no text under the key {text_key!r}; its keys are "
+                f"{sorted(record)[:8]}; name the right one with --text_key=KEY"
+            )
+        _check_unicode(place, text_key, text)
+        yield [stripped for part in text.split("\n") if (stripped := part.strip())]
+
+
+def _record(place: str, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{place} is not JSON ({error.msg} at character {error.pos + 1}); {_FORM}"
+        ) from error
+    except ValueError as error:  # the only other one: Python reads integers of so many digits
+        raise ValueError(
+            f"{place} has a number of too many digits to be read ({str(error).split(';')[0]}); "
+            "write it as a string, or leave it out"
+        ) from error
+    except RecursionError as error:
+        raise ValueError(
+            f"{place} has lists or objects nested too deeply to be read; write its text as a "
+            "plain string, and leave the rest out"
+        ) from error
+    if type(record) is not dict:
+        raise ValueError(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
+    return record
+
+
+def _check_unicode(place: str, text_key: str, text: str) -> None:
+    r"""Refuse half of a pair of \u escapes, which is no character and has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{place} has half a character, \\u{ord(text[error.start]):04x}, under the key "
+            f"{text_key!r} at character {error.start + 1}: its writer cut a pair of \\u escapes "
+            "in two; write the file again, or remove the line"
+        ) from error
