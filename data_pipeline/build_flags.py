@@ -81,7 +81,13 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--input", default="", metavar="GLOB[,GLOB]", help="text, .gz of it, WikiExtractor, JSONL")
+    add(
+        "--input",
+        default="",
+        metavar="GLOB[,GLOB]",
+        help="plain text, WikiExtractor's <doc> files, or JSON lines (known by .jsonl, .json or a "
+        "first line that is a JSON object, as WikiExtractor's --json writes); or the .gz of these",
+    )
     add("--output", default="", metavar="STORE", help="the folder to make")
     add("--vocab", default="", metavar="FILE", help="a vocab.txt or a SentencePiece *.model")
     add(

@@ -5,7 +5,22 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_FORM = "a .json or .jsonl file must hold one JSON object a line"
+_FORM = (
+    "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
+    "JSON object a line"
+)
+
+
+def opens_json_lines(line: str) -> bool:
+    """Whether a file whose first line with text is this one holds JSON lines."""
+    if not line.lstrip().startswith("{"):
+        return False
+    try:
+        return type(json.loads(line)) is dict
+    except json.JSONDecodeError:
+        return False
+    except (ValueError, RecursionError):  # JSON, but beyond what Python reads: _record says so
+        return True
 
 
 def read_records(

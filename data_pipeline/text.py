@@ -1,5 +1,8 @@
 """Files to documents: plain text, gzip of it, WikiExtractor's <doc> files and JSON lines.
 
+The content says what a file is. Its first bytes tell whether it is gzip. A first line (blank ones
+aside) that opens <doc ...> makes it a WikiExtractor file; one that is a JSON object makes it JSON
+lines, as WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON lines.
 Everything streams: at most one document and one block of a file are in memory.
 """
 
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, cast
 
 from data_pipeline.gutenberg import read_chapters
-from data_pipeline.json_lines import read_records
+from data_pipeline.json_lines import opens_json_lines, read_records
 
 DOCUMENT_RULES = ("blank_line", "file", "gutenberg")
 SENTENCE_RULES = ("split", "lines")
@@ -103,37 +106,35 @@ def read_documents(
 
     Plain text: `options.documents` says what a document is. The lines of a paragraph are joined by
     a space when sentences are to be found in it: a hard-wrapped line ends in mid-sentence.
-    WikiExtractor files (known by a first line that opens <doc ...>) and JSON lines (known by their
-    name, .jsonl or .json) bring their own documents; there a line is a paragraph, as their writers
-    have it. `advance` is told the bytes of the stored file as they are read.
+    WikiExtractor files and JSON lines bring their own documents; there a line is a paragraph, as
+    their writers have it. `advance` is told the bytes of the stored file as they are read.
 
     Raises:
       ValueError: bad gzip, bad UTF-8, NUL bytes, a bad JSON line, a broken <doc>, a document over
         MAX_DOCUMENT_BYTES, a file without a document; the sentence names file and place.
     """
-    lines = _lines(path, advance)
-    names = path.name.removesuffix(".gz")
     found = False
-    if names.endswith((".jsonl", ".json")):
-        documents = read_records(path, lines, 1, options.text_key)
-    else:
-        documents = _text_documents(path, lines, options)
-    for document in documents:
+    for document in _documents(path, _lines(path, advance), options):
         found = True
         yield document
     if not found:
         raise ValueError(f"{path} holds no document: it has no text; remove it from --input")
 
 
-def _text_documents(
+def _documents(
     path: pathlib.Path, lines: Iterator[str], options: TextOptions
 ) -> Iterator[list[str]]:
-    first = next((line for line in lines if line.strip()), None)
-    if first is None:
+    number, first = next(
+        ((number, line) for number, line in enumerate(lines, 1) if line.strip()), (0, "")
+    )
+    if not first:
         return iter(())
     lines = itertools.chain([first], lines)
+    is_named_json = path.name.removesuffix(".gz").endswith((".jsonl", ".json"))
+    if is_named_json or opens_json_lines(first):
+        return read_records(path, lines, number, options.text_key)
     if first.startswith("<doc "):
-        return _wiki_articles(path, lines)
+        return _wiki_articles(path, lines, number)
     if options.documents == "gutenberg":
         return (_bounded(path, chapter) for chapter in read_chapters(lines))
     paragraphs = _paragraphs(path, lines)
@@ -174,15 +175,19 @@ def _whole_file(
         yield document
 
 
-def _wiki_articles(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[str]]:
+def _wiki_articles(
+    path: pathlib.Path, lines: Iterable[str], first_line: int
+) -> Iterator[list[str]]:
     """Yield the lines of each <doc ...> ... </doc>, without the title.
+
+    `first_line` is the number, for errors, of the first of `lines`.
 
     WikiExtractor writes the title into the tag and once more as the first line. It is no sentence
     of the article and would be half of a pair, so it is dropped where it repeats the tag's title.
     """
     article: list[str] | None = None
     title, chars, number = "", 0, 0
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, first_line):
         stripped = line.strip()
         if article is None:
             match = _DOC_START.match(stripped)

@@ -89,11 +89,18 @@ def test_wiki_articles_are_documents_without_their_title(tmp_path, documents):
     assert read(path, TextOptions(documents)) == expected
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz"])
-def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name):
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "wiki_00", "wiki_00.gz"])
+@pytest.mark.parametrize("start", ["", "\n \n", "\ufeff"])
+def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name, start):
     rows = [{"text": "one\n\ntwo ", "id": 1}, {"text": "", "id": 2}]
-    path = write(tmp_path / name, "\n\n".join(map(json.dumps, rows)))
+    path = write(tmp_path / name, start + "\n\n".join(map(json.dumps, rows)))
     assert read(path) == [["one", "two"], []]
+
+
+@pytest.mark.parametrize("first", ["{", "{curly} braces", '["text"]', '"text"', "{} {}"])
+def test_a_first_line_that_is_no_json_object_is_prose(tmp_path, first):
+    path = write(tmp_path / "a.txt", f'{first}\n{{"text": "x"}}')
+    assert read(path) == [[first, '{"text": "x"}']]
 
 
 def test_files_come_in_the_order_of_the_patterns_each_once(tmp_path):
@@ -115,6 +122,21 @@ BAD_FILES = {
     "no json": ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl line 2 is not JSON .*one JSON"),
     "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),
     "other key": ("a.jsonl", b'{"body": "x"}', r"line 1 .* key 'text'; its keys are \['body'\];.*"),
+    "other key, by content": (
+        "wiki_00",
+        b'\n{"body": "x"}',
+        r"wiki_00 line 2 .* are \['body'\]; name",
+    ),
+    "prose in json": (
+        "wiki_00",
+        b'{"text": "x"}\nabc',
+        r"wiki_00 line 2 is not JSON .*first line is",
+    ),
+    "long number first": (
+        "wiki_00",
+        b'{"id": ' + b"1" * 5000 + b"}",
+        r"line 1 has a number of too",
+    ),
     "null text": ("a.jsonl", b'{"text": null}', r"line 1 has no text under the key 'text'"),
     "long number": (
         "a.jsonl",
@@ -132,6 +154,7 @@ BAD_FILES = {
         r"a\.jsonl line 2 has half a character, \\ud800, under the key 'text' at character 3: its",
     ),
     "doc cut off": ("wiki_0", b'<doc id="1" title="T">\nx\n', r"ends inside a <doc> at line 2"),
+    "doc garbage below blank lines": ("wiki_0", b"\n\n<doc >\n</doc>\nx", r"near line 5: 'x'"),
     "doc garbage": ("wiki_0", b'<doc title="T">\nx\n</doc>\nstray\n', r"outside <doc .*'stray'"),
 }
 
