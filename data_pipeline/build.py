@@ -23,7 +23,7 @@ from data_pipeline.store_writing import (
 )
 from data_pipeline.text import find_files, read_documents
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
-from data_pipeline.vocab_training import TEXT_BYTES, train_vocabulary, training_text
+from data_pipeline.vocab_training import TEXT_CHARS, train_vocabulary, training_text
 
 # Where a build works inside --output until it is done. Its presence marks the folder as ours.
 BUILDING = "building"
@@ -105,7 +105,7 @@ def _vocabulary_bytes(
     with progress_bar(console, label, total_bytes=None) as advance:
         trained = train_vocabulary(
             flags.train_vocab,
-            lambda: training_text(files, flags.text, TEXT_BYTES[flags.train_vocab], advance),
+            lambda: training_text(files, flags.text, TEXT_CHARS[flags.train_vocab], advance),
             flags.vocab_size,
             flags.lowercase,
         )

@@ -1,4 +1,4 @@
-"""Documents to token ids, a chunk of about 1 MB at a time, in any number of processes."""
+"""Documents to token ids, chunks of about 1M characters, in any number of processes."""
 
 import collections
 import dataclasses

@@ -1,7 +1,10 @@
 """Project Gutenberg books: drops the licence around a book and cuts the book into chapters."""
 
+import pathlib
 import re
 from collections.abc import Iterable, Iterator
+
+from data_pipeline.document_size import grown
 
 # Where the book begins: the marker since 2004, and the end of the "small print" in older files.
 _START = re.compile(
@@ -12,7 +15,9 @@ _END = re.compile(
     r"\*\*\*\s*END OF (?:THE|THIS) PROJECT GUTENBERG|\s*END OF (?:THE |THIS )?PROJECT GUTENBERG",
     re.IGNORECASE,
 )
-_HEADER_LINES = 1000  # the longest headers (old small print) take about 400 lines
+# The longest headers (old small print) take about 400 lines.
+_HEADER_LINES = 1000
+_HEADER_CHARS = 1 << 20
 
 _COUNT = (
     r"(?:[IVXLC]+|[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|"
@@ -45,13 +50,16 @@ _ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
 MIN_CHAPTER_CHARS = 200  # of prose; what has less is a part's title page or a table
 
 
-def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
+def read_chapters(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
     that is named or numbered like a chapter. Headings, the licence, title pages, contents and
     lists of illustrations are left out; so are sections with under MIN_CHAPTER_CHARS of prose.
-    A book without a heading is one chapter. Holds one chapter at a time.
+    A book without a heading is one chapter. Holds one chapter at a time; `path` is for errors.
+
+    Raises:
+      ValueError: a chapter of more than MAX_DOCUMENT_BYTES, as soon as so much of it is read.
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
     """
@@ -60,18 +68,18 @@ def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
     headings = 0
     in_notes = False
     front: list[str] = []  # text before the first heading
-    for blank_lines, paragraph in _paragraphs(_book_lines(lines)):
+    size_bytes = 0  # of the chapter, or of the front
+    for blank_lines, paragraph in _paragraphs(path, _book_lines(lines)):
         if _is_heading(paragraph, blank_lines) and not (in_notes and _NUMBERED.match(paragraph)):
             if headings and is_chapter and _has_prose(chapter):
                 yield _joined(chapter)
             headings += 1
             is_chapter = not _NOT_PROSE.match(paragraph)
             in_notes = bool(_NOTES.match(paragraph))
-            chapter, front = [], []
-        elif headings == 0:
-            front.append(paragraph)
-        elif is_chapter:
-            chapter.append(paragraph)
+            chapter, front, size_bytes = [], [], 0
+        elif headings == 0 or is_chapter:
+            (chapter if headings else front).append(paragraph)
+            size_bytes = grown(path, size_bytes, paragraph)
     if headings == 0:
         chapter = front
     if is_chapter and (headings == 0 or _has_prose(chapter)):
@@ -81,17 +89,19 @@ def read_chapters(lines: Iterable[str]) -> Iterator[list[str]]:
 def _book_lines(lines: Iterable[str]) -> Iterator[str]:
     """Lines between the licence's markers; from the first line on if no marker opens the book."""
     head: list[str] | None = []
+    head_chars = 0
     in_marker = False
     for line in lines:
         if head is not None:
             if _START.match(line):
                 head, in_marker = None, True  # what came before is the licence
-            elif len(head) >= _HEADER_LINES:
+            elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
                 yield from head
                 head = None
                 yield line
             else:
                 head.append(line)
+                head_chars += len(line)
         elif in_marker:
             in_marker = bool(line.strip())  # a long title wraps the marker over several lines
         elif _END.match(line):
@@ -104,16 +114,18 @@ def _book_lines(lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def _paragraphs(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _paragraphs(path: pathlib.Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield (blank lines before it, text with its line breaks) of each paragraph."""
     blank_lines, paragraph = 2, []  # the first paragraph may be a heading
+    size_bytes = 0
     for line in lines:
         if line.strip():
             paragraph.append(line.rstrip())
+            size_bytes = grown(path, size_bytes, paragraph[-1])
             continue
         if paragraph:
             yield blank_lines, "\n".join(paragraph)
-            blank_lines, paragraph = 0, []
+            blank_lines, paragraph, size_bytes = 0, [], 0
         blank_lines += 1
     if paragraph:
         yield blank_lines, "\n".join(paragraph)

@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from data_pipeline.document_size import grown
+
 _FORM = (
     "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
     "JSON object a line"
@@ -29,8 +31,8 @@ def read_records(
     """Yield the text of each line's object, cut into its lines; `first_line` numbers the first.
 
     Raises:
-      ValueError: no JSON, no object, no text under `text_key`, or text that is not Unicode; the
-        sentence names file and line.
+      ValueError: no JSON, no object, no text under `text_key`, text that is not Unicode, or
+        more than a document may have; the sentence names file and line.
     """
     for number, line in enumerate(lines, first_line):
         if not line.strip():
@@ -44,6 +46,7 @@ def read_records(
                 f"{sorted(record)[:8]}; name the right one with --text_key=KEY"
             )
         _check_unicode(place, text_key, text)
+        grown(path, 0, text)
         yield [stripped for part in text.split("\n") if (stripped := part.strip())]
 
 

@@ -18,15 +18,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, cast
 
+from data_pipeline.document_size import check_size, grown
 from data_pipeline.gutenberg import read_chapters
 from data_pipeline.json_lines import opens_json_lines, read_records
 
 DOCUMENT_RULES = ("blank_line", "file", "gutenberg")
 SENTENCE_RULES = ("split", "lines")
 
-# A document is handled in one piece, so its size is what bounds the memory of a build: a process
-# took 145 MB on 1,422 chapters and 1.45 GB on one document of 60 MB.
-MAX_DOCUMENT_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -136,7 +134,7 @@ def _documents(
     if first.startswith("<doc "):
         return _wiki_articles(path, lines, number)
     if options.documents == "gutenberg":
-        return (_bounded(path, chapter) for chapter in read_chapters(lines))
+        return read_chapters(path, lines)
     paragraphs = _paragraphs(path, lines)
     if options.documents == "file":
         return _whole_file(path, paragraphs, options.sentences)
@@ -150,15 +148,15 @@ def _as_paragraphs(block: list[str], sentences: str) -> list[str]:
 def _paragraphs(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield the blocks of lines between blank lines."""
     block: list[str] = []
-    chars = 0
+    size_bytes = 0
     for line in lines:
         stripped = line.strip()
         if stripped:
             block.append(stripped)
-            chars = _checked_size(path, chars + len(stripped))
+            size_bytes = grown(path, size_bytes, stripped)
         elif block:
             yield block
-            block, chars = [], 0
+            block, size_bytes = [], 0
     if block:
         yield block
 
@@ -167,10 +165,11 @@ def _whole_file(
     path: pathlib.Path, paragraphs: Iterable[list[str]], sentences: str
 ) -> Iterator[list[str]]:
     document: list[str] = []
-    chars = 0
+    size_bytes = 0
     for block in paragraphs:
-        document += _as_paragraphs(block, sentences)
-        chars = _checked_size(path, chars + sum(map(len, block)))
+        for paragraph in _as_paragraphs(block, sentences):
+            document.append(paragraph)
+            size_bytes = grown(path, size_bytes, paragraph)
     if document:
         yield document
 
@@ -186,13 +185,13 @@ def _wiki_articles(
     of the article and would be half of a pair, so it is dropped where it repeats the tag's title.
     """
     article: list[str] | None = None
-    title, chars, number = "", 0, 0
+    title, size_bytes, number = "", 0, 0
     for number, line in enumerate(lines, first_line):
         stripped = line.strip()
         if article is None:
             match = _DOC_START.match(stripped)
             if match:
-                article, title, chars = [], html.unescape(match[1] or "").strip(), 0
+                article, title, size_bytes = [], html.unescape(match[1] or "").strip(), 0
             elif stripped:
                 raise ValueError(
                     f"{path} has text outside <doc ...> ... </doc> near line {number}: "
@@ -203,7 +202,7 @@ def _wiki_articles(
             article = None
         elif stripped and not (not article and html.unescape(stripped) == title):
             article.append(stripped)
-            chars = _checked_size(path, chars + len(stripped))
+            size_bytes = grown(path, size_bytes, stripped)
     if article is not None:
         raise ValueError(
             f"{path} ends inside a <doc> at line {number}: it is cut off; copy it again"
@@ -218,8 +217,7 @@ def _lines(path: pathlib.Path, advance: Callable[[int], None]) -> Iterator[str]:
         block = rest + block
         cut = block.rfind(b"\n") + 1  # UTF-8 has no line feed inside a character
         rest = block[cut:]
-        if len(rest) > MAX_DOCUMENT_BYTES:
-            _checked_size(path, len(rest))
+        check_size(path, len(rest))
         if cut:
             yield from _decoded(path, block[:cut], offset)[:-1].split("\n")
         offset += cut
@@ -272,18 +270,3 @@ def _decompressed(stored: BinaryIO) -> BinaryIO:
     is_gzip = stored.read(2) == _GZIP_MAGIC
     stored.seek(0)
     return cast(BinaryIO, gzip.GzipFile(fileobj=stored)) if is_gzip else stored
-
-
-def _bounded(path: pathlib.Path, document: list[str]) -> list[str]:
-    _checked_size(path, sum(map(len, document)))
-    return document
-
-
-def _checked_size(path: pathlib.Path, chars: int) -> int:
-    """Return the size of the document read so far, or raise when it is beyond the limit."""
-    if chars > MAX_DOCUMENT_BYTES:
-        raise ValueError(
-            f"{path} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB, the largest that "
-            "is handled in one piece; put blank lines between documents, or split the file"
-        )
-    return chars

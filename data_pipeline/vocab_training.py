@@ -14,9 +14,9 @@ from data_pipeline.sentences import sentences_of
 from data_pipeline.text import TextOptions, read_documents
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, wordpiece_normalizer
 
-# Text a training reads, so that memory stays bounded on any corpus: WordPiece keeps the counts of
-# the different words, SentencePiece the sentences themselves and a suffix array over them.
-TEXT_BYTES = {WORDPIECE: 1 << 30, SENTENCEPIECE: 128 << 20}
+# Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
+# keeps the counts of the different words, SentencePiece the sentences and a suffix array over them.
+TEXT_CHARS = {WORDPIECE: 1 << 30, SENTENCEPIECE: 128 << 20}
 
 # BERT's layout: [PAD] 0, [unused0..98] 1-99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
 BERT_HEAD = (
@@ -56,11 +56,11 @@ def train_vocabulary(kind: str, read_text: ReadText, vocab_size: int, lowercase:
 def training_text(
     files: Sequence[pathlib.Path],
     options: TextOptions,
-    limit_bytes: int,
+    limit_chars: int,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[str]:
-    """Yield sentences, at most an equal share of `limit_bytes` of text from each file's start."""
-    share = limit_bytes // len(files)
+    """Yield sentences, at most an equal share of `limit_chars` from each file's start."""
+    share = limit_chars // len(files)
     for path in files:
         left = share
         for document in read_documents(path, options, advance):

@@ -1,11 +1,13 @@
 """Chapters of Project Gutenberg books: a made-up book, and real ones with known chapters."""
 
 import gzip
+import pathlib
 
 import pytest
 
 from data_pipeline.gutenberg import read_chapters
 
+PATH = pathlib.Path("book.txt")
 PROSE = (
     "It was a long and _very_ quiet day,\nas the days were in that year. " + "Nothing moved. " * 12
 )
@@ -67,7 +69,7 @@ Licence text.
 
 def test_chapters_of_a_book_without_what_surrounds_them():
     paragraph = " ".join(PROSE.replace("_", "").split())
-    assert list(read_chapters(BOOK.split("\n"))) == [
+    assert list(read_chapters(PATH, BOOK.split("\n"))) == [
         ["MORNING", paragraph, paragraph],
         [paragraph],
         [paragraph],
@@ -79,11 +81,13 @@ def test_the_old_small_print_is_a_header_too():
         "Title\n\n***START**THE SMALL PRINT!**\n\n*END*THE SMALL PRINT! FOR ETEXTS*Ver.04*\n\n"
     )
     book = small_print + "CHAPTER I\n\n" + PROSE + "\n\nEnd of Project Gutenberg's Days\n"
-    assert list(read_chapters(book.split("\n"))) == [[" ".join(PROSE.replace("_", "").split())]]
+    assert list(read_chapters(PATH, book.split("\n"))) == [
+        [" ".join(PROSE.replace("_", "").split())]
+    ]
 
 
 def test_a_text_without_headings_or_markers_is_one_document():
-    assert list(read_chapters(["a wrapped", "line", "", "another"])) == [
+    assert list(read_chapters(PATH, ["a wrapped", "line", "", "another"])) == [
         ["a wrapped line", "another"]
     ]
 
@@ -115,7 +119,7 @@ CHAPTERS = {
 def test_real_books_have_the_chapters_they_are_known_for(shared_data, book):
     path = shared_data / "pretrain" / "gutenberg" / f"{book}.txt.gz"
     lines = gzip.decompress(path.read_bytes()).decode("utf-8-sig").split("\n")
-    chapters = list(read_chapters(lines))
+    chapters = list(read_chapters(path, lines))
     assert len(chapters) == CHAPTERS[book]
     assert not any(
         "gutenberg" in paragraph.lower() for chapter in chapters[1:] for paragraph in chapter

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from data_pipeline import text
+from data_pipeline import document_size, gutenberg, text
 from data_pipeline.text import TextOptions, find_files, read_documents
 
 LINES = TextOptions(sentences="lines")
@@ -187,14 +187,52 @@ def test_a_gzip_that_ends_early_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["word\n" * 30, "x" * 101, "<doc title='T'>\n" + "word\n" * 30, "w\n\n" * 50 + "w" * 99],
+    [
+        "word\n" * 30,
+        "x" * 101,
+        "<doc title='T'>\n" + "word\n" * 30,
+        "w\n\n" * 50 + "w" * 99,
+        ("é" * 20 + "\n") * 3,  # 60 characters, 120 bytes
+        '{"text": "' + "x" * 101 + '"}',
+    ],
 )
 def test_a_document_beyond_the_limit_is_refused(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(text, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 100)
     monkeypatch.setattr(text, "_BLOCK_BYTES", 10)
     path = write(tmp_path / "a.txt", content)
     with pytest.raises(ValueError, match=r"a\.txt has a document of more than .* blank lines"):
         read(path, TextOptions("file"))
+
+
+def test_a_document_of_the_limit_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 100)
+    for document in ("x" * 100, "é" * 50):
+        path = write(tmp_path / "a.txt", f"{document}\n\n{document}\n")
+        assert read(path) == [[document], [document]]
+
+
+SHORT_PARAGRAPHS = "A short paragraph.\n\n" * 50_000
+ENDLESS = {
+    "one paragraph, blank_line": "some words in a line\n" * 50_000,
+    "one paragraph, gutenberg": "some words in a line\n" * 50_000,
+    "one file, file": SHORT_PARAGRAPHS,
+    "no heading, gutenberg": SHORT_PARAGRAPHS,
+    "one chapter, gutenberg": "CHAPTER I\n\n" + SHORT_PARAGRAPHS,
+    "long lines, gutenberg": ("word " * 150 + "\n") * 2_000,
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_file_that_ends_no_document_is_not_read_to_its_end(tmp_path, monkeypatch, case):
+    monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(gutenberg, "_HEADER_LINES", 100)
+    monkeypatch.setattr(gutenberg, "_HEADER_CHARS", 1000)
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 100)
+    path = write(tmp_path / "a.txt", ENDLESS[case])
+    done: list[int] = []
+    with pytest.raises(ValueError, match=r"a\.txt has a document of more than"):
+        list(read_documents(path, TextOptions(case.split(", ")[1]), done.append))
+    assert sum(done) < 5000
 
 
 def test_no_match_and_directories_are_refused(tmp_path):
