@@ -15,6 +15,7 @@ import rich.markup
 import rich.progress
 import rich.table
 
+from data_pipeline.holdout import MIN_SPLIT_DOCUMENTS
 from data_pipeline.store import HELDOUT, TRAIN
 
 
@@ -56,7 +57,7 @@ def progress_bar(
 
 
 def print_report(console: rich.console.Console, run: BuildRun) -> None:
-    """Print the counts by split, the findings, where the store is and what to run next."""
+    """Print the counts by split, the findings, where the store is and what can be run next."""
     vocabulary = run.manifest["vocabulary"]
     console.print()
     console.print(_counts_table(run))
@@ -82,6 +83,8 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
         console.print(f"  [dim]{name:<11}[/] {rich.markup.escape(value)}", soft_wrap=True)
     for finding in findings(run.manifest):
         console.print(f"  [yellow]! {rich.markup.escape(finding)}[/]", soft_wrap=True)
+    if not _can_be_trained_on(run.manifest):
+        return
     console.print("\n  [dim]next[/]")
     console.print(f"  {_next_command(run.store)}", markup=False, soft_wrap=True)
 
@@ -119,13 +122,25 @@ def findings(manifest: dict[str, Any]) -> list[str]:
             "dropped. Redirects (a title and no text) are harmless; otherwise look for the text "
             "in another field or file."
         )
-    if not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
+    if not _can_be_trained_on(manifest):
+        found.append(
+            f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
+            "needed: a random next sentence comes from another document of the split, so training "
+            "refuses this store. Give 4 or more documents that differ (--documents says where one "
+            "ends); of these a larger --holdout cannot hold out more."
+        )
+    elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
         found.append(
             f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
             f"--holdout asked for {manifest['holdout']:.2%}: with so few documents the hashes "
-            "cannot come nearer."
+            f"cannot come nearer, and {MIN_SPLIT_DOCUMENTS} are the fewest that training takes."
         )
     return found
+
+
+def _can_be_trained_on(manifest: dict[str, Any]) -> bool:
+    splits = manifest["splits"].values()
+    return min(split["documents"] for split in splits) >= MIN_SPLIT_DOCUMENTS
 
 
 def _counts_table(run: BuildRun) -> rich.table.Table:

@@ -14,6 +14,9 @@ from data_pipeline.store_writing import SplitWriter
 # Maps uint64 hashes of documents to bool: is it held out?
 IsHeldout = Callable[[np.ndarray], np.ndarray]
 
+# Documents that a split needs: a random second half of a pair comes from another one.
+MIN_SPLIT_DOCUMENTS = 2
+
 # Token ids, tokens a sentence, sentences a document and hashes of documents, as in EncodedChunk.
 SpooledChunk = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -69,22 +72,36 @@ def choose_heldout(hashes: np.ndarray, share: float) -> IsHeldout:
 
     Copies stay together, and a document's side does not depend on what else is in the corpus: it is
     held out if its hash lies in the lowest `share` of all 64-bit numbers. Only where that takes
-    none of the documents, or more than half, the lowest hashes that fit are taken.
+    more than half of the documents, or fewer than MIN_SPLIT_DOCUMENTS, the lowest hashes that fit
+    are taken: MIN_SPLIT_DOCUMENTS where copies and a corpus of 4 or more allow it, else one.
 
     Raises:
       ValueError: no choice leaves at least one and at most half of the documents.
     """
     bound = np.uint64(min(int(share * 2**64), 2**64 - 1))
-    if 1 <= int(np.count_nonzero(hashes < bound)) <= len(hashes) // 2:
+    most = len(hashes) // 2
+    least = min(MIN_SPLIT_DOCUMENTS, max(most, 1))
+    if least <= int(np.count_nonzero(hashes < bound)) <= most:
         return lambda document_hashes: document_hashes < bound
     groups, copies = np.unique(hashes, return_counts=True)
     if len(groups) < 2:
         raise ValueError(_impossible(len(hashes)))
-    fits = np.flatnonzero(copies <= len(hashes) // 2)  # never empty: only one group can be larger
-    wanted = np.flatnonzero(groups[fits] < bound)
-    taken = fits[wanted][np.cumsum(copies[fits[wanted]]) <= len(hashes) // 2]
-    chosen = groups[taken] if len(taken) else groups[fits[:1]]
+    fits = np.flatnonzero(copies <= most)  # never empty: only one group can be larger
+    wanted = fits[groups[fits] < bound]
+    taken = wanted[np.cumsum(copies[wanted]) <= most]
+    if copies[taken].sum() < least:
+        taken = _lowest_with(least, fits, copies)
+    chosen = groups[taken]
     return lambda document_hashes: np.isin(document_hashes, chosen)
+
+
+def _lowest_with(least: int, fits: np.ndarray, copies: np.ndarray) -> np.ndarray:
+    """The lowest of the groups `fits` that together have `least` documents, 1 or 2; else one."""
+    single = fits[copies[fits] == 1]
+    if copies[fits[0]] < least <= len(single):
+        return single[:least]
+    enough = fits[copies[fits] >= least]
+    return enough[:1] if len(enough) else fits[:1]
 
 
 def _impossible(documents: int) -> str:

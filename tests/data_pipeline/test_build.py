@@ -16,6 +16,8 @@ import pytest
 
 from data_pipeline import build, build_report, encode_corpus
 from data_pipeline.build import BUILDING, main
+from data_pipeline.examples import open_source
+from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.text import TextOptions
 from data_pipeline.vocab import load_vocabulary
@@ -350,6 +352,30 @@ def test_the_report_shows_counts_findings_and_the_next_command(
         f"python -m bert_jax.train --config=configs/tiny.py --config.data.store={tmp_path}/store "
         "--workdir=runs/store\n"
     ) in shown
+
+
+@pytest.mark.parametrize("documents", [2, 3])
+def test_a_store_that_training_refuses_is_a_finding_without_a_next_command(
+    documents, corpus, vocab_path, tmp_path, capsys
+):
+    corpus.write_text("\n\n".join(f"Line of {c}.\nAnother one." for c in "abc"[:documents]))
+    assert main(flags(corpus, tmp_path / "store", vocab_path)) == 0
+    shown = capsys.readouterr().out
+    assert f"1 of {documents} documents is held out and 2 are needed" in shown
+    assert "Give 4 or more documents that differ" in shown
+    assert "bert_jax.train" not in shown and "\n  next\n" not in shown
+
+
+def test_of_four_documents_the_report_s_command_can_train(corpus, vocab_path, tmp_path, capsys):
+    corpus.write_text("\n\n".join(f"Line of {c}.\nAnother one." for c in "abcd"))
+    assert main(flags(corpus, tmp_path / "store", vocab_path)) == 0
+    assert "bert_jax.train" in capsys.readouterr().out
+    opened = open_store(tmp_path / "store")
+    for split in (opened.train, opened.heldout):
+        source = open_source(
+            split, opened.vocab_size, opened.special_ids, PretrainOptions(), 16, 3, None
+        )
+        assert source.rows(np.arange(2))["input_ids"].shape == (2, 16)
 
 
 def test_a_healthy_corpus_has_no_findings(corpus, vocab_path, tmp_path):
