@@ -42,6 +42,11 @@ def _with_padding(leaf: jax.Array, of: Declared) -> jax.Array:
     )
 
 
+def newest_step(directory: pathlib.Path) -> int | None:
+    """Step of the newest finished checkpoint in a folder, None without any."""
+    return max(ocp.utils.checkpoint_steps(directory), default=None) if directory.is_dir() else None
+
+
 class Checkpoints:
     """The checkpoints in a folder. Every call into Orbax is here.
 

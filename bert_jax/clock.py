@@ -14,7 +14,11 @@ class Progress:
 
 
 class Clock:
-    """Wall time of a phase's steps: begun after a compile, an evaluation or a save."""
+    """Wall time of a phase's steps: begun after a compile, an evaluation or a save.
+
+    A note in mid-flight counts steps that the device has not ended (two at most) and finds their
+    time in the next interval; sums over a run come out right.
+    """
 
     def __init__(self, progress: Progress, batch_size: int) -> None:
         self.running = False
@@ -23,7 +27,7 @@ class Clock:
         self._sequences, self._since_secs = 0, 0.0
 
     def start(self) -> None:
-        """Begin to measure: every step given to the device before has ended."""
+        """Begin to measure."""
         self.running, self._sequences = True, 0
         self._since_secs = time.perf_counter()
 

@@ -1,8 +1,10 @@
 """What every entry shares: reading --config with its overrides, and errors as one sentence."""
 
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from absl import flags
 from ml_collections import config_flags
@@ -67,32 +69,52 @@ def resolved(flag: flags.FlagHolder) -> Config:
     return config_lib.from_config_dict(flag.value)
 
 
-def run(main: Callable[[], int], usage: str) -> None:
-    """Parse the command line, run main, and exit with its code.
+def run(prepare: Callable[[], Callable[[], int]], usage: str) -> None:
+    """Parse the command line, prepare, do the work that prepare returns, exit with its code.
 
-    A ValueError or OSError becomes one line on stderr and exit code 2; a FloatingPointError
-    exit code 1.
+    A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
+    with a FloatingPointError, one line and exit code 1; any other error of it is ours, and shows
+    where it came from.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
         sys.exit(0)
     try:
-        rest = flags.FLAGS(_with_found_config(sys.argv))
-        if len(rest) > 1:
-            raise ValueError(f"{rest[1]!r} is not a flag; usage: {usage}")
-        code = main()
-    except flags.Error as error:
-        code = _refused(_first_sentence(error))
-    except AttributeError as error:
-        if "config_dict" not in _raised_in(error):
-            raise
-        code = _refused("--config: no field " + _plain(error))
+        _parse_flags(usage)
+        work = prepare()
     except (ValueError, OSError) as error:
-        code = _refused(str(error))
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
+    except KeyboardInterrupt:
+        _interrupted()
+    try:
+        sys.exit(work())
     except FloatingPointError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = FAILED
-    sys.exit(code)
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        _interrupted()
+
+
+def _interrupted() -> NoReturn:
+    print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
+    sys.exit(128 + signal.SIGINT)
+
+
+def _parse_flags(usage: str) -> None:
+    """Parse sys.argv, or raise ValueError with one sentence."""
+    try:
+        rest = flags.FLAGS(_with_found_config(sys.argv))
+    except flags.Error as error:
+        raise ValueError(_first_sentence(error)) from error
+    except (AttributeError, KeyError, IndexError, TypeError) as error:
+        # What ml_collections lets through of a path into the config that leads nowhere.
+        overrides = [argument for argument in sys.argv if argument.startswith("--config.")]
+        raise ValueError(
+            f"not a field of the config: {_plain(error)} (in {' '.join(overrides)})"
+        ) from error
+    if len(rest) > 1:
+        raise ValueError(f"{rest[1]!r} is not a flag; usage: {usage}")
 
 
 def _help(usage: str) -> str:
@@ -100,9 +122,9 @@ def _help(usage: str) -> str:
     return f"{entry.__doc__}\nusage: {usage}\n{flags.FLAGS.main_module_help()}"
 
 
-def _plain(error: AttributeError) -> str:
-    """ConfigDict's message on one line, without the quotes of the KeyError it wraps."""
-    words = str(error).replace("\\n", "; ").replace("\\", "").replace('"', "'").strip("'")
+def _plain(error: Exception) -> str:
+    """The message on one line, without the quotes that a KeyError puts around it."""
+    words = str(error).replace("\\n", "; ").translate(str.maketrans("", "", "\\\"'"))
     return " ".join(words.split())
 
 
@@ -112,16 +134,3 @@ def _first_sentence(error: flags.Error) -> str:
     if "parsing config file" not in lines[0]:
         return lines[0]
     return lines[-1].partition("Error: ")[2] or lines[-1]
-
-
-def _refused(sentence: str) -> int:
-    print(f"error: {sentence}", file=sys.stderr)
-    return REFUSED
-
-
-def _raised_in(error: BaseException) -> str:
-    """Stem of the file whose line raised the error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else pathlib.Path(trace.tb_frame.f_code.co_filename).stem

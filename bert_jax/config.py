@@ -132,6 +132,10 @@ def from_config_dict(shown: ml_collections.ConfigDict) -> Config:
 
 
 def _dataclass_from(kind: Any, shown: Any, path: str) -> Any:
+    if not isinstance(shown, ml_collections.ConfigDict):
+        raise ValueError(
+            f"{path} is {shown!r}; it has fields, of which one can be set: {path}.NAME"
+        )
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(shown.keys()) - hints.keys())
     if unknown:
@@ -140,6 +144,8 @@ def _dataclass_from(kind: Any, shown: Any, path: str) -> Any:
     for name in shown:
         hint, value, at = hints[name], shown[name], f"{path}.{name}"
         if isinstance(hint, types.GenericAlias):
+            if not isinstance(value, tuple):
+                raise ValueError(f"{at} is {value!r}; set a field of one of it: {at}[0].NAME=VALUE")
             part = typing.get_args(hint)[0]
             values[name] = tuple(
                 _dataclass_from(part, item, f"{at}[{i}]") for i, item in enumerate(value)
@@ -318,17 +324,22 @@ def _check_optim(config: Config) -> None:
     for name in ("weight_decay", "clip_norm", "end_learning_rate", "warmup_steps"):
         value = getattr(optim, name)
         _require(value >= 0, f"optim.{name}", value, "it must be 0 or more")
-    steps = config.phases[0].steps
-    for phase in config.phases[1:]:
-        if phase.restart_learning_rate > 0:
-            break
-        steps += phase.steps
     _require(
-        optim.warmup_steps < steps,
-        "optim.warmup_steps",
-        optim.warmup_steps,
-        f"the schedule has only {steps} steps; warm up over fewer",
+        config.phases[0].restart_learning_rate == 0,
+        "phases[0].restart_learning_rate",
+        config.phases[0].restart_learning_rate,
+        "the first phase has nothing to restart; set config.optim.learning_rate",
     )
+    warm_ups = [("optim.warmup_steps", optim.warmup_steps)]
+    lengths = [0]  # steps of the schedule that each warm-up begins
+    for index, phase in enumerate(config.phases):
+        if phase.restart_learning_rate > 0:
+            warm_ups.append((f"phases[{index}].restart_warmup_steps", phase.restart_warmup_steps))
+            lengths.append(0)
+        lengths[-1] += phase.steps
+    for (key, warmup_steps), steps in zip(warm_ups, lengths, strict=True):
+        allowed = f"the schedule has only {steps} steps; warm up over fewer"
+        _require(warmup_steps < steps, key, warmup_steps, allowed)
 
 
 def with_vocab_size(config: Config, vocab_size: int) -> Config:

@@ -5,7 +5,6 @@ TensorFlow is needed by train_batches alone, and imported there by data_pipeline
 
 from collections.abc import Generator
 
-import jax
 import numpy as np
 
 from bert_jax import config as config_lib
@@ -31,6 +30,11 @@ def open_store(config: Config) -> Store:
         raise ValueError(
             "config.data.store is empty; build a store with "
             f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
+        )
+    if "://" in config.data.store:
+        raise ValueError(
+            f"config.data.store is {config.data.store}; this version reads local or mounted "
+            "folders only: copy the store to every worker"
         )
     return store_lib.open_store(config.data.store)
 
@@ -66,9 +70,9 @@ class Feed:
             self._source(self.store.heldout, index)
 
     def train_batches(
-        self, index: int, first_step: int
+        self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[dict[str, np.ndarray], None, None]:
-        """Batches of a phase from a step, counted within the phase, to its last."""
+        """Rows of the batches of a phase from a step, counted within the phase, to its last."""
         phase = self.config.phases[index]
         return pretrain.train_batches(
             self._source(self.store.train, index),
@@ -76,21 +80,14 @@ class Feed:
             first_example=config_lib.first_example(self.config, index),
             first_step=first_step,
             last_step=phase.steps,
-            process_index=jax.process_index(),
-            process_count=jax.process_count(),
+            rows=rows,
         )
 
     def heldout_batches(self, index: int) -> list[dict[str, np.ndarray]]:
-        """The fixed held-out batches of a phase's length, whole: baselines are scored on them."""
+        """The fixed held-out batches of a phase's length, whole, as large as a micro-batch."""
+        phase = self.config.phases[index]
         return pretrain.heldout_batches(
             self._source(self.store.heldout, index),
-            batch_size=self.config.phases[index].batch_size,
+            batch_size=phase.batch_size // phase.micro_batches,
             examples=self.config.eval.examples,
         )
-
-
-def share(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """This process's rows of a whole batch."""
-    rows = len(batch["input_ids"]) // jax.process_count()
-    first = jax.process_index() * rows
-    return {name: array[first : first + rows] for name, array in batch.items()}

@@ -22,6 +22,7 @@ class Records:
         if not is_writer:
             return
         _cut_lines_after(workdir / METRICS, first_step)
+        (workdir / SUMMARY).unlink(missing_ok=True)  # of the run as it ended before
         self._lines = (workdir / METRICS).open("a", encoding="utf-8")
         self._events = tensorboardX.SummaryWriter(
             str(workdir / EVENTS), purge_step=first_step + 1 if first_step else None
@@ -55,13 +56,15 @@ class Records:
 def _cut_lines_after(path: pathlib.Path, last_step: int) -> None:
     if not path.exists():
         return
+    lines = path.read_text(encoding="utf-8").splitlines()
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(lines, 1):
         try:
             if json.loads(line)["step"] <= last_step:
                 kept.append(line + "\n")
-        except (ValueError, KeyError):  # the half line of a killed run
-            break
+        except ValueError as error:
+            if number < len(lines):  # the last one may be the half line of a killed run
+                raise ValueError(f"{path}, line {number} is not a line of metrics") from error
     partial = path.with_suffix(".partial")
     partial.write_text("".join(kept), encoding="utf-8")
     partial.replace(path)

@@ -17,25 +17,27 @@ from bert_jax import config as config_lib
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import step as step_lib
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import Checkpoints, newest_step
 from bert_jax.clock import Clock, Progress
 from bert_jax.config import Config
-from bert_jax.feed import Feed, open_store, share
+from bert_jax.feed import Feed, open_store
 from bert_jax.log import Records, training_line
 from bert_jax.models import bert
 from bert_jax.objectives import Objective
 from bert_jax.state import Layout, TrainState
 from bert_jax.stopping import Interrupted, noted
 
+CHECKPOINTS = "checkpoints"  # folder in the workdir
 STEPS_AHEAD = 2  # steps given to the device before the host waits for the oldest
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a run is made of; nothing in it changes."""
+    """What a run is made of, checked; nothing in it changes."""
 
     config: Config
     objective: Objective
+    workdir: pathlib.Path
     feed: Feed
     mesh: jax.sharding.Mesh
     model: bert.Model
@@ -49,55 +51,55 @@ def prepare(
     workdir: pathlib.Path,
     devices: Sequence[jax.Device] | None = None,
 ) -> Setup:
-    """Check everything that can be checked before compiling, and build what the run is made of.
+    """Check all that can be checked before compiling, and build what the run is made of.
 
-    Runs on all devices unless some are given.
+    Runs on all devices unless some are given. Leaves a receipt of the run in workdir.
 
     Raises:
-      ValueError: one sentence about the first thing that does not fit.
+      ValueError, OSError: one sentence about the first thing that does not fit.
     """
     config_lib.check(config)
     store = open_store(config)
     config = config_lib.with_vocab_size(config, store.vocab_size)
     receipt.check(workdir, config, store)
+    done, total = newest_step(workdir / CHECKPOINTS), config_lib.total_steps(config)
+    if done is not None and done > total:
+        raise ValueError(
+            f"{workdir} holds a run of {done:,} steps, the phases of this config end after "
+            f"{total:,}; give the last phase more steps, or another --workdir"
+        )
+    mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
+    if jax.process_count() > 1:
+        receipt.check_processes_agree(config, store)
     feed = Feed(store, config)
     feed.check()
-    mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
     mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"])
     tx = optim.optimizer(config.optim)
     cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
     where = state_lib.layout(model, tx, mesh, cut_over_data)
-    return Setup(config, objective, feed, mesh, model, tx, where)
+    workdir.mkdir(parents=True, exist_ok=True)
+    if jax.process_index() == 0:
+        receipt.write(workdir, config, store)
+    return Setup(config, objective, workdir, feed, mesh, model, tx, where)
 
 
-def train(
-    config: Config,
-    objective: Objective,
-    workdir: pathlib.Path,
-    devices: Sequence[jax.Device] | None = None,
-) -> dict[str, Any]:
-    """Train from the newest checkpoint in workdir, or from scratch, to the end; give the summary.
+def train(setup: Setup) -> dict[str, Any]:
+    """Train from the newest checkpoint in the workdir, or from scratch, to the end; summarise.
 
     Raises:
-      ValueError: settings, store or workdir do not fit, before anything is written.
       FloatingPointError: a loss or gradient is not finite.
       Interrupted: SIGINT or SIGTERM came; the run is saved and goes on when started again.
     """
-    setup = prepare(config, objective, workdir, devices)
-    workdir.mkdir(parents=True, exist_ok=True)
-    is_writer = jax.process_index() == 0
-    if is_writer:
-        receipt.write(workdir, setup.config, setup.feed.store)
-    checkpoints = Checkpoints(workdir / "checkpoints", setup.config.checkpoint, setup.model)
+    folder = setup.workdir / CHECKPOINTS
+    checkpoints = Checkpoints(folder, setup.config.checkpoint, setup.model)
     summary = None
     try:
-        state, progress = _start(setup, checkpoints)
-        records = Records(workdir, int(state.step), is_writer)
+        state, progress = start(setup, checkpoints)
+        records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         try:
-            run = _Run(setup, checkpoints, records, state, progress)
-            summary = run.all_phases()
+            summary = _Run(setup, checkpoints, records, state, progress).all_phases()
         finally:
             records.close(summary)
     finally:
@@ -105,7 +107,8 @@ def train(
     return summary
 
 
-def _start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+    """The state to go on from: of the newest checkpoint, or fresh."""
     if checkpoints.latest_step is None:
         return state_lib.init(setup.model, setup.tx, setup.where, setup.config.seed), Progress()
     abstract = state_lib.abstract(setup.model, setup.tx, setup.where)
@@ -148,8 +151,7 @@ class _Run:
         return self._summary()
 
     def _stop_after_step(self, signal_number: int) -> None:
-        self.stop_signal = signal_number
-        self.records.say("stopping after this step; saving ...")
+        self.stop_signal = signal_number  # nothing else: a handler may interrupt a print
 
     def _announce(self) -> None:
         config, model = self.config, self.setup.model
@@ -176,10 +178,10 @@ class _Run:
         def run() -> dict[str, float]:
             total: dict[str, float] = {}
             for batch in batches:
-                placed = mesh_lib.place(share(batch), self.setup.mesh)
-                numbers = metrics.flat(evaluate(self.state.params, placed))
-                total = metrics.add(total, numbers)
-            return metrics.read(total)
+                placed = mesh_lib.place(batch, self.setup.mesh)
+                sums = jax.device_get(evaluate(self.state.params, placed))
+                total = metrics.add(total, metrics.flat(sums))
+            return metrics.read_heldout(total)
 
         self.evaluate = run
         self.records.say(
@@ -194,11 +196,12 @@ class _Run:
         take_step = step_lib.train_step(
             setup.model, setup.objective, setup.tx, self.config, phase, setup.where
         )
-        batches = setup.feed.train_batches(index, self.step - start)
+        rows = mesh_lib.process_rows(phase.batch_size, setup.mesh)
+        batches = setup.feed.train_batches(index, self.step - start, rows)
         self.clock = Clock(self.progress, phase.batch_size)
         try:
             for batch in batches:
-                placed = mesh_lib.place(batch, setup.mesh)
+                placed = mesh_lib.place_rows(batch, setup.mesh, phase.batch_size, rows)
                 self.state, sums = take_step(self.state, placed)
                 self.step += 1
                 self.unread.append((self.step, sums))
@@ -225,6 +228,8 @@ class _Run:
             self._read(self.step - 1)
         if evaluate:
             self._evaluate()
+        if stopping:
+            self.records.say(f"stopping: saving step {self.step:,} ...")
         if save:
             self._save()
         if stopping:
@@ -234,10 +239,11 @@ class _Run:
 
     def _read(self, up_to_step: int) -> None:
         """Bring the sums of finished steps to the host, and write a line where one is due."""
-        while self.unread and self.unread[0][0] <= up_to_step:
-            step, sums = self.unread.pop(0)
+        finished = [(step, sums) for step, sums in self.unread if step <= up_to_step]
+        self.unread = self.unread[len(finished) :]
+        for step, sums in jax.device_get(finished):
             numbers = metrics.flat(sums)
-            metrics.check_finite(numbers, step, self.checkpoints.latest_step)
+            metrics.check_finite(numbers, step)
             self.progress.interval = metrics.add(self.progress.interval, numbers)
             if step % self.config.log_every_steps == 0:
                 self.clock.note()

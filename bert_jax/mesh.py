@@ -157,9 +157,32 @@ def batch_sharding(of: Mesh, ndim: int) -> NamedSharding:
     return NamedSharding(of, PartitionSpec(BATCH_AXES, *(None,) * (ndim - 1)))
 
 
+def process_rows(batch_size: int, of: Mesh) -> np.ndarray:
+    """int64[n]: the rows of a batch that devices of this process hold, ascending.
+
+    A mesh follows the wiring of its chips, so these need not be neighbours, and where the model
+    axis spans processes several of them hold the same row.
+    """
+    held = batch_sharding(of, 1).addressable_devices_indices_map((batch_size,))
+    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in held.values()]))
+
+
+def place_rows(
+    batch: Mapping[str, np.ndarray], of: Mesh, batch_size: int, rows: np.ndarray
+) -> dict[str, jax.Array]:
+    """Make global arrays, cut over the batch, of the rows of a batch that this process has."""
+
+    def placed(array: np.ndarray) -> jax.Array:
+        def part(index: Any) -> np.ndarray:  # slices of the global array
+            return array[np.searchsorted(rows, np.arange(batch_size)[index[0]])]
+
+        shape = (batch_size, *array.shape[1:])
+        return jax.make_array_from_callback(shape, batch_sharding(of, array.ndim), part)
+
+    return {name: placed(array) for name, array in batch.items()}
+
+
 def place(batch: Mapping[str, np.ndarray], of: Mesh) -> dict[str, jax.Array]:
-    """Make global arrays, cut over the batch, of this process's rows of a batch."""
-    return {
-        name: jax.make_array_from_process_local_data(batch_sharding(of, array.ndim), array)
-        for name, array in batch.items()
-    }
+    """Make global arrays, cut over the batch, of a batch that every process has whole."""
+    batch_size = len(next(iter(batch.values())))
+    return place_rows(batch, of, batch_size, np.arange(batch_size))

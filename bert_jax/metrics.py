@@ -8,21 +8,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 Sums = Mapping[str, Any]
 
 
 def flat(sums: Sums) -> dict[str, float]:
-    """Bring a step's sums to the host as plain numbers, keyed "mlm/loss_sum", "mlm/weight", ..."""
-    fetched = jax.device_get(dict(sums))
+    """A step's sums, brought to the host, as numbers keyed "mlm/loss_sum", "mlm/weight", ..."""
     numbers = {}
-    for name, term in fetched.pop("terms").items():
+    for name, term in sums["terms"].items():
         numbers[f"{name}/loss_sum"] = float(term.loss_sum)
         numbers[f"{name}/correct_sum"] = float(term.correct_sum)
-    for name, weight in fetched.pop("weights").items():
-        numbers[f"{name}/weight"] = float(weight)
-    return numbers | {name: float(value) for name, value in fetched.items()}
+        numbers[f"{name}/weight"] = float(sums["weights"][name])
+    plain = {name: float(sums[name]) for name in sums.keys() - {"terms", "weights"}}
+    return numbers | dict(sorted(plain.items()))
 
 
 def add(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
@@ -48,17 +45,27 @@ def read(total: Mapping[str, float]) -> dict[str, float]:
     return means
 
 
-def check_finite(numbers: Mapping[str, float], step: int, saved_step: int | None) -> None:
+def read_heldout(total: Mapping[str, float]) -> dict[str, float]:
+    """Means over an evaluation, with the perplexity of each term: exp of its loss."""
+    means = read(total)
+    perplexities = {
+        name.replace("_loss", "_perplexity"): math.exp(min(loss, 700.0))
+        for name, loss in means.items()
+        if name.endswith("_loss")
+    }
+    return means | perplexities
+
+
+def check_finite(numbers: Mapping[str, float], step: int) -> None:
     """Raise if a sum of this step is not finite.
 
     Raises:
-      FloatingPointError: names the quantity, the step and the newest good checkpoint.
+      FloatingPointError: names the quantity and the step.
     """
     for name, value in numbers.items():
         if not math.isfinite(value):
-            kept = "none yet" if saved_step is None else f"step {saved_step}"
             raise FloatingPointError(
-                f"{name} is {value} at step {step}; the run stops here and the newest checkpoint "
-                f"({kept}) is untouched. Lower config.optim.learning_rate, warm up longer, or "
-                "look at the batch"
+                f"{name} is {value} at step {step}; the run stops here, and nothing from this step "
+                "on is saved. Lower config.optim.learning_rate, warm up longer, or look at the "
+                "step's batch"
             )

@@ -108,8 +108,7 @@ def ramps(config: Config) -> list[Ramp]:
     step = 0
     for phase in config.phases:
         if phase.restart_learning_rate > 0:
-            restart = Ramp(step, 0, phase.restart_learning_rate, phase.restart_warmup_steps)
-            found = [*found, restart] if step else [restart]
+            found.append(Ramp(step, 0, phase.restart_learning_rate, phase.restart_warmup_steps))
         found[-1] = found[-1]._replace(steps=found[-1].steps + phase.steps)
         step += phase.steps
     return found

@@ -1,19 +1,24 @@
 """What a run was started with, kept in its workdir; the refusal to go on with something else."""
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from bert_jax.config import Config
+from bert_jax.ops import DROPOUT_HASH_VERSION
+from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.store import Store
 
 FILE = "config.json"
 
-# Settings of which a run that is resumed must not change: another value would be another run, or
-# one that no longer sees the examples it has not seen yet. Steps, rates and meshes may change.
+# What a run that is resumed must keep: another value would be another run, or one that does not go
+# on with the examples it has not seen. Rates, meshes and the steps of the last phase may change.
 _FIXED_DATA = ("random_seed", "masked_lm_prob", "short_seq_prob", "dupe_factor", "exact")
 _FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
 
@@ -26,25 +31,49 @@ def _fixed(config: Config, store: Store) -> dict[str, Any]:
         for i, phase in enumerate(config.phases)
         for name in _FIXED_PHASE
     }
+    steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
+    hashes = {
+        "hash_version (of this bert_jax)": HASH_VERSION,
+        "dropout_hash_version (of this bert_jax)": DROPOUT_HASH_VERSION,
+    }
     return (
         {"seed": config.seed, "objective": config.objective, "optim.name": config.optim.name}
         | model
         | data
         | phases
+        | steps
+        | hashes
         | {"data.store (digest of its contents)": store.digest}
     )
 
 
+def _read(workdir: pathlib.Path) -> dict[str, Any] | None:
+    """What must not change of the run in workdir; None where there is no run yet."""
+    path = workdir / FILE
+    if not path.exists():
+        if workdir.is_dir() and any(workdir.iterdir()):
+            raise ValueError(
+                f"--workdir={workdir} holds files but no run of bert_jax ({FILE} is missing); "
+                "give a new or an empty folder"
+            )
+        return None
+    try:
+        return dict(json.loads(path.read_text())["fixed"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} was not written by bert_jax; give a new or an empty folder as --workdir"
+        ) from error
+
+
 def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
-    """Raise if the workdir holds a run that this config cannot go on with.
+    """Raise if the workdir holds something that this config cannot go on with.
 
     Raises:
       ValueError: names the first setting that differs, both values and the ways out.
     """
-    path = workdir / FILE
-    if not path.exists():
+    before = _read(workdir)
+    if before is None:
         return
-    before = json.loads(path.read_text())["fixed"]
     now = json.loads(json.dumps(_fixed(config, store)))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
@@ -56,11 +85,31 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
 
 
 def write(workdir: pathlib.Path, config: Config, store: Store) -> None:
-    """Write the resolved config beside what must not change of it."""
+    """Write the resolved config beside what must not change of it, whole or not at all."""
     shown = {
         "fixed": _fixed(config, store),
         "config": dataclasses.asdict(config),
         "jax": jax.__version__,
-        "devices": [d.device_kind for d in jax.devices()[:1]] * jax.device_count(),
+        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "processes": jax.process_count(),
     }
-    (workdir / FILE).write_text(json.dumps(shown, indent=2) + "\n")
+    partial = workdir / f"{FILE}.partial"
+    partial.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
+    partial.replace(workdir / FILE)
+
+
+def check_processes_agree(config: Config, store: Store) -> None:
+    """Raise if another process of this run has another config or store.
+
+    Raises:
+      ValueError: on every process alike.
+    """
+    shown = json.dumps([_fixed(config, store), dataclasses.asdict(config)], sort_keys=True)
+    digest = np.frombuffer(hashlib.sha256(shown.encode()).digest()[:4], np.uint32)
+    digests = multihost_utils.process_allgather(digest).ravel()
+    if len(set(digests.tolist())) > 1:
+        odd = [i for i, other in enumerate(digests) if other != digests[0]]
+        raise ValueError(
+            f"processes {odd} have another config or store than process 0; start all of them with "
+            "the same flags, on stores that are copies of each other"
+        )

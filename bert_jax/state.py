@@ -80,7 +80,7 @@ def layout(
 
 
 def init(model: Model, tx: optax.GradientTransformation, where: Layout, seed: int) -> TrainState:
-    """Make the state before the first step on the current mesh: a function of the seed alone."""
+    """Make the state before the first step on the current mesh: a function of the seed."""
     params = model.init(jax.random.key(seed))
     opt_state = jax.jit(tx.init, out_shardings=where.state.opt_state)(params)
     step = jax.device_put(jnp.int32(0), where.state.step)

@@ -22,7 +22,7 @@ from bert_jax.state import Layout, TrainState
 from data_pipeline.schema import pretrain_shapes
 
 Sums = dict[str, Any]
-SMALLEST_WEIGHT = 1e-5  # run_pretraining.py@eedf5716ce; a batch without any prediction has loss 0
+SMALLEST_WEIGHT = 1e-5  # a batch without any prediction has loss 0 (Google adds as much instead)
 
 
 def _loss(

@@ -8,12 +8,15 @@ A run stopped by Ctrl-C, SIGTERM or a crash goes on when the same command is giv
 """
 
 import dataclasses
+import functools
 import pathlib
+from collections.abc import Callable
 
+import jax
 import yaml
 from absl import flags, logging
 
-from bert_jax import command_line, objectives
+from bert_jax import command_line, feed, loop, mesh, objectives, stopping
 from bert_jax import config as config_lib
 
 _CONFIG = command_line.config_flag()
@@ -30,48 +33,56 @@ USAGE = "python -m bert_jax.train --config=configs/base.py --workdir=DIR"
 SIGNAL_EXIT = 128  # plus the signal's number: the run was stopped, is saved, and can go on
 
 
-def _print(config: config_lib.Config) -> int:
-    from bert_jax import mesh
-    from bert_jax.feed import open_store
-
-    config_lib.check(config)
-    mesh.presets(config.mesh)
-    objectives.find(config.objective)
-    if config.data.store:
-        config = config_lib.with_vocab_size(config, open_store(config).vocab_size)
+def _show(config: config_lib.Config) -> int:
     shown = dataclasses.asdict(config)
     shown["phases"] = list(shown["phases"])
     print(yaml.safe_dump(shown, sort_keys=False), end="")
     return 0
 
 
-def _main() -> int:
-    logging.set_verbosity(logging.ERROR)
-    config = command_line.resolved(_CONFIG)
-    if _PRINT_CONFIG.value:
-        return _print(config)
-    config_lib.check(config)
+def _checked_workdir() -> pathlib.Path:
+    for name in ("coordinator_address", "num_processes", "process_id"):
+        if flags.FLAGS[name].value is not None and not _MULTIHOST.value:
+            raise ValueError(f"--{name} is for a run of several processes; add --multihost")
     if _WORKDIR.value is None:
         raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {USAGE}")
-    import jax
+    if "://" in _WORKDIR.value:
+        raise ValueError(
+            f"--workdir={_WORKDIR.value}: this version writes to local or mounted folders only"
+        )
+    return pathlib.Path(_WORKDIR.value)
 
+
+def _prepare() -> Callable[[], int]:
+    logging.set_verbosity(logging.ERROR)
+    config = command_line.resolved(_CONFIG)
+    config_lib.check(config)
+    objective = objectives.find(config.objective)
+    mesh.presets(config.mesh)
+    if _PRINT_CONFIG.value:
+        if config.data.store:
+            vocab_size = feed.open_store(config).vocab_size
+            config = config_lib.with_vocab_size(config, vocab_size)
+        return functools.partial(_show, config)
+    workdir = _checked_workdir()
     if _MULTIHOST.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-    from bert_jax import loop, stopping
+    return functools.partial(_train, loop.prepare(config, objective, workdir))
 
-    workdir = pathlib.Path(_WORKDIR.value)
+
+def _train(setup: loop.Setup) -> int:
     try:
-        loop.train(config, objectives.find(config.objective), workdir)
+        loop.train(setup)
     except stopping.Interrupted as stop:
         print(f"stopped and saved at step {stop.step:,}; the same command goes on from there")
         return SIGNAL_EXIT + stop.signal_number
-    print(f"done: {workdir / 'summary.json'}")
+    print(f"done: {setup.workdir / 'summary.json'}")
     return 0
 
 
 def main() -> None:
     """Entry point."""
-    command_line.run(_main, USAGE)
+    command_line.run(_prepare, USAGE)
 
 
 if __name__ == "__main__":

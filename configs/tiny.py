@@ -19,12 +19,14 @@ from bert_jax.config import (
     ModelConfig,
     OptimConfig,
     Phase,
+    arguments,
     to_config_dict,
 )
 
 
-def get_config() -> ml_collections.ConfigDict:
-    """Two layers, two short phases, an optimiser that gets going at once."""
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Two layers, two short phases, an optimiser that gets going at once; no arguments."""
+    arguments(text)
     return to_config_dict(
         dataclasses.replace(
             Config(),

@@ -20,6 +20,7 @@ def train_batches(
     last_step: int,
     process_index: int = 0,
     process_count: int = 1,
+    rows: np.ndarray | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """This process's rows of the global batch of each step from first_step to last_step - 1.
 
@@ -30,26 +31,29 @@ def train_batches(
     Args:
       batch_size: sequences in the global batch.
       first_example: the stream's position of the phase's step 0.
+      rows: int[n] from 0 to batch_size - 1, instead of the p-th part: a mesh may deal the rows of
+        a batch out to processes in another order, or one row to several.
 
     Raises:
       ValueError: at once for a batch size that process_count does not divide or a bad range; from
         the iterator whatever making a row raises, as itself.
     """
-    rows = _rows_per_process(batch_size, process_index, process_count)
+    if rows is None:
+        part = _rows_per_process(batch_size, process_index, process_count)
+        rows = process_index * part + np.arange(part)
     if first_example < 0 or first_step < 0 or last_step < first_step:
         raise ValueError(
             f"steps {first_step} to {last_step} from example {first_example} are no range; all "
             "must be 0 or more and the last step not before the first"
         )
-    first_row = first_example + process_index * rows
-    return _run_dataset(source, batch_size, rows, first_row, first_step, last_step)
+    return _run_dataset(source, batch_size, rows, first_example, first_step, last_step)
 
 
 def _run_dataset(
     source: PretrainSource,
     batch_size: int,
-    rows: int,
-    first_row: int,
+    rows: np.ndarray,
+    first_example: int,
     first_step: int,
     last_step: int,
 ) -> Generator[dict[str, np.ndarray], None, None]:
@@ -59,24 +63,23 @@ def _run_dataset(
     # Imported here: held-out batches and the source are of use without tensorflow.
     import tensorflow as tf
 
-    steps_per_call = max(1, source.options.group_sequences // rows)
+    steps_per_call = max(1, source.options.group_sequences // len(rows))
     failures: list[Exception] = []
-    row = np.arange(rows)
 
     def make_steps(start: int) -> list[np.ndarray]:
         stop = min(int(start) + steps_per_call, last_step)
-        step_offsets = first_row + batch_size * np.arange(start, stop, dtype=np.int64)
+        step_offsets = first_example + batch_size * np.arange(start, stop, dtype=np.int64)
         try:
-            made = source.rows((step_offsets[:, None] + row).ravel())
+            made = source.rows((step_offsets[:, None] + rows).ravel())
         except Exception as failure:
             # TensorFlow would wrap it in a page of its own; an empty group ends the dataset.
             failures.append(failure)
             shapes = pretrain_shapes(0, source.seq_len, source.max_predictions_per_seq)
             return [np.zeros((0, *shape), dtype) for shape, dtype in shapes.values()]
-        return [made[name].reshape(stop - start, rows, *made[name].shape[1:]) for name in made]
+        return [made[name].reshape(stop - start, len(rows), *made[name].shape[1:]) for name in made]
 
     dtypes = [tf.as_dtype(field.dtype) for field in PRETRAIN_FIELDS.values()]
-    shapes = pretrain_shapes(rows, source.seq_len, source.max_predictions_per_seq)
+    shapes = pretrain_shapes(len(rows), source.seq_len, source.max_predictions_per_seq)
 
     def make_group(start: tf.Tensor) -> dict[str, tf.Tensor]:
         arrays = tf.numpy_function(make_steps, [start], dtypes)
@@ -110,26 +113,22 @@ def heldout_batches(
     *,
     batch_size: int,
     examples: int,
-    process_index: int = 0,
-    process_count: int = 1,
 ) -> list[dict[str, np.ndarray]]:
-    """This process's rows of the first `examples` examples of epoch 0: the same at every call.
+    """The first `examples` examples of epoch 0 in whole batches: the same at every call.
 
     Fewer where the epoch has fewer. The last batch is filled up with rows whose weights are zero
     and whose only visible token is [CLS], so that no mean over a row divides by zero.
 
     Raises:
-      ValueError: process_count does not divide batch_size, or examples is below 1.
+      ValueError: examples is below 1.
     """
-    rows = _rows_per_process(batch_size, process_index, process_count)
     if examples < 1:
         raise ValueError(f"examples to evaluate is {examples}; it must be 1 or more")
     total = min(examples, source.examples_per_epoch(0))
     batches = []
     for start in range(0, total, batch_size):
-        first = start + process_index * rows
-        made = source.rows(np.arange(first, max(first, min(first + rows, total)), dtype=np.int64))
-        batches.append(_filled_up(source, made, rows))
+        made = source.rows(np.arange(start, min(start + batch_size, total), dtype=np.int64))
+        batches.append(_filled_up(source, made, batch_size))
     return batches
 
 

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec
 from bert_jax import mesh, ops
 from bert_jax.config import ModelConfig
 from bert_jax.models.encoder import Embeddings, Layer
-from bert_jax.models.heads import MaskedLmHead, NextSentenceHead, Pooler
-from bert_jax.models.layers import Initial
+from bert_jax.models.heads import MaskedLmHead
+from bert_jax.models.layers import Initial, Linear
 
 Params = dict[str, Any]
 
@@ -30,9 +30,11 @@ class Bert(nnx.Module):
     def __init__(self, config: ModelConfig, padded_vocab_size: int, dtype: jnp.dtype) -> None:
         self.embeddings = Embeddings(config, padded_vocab_size)
         self.layers = nnx.Dict({f"{i:02d}": Layer(config) for i in range(config.num_hidden_layers)})
-        self.pooler = Pooler(config)
+        width = {"d": (config.hidden_size, "embed")}
+        pooled = {"e": (config.hidden_size, None)}
+        self.pooler = Linear(width, pooled, config.initializer_range)
         self.mlm = MaskedLmHead(config, padded_vocab_size)
-        self.nsp = NextSentenceHead(config)
+        self.nsp = Linear(pooled, {"c": (2, None)}, config.initializer_range)
         self.dtype = dtype
 
     def encode(
@@ -64,8 +66,12 @@ class Bert(nnx.Module):
         return self.mlm(gathered_BPD, self.embeddings.word.embedding[...])
 
     def nsp_logits(self, hidden_BSD: jax.Array) -> jax.Array:
-        """float32[B,2]: logits of (B follows A, B is random), from [CLS]."""
-        return self.nsp(self.pooler(hidden_BSD[:, 0]))
+        """float32[B,2]: logits of (B follows A, B is random), from [CLS] through the pooler.
+
+        Source: modeling.py@eedf5716ce pooler; run_pretraining.py get_next_sentence_output.
+        """
+        pooled_BD = jnp.tanh(self.pooler(hidden_BSD[:, 0]))
+        return self.nsp(pooled_BD).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +96,7 @@ class Model:
     def init(self, key: jax.Array) -> Params:
         """Fresh float32 parameters on the current mesh: a function of the key and of their paths.
 
-        Made one by one: compiling a random generator for each shape takes seconds, compiling one
-        program of them all takes minutes. Rows that pad the vocabulary are zeros.
+        Made one by one (docs/decisions/0004). Rows that pad the vocabulary are zeros.
         """
         return jax.tree_util.tree_map_with_path(
             lambda path, of: _draw(of)(

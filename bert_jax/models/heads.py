@@ -1,8 +1,7 @@
-"""The heads of pre-training: pooler, masked language model, next sentence.
+"""The masked language model head.
 
 Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded).
-Source: modeling.py@eedf5716ce pooler; run_pretraining.py@eedf5716ce get_masked_lm_output,
-get_next_sentence_output.
+Source: run_pretraining.py@eedf5716ce get_masked_lm_output.
 """
 
 import jax
@@ -14,17 +13,6 @@ from bert_jax.config import ModelConfig
 from bert_jax.models.layers import Initial, LayerNorm, Linear, declare
 
 PADDING_LOGIT = -1e9  # of vocabulary rows that exist in memory only: probability 0 in float32
-
-
-class Pooler(Linear):
-    """tanh of a linear map of the vector at [CLS]."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        width = config.hidden_size
-        super().__init__({"d": (width, "embed")}, {"e": (width, None)}, config.initializer_range)
-
-    def __call__(self, cls_BD: jax.Array) -> jax.Array:
-        return jnp.tanh(super().__call__(cls_BD))
 
 
 class MaskedLmHead(nnx.Module):
@@ -55,15 +43,3 @@ class MaskedLmHead(nnx.Module):
             jnp.int32, bias_V.shape, 0, out_sharding=jax.typeof(bias_V).sharding.spec
         )
         return logits_BPV + jnp.where(ids_V < self.vocab_size, bias_V, PADDING_LOGIT)
-
-
-class NextSentenceHead(Linear):
-    """Pooled vector -> float32 logits of (0: B follows A, 1: B is random)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(
-            {"d": (config.hidden_size, None)}, {"c": (2, None)}, config.initializer_range
-        )
-
-    def __call__(self, pooled_BD: jax.Array) -> jax.Array:
-        return super().__call__(pooled_BD).astype(jnp.float32)

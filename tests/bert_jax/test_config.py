@@ -69,7 +69,7 @@ def test_an_unknown_argument_of_a_config_is_refused():
 
 def test_a_misspelt_field_is_refused_with_the_nearest_name():
     shown = base.get_config()
-    with pytest.raises((AttributeError, KeyError), match="learning_rate"):
+    with pytest.raises((AttributeError, KeyError), match=r"Did you mean .learning_rate"):
         shown.optim.learnin_rate = 1.0
 
 
@@ -94,6 +94,11 @@ def phase(**settings):
         (phase(micro_batches=3), r"micro_batches is 3; it must divide batch_size = 16"),
         (phase(max_predictions_per_seq=62), "from 1 to seq_len - 3 = 61"),
         (phase(restart_warmup_steps=3), "needs a restart_learning_rate"),
+        (phase(restart_learning_rate=1e-3), "the first phase has nothing to restart"),
+        (
+            changed(phases=(PHASE, Phase(16, 5, 16, 2, 1, 1e-3, 5))),
+            r"phases\[1\].restart_warmup_steps is 5; the schedule has only 5 steps",
+        ),
         (changed(phases=()), "at least one phase"),
         (changed(seed=-1), "config.seed is -1"),
         (changed(model=ModelConfig(hidden_size=100)), "multiple of num_attention_heads = 12"),

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import loop, receipt
+from bert_jax import loop
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.objectives import MLM_NSP
 from bert_jax.stopping import Interrupted
@@ -38,7 +38,7 @@ def config(tiny_store):
 
 def train(config, workdir, devices=1):
     """A run on the first so many devices."""
-    return loop.train(config, MLM_NSP, workdir, jax.devices()[:devices])
+    return loop.train(loop.prepare(config, MLM_NSP, workdir, jax.devices()[:devices]))
 
 
 def lines_of(workdir):
@@ -49,7 +49,7 @@ def lines_of(workdir):
 def final_state(workdir, config):
     setup = loop.prepare(config, MLM_NSP, workdir, jax.devices()[:1])
     checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
-    state, _ = loop._start(setup, checkpoints)
+    state, _ = loop.start(setup, checkpoints)
     checkpoints.close()
     return jax.tree.map(np.asarray, state)
 
@@ -101,6 +101,7 @@ def test_records_of_a_run(config, tmp_path, capsys):
     ]
     assert set(summary) >= {
         "heldout_mlm_loss",
+        "heldout_mlm_perplexity",
         "heldout_mlm_accuracy",
         "heldout_nsp_accuracy",
         "unigram_mlm_loss",
@@ -166,9 +167,10 @@ def test_nan_stops_the_run_naming_quantity_and_step(config, tmp_path):
     with pytest.raises(FloatingPointError, match=r"(loss_sum|grad_norm) is (nan|inf) at step \d"):
         train(wild, tmp_path)
     assert not (tmp_path / "summary.json").exists()
-    state = final_state(tmp_path, wild) if any((tmp_path / "checkpoints").iterdir()) else None
-    if state is not None:
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+    steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+    assert steps  # a checkpoint of a finite step stays, and holds finite numbers
+    state = final_state(tmp_path, wild)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,7 @@ def test_nan_stops_the_run_naming_quantity_and_step(config, tmp_path):
     ],
 )
 def test_a_workdir_of_another_run_is_refused(config, tmp_path, change, words):
-    setup = loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
-    receipt.write(tmp_path, setup.config, setup.feed.store)
+    loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
     with pytest.raises(ValueError, match=words):
         train(dataclasses.replace(config, **change), tmp_path)
     assert not (tmp_path / "checkpoints").exists()
@@ -192,3 +193,23 @@ def test_no_store_shows_the_build_command(config, tmp_path):
     with pytest.raises(ValueError, match=r"python -m data_pipeline\.build --input"):
         train(lost, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_something_else_is_refused(config, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds files but no run of bert_jax .*empty folder"):
+        train(config, tmp_path)
+    (tmp_path / "config.json").write_text('{"hidden_size": 768}')
+    with pytest.raises(ValueError, match="was not written by bert_jax"):
+        train(config, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes.txt"]
+
+
+def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, tmp_path):
+    train(config, tmp_path)
+    first, last = config.phases
+    fewer = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=2)))
+    with pytest.raises(ValueError, match=r"a run of 13 steps, .* end after 11"):
+        train(fewer, tmp_path)
+    more = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=6)))
+    assert train(more, tmp_path)["steps"] == 15

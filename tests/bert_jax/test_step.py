@@ -1,10 +1,13 @@
 """The training step: the same on every mesh, over micro-batches, and against plain gradients."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
-from bert_jax import mesh, ops, step
+from bert_jax import mesh, ops, state, step
+from bert_jax.config import OptimConfig
 from bert_jax.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 
@@ -96,3 +99,34 @@ def test_initial_parameters_do_not_depend_on_the_mesh(params, preset, model_size
     got = logical(at.model.init(jax.random.key(7)), at.model)
     # Up to rounding (of values around 0.02): other meshes compile the same arithmetic otherwise.
     jax.tree.map(lambda g, p: np.testing.assert_allclose(g, p, rtol=1e-6, atol=1e-8), got, params)
+
+
+@pytest.mark.parametrize(("name", "preset"), [("bert_adamw", "zero1"), ("lamb", "fsdp+tp")])
+def test_two_updates_on_eight_devices_are_those_on_one(params, name, preset):
+    """Clipping, moments, LAMB's norms and the cut state included."""
+    config = dataclasses.replace(
+        CONFIG, optim=OptimConfig(name=name, learning_rate=1e-2, warmup_steps=1, clip_norm=0.5)
+    )
+    ends = []
+    for devices, how in ((1, "dp"), (8, preset)):
+        at = setting(config, devices, how)
+        take_step = step.train_step(at.model, MLM_NSP, at.tx, config, config.phases[0], at.where)
+        now = dataclasses.replace(
+            state.init(at.model, at.tx, at.where, 0), params=on_mesh(params, at)
+        )
+        for seed in (1, 2):
+            now, _ = take_step(now, mesh.place(random_batch(seed), at.mesh))
+        ends.append(logical(now.params, at.model))
+    # One element's gradient may be rounding alone, which Adam scales up to a step of its own.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), *ends)
+
+
+def test_table_gradients_are_added_up_in_float32():
+    """In bfloat16 a sum of 4,096 ones stops at 256."""
+    at = setting(CONFIG, 1)
+    ids = mesh.place({"ids": np.zeros((16, 256), np.int32)}, at.mesh)["ids"]
+    table = jax.numpy.ones((4, 8), jax.numpy.float32)
+    gradient = jax.grad(
+        lambda t: ops.lookup(t, ids, jax.numpy.bfloat16).sum(dtype=jax.numpy.float32)
+    )(table)
+    np.testing.assert_array_equal(gradient[0], 4096.0)

@@ -142,22 +142,14 @@ def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(sour
             check_pretrain_batch(batch, SEQ_LEN)
 
 
-@pytest.mark.parametrize("process_count", [2, 4, 8])
-def test_heldout_shares_of_all_processes_make_the_batch_of_one(source, process_count):
-    alone = pretrain.heldout_batches(source, batch_size=16, examples=37)
-    shares = [
-        pretrain.heldout_batches(
-            source,
-            batch_size=16,
-            examples=37,
-            process_index=index,
-            process_count=process_count,
-        )
-        for index in range(process_count)
-    ]
-    for step, batch in enumerate(alone):
-        joined = {name: np.concatenate([share[step][name] for share in shares]) for name in batch}
-        assert same(joined, batch)
+def test_any_rows_of_the_global_batch_can_be_asked_for(source):
+    steps = {"batch_size": 16, "first_example": 5, "first_step": 2, "last_step": 7}
+    rows = np.array([1, 2, 7, 11, 12])
+    whole = list(pretrain.train_batches(source, **steps))
+    some = list(pretrain.train_batches(source, **steps, rows=rows))
+    for all_rows, few in zip(whole, some, strict=True):
+        for name, array in few.items():
+            np.testing.assert_array_equal(array, all_rows[name][rows])
 
 
 def test_bad_arguments_are_refused_before_the_first_batch(source):

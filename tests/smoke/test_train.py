@@ -125,6 +125,12 @@ def test_overrides_reach_the_config():
             "learning_rate is nan; it must be a finite number",
         ),
         (["--config=configs/tiny.py", "stray"], "'stray' is not a flag"),
+        (["--config=configs/tiny.py", "--config.optm.learning_rate=1"], "Did you mean optim"),
+        (["--config=configs/tiny.py", "--config.phases[7].steps=1"], "index out of range"),
+        (["--config=configs/tiny.py", "--config.phases=128"], "config.phases[0].NAME"),
+        (["--config=configs/tiny.py:x=1"], "sets 'x'; this config takes []"),
+        (["--config=configs/tiny.py", "--workdir=gs://b/run"], "local or mounted folders only"),
+        (["--config=configs/tiny.py", "--workdir=w", "--process_id=1"], "add --multihost"),
     ],
 )
 def test_mistakes_get_one_sentence(flags, words):
