@@ -7,6 +7,7 @@ import os
 import pathlib
 from typing import NoReturn
 
+from data_pipeline.store import check_is_local
 from data_pipeline.text import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
 
@@ -36,10 +37,14 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     """Read the command line.
 
     Raises:
-      ValueError: an unknown flag, a value outside what is allowed, two flags that exclude each
-        other, a flag that is missing.
+      ValueError: an unknown flag, a value outside what is allowed, an address such as gs:// for a
+        path, two flags that exclude each other, a flag that is missing.
     """
     values = _parser().parse_args(argv)
+    for pattern in values.input.split(","):
+        check_is_local("--input", pattern.strip())
+    check_is_local("--output", values.output)
+    check_is_local("--vocab", values.vocab)
     flags = BuildFlags(
         input=values.input,
         output=pathlib.Path(values.output),

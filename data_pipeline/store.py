@@ -29,6 +29,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,9 @@ ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
 # one of 10 GB does not read it from a disk or a bucket.
 _CHECKED_TOKENS = 1 << 26
 _CHECKED_BLOCKS = 64
+
+# "gs://bucket/name", and "gs:/bucket/name", which pathlib makes of it; not "C:/name".
+_ADDRESS = re.compile(r"://|^[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +107,10 @@ def open_store(directory: str | pathlib.Path) -> Store:
     a bounded number of ids is read.
 
     Raises:
-      ValueError: not a store, another version, a file missing or changed, ids beyond the
-        vocabulary; the sentence names the file and the way out.
+      ValueError: an address such as gs://, not a store, another version, a file missing or
+        changed, ids beyond the vocabulary; the sentence names the file and the way out.
     """
+    check_is_local("the store", str(directory))
     directory = pathlib.Path(directory)
     manifest = _read_manifest(directory)
     try:
@@ -118,6 +123,15 @@ def open_store(directory: str | pathlib.Path) -> Store:
             "unfinished version: build the store again"
         ) from error
     return Store(directory=directory, manifest=manifest, train=train, heldout=heldout)
+
+
+def check_is_local(name: str, path: str) -> None:
+    """Raise ValueError where a path, which the sentence calls `name`, is an address."""
+    if _ADDRESS.search(path):
+        raise ValueError(
+            f"{name} is {path}, but this version reads and writes local or mounted folders only; "
+            "copy the files here, or mount the bucket (as with gcsfuse) and give that path"
+        )
 
 
 def is_store(directory: pathlib.Path) -> bool:

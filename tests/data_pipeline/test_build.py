@@ -193,6 +193,15 @@ BAD_FLAGS = {
         ["--vocab=VOCAB", "--holdout=0.9", "GOOD"],
         "--holdout is 0.9; it must be more than",
     ),
+    "bucket in": (
+        ["--vocab=VOCAB", "--input=CORPUS, gs://b/*.txt", "--output=OUT"],
+        "--input is gs://b/*.txt, but this version reads and writes local or mounted folders only",
+    ),
+    "bucket out": (
+        ["--vocab=VOCAB", "--input=CORPUS", "--output=gs://b/x"],
+        "--output is gs://b/x, but this version reads and writes local or mounted folders only",
+    ),
+    "bucket vocab": (["--vocab=s3://b/vocab.txt", "GOOD"], "--vocab is s3://b/vocab.txt, but this"),
     "rule": (
         ["--vocab=VOCAB", "--documents=page", "GOOD"],
         "--documents is 'page'; it must be one",
@@ -215,8 +224,9 @@ BAD_FLAGS = {
 
 @pytest.mark.parametrize("given, sentence", BAD_FLAGS.values(), ids=BAD_FLAGS)
 def test_bad_flags_are_one_sentence_and_write_nothing(
-    given, sentence, corpus, vocab_path, tmp_path, capsys
+    given, sentence, corpus, vocab_path, tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)
     before = contents(tmp_path)
     names = {"CORPUS": corpus, "VOCAB": vocab_path, "OUT": tmp_path / "out", "FOLDER": tmp_path}
     argv = []

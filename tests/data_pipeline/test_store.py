@@ -111,6 +111,16 @@ def test_ids_beyond_the_vocabulary_are_not_written(tmp_path):
         write_split(tmp_path / "train", [[[1, 11]]])
 
 
+@pytest.mark.parametrize("address", ["gs://b/store", pathlib.Path("gs://b/store"), "s3://b"])
+def test_an_address_is_refused_as_one(address):
+    with pytest.raises(ValueError, match=r"the store is (gs|s3):/.*, but .* local or mounted fold"):
+        open_store(address)
+
+
+def test_a_colon_in_a_path_is_no_address(built):
+    assert open_store(built.rename(built.with_name("a:b"))).vocab_size == VOCAB_SIZE
+
+
 def test_a_folder_without_a_manifest_is_not_a_store(built):
     assert store.is_store(built)
     (built / "manifest.json").unlink()
