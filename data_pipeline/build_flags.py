@@ -99,7 +99,9 @@ def _parser() -> _Parser:
         "--train_vocab",
         default="",
         metavar="KIND",
-        help=f"instead of --vocab: train one on the input, {WORDPIECE} or {SENTENCEPIECE}",
+        help=f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, "
+        f"[CLS] 101, [SEP] 102, [MASK] 103) or {SENTENCEPIECE} ([PAD] 0, [UNK] 1, [CLS] 2, "
+        "[SEP] 3, [MASK] 4)",
     )
     add("--vocab_size", default=0, type=int, metavar="N", help="pieces of it, special ones counted")
     add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))

@@ -142,6 +142,24 @@ def test_a_vocabulary_is_trained_and_kept_in_the_store(corpus, tmp_path, kind, s
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
+@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("sentencepiece", 80)])
+def test_help_names_the_special_ids_that_a_trained_vocabulary_has(
+    corpus, tmp_path, kind, size, capsys
+):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        main(
+            flags(corpus, tmp_path / "store", None, f"--train_vocab={kind}", f"--vocab_size={size}")
+        )
+        == 0
+    )
+    ids = open_store(tmp_path / "store").special_ids
+    named = ", ".join(f"[{name.upper()}] {ids[name]}" for name in ids)
+    assert f"{kind} ({named})" in shown
+
+
 def test_large_vocabularies_get_four_byte_ids():
     assert encode_corpus.token_dtype(1 << 16) == np.uint16
     assert encode_corpus.token_dtype((1 << 16) + 1) == np.uint32
