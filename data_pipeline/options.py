@@ -9,6 +9,11 @@ class PretrainOptions:
 
     Sequence length, batch size and predictions a sequence belong to a training phase and come from
     there. Defaults are those of create_pretraining_data.py@eedf5716ce; names are its flags' names.
+
+    `exact` brings back two defects of Google's code: a short target length is drawn once and holds
+    for all chunks of a document, and the random next sentence may come from the same document. In
+    both modes a chunk of one sentence has nothing left for B, so B is random and always labelled
+    so, as Google does.
     """
 
     store: str = ""  # directory that `python -m data_pipeline.build` wrote
@@ -16,7 +21,7 @@ class PretrainOptions:
     masked_lm_prob: float = 0.15  # share of the tokens, [CLS] and [SEP] counted, that is predicted
     short_seq_prob: float = 0.1  # share of pairs that aim at a random shorter length
     dupe_factor: int = 10  # K: how many different passes of pairs over the corpus are in rotation
-    exact: bool = False  # True: Google's rules to the letter, their two known defects included
+    exact: bool = False  # True: Google's rules to the letter, the two defects above included
     group_sequences: int = 1024  # sequences made by one call into NumPy; a matter of speed alone
     prefetch_batches: int = 4  # batches kept ready on the host
 
