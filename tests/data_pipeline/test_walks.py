@@ -1,7 +1,8 @@
 """Walks are counted once, kept in a sidecar that cannot lie, and built ahead of their use."""
 
 import json
-import pathlib
+import re
+import shutil
 import threading
 from dataclasses import replace
 
@@ -136,6 +137,14 @@ def test_threads_that_ask_at_once_get_one_walk():
     assert len(found) == 8 and len(set(found)) == 1
 
 
-def test_the_sidecar_folder_is_inside_the_store(tmp_path: pathlib.Path):
+def test_deleting_what_the_error_names_mends_a_store_with_other_counts(tmp_path):
     walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [walks.SIDECAR_FOLDER]
+    (sidecar,) = tmp_path.glob("*/*.json")
+    sidecar.write_text(json.dumps({"pairs": [count + 1 for count in counted()]}), encoding="utf-8")
+    wrong = walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path)
+    with pytest.raises(ValueError) as raised:
+        walks.WalkCache(SPLIT, OPTIONS, 32, wrong).get(0)
+    (folder,) = re.findall(r"delete the folder '(.+)' in the store", str(raised.value))
+    shutil.rmtree(tmp_path / folder)
+    assert list(tmp_path.iterdir()) == []
+    assert walks.pair_counts(SPLIT, OPTIONS, 32, tmp_path) == counted()
