@@ -102,16 +102,19 @@ def measure(flags: argparse.Namespace) -> Measurement:
 
 def _pin_to_cores(cores: int) -> int:
     """Keep this process on its first `cores` cores; 0 leaves all. Returns how many it may use."""
-    if not hasattr(os, "sched_setaffinity"):
+    if sys.platform == "linux":
+        allowed = sorted(os.sched_getaffinity(0))
+        if not 0 <= cores <= len(allowed):
+            raise ValueError(
+                f"--cores is {cores}; this process may use 1 to {len(allowed)}, 0 for all"
+            )
+        if cores:
+            os.sched_setaffinity(0, allowed[:cores])
+        return cores or len(allowed)
+    else:  # macOS has neither function
         if cores:
             raise ValueError(f"--cores is {cores}; only Linux can hold a process to some cores")
         return os.cpu_count() or 1
-    allowed = sorted(os.sched_getaffinity(0))
-    if not 0 <= cores <= len(allowed):
-        raise ValueError(f"--cores is {cores}; this process may use 1 to {len(allowed)}, 0 for all")
-    if cores:
-        os.sched_setaffinity(0, allowed[:cores])
-    return cores or len(allowed)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -28,13 +29,24 @@ def test_the_rate_is_written(opened, tmp_path, capsys):
     assert record["sequences_per_sec"] > 0 and record["measured_secs"] >= 0.2
     assert record["tokens_per_sec"] == record["sequences_per_sec"] * 32
     assert (record["seq_len"], record["max_predictions_per_seq"]) == (32, 5)
-    assert record["cores"] == len(os.sched_getaffinity(0))
+    is_linux = sys.platform == "linux"  # macOS has no os.sched_getaffinity
+    assert record["cores"] == (len(os.sched_getaffinity(0)) if is_linux else os.cpu_count())
     assert "sequences/s of 32 tokens" in capsys.readouterr().out
 
 
+def test_without_linux_all_cores_are_used_and_none_can_be_named(opened, monkeypatch, capsys):
+    for name in ("sched_getaffinity", "sched_setaffinity"):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert benchmark.main([opened, "--cores=1"]) == 2
+    assert capsys.readouterr().err.startswith("error: --cores is 1; only Linux can hold")
+    assert benchmark._pin_to_cores(0) == os.cpu_count()
+
+
 def test_what_cannot_be_measured_is_one_line_and_exit_2(opened, tmp_path, monkeypatch, capsys):
+    allowed = "this process may use 1 to" if sys.platform == "linux" else "only Linux can"
     for flags, sentence in (
-        (["--cores=9999"], "error: --cores is 9999; this process may use 1 to"),
+        (["--cores=9999"], f"error: --cores is 9999; {allowed}"),
         (["--seq_len=3"], "error: seq_len is 3; "),
     ):
         assert benchmark.main([opened, *flags]) == 2
