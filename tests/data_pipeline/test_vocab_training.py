@@ -106,5 +106,5 @@ def test_every_file_gives_an_equal_share_of_the_text(tmp_path):
     for name, lines in (("a", 1000), ("b", 1000), ("c", 3)):
         (tmp_path / name).write_text("".join(f"{name} {i:07d}\n\n" for i in range(lines)))
     files = sorted(tmp_path.iterdir())
-    read = list(training_text(files, TextOptions(), limit_bytes=300))
+    read = list(training_text(files, TextOptions(), limit_chars=300))
     assert collections.Counter(line[0] for line in read) == {"a": 12, "b": 12, "c": 3}
