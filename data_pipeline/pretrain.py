@@ -1,6 +1,5 @@
 """Pre-training batches: a tf.data pipeline for training, a fixed list for held-out evaluation."""
 
-import os
 from collections.abc import Generator
 
 import numpy as np
@@ -58,8 +57,6 @@ def _run_dataset(
     last_step: int,
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """range of steps -> one call into NumPy for several steps -> single steps -> prefetch."""
-    # Its C++ side greets every process on stderr; errors still come as exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Imported here: held-out batches and the source are of use without tensorflow.
     import tensorflow as tf
 
