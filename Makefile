@@ -7,7 +7,7 @@
 VENV ?= .venv
 PYTHON ?=
 TESTS ?= tests
-PYTEST_FLAGS ?=
+PYTEST_FLAGS ?= -n 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
 

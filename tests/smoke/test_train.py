@@ -60,33 +60,42 @@ def wait_for_checkpoint(process, workdir):
     raise AssertionError("no checkpoint after a minute")
 
 
+LONG = ["--config.phases[0].steps=800", "--config.checkpoint.every_steps=50"]
+LONG += ["--config.log_every_steps=70"]
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tiny_store, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("never_stopped")
+    run(*TINY, *LONG, f"--config.data.store={tiny_store}", f"--workdir={workdir}")
+    return metrics_of(workdir)
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_a_run_stopped_by_a_signal_ends_as_one_never_stopped(tiny_store, tmp_path, number, code):
-    flags = [*TINY, f"--config.data.store={tiny_store}", "--config.phases[0].steps=600"]
-    flags += ["--config.checkpoint.every_steps=50", "--config.log_every_steps=70"]
-    stopped = tmp_path / "stopped"
+def test_a_run_stopped_by_a_signal_ends_as_one_never_stopped(
+    tiny_store, tmp_path, never_stopped, number, code
+):
+    flags = [*TINY, *LONG, f"--config.data.store={tiny_store}", f"--workdir={tmp_path}"]
     process = subprocess.Popen(
-        command(*flags, f"--workdir={stopped}"),
+        command(*flags),
         cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for_checkpoint(process, stopped)
+    wait_for_checkpoint(process, tmp_path)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == code, out + err
-    assert not (stopped / "summary.json").exists()
+    assert not (tmp_path / "summary.json").exists()
     if number != signal.SIGKILL:
         assert "stopped and saved at step" in out
         assert "Traceback" not in err
-    resumed = run(*flags, f"--workdir={stopped}")
-    assert "resuming at step" in resumed.stdout
-    run(*flags, f"--workdir={tmp_path / 'whole'}")
-    assert metrics_of(stopped) == metrics_of(tmp_path / "whole")
+    assert "resuming at step" in run(*flags).stdout
+    assert metrics_of(tmp_path) == never_stopped
 
 
 def test_print_config_of_every_recipe():
