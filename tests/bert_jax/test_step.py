@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax import mesh, ops, state, step
-from bert_jax.config import OptimConfig
+from bert_jax.config import MeshConfig, OptimConfig
 from bert_jax.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 
@@ -130,3 +130,14 @@ def test_table_gradients_are_added_up_in_float32():
         lambda t: ops.lookup(t, ids, jax.numpy.bfloat16).sum(dtype=jax.numpy.float32)
     )(table)
     np.testing.assert_array_equal(gradient[0], 4096.0)
+
+
+def test_a_mesh_of_permuted_devices_holds_the_same_global_batch():
+    """As on a torus of chips, where the mesh follows the wiring."""
+    order = np.random.default_rng(0).permutation(8)
+    of = mesh.make(MeshConfig(preset="fsdp", fsdp_size=2), [jax.devices()[i] for i in order])
+    batch = random_batch()
+    rows = mesh.process_rows(16, of)
+    np.testing.assert_array_equal(rows, np.arange(16))  # one process holds them all
+    for name, placed in mesh.place_rows(batch, of, 16, rows).items():
+        np.testing.assert_array_equal(placed, batch[name])
