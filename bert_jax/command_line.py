@@ -15,14 +15,14 @@ from bert_jax.config import Config
 # Exit codes: 0 done, 1 the run failed, 2 what was asked for cannot be done.
 FAILED, REFUSED = 1, 2
 
+CONFIG_HELP = "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
+
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
 def config_flag() -> flags.FlagHolder:
     """Define --config=FILE[:NAME=VALUE,...], whose fields --config.FIELD=VALUE overrides."""
-    return config_flags.DEFINE_config_file(
-        "config", None, "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
-    )
+    return config_flags.DEFINE_config_file("config", None, CONFIG_HELP)
 
 
 def find_config(path: str) -> str:
@@ -65,7 +65,9 @@ def resolved(flag: flags.FlagHolder) -> Config:
       ValueError: no --config, or a field of the wrong type.
     """
     if flag.value is None:
-        raise ValueError("--config is missing; give --config=configs/base.py, or a file of yours")
+        raise ValueError(
+            "--config is missing; give --config=configs/tiny.py, or another of ours or yours"
+        )
     return config_lib.from_config_dict(flag.value)
 
 
@@ -82,7 +84,11 @@ def run(prepare: Callable[[], Callable[[], int]], usage: str) -> None:
     try:
         _parse_flags(usage)
         work = prepare()
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+        sys.exit(REFUSED)
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(REFUSED)
     except KeyboardInterrupt:
@@ -97,7 +103,7 @@ def run(prepare: Callable[[], Callable[[], int]], usage: str) -> None:
 
 
 def _interrupted() -> NoReturn:
-    print("interrupted; the same command goes on from the newest checkpoint", file=sys.stderr)
+    print("interrupted; the same command goes on from what was saved before", file=sys.stderr)
     sys.exit(128 + signal.SIGINT)
 
 
@@ -107,7 +113,12 @@ def _parse_flags(usage: str) -> None:
         rest = flags.FLAGS(_with_found_config(sys.argv))
     except flags.Error as error:
         raise ValueError(_first_sentence(error)) from error
-    except (AttributeError, KeyError, IndexError, TypeError) as error:
+    except IndexError as error:
+        numbered = [argument for argument in sys.argv if "[" in argument]
+        raise ValueError(
+            f"{' '.join(numbered)}: the config has fewer phases than that; they count from 0"
+        ) from error
+    except (AttributeError, KeyError, TypeError) as error:
         # What ml_collections lets through of a path into the config that leads nowhere.
         overrides = [argument for argument in sys.argv if argument.startswith("--config.")]
         raise ValueError(
@@ -119,7 +130,10 @@ def _parse_flags(usage: str) -> None:
 
 def _help(usage: str) -> str:
     entry = sys.modules["__main__"]
-    return f"{entry.__doc__}\nusage: {usage}\n{flags.FLAGS.main_module_help()}"
+    listed = (
+        flags.FLAGS.main_module_help().strip().split("\n", 1)[1]
+    )  # its heading is the file's path
+    return f"{entry.__doc__}\nusage: {usage}\n  --config: {CONFIG_HELP}\n{listed}"
 
 
 def _plain(error: Exception) -> str:

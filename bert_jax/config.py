@@ -173,7 +173,14 @@ def arguments(text: str, **defaults: str) -> dict[str, str]:
     Raises:
       ValueError: a name is unknown.
     """
-    given = dict(part.partition("=")[::2] for part in text.split(",") if part)
+    parts = [part for part in text.split(",") if part]
+    for part in parts:
+        if "=" not in part:
+            raise ValueError(
+                f"--config=...:{text}: {part!r} is not NAME=VALUE; this config takes "
+                f"{sorted(defaults)}"
+            )
+    given = dict(part.partition("=")[::2] for part in parts)
     for name in given:
         if name not in defaults:
             raise ValueError(

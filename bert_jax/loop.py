@@ -5,6 +5,7 @@ its way. All that the loop itself must remember across a restart is in `Progress
 """
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -151,7 +152,9 @@ class _Run:
         return self._summary()
 
     def _stop_after_step(self, signal_number: int) -> None:
-        self.stop_signal = signal_number  # nothing else: a handler may interrupt a print
+        self.stop_signal = signal_number
+        # Not print: a handler may come in the middle of one.
+        os.write(1, b"stopping after this step; once more to stop without saving\n")
 
     def _announce(self) -> None:
         config, model = self.config, self.setup.model
@@ -163,7 +166,9 @@ class _Run:
             f"matmuls in {model.dtype}"
         )
         total = config_lib.total_steps(config)
-        if self.step:
+        if self.step == total:
+            self.records.say(f"finished before, at step {total:,}: evaluating once more")
+        elif self.step:
             self.records.say(f"resuming at step {self.step:,} of {total:,}")
 
     def _begin_phase(self, index: int) -> None:
@@ -228,8 +233,6 @@ class _Run:
             self._read(self.step - 1)
         if evaluate:
             self._evaluate()
-        if stopping:
-            self.records.say(f"stopping: saving step {self.step:,} ...")
         if save:
             self._save()
         if stopping:

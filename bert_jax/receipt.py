@@ -43,7 +43,7 @@ def _fixed(config: Config, store: Store) -> dict[str, Any]:
         | phases
         | steps
         | hashes
-        | {"data.store (digest of its contents)": store.digest}
+        | {"data.store (digest of its contents)": store.digest[:12]}
     )
 
 
@@ -69,19 +69,22 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
     """Raise if the workdir holds something that this config cannot go on with.
 
     Raises:
-      ValueError: names the first setting that differs, both values and the ways out.
+      ValueError: names every setting that differs, both values and the ways out.
     """
     before = _read(workdir)
     if before is None:
         return
     now = json.loads(json.dumps(_fixed(config, store)))
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            raise ValueError(
-                f"{workdir} holds a run with config.{name} = {before.get(name)!r}, this config "
-                f"says {now.get(name)!r}; give another --workdir, or the setting of that run to "
-                "go on with it"
-            )
+    differing = [
+        f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if differing:
+        raise ValueError(
+            f"{workdir} holds a run with {'; '.join(differing)}; give another --workdir, or the "
+            "settings of that run to go on with it"
+        )
 
 
 def write(workdir: pathlib.Path, config: Config, store: Store) -> None:

@@ -50,7 +50,10 @@ def _checked_workdir() -> pathlib.Path:
         raise ValueError(
             f"--workdir={_WORKDIR.value}: this version writes to local or mounted folders only"
         )
-    return pathlib.Path(_WORKDIR.value)
+    workdir = pathlib.Path(_WORKDIR.value)
+    if workdir.exists() and not workdir.is_dir():
+        raise ValueError(f"--workdir={workdir} is a file; give a new or an empty folder")
+    return workdir
 
 
 def _prepare() -> Callable[[], int]:

@@ -135,9 +135,14 @@ def test_overrides_reach_the_config():
         ),
         (["--config=configs/tiny.py", "stray"], "'stray' is not a flag"),
         (["--config=configs/tiny.py", "--config.optm.learning_rate=1"], "Did you mean optim"),
-        (["--config=configs/tiny.py", "--config.phases[7].steps=1"], "index out of range"),
+        (
+            ["--config=configs/tiny.py", "--config.phases[7].steps=1"],
+            "the config has fewer phases than that",
+        ),
         (["--config=configs/tiny.py", "--config.phases=128"], "config.phases[0].NAME"),
         (["--config=configs/tiny.py:x=1"], "sets 'x'; this config takes []"),
+        (["--config=configs/base.py:tokens"], "'tokens' is not NAME=VALUE; this config takes"),
+        (["--config=configs/tiny.py", "--workdir=README.md"], "README.md is a file; give a new"),
         (["--config=configs/tiny.py", "--workdir=gs://b/run"], "local or mounted folders only"),
         (["--config=configs/tiny.py", "--workdir=w", "--process_id=1"], "add --multihost"),
     ],
@@ -154,5 +159,6 @@ def test_mistakes_get_one_sentence(flags, words):
 def test_help_names_the_flags_and_no_others():
     out = run("--help").stdout
     assert "--workdir: folder of the run" in out
+    assert "--config: config file" in out
     assert "--config.data.store=STORE" in out
     assert "alsologtostderr" not in out
