@@ -37,6 +37,8 @@ def _without_padding(leaf: jax.Array, of: Declared) -> jax.Array:
 
 
 def _with_padding(leaf: jax.Array, of: Declared) -> jax.Array:
+    if of.dims == of.logical_dims:
+        return leaf
     return jnp.pad(
         leaf, [(0, held - real) for held, real in zip(of.dims, of.logical_dims, strict=True)]
     )

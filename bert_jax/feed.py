@@ -31,11 +31,6 @@ def open_store(config: Config) -> Store:
             "config.data.store is empty; build a store with "
             f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
         )
-    if "://" in config.data.store:
-        raise ValueError(
-            f"config.data.store is {config.data.store}; this version reads local or mounted "
-            "folders only: copy the store to every worker"
-        )
     return store_lib.open_store(config.data.store)
 
 

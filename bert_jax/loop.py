@@ -234,7 +234,7 @@ class _Run:
         if evaluate:
             self._evaluate()
         if save:
-            self._save()
+            self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
         if stopping:
             raise Interrupted(self.stop_signal or 0, self.step)
         if evaluate or save:
@@ -266,9 +266,6 @@ class _Run:
             f"held-out at step {self.step:,}:  "
             + "  ".join(f"{name} {value:.4f}" for name, value in self.heldout.items())
         )
-
-    def _save(self) -> None:
-        self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
 
     def _summary(self) -> dict[str, Any]:
         return {

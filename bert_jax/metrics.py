@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.objectives import SMALLEST_WEIGHT
+
 Sums = Mapping[str, Any]
 
 
@@ -35,7 +37,7 @@ def read(total: Mapping[str, float]) -> dict[str, float]:
     terms = [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
     means = {}
     for name in terms:
-        weight = max(total[f"{name}/weight"], 1e-5)
+        weight = max(total[f"{name}/weight"], SMALLEST_WEIGHT)
         means[f"{name}_loss"] = total[f"{name}/loss_sum"] / weight
         means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight
     means = {"loss": sum(means[f"{name}_loss"] for name in terms)} | means

@@ -15,6 +15,7 @@ from bert_jax.attention.xla import padding_mask
 from bert_jax.models.bert import Bert
 
 Batch = Mapping[str, jax.Array]
+SMALLEST_WEIGHT = 1e-5  # a batch without any prediction has loss 0 (Google adds as much instead)
 
 
 @jax.tree_util.register_dataclass

@@ -16,13 +16,12 @@ from jax.sharding import Mesh, PartitionSpec
 from bert_jax import mesh, ops
 from bert_jax.config import Config, Phase
 from bert_jax.models.bert import Model
-from bert_jax.objectives import Batch, Objective, Term
+from bert_jax.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
 from bert_jax.optim import schedule
 from bert_jax.state import Layout, TrainState
 from data_pipeline.schema import pretrain_shapes
 
 Sums = dict[str, Any]
-SMALLEST_WEIGHT = 1e-5  # a batch without any prediction has loss 0 (Google adds as much instead)
 
 
 def _loss(

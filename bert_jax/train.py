@@ -18,6 +18,7 @@ from absl import flags, logging
 
 from bert_jax import command_line, feed, loop, mesh, objectives, stopping
 from bert_jax import config as config_lib
+from data_pipeline.store import check_is_local
 
 _CONFIG = command_line.config_flag()
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run: checkpoints, metrics, summary")
@@ -46,10 +47,7 @@ def _checked_workdir() -> pathlib.Path:
             raise ValueError(f"--{name} is for a run of several processes; add --multihost")
     if _WORKDIR.value is None:
         raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {USAGE}")
-    if "://" in _WORKDIR.value:
-        raise ValueError(
-            f"--workdir={_WORKDIR.value}: this version writes to local or mounted folders only"
-        )
+    check_is_local("--workdir", _WORKDIR.value)
     workdir = pathlib.Path(_WORKDIR.value)
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"--workdir={workdir} is a file; give a new or an empty folder")
