@@ -12,6 +12,7 @@ from bert_jax import loop
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.objectives import MLM_NSP
 from bert_jax.stopping import Interrupted
+from data_pipeline import build
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
@@ -213,3 +214,20 @@ def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, tmp_path):
         train(fewer, tmp_path)
     more = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=6)))
     assert train(more, tmp_path)["steps"] == 15
+
+
+def test_a_store_with_another_vocabulary_is_refused(config, tiny_store, tmp_path):
+    loop.prepare(config, MLM_NSP, tmp_path / "run", jax.devices()[:1])
+    arguments = {
+        "input": tiny_store.parent / "text.txt",
+        "output": tmp_path / "store",
+        "train_vocab": "wordpiece",
+        "vocab_size": 190,
+        "sentences": "lines",
+        "holdout": 0.1,
+        "workers": 1,
+    }
+    assert build.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    other = dataclasses.replace(config, data=PretrainOptions(store=str(tmp_path / "store")))
+    with pytest.raises(ValueError, match=r"data.store \(digest of its contents\) = .* says"):
+        train(other, tmp_path / "run")
