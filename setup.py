@@ -15,6 +15,7 @@ INSTALL_REQUIRES = [
     "absl-py>=2.1",
     "flax>=0.12",
     "jax>=0.10,<0.13",
+    "matplotlib>=3.10",
     "ml_collections>=1.0",
     "numpy>=2.0",
     "optax>=0.2.6",
