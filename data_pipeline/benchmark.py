@@ -9,6 +9,7 @@ import pathlib
 import sys
 import time
 
+from data_pipeline.exit_code import exit_code_of
 from data_pipeline.options import PretrainOptions
 from data_pipeline.pretrain import open_source, train_batches
 from data_pipeline.store import open_store
@@ -35,20 +36,19 @@ class Measurement:
 def main(argv: list[str] | None = None) -> int:
     """Measure and print; 0, or 2 after one line on stderr that says what is wrong."""
     flags = _parser().parse_args(argv)
-    try:
-        measurement = measure(flags)
-        if flags.json_out:
-            record = json.dumps(dataclasses.asdict(measurement), indent=2)
-            pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return exit_code_of(lambda: _measure_and_print(flags))
+
+
+def _measure_and_print(flags: argparse.Namespace) -> None:
+    measurement = measure(flags)
+    if flags.json_out:
+        record = json.dumps(dataclasses.asdict(measurement), indent=2)
+        pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
     print(
         f"{measurement.sequences_per_sec:,.0f} sequences/s of {measurement.seq_len} tokens on "
         f"{measurement.cores} core(s); opened in {measurement.open_secs:.2f} s, first batch after "
         f"{measurement.first_batch_secs:.2f} s"
     )
-    return 0
 
 
 def measure(flags: argparse.Namespace) -> Measurement:

@@ -13,6 +13,7 @@ import rich.console
 from data_pipeline.build_flags import BuildFlags, parse_flags
 from data_pipeline.build_report import BuildRun, print_report, progress_bar
 from data_pipeline.encode_corpus import Document, encode_corpus, token_dtype
+from data_pipeline.exit_code import exit_code_of
 from data_pipeline.holdout import Spool, choose_heldout, write_splits
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN, is_store
 from data_pipeline.store_writing import (
@@ -33,19 +34,7 @@ _LIBRARIES = ("numpy", "sentencepiece", "sentencex", "tokenizers")
 def main(argv: list[str] | None = None) -> int:
     """Run the build; 0, or 2 after one line on stderr that says what is wrong."""
     console = rich.console.Console(highlight=False)
-    try:
-        build(parse_flags(sys.argv[1:] if argv is None else argv), console)
-    except KeyboardInterrupt:
-        print("error: interrupted; no store was written", file=sys.stderr)
-        return 130
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
-        return 2
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_code_of(lambda: build(parse_flags(sys.argv[1:] if argv is None else argv), console))
 
 
 def build(flags: BuildFlags, console: rich.console.Console) -> None:
