@@ -21,6 +21,7 @@ LAYERS = (
         "bert_jax.baselines",
         "bert_jax.checkpoint",
         "bert_jax.clock",
+        "bert_jax.curves",
         "bert_jax.feed",
         "bert_jax.log",
         "bert_jax.loop",
