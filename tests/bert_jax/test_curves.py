@@ -95,7 +95,9 @@ def test_the_last_heldout_value_and_the_baseline_are_written():
 
 def test_a_baseline_holds_for_its_phase():
     panels = panels_of(curves.figure(lines_of_run(90), PHASES))
-    steps, values = curves_of(panels["mlm_loss"])["baseline"]
+    (line,) = [line for line in panels["mlm_loss"].lines if line.get_label() == "baseline"]
+    assert line.get_drawstyle() == "steps-pre"  # between two points: the value of the later one
+    steps, values = line.get_data()
     for at, expected in ((1, 7.0), (60, 7.0), (61, 6.5), (90, 6.5)):
         assert values[np.searchsorted(steps, at)] == expected
     assert (steps[0], steps[-1]) == (0, 90)
