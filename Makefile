@@ -1,8 +1,9 @@
 # make setup          the environment in VENV (default .venv), with PYTHON (default: the first that fits)
+# make quickstart     build a corpus, train a small BERT on it, and let it guess words
 # make test           the tests; TESTS=tests/launch runs some of them
 # make check          what a commit must pass: format, lint, types, tests
 # make format         let ruff rewrite the layout
-# make requirements   renew the versions that requirements/ci.txt pins
+# make requirements   renew the versions that requirements/ pins
 # make clean          remove what builds and tools leave behind; never VENV or runs
 VENV ?= .venv
 PYTHON ?=
@@ -11,13 +12,27 @@ PYTEST_FLAGS ?= -n 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
 
-.PHONY: setup test check lint types format requirements clean
+QUICKSTART := runs/quickstart
+
+.PHONY: setup quickstart test check lint types format requirements clean
 
 setup: $(READY)
 
 $(READY): setup.py requirements/ci.txt .ci/set_up
 	@.ci/set_up "$(VENV)" "$(PYTHON)"
 	@touch "$@"
+
+# The commands of README.md, shown as they run; a second call starts afresh. On the CPU everywhere:
+# it is small enough, and an accelerator's packages may not be there.
+quickstart: export JAX_PLATFORMS := cpu
+quickstart: $(READY)
+	@rm -rf $(QUICKSTART)
+	$(BIN)/python -m data_pipeline.python_docs $(QUICKSTART)/python_docs.jsonl
+	$(BIN)/python -m data_pipeline.build --input=$(QUICKSTART)/python_docs.jsonl \
+		--output=$(QUICKSTART)/store --train_vocab=wordpiece --vocab_size=4096 --holdout=0.05
+	$(BIN)/python -m bert_jax.train --config=configs/quickstart.py \
+		--config.data.store=$(QUICKSTART)/store --workdir=$(QUICKSTART)
+	$(BIN)/python -m bert_jax.fill_mask --workdir=$(QUICKSTART) --heldout=5
 
 test: $(READY)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) $(TESTS)
@@ -41,6 +56,17 @@ requirements: $(READY)
 		--no-header --no-annotate setup.py --output-file requirements/ci.unheaded
 	@{ sed -n '/^#/p' requirements/ci.txt; cat requirements/ci.unheaded; } > requirements/ci.new
 	@mv requirements/ci.new requirements/ci.txt && rm requirements/ci.unheaded
+	@sed '/^libtpu==/d' requirements/ci.txt > requirements/tpu.constraints
+	@echo setuptools | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.12 \
+		--python-platform x86_64-manylinux_2_31 --extra tpu --constraint requirements/tpu.constraints \
+		--no-header --no-annotate setup.py - --output-file requirements/tpu.unheaded
+	@echo uv | $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.10 \
+		--constraint requirements/ci.txt --no-header --no-annotate - --output-file requirements/uv.unheaded
+	@for name in tpu uv; do \
+		{ sed -n '/^#/p' requirements/$$name.txt; cat requirements/$$name.unheaded; } > requirements/$$name.new && \
+		mv requirements/$$name.new requirements/$$name.txt && rm requirements/$$name.unheaded || exit 1; \
+	done
+	@rm requirements/tpu.constraints
 
 clean:
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
