@@ -116,11 +116,12 @@ def test_the_data_pipeline_runs(installed, tmp_path):
     assert "--input" in run(installed, tmp_path, "-m", "data_pipeline.build", "--help")
 
 
-def test_the_launch_script_runs(installed, tmp_path):
-    script = installed / "bert_jax" / "launch" / "train.sh"
+@pytest.mark.parametrize("name", ["create", "setup", "train", "logs", "delete"])
+def test_the_launch_scripts_run(installed, name):
+    script = installed / "bert_jax" / "launch" / f"{name}.sh"
     ran = subprocess.run(["bash", str(script), "--help"], capture_output=True, text=True)
     assert ran.returncode == 0
-    assert "usage:" in ran.stdout
+    assert f"usage: launch/{name}.sh" in ran.stdout
 
 
 def test_the_license_is_in_the_wheel(wheel):
