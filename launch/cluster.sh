@@ -86,15 +86,18 @@ check_gcloud() {
 
 # One shell word per argument, quoted for bash; printf %q would put a backslash before every blank.
 quoted() {
-    local argument word words='' quote="'" escaped="'\\''"
-    for argument in "$@"; do
-        if [[ $argument =~ ^[A-Za-z0-9_/.,:=@%+-]+$ ]]; then
-            word=$argument
-        else
-            word=${argument//$quote/"$escaped"}
-            word="'$word'"
+    local rest word words='' quote="'"
+    for rest in "$@"; do
+        if [[ $rest =~ ^[A-Za-z0-9_/.,:=@%+-]+$ ]]; then
+            words+=" $rest"
+            continue
         fi
-        words+=" $word"
+        word=''
+        while [[ $rest == *$quote* ]]; do
+            word+=${rest%%"$quote"*}"'\\''"
+            rest=${rest#*"$quote"}
+        done
+        words+=" '$word$rest'"
     done
     printf '%s\n' "${words# }"
 }

@@ -27,17 +27,18 @@ USAGE
 
 # Says the full hash of the commit to send.
 commit_of() {
-    local revision=$1 says changed
+    local revision=$1 says changed newline=$'\n'
     local root=${LAUNCH%/launch}
     command -v git >/dev/null || refuse "git is not on PATH; setup.sh sends a commit of a clone"
     says=$(git -C "$LAUNCH" rev-parse --show-prefix 2>&1) && [[ $says == launch/ ]] ||
         refuse "$LAUNCH is not the launch folder of a clone of bert_jax, and setup.sh sends a commit of" \
-            "one; clone bert_jax and run launch/setup.sh there (git says: '${says//$'\n'/ }')"
+            "one; clone bert_jax and run launch/setup.sh there (git says: '${says//$newline/ }')"
     if [[ -z $revision ]]; then
         changed=$(git -C "$root" status --porcelain) || exit 2
+        changed=${changed%%"$newline"*}
         [[ -z $changed ]] ||
-            refuse "$root has changes that are not committed, such as '${changed%%$'\n'*}', and setup.sh" \
-                "sends a commit; commit them, or leave them behind with --revision=HEAD"
+            refuse "$root has changes that are not committed, such as '$changed', and setup.sh sends a" \
+                "commit; commit them, or leave them behind with --revision=HEAD"
         revision=HEAD
     fi
     git -C "$root" cat-file -e "$revision:launch/on_worker_setup.sh" 2>/dev/null ||

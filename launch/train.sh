@@ -19,10 +19,10 @@ launch/logs.sh shows.
                    by all of them together
 
 The TPU VM must exist, with bert_jax in REMOTE_DIR on every worker: launch/setup.sh puts it there. The
-run hangs on this command: it is to be expected that a worker whose connection breaks ends at its next
-line of output, and gcloud then starts it once more; start the whole run again to go on from the last
-checkpoint. The command line ends up in gcloud's log and in the workers' process lists: put no secret
-into it.
+run hangs on this command. It is to be expected that a worker whose connection breaks ends at its next
+line of output; gcloud then connects again, up to ten times, and starts the command on that worker
+anew. Stop it with Ctrl-C then and start the whole run again: it goes on from the last checkpoint. The
+command line ends up in gcloud's log and in the workers' process lists: put no secret into it.
 Exit code: gcloud's, which is that of a worker that failed; 2 where this script refuses.
 Not yet run on a real TPU VM.
 USAGE
