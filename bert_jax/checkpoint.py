@@ -5,6 +5,7 @@ mesh that pads it otherwise, and the loop's plain numbers as JSON.
 """
 
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from bert_jax.models.bert import Declared, Model
 from bert_jax.state import TrainState, map_like_params
 
 STATE, NUMBERS = "state", "numbers"
+_ARRAYS_OF_STATE = 3  # of float32: the parameters and the optimiser's two moments
 
 
 def _whole_where_padded(of: Declared) -> PartitionSpec:
@@ -47,6 +49,28 @@ def _with_padding(leaf: jax.Array, of: Declared) -> jax.Array:
 def newest_step(directory: pathlib.Path) -> int | None:
     """Step of the newest finished checkpoint in a folder, None without any."""
     return max(ocp.utils.checkpoint_steps(directory), default=None) if directory.is_dir() else None
+
+
+def check_space(directory: pathlib.Path, config: CheckpointConfig, model: Model) -> None:
+    """Raise if the disk cannot hold the checkpoints that a run keeps, and the next beside them.
+
+    Raises:
+      ValueError: names the disk, what is free and what is needed.
+    """
+    there = directory.resolve()
+    missing = config.keep + 1
+    if there.is_dir():
+        missing = max(1, missing - len(ocp.utils.checkpoint_steps(there)))
+    while not there.exists():
+        there = there.parent
+    needed = missing * _ARRAYS_OF_STATE * 4 * model.parameter_count
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise ValueError(
+            f"{there} has {free / 1e9:,.2f} GB free, the {config.keep} checkpoints of this run and "
+            f"the next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, "
+            "or keep fewer with --config.checkpoint.keep=1"
+        )
 
 
 class Checkpoints:
@@ -118,6 +142,29 @@ class Checkpoints:
         shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
         padded = map_like_params(_with_padding, restored[STATE], self._model.declared)
         return jax.device_put(padded, shardings), restored[NUMBERS]
+
+    def restore_params(self, on: jax.sharding.Mesh) -> dict[str, Any]:
+        """The parameters alone of the newest checkpoint, laid out as the model says."""
+        declared = self._model.declared
+
+        def logical(of: Declared) -> jax.ShapeDtypeStruct:
+            sharding = jax.NamedSharding(on, _whole_where_padded(of))
+            return jax.ShapeDtypeStruct(of.logical_dims, jnp.float32, sharding=sharding)
+
+        wanted = {"params": jax.tree.map(logical, declared)}
+        restored = self._manager.restore(
+            self.latest_step,
+            args=ocp.args.Composite(
+                **{
+                    STATE: ocp.args.PyTreeRestore(
+                        wanted,
+                        restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                        partial_restore=True,
+                    )
+                }
+            ),
+        )
+        return jax.tree.map(_with_padding, restored[STATE]["params"], declared)
 
     def close(self) -> None:
         """Wait until the last save is finished; raises its error."""

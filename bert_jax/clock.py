@@ -21,15 +21,13 @@ class Clock:
     """
 
     def __init__(self, progress: Progress, batch_size: int) -> None:
-        self.running = False
         self.sequences_per_sec = 0.0
         self._progress, self._batch_size = progress, batch_size
         self._sequences, self._since_secs = 0, 0.0
 
     def start(self) -> None:
         """Begin to measure."""
-        self.running, self._sequences = True, 0
-        self._since_secs = time.perf_counter()
+        self._sequences, self._since_secs = 0, time.perf_counter()
 
     def step(self) -> None:
         """A step was given to the device."""
@@ -37,7 +35,7 @@ class Clock:
 
     def note(self) -> None:
         """Add the time since the start, or the last note, to the run's."""
-        if not self.running or self._sequences == 0:
+        if self._sequences == 0:
             return
         secs = time.perf_counter() - self._since_secs
         self.sequences_per_sec = self._sequences / secs

@@ -4,18 +4,20 @@ import pathlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from absl import flags
 from ml_collections import config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
+from bert_jax.library_log import LibraryLog
 
 # Exit codes: 0 done, 1 the run failed, 2 what was asked for cannot be done.
-FAILED, REFUSED = 1, 2
+FAILED, REFUSED, INTERRUPTED = 1, 2, 128 + signal.SIGINT
 
 CONFIG_HELP = "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
+
+Prepare = Callable[[LibraryLog, list[str]], Callable[[], int]]
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -71,44 +73,52 @@ def resolved(flag: flags.FlagHolder) -> Config:
     return config_lib.from_config_dict(flag.value)
 
 
-def run(prepare: Callable[[], Callable[[], int]], usage: str) -> None:
+def run(prepare: Prepare, usage: str) -> None:
     """Parse the command line, prepare, do the work that prepare returns, exit with its code.
 
+    prepare gets the log that can hold what libraries write, and the arguments that are no flags.
     A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
-    with a FloatingPointError, one line and exit code 1; any other error of it is ours, and shows
-    where it came from.
+    with a FloatingPointError or an OSError, one line and exit code 1; any other error of it is
+    ours, and shows where it came from.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
         sys.exit(0)
+    with LibraryLog() as log:
+        code, message = _done(prepare, log)
+    if message:
+        print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def _done(prepare: Prepare, log: LibraryLog) -> tuple[int, str]:
+    """Exit code, and what is to be said on stderr."""
+    refused = REFUSED
     try:
-        _parse_flags(usage)
-        work = prepare()
+        work = prepare(log, _parsed_flags())
+        refused = FAILED
+        return work(), ""
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
-        sys.exit(REFUSED)
+        return refused, f"error: {place}{error.strerror or error}"
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(REFUSED)
-    except KeyboardInterrupt:
-        _interrupted()
-    try:
-        sys.exit(work())
+        if refused == FAILED:
+            raise
+        return refused, f"error: {error}"
     except FloatingPointError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(FAILED)
+        return FAILED, f"error: {error}"
     except KeyboardInterrupt:
-        _interrupted()
+        return INTERRUPTED, "interrupted; the same command goes on from what was saved before"
 
 
-def _interrupted() -> NoReturn:
-    print("interrupted; the same command goes on from what was saved before", file=sys.stderr)
-    sys.exit(128 + signal.SIGINT)
+def refuse_arguments(arguments: Sequence[str], usage: str) -> None:
+    """Raise if there is an argument that is no flag, for an entry that takes none."""
+    if arguments:
+        raise ValueError(f"{arguments[0]!r} is not a flag; usage: {usage}")
 
 
-def _parse_flags(usage: str) -> None:
-    """Parse sys.argv, or raise ValueError with one sentence."""
+def _parsed_flags() -> list[str]:
+    """Parse sys.argv and return what is no flag, or raise ValueError with one sentence."""
     try:
         rest = flags.FLAGS(_with_found_config(sys.argv))
     except flags.Error as error:
@@ -124,8 +134,7 @@ def _parse_flags(usage: str) -> None:
         raise ValueError(
             f"not a field of the config: {_plain(error)} (in {' '.join(overrides)})"
         ) from error
-    if len(rest) > 1:
-        raise ValueError(f"{rest[1]!r} is not a flag; usage: {usage}")
+    return list(rest[1:])
 
 
 def _help(usage: str) -> str:
@@ -133,7 +142,8 @@ def _help(usage: str) -> str:
     listed = (
         flags.FLAGS.main_module_help().strip().split("\n", 1)[1]
     )  # its heading is the file's path
-    return f"{entry.__doc__}\nusage: {usage}\n  --config: {CONFIG_HELP}\n{listed}"
+    config = f"  --config: {CONFIG_HELP}\n" if "config" in flags.FLAGS else ""
+    return f"{entry.__doc__}\nusage: {usage}\n{config}{listed}"
 
 
 def _plain(error: Exception) -> str:

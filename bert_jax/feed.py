@@ -64,6 +64,11 @@ class Feed:
             self._source(self.store.train, index)
             self._source(self.store.heldout, index)
 
+    def mean_epoch_examples(self, index: int) -> float:
+        """Examples in a pass over the training split at a phase's length, a mean over walks."""
+        pairs_of_walk = self._source(self.store.train, index).pairs_of_walk
+        return sum(pairs_of_walk) / len(pairs_of_walk)
+
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[dict[str, np.ndarray], None, None]:

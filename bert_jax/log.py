@@ -1,4 +1,4 @@
-"""The records of a run: lines on the screen, metrics.jsonl, TensorBoard events, summary.json."""
+"""The records of a run: metrics.jsonl, TensorBoard events, summary.json."""
 
 import json
 import pathlib
@@ -37,11 +37,6 @@ class Records:
         for name, value in numbers.items():
             self._events.add_scalar(f"{split}/{name}", value, step)
 
-    def say(self, text: str) -> None:
-        """Show a line on the screen."""
-        if self._is_writer:
-            print(text, flush=True)
-
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Close the files; a run that came to its end leaves a summary."""
         if not self._is_writer:
@@ -68,15 +63,3 @@ def _cut_lines_after(path: pathlib.Path, last_step: int) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text("".join(kept), encoding="utf-8")
     partial.replace(path)
-
-
-def training_line(step: int, steps: int, numbers: Mapping[str, float]) -> str:
-    """One line for the screen from the means of an interval."""
-    return f"step {step:>{len(str(steps))},}/{steps:,}  " + "  ".join(
-        [
-            *(f"{name} {numbers[name]:.4f}" for name in numbers if name.endswith("loss")),
-            *(f"{name} {numbers[name]:.3f}" for name in numbers if name.endswith("accuracy")),
-            f"lr {numbers['learning_rate']:.2e}",
-            f"{numbers['sequences_per_sec']:,.0f} seq/s",
-        ]
-    )

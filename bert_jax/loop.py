@@ -7,28 +7,32 @@ its way. All that the loop itself must remember across a restart is in `Progress
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 
-from bert_jax import baselines, metrics, optim, receipt
 from bert_jax import config as config_lib
 from bert_jax import mesh as mesh_lib
+from bert_jax import metrics, optim, receipt
 from bert_jax import state as state_lib
 from bert_jax import step as step_lib
-from bert_jax.checkpoint import Checkpoints, newest_step
+from bert_jax.checkpoint import Checkpoints, check_space, newest_step
 from bert_jax.clock import Clock, Progress
-from bert_jax.config import Config
+from bert_jax.config import Config, Phase
 from bert_jax.feed import Feed, open_store
-from bert_jax.log import Records, training_line
+from bert_jax.log import Records
 from bert_jax.models import bert
 from bert_jax.objectives import Objective
+from bert_jax.opening import opening_rows
+from bert_jax.phase_facts import PhaseFacts, facts_of
+from bert_jax.receipt import CHECKPOINTS
+from bert_jax.screen import Screen
 from bert_jax.state import Layout, TrainState
 from bert_jax.stopping import Interrupted, noted
 
-CHECKPOINTS = "checkpoints"  # folder in the workdir
 STEPS_AHEAD = 2  # steps given to the device before the host waits for the oldest
 
 
@@ -40,10 +44,12 @@ class Setup:
     objective: Objective
     workdir: pathlib.Path
     feed: Feed
+    phases: tuple[PhaseFacts, ...]
     mesh: jax.sharding.Mesh
     model: bert.Model
     tx: optax.GradientTransformation
     where: Layout
+    screen: Screen
 
 
 def prepare(
@@ -72,18 +78,22 @@ def prepare(
     mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         receipt.check_processes_agree(config, store)
+    screen = Screen(is_writer=jax.process_index() == 0)
     feed = Feed(store, config)
-    feed.check()
+    with screen.spinning("counting the sentence pairs of the store"):
+        feed.check()
+        phases = tuple(facts_of(feed, index) for index in range(len(config.phases)))
     mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"])
+    check_space(workdir / CHECKPOINTS, config.checkpoint, model)
     tx = optim.optimizer(config.optim)
     cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
     where = state_lib.layout(model, tx, mesh, cut_over_data)
     workdir.mkdir(parents=True, exist_ok=True)
     if jax.process_index() == 0:
         receipt.write(workdir, config, store)
-    return Setup(config, objective, workdir, feed, mesh, model, tx, where)
+    return Setup(config, objective, workdir, feed, phases, mesh, model, tx, where, screen)
 
 
 def train(setup: Setup) -> dict[str, Any]:
@@ -93,11 +103,16 @@ def train(setup: Setup) -> dict[str, Any]:
       FloatingPointError: a loss or gradient is not finite.
       Interrupted: SIGINT or SIGTERM came; the run is saved and goes on when started again.
     """
-    folder = setup.workdir / CHECKPOINTS
-    checkpoints = Checkpoints(folder, setup.config.checkpoint, setup.model)
+    config = setup.config
+    checkpoints = Checkpoints(setup.workdir / CHECKPOINTS, config.checkpoint, setup.model)
     summary = None
     try:
-        state, progress = start(setup, checkpoints)
+        done = checkpoints.latest_step
+        block = opening_rows(config, setup.mesh, setup.model, setup.feed.store, setup.phases, done)
+        setup.screen.table(f"pre-training in {setup.workdir}", block)
+        what = "drawing the initial weights" if done is None else f"restoring step {done:,}"
+        with setup.screen.spinning(what):
+            state, progress = start(setup, checkpoints)
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         try:
             summary = _Run(setup, checkpoints, records, state, progress).all_phases()
@@ -117,6 +132,21 @@ def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]
     return state, Progress(**numbers)
 
 
+@dataclasses.dataclass(frozen=True)
+class _RunningPhase:
+    """A phase under way: what stays the same over its steps, and its clock."""
+
+    index: int
+    phase: Phase
+    facts: PhaseFacts
+    start: int  # its first step, counted from the start of the run
+    clock: Clock
+
+    @property
+    def end(self) -> int:
+        return self.start + self.phase.steps
+
+
 class _Run:
     """A run under way: the state that steps hand on, and what of it is still to be read."""
 
@@ -128,27 +158,27 @@ class _Run:
         state: TrainState,
         progress: Progress,
     ) -> None:
-        self.setup, self.config = setup, setup.config
+        self.setup, self.config, self.screen = setup, setup.config, setup.screen
         self.checkpoints, self.records = checkpoints, records
         self.state, self.progress = state, progress
         self.step = int(state.step)
+        self.eval_step = step_lib.eval_step(setup.model, setup.objective)
         self.unread: list[tuple[int, Any]] = []  # (step, sums on the device)
         self.stop_signal: int | None = None
         self.heldout: dict[str, float] = {}
-        self.evaluate: Callable[[], dict[str, float]] = dict
-        self.baseline: dict[str, float] = {}
-        self.clock = Clock(progress, 0)  # each phase starts its own
+        self.end_is_told = False
 
     def all_phases(self) -> dict[str, Any]:
         """Train what is left of every phase and summarise."""
-        self._announce()
         with noted(self._stop_after_step):
             for index, phase in enumerate(self.config.phases):
                 start = config_lib.phase_start(self.config, index)
-                last = index == len(self.config.phases) - 1
-                if self.step < start + phase.steps or (last and not self.heldout):
-                    self._begin_phase(index)
-                    self._steps_of_phase(index, start)
+                if self.step < start + phase.steps:
+                    clock = Clock(self.progress, phase.batch_size)
+                    facts = self.setup.phases[index]
+                    self._steps_of(_RunningPhase(index, phase, facts, start, clock))
+            if not self.heldout:  # finished, evaluated and recorded by an earlier process
+                self.heldout = self._evaluation(self.setup.phases[-1])
         return self._summary()
 
     def _stop_after_step(self, signal_number: int) -> None:
@@ -156,91 +186,53 @@ class _Run:
         # Not print: a handler may come in the middle of one.
         os.write(1, b"stopping after this step; once more to stop without saving\n")
 
-    def _announce(self) -> None:
-        config, model = self.config, self.setup.model
-        shape = dict(self.setup.mesh.shape)
-        of = self.setup.mesh.devices
-        devices = f"{of.size} x {of.flat[0].device_kind}"
-        self.records.say(
-            f"{devices}, mesh {shape}, {model.parameter_count:,} parameters, "
-            f"matmuls in {model.dtype}"
-        )
-        total = config_lib.total_steps(config)
-        if self.step == total:
-            self.records.say(f"finished before, at step {total:,}: evaluating once more")
-        elif self.step:
-            self.records.say(f"resuming at step {self.step:,} of {total:,}")
-
-    def _begin_phase(self, index: int) -> None:
-        phase, feed = self.config.phases[index], self.setup.feed
-        batches = feed.heldout_batches(index)
-        self.baseline = {
-            "unigram_mlm_loss": baselines.unigram_mlm_loss(feed.store, batches),
-            "majority_nsp_accuracy": baselines.majority_nsp_accuracy(batches),
-        }
-        evaluate = step_lib.eval_step(self.setup.model, self.setup.objective)
-
-        def run() -> dict[str, float]:
-            total: dict[str, float] = {}
-            for batch in batches:
-                placed = mesh_lib.place(batch, self.setup.mesh)
-                sums = jax.device_get(evaluate(self.state.params, placed))
-                total = metrics.add(total, metrics.flat(sums))
-            return metrics.read_heldout(total)
-
-        self.evaluate = run
-        self.records.say(
-            f"phase {index}: sequences of {phase.seq_len}, {phase.steps:,} steps of "
-            f"{phase.batch_size}; held-out baselines: unigram MLM loss "
-            f"{self.baseline['unigram_mlm_loss']:.4f}, majority NSP accuracy "
-            f"{self.baseline['majority_nsp_accuracy']:.3f}"
-        )
-
-    def _steps_of_phase(self, index: int, start: int) -> None:
-        phase, setup = self.config.phases[index], self.setup
+    def _steps_of(self, running: _RunningPhase) -> None:
+        phase, setup = running.phase, self.setup
         take_step = step_lib.train_step(
             setup.model, setup.objective, setup.tx, self.config, phase, setup.where
         )
         rows = mesh_lib.process_rows(phase.batch_size, setup.mesh)
-        batches = setup.feed.train_batches(index, self.step - start, rows)
-        self.clock = Clock(self.progress, phase.batch_size)
+        batches = setup.feed.train_batches(running.index, self.step - running.start, rows)
+
+        def take(batch: dict[str, np.ndarray]) -> None:
+            placed = mesh_lib.place_rows(batch, setup.mesh, phase.batch_size, rows)
+            self.state, sums = take_step(self.state, placed)
+            self.step += 1
+            self.unread.append((self.step, sums))
+
         try:
+            with self.screen.waiting(f"phase {running.index}: compiling the step"):
+                take(next(batches))
+                jax.block_until_ready(self.unread[-1][1])
+            running.clock.start()  # from now on time is training time
+            self._after_step(running)
             for batch in batches:
-                placed = mesh_lib.place_rows(batch, setup.mesh, phase.batch_size, rows)
-                self.state, sums = take_step(self.state, placed)
-                self.step += 1
-                self.unread.append((self.step, sums))
-                self._after_step(last_of_phase=self.step == start + phase.steps)
+                take(batch)
+                running.clock.step()
+                self._after_step(running)
         finally:
             batches.close()
-        if not self.heldout:  # finished, evaluated and recorded by an earlier process
-            self.heldout = self.evaluate()
 
-    def _after_step(self, last_of_phase: bool) -> None:
+    def _after_step(self, running: _RunningPhase) -> None:
         if len(self.unread) > STEPS_AHEAD:
             jax.block_until_ready(self.unread[-1 - STEPS_AHEAD][1])
-        if self.clock.running:
-            self.clock.step()
-        else:
-            jax.block_until_ready(self.unread[-1][1])  # compiled: from now on time is training time
-            self.clock.start()
         stopping = self.stop_signal is not None
-        evaluate = last_of_phase or self.step % self.config.eval.every_steps == 0
-        save = last_of_phase or stopping or self.checkpoints.due(self.step)
+        evaluate = self.step == running.end or self.step % self.config.eval.every_steps == 0
+        save = self.step == running.end or stopping or self.checkpoints.due(self.step)
         if evaluate or save:
-            self._read(self.step)
+            self._read(running, self.step)
         elif (self.step - 1) % self.config.log_every_steps == 0:
-            self._read(self.step - 1)
+            self._read(running, self.step - 1)
         if evaluate:
-            self._evaluate()
+            self._evaluate(running)
         if save:
             self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
         if stopping:
             raise Interrupted(self.stop_signal or 0, self.step)
         if evaluate or save:
-            self.clock.start()
+            running.clock.start()
 
-    def _read(self, up_to_step: int) -> None:
+    def _read(self, running: _RunningPhase, up_to_step: int) -> None:
         """Bring the sums of finished steps to the host, and write a line where one is due."""
         finished = [(step, sums) for step, sums in self.unread if step <= up_to_step]
         self.unread = self.unread[len(finished) :]
@@ -249,28 +241,50 @@ class _Run:
             metrics.check_finite(numbers, step)
             self.progress.interval = metrics.add(self.progress.interval, numbers)
             if step % self.config.log_every_steps == 0:
-                self.clock.note()
-                line = metrics.read(self.progress.interval)
-                line["sequences_per_sec"] = self.clock.sequences_per_sec
-                self.records.write(step, "train", line)
-                total = config_lib.total_steps(self.config)
-                self.records.say(training_line(step, total, line))
-                self.progress.interval = {}
+                running.clock.note()
+                self._record_interval(running, step)
         if self.step == up_to_step:
-            self.clock.note()
+            running.clock.note()
 
-    def _evaluate(self) -> None:
-        self.heldout = self.evaluate()
-        self.records.write(self.step, "heldout", self.heldout | self.baseline)
-        self.records.say(
-            f"held-out at step {self.step:,}:  "
-            + "  ".join(f"{name} {value:.4f}" for name, value in self.heldout.items())
-        )
+    def _record_interval(self, running: _RunningPhase, step: int) -> None:
+        line = metrics.read(self.progress.interval)
+        line["sequences_per_sec"] = running.clock.sequences_per_sec
+        self.progress.interval = {}
+        self.records.write(step, "train", line)
+        secs_left = self._secs_left(running, step)
+        self.screen.training_line(step, config_lib.total_steps(self.config), line, secs_left)
+        if not self.end_is_told:
+            self.screen.expected_end(secs_left)
+            self.end_is_told = True
+
+    def _secs_left(self, running: _RunningPhase, step: int) -> float:
+        """At the pace of the last interval; a position costs the same in every phase, about."""
+        rate = running.clock.sequences_per_sec * running.phase.seq_len
+        now = (running.end - step) * running.phase.batch_size * running.phase.seq_len
+        later = self.config.phases[running.index + 1 :]
+        positions = now + sum(phase.steps * phase.batch_size * phase.seq_len for phase in later)
+        return positions / max(rate, 1e-9)
+
+    def _evaluation(self, facts: PhaseFacts) -> dict[str, float]:
+        """The means over a phase's held-out examples."""
+        total: dict[str, float] = {}
+        with self.screen.spinning(f"evaluating on {facts.heldout_examples:,} held-out examples"):
+            for batch in facts.heldout_batches:
+                placed = mesh_lib.place(batch, self.setup.mesh)
+                sums = jax.device_get(self.eval_step(self.state.params, placed))
+                total = metrics.add(total, metrics.flat(sums))
+        return metrics.read_heldout(total)
+
+    def _evaluate(self, running: _RunningPhase) -> None:
+        self.heldout = self._evaluation(running.facts)
+        baseline = running.facts.baseline
+        self.records.write(self.step, "heldout", self.heldout | baseline)
+        self.screen.heldout_line(self.step, self.heldout, baseline)
 
     def _summary(self) -> dict[str, Any]:
         return {
             **{f"heldout_{name}": value for name, value in self.heldout.items()},
-            **self.baseline,
+            **self.setup.phases[-1].baseline,
             "sequences_per_sec": self.progress.timed_sequences
             / max(self.progress.train_secs, 1e-9),
             "train_secs": self.progress.train_secs,

@@ -4,18 +4,23 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
 
-from bert_jax.config import Config
+from bert_jax.config import Config, from_config_dict
+from bert_jax.log import EVENTS, METRICS, SUMMARY
 from bert_jax.ops import DROPOUT_HASH_VERSION
 from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.store import Store
+from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 FILE = "config.json"
+CHECKPOINTS = "checkpoints"  # folder in the workdir
 
 # What a run that is resumed must keep: another value would be another run, or one that does not go
 # on with the examples it has not seen. Rates, meshes and the steps of the last phase may change.
@@ -47,22 +52,41 @@ def _fixed(config: Config, store: Store) -> dict[str, Any]:
     )
 
 
-def _read(workdir: pathlib.Path) -> dict[str, Any] | None:
-    """What must not change of the run in workdir; None where there is no run yet."""
+def _shown(workdir: pathlib.Path) -> dict[str, Any]:
+    """The receipt in a workdir that has one."""
     path = workdir / FILE
-    if not path.exists():
-        if workdir.is_dir() and any(workdir.iterdir()):
-            raise ValueError(
-                f"--workdir={workdir} holds files but no run of bert_jax ({FILE} is missing); "
-                "give a new or an empty folder"
-            )
-        return None
     try:
-        return dict(json.loads(path.read_text())["fixed"])
+        shown = dict(json.loads(path.read_text(encoding="utf-8")))
+        dict(shown["fixed"])
+        return shown
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} was not written by bert_jax; give a new or an empty folder as --workdir"
         ) from error
+
+
+def read(workdir: pathlib.Path) -> tuple[Config, Vocabulary]:
+    """The resolved config of the run in workdir, and its vocabulary.
+
+    Raises:
+      ValueError: there is no run, or one of another version.
+    """
+    if not (workdir / FILE).is_file():
+        raise ValueError(
+            f"{workdir} holds no run of bert_jax ({FILE} is missing); give the --workdir of "
+            "python -m bert_jax.train"
+        )
+    shown = _shown(workdir)
+    try:
+        config, of = shown["config"], shown["vocabulary"]
+        config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
+        path, lowercase = workdir / of["file"], of["lowercase"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{workdir / FILE} was written by another version of bert_jax ({error} is missing); "
+            "read it with that version, or start the training command again with this one"
+        ) from error
+    return from_config_dict(ConfigDict(config)), load_vocabulary(path, lowercase)
 
 
 def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
@@ -71,9 +95,10 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
     Raises:
       ValueError: names every setting that differs, both values and the ways out.
     """
-    before = _read(workdir)
-    if before is None:
+    if not (workdir / FILE).exists():
+        _refuse_remains(workdir)
         return
+    before = _shown(workdir)["fixed"]
     now = json.loads(json.dumps(_fixed(config, store)))
     differing = [
         f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"
@@ -87,18 +112,44 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
         )
 
 
+def _refuse_remains(workdir: pathlib.Path) -> None:
+    """Raise if a run would write over files there, of which nobody knows the run."""
+    remains = [
+        name for name in (CHECKPOINTS, METRICS, EVENTS, SUMMARY) if (workdir / name).exists()
+    ]
+    if remains:
+        raise ValueError(
+            f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
+            "missing); give a new or an empty folder"
+        )
+
+
 def write(workdir: pathlib.Path, config: Config, store: Store) -> None:
-    """Write the resolved config beside what must not change of it, whole or not at all."""
+    """Write the resolved config beside what must not change of it, and the vocabulary.
+
+    Each is written whole or not at all.
+    """
+    _copy(store.vocab_path, workdir / store.vocab_path.name)
     shown = {
         "fixed": _fixed(config, store),
         "config": dataclasses.asdict(config),
         "jax": jax.__version__,
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "processes": jax.process_count(),
+        "vocabulary": {
+            "file": store.vocab_path.name,
+            "lowercase": store.manifest["vocabulary"]["lowercase"],
+        },
     }
     partial = workdir / f"{FILE}.partial"
     partial.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
     partial.replace(workdir / FILE)
+
+
+def _copy(source: pathlib.Path, to: pathlib.Path) -> None:
+    partial = to.with_name(to.name + ".partial")
+    shutil.copyfile(source, partial)
+    partial.replace(to)
 
 
 def check_processes_agree(config: Config, store: Store) -> None:

@@ -10,14 +10,28 @@ A run stopped by Ctrl-C, SIGTERM or a crash goes on when the same command is giv
 import dataclasses
 import functools
 import pathlib
+import shlex
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import yaml
 from absl import flags, logging
 
-from bert_jax import command_line, feed, loop, mesh, objectives, stopping
+from bert_jax import (
+    command_line,
+    curves,
+    feed,
+    library_log,
+    loop,
+    mesh,
+    objectives,
+    receipt,
+    stopping,
+)
 from bert_jax import config as config_lib
+from bert_jax import log as log_lib
+from bert_jax.library_log import LibraryLog
 from data_pipeline.store import check_is_local
 
 _CONFIG = command_line.config_flag()
@@ -54,8 +68,9 @@ def _checked_workdir() -> pathlib.Path:
     return workdir
 
 
-def _prepare() -> Callable[[], int]:
+def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     logging.set_verbosity(logging.ERROR)
+    command_line.refuse_arguments(arguments, USAGE)
     config = command_line.resolved(_CONFIG)
     config_lib.check(config)
     objective = objectives.find(config.objective)
@@ -68,17 +83,53 @@ def _prepare() -> Callable[[], int]:
     workdir = _checked_workdir()
     if _MULTIHOST.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-    return functools.partial(_train, loop.prepare(config, objective, workdir))
+    else:  # what ends one of many processes is written by C++, and their output is a log anyway
+        log.hold()
+    setup = loop.prepare(config, objective, workdir)
+    log.keep(workdir / library_log.FILE)
+    return functools.partial(_train, setup)
 
 
 def _train(setup: loop.Setup) -> int:
     try:
-        loop.train(setup)
+        summary = loop.train(setup)
     except stopping.Interrupted as stop:
-        print(f"stopped and saved at step {stop.step:,}; the same command goes on from there")
+        _draw_curves(setup)
+        where = f"stopped and saved at step {stop.step:,}"
+        setup.screen.say(f"{where}; the same command goes on from there")
         return SIGNAL_EXIT + stop.signal_number
-    print(f"done: {setup.workdir / 'summary.json'}")
+    _draw_curves(setup)
+    setup.screen.table("done", _closing_rows(setup, summary))
     return 0
+
+
+def _draw_curves(setup: loop.Setup) -> None:
+    if jax.process_index() == 0:
+        with setup.screen.spinning("drawing the curves"):
+            curves.draw(setup.workdir, setup.config.phases)
+
+
+def _closing_rows(setup: loop.Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was reached, and where everything is."""
+    rows = []
+    if "heldout_mlm_loss" in summary:
+        loss, unigram = summary["heldout_mlm_loss"], summary["unigram_mlm_loss"]
+        side = "under" if loss < unigram else "over"
+        verdict = f"{abs(unigram - loss):.2f} {side} the {unigram:.2f} of a model without context"
+        rows.append(("held out", f"MLM loss {loss:.2f}, {verdict}"))
+    workdir = setup.workdir
+    return [
+        *rows,
+        ("speed", f"{summary['sequences_per_sec']:,.0f} sequences/s in training"),
+        ("curves", str(workdir / curves.FILE)),
+        ("numbers", f"{workdir / log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
+        ("checkpoint", str(workdir / receipt.CHECKPOINTS / str(summary["steps"]))),
+        (
+            "try it",
+            f"python -m bert_jax.fill_mask --workdir={shlex.quote(str(workdir))} "
+            "'A sentence with one [MASK] in it.'",
+        ),
+    ]
 
 
 def main() -> None:

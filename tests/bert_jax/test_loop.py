@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 
 import jax
@@ -59,10 +60,10 @@ def stop_at(monkeypatch, steps, number=signal.SIGINT):
     """Raise a signal just after these steps were given to the device."""
     after_step = loop._Run._after_step
 
-    def interrupted(self, last_of_phase):
+    def interrupted(self, running):
         if self.step in steps:
             signal.raise_signal(number)
-        after_step(self, last_of_phase)
+        after_step(self, running)
 
     monkeypatch.setattr(loop._Run, "_after_step", interrupted)
 
@@ -116,7 +117,10 @@ def test_records_of_a_run(config, tmp_path, capsys):
     assert last_heldout["mlm_loss"] == summary["heldout_mlm_loss"]
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
     screen = capsys.readouterr().out
-    assert screen.count("unigram MLM loss") == 2  # once a phase
+    assert screen.count("without context MLM loss") == 2  # once a phase
+    assert screen.count("compiling the step") == 2
+    assert screen.count("at this pace the last step is done in") == 1
+    assert screen.count("held-out at step") == 5
     steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
     assert sorted(steps) == [10, 13]  # the newest two
 
@@ -197,13 +201,28 @@ def test_no_store_shows_the_build_command(config, tmp_path):
 
 
 def test_a_folder_of_something_else_is_refused(config, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds files but no run of bert_jax .*empty folder"):
+    (tmp_path / "metrics.jsonl").write_text("{}")
+    with pytest.raises(ValueError, match=r"holds metrics.jsonl but no run .*empty folder"):
         train(config, tmp_path)
     (tmp_path / "config.json").write_text('{"hidden_size": 768}')
     with pytest.raises(ValueError, match="was not written by bert_jax"):
         train(config, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "metrics.jsonl"]
+
+
+def test_other_files_may_lie_in_the_workdir(config, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, monkeypatch):
+    free = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    with pytest.raises(ValueError, match=r"has 0.00 GB free, the 2 checkpoints .*keep=1"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, tmp_path):

@@ -1,0 +1,73 @@
+"""Guess the words hidden by [MASK]: python -m bert_jax.fill_mask --workdir=DIR "The [MASK] is ..."
+
+--heldout=5    instead of sentences, take 5 of those that the run of DIR never trained on, hide
+a word of each, and show what it was
+--top=5        guesses shown for each [MASK]
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+
+import rich.console
+import rich.text
+from absl import flags
+
+from bert_jax import command_line, trained
+from bert_jax.library_log import LibraryLog
+from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
+from bert_jax.trained import Trained
+from data_pipeline.store import open_store
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run of bert_jax.train")
+_HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of")
+_TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]")
+
+USAGE = "python -m bert_jax.fill_mask --workdir=DIR 'A sentence with one [MASK] in it.' ..."
+
+
+def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
+    if _WORKDIR.value is None:
+        raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
+    if bool(sentences) == (_HELDOUT.value > 0):
+        raise ValueError(f"give sentences with [MASK], or --heldout=5, one of the two; {USAGE}")
+    if _TOP.value < 1:
+        raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
+    log.hold()
+    model = trained.load(pathlib.Path(_WORKDIR.value))
+    if sentences:
+        questions = [question(model, sentence) for sentence in sentences]
+    else:
+        store = open_store(model.config.data.store)
+        questions = heldout_questions(model, store.heldout, _HELDOUT.value)
+    return functools.partial(_answer, model, questions)
+
+
+def _answer(model: Trained, questions: Sequence[Question]) -> int:
+    console = rich.console.Console(highlight=False, soft_wrap=True)
+    top = min(_TOP.value, model.vocabulary.size)
+    for asked, guesses in zip(questions, guess(model, questions, top), strict=True):
+        console.print(rich.text.Text(asked.text, "bold"))
+        for guesses_of_mask, answer in zip(guesses, asked.answers, strict=True):
+            console.print(_line(guesses_of_mask, answer))
+    return 0
+
+
+def _line(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
+    line = rich.text.Text("  ")
+    for one in guesses:
+        line.append(one.piece, "bold green" if one.piece == answer else "cyan")
+        line.append(f" {one.probability:.0%}   ")
+    if answer:
+        place = [number for number, one in enumerate(guesses, 1) if one.piece == answer]
+        line.append(f"it was: {answer}" + (f", guess {place[0]}" if place else ""), "dim")
+    return line
+
+
+def main() -> None:
+    """Entry point."""
+    command_line.run(_prepare, USAGE)
+
+
+if __name__ == "__main__":
+    main()

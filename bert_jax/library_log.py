@@ -1,0 +1,67 @@
+"""What libraries write to stderr goes to a file: the screen is the run's.
+
+TensorFlow and libtpu greet from C++, past any setting of Python's, so the file descriptor itself
+is turned aside. Whatever ends the process in an orderly way turns it back first.
+"""
+
+import datetime
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+from types import TracebackType
+from typing import BinaryIO, cast
+
+FILE = "libraries.log"  # in the workdir
+
+_STDERR = 2
+
+
+class LibraryLog:
+    """A context around an entry's work; stderr is as it was until hold() and after the context."""
+
+    def __init__(self) -> None:
+        self._screen: int | None = None
+        self._held: BinaryIO | None = None
+
+    def __enter__(self) -> "LibraryLog":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def hold(self) -> None:
+        """From now on nothing that is written to stderr is seen."""
+        sys.stderr.flush()
+        self._screen = os.dup(_STDERR)
+        self._held = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115, release closes it
+        os.dup2(self._held.fileno(), _STDERR)
+
+    def keep(self, path: pathlib.Path) -> None:
+        """Write what was held, and what comes, to the end of this file; nothing if not holding."""
+        if self._held is None:
+            return
+        sys.stderr.flush()
+        with path.open("ab") as file:
+            now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+            file.write(f"--- process {os.getpid()}, {now}\n".encode())
+            self._held.seek(0)
+            shutil.copyfileobj(self._held, file)
+            file.flush()
+            os.dup2(file.fileno(), _STDERR)
+
+    def release(self) -> None:
+        """Give stderr back to the screen."""
+        if self._screen is None or self._held is None:
+            return
+        sys.stderr.flush()
+        os.dup2(self._screen, _STDERR)
+        os.close(self._screen)
+        self._held.close()
+        self._screen = self._held = None

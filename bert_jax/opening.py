@@ -1,0 +1,71 @@
+"""What a run is made of, as the first block on the screen."""
+
+from collections.abc import Sequence
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, Phase
+from bert_jax.models.bert import Model
+from bert_jax.phase_facts import PhaseFacts
+from data_pipeline.store import Store
+
+
+def opening_rows(
+    config: Config,
+    mesh: jax.sharding.Mesh,
+    model: Model,
+    store: Store,
+    phases: Sequence[PhaseFacts],
+    done: int | None,
+) -> list[tuple[str, str]]:
+    """Labels and texts: devices, model, corpus, each phase, and where the run begins.
+
+    done is the step of the newest checkpoint, None for a run from scratch.
+    """
+    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    shape = config.model
+    total = config_lib.total_steps(config)
+    start = "from scratch" if not done else f"resuming at step {done:,} of {total:,}"
+    if done == total:
+        start = f"finished before, at step {total:,}: evaluating once more"
+    corpus = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"
+    rows = [
+        ("devices", f"{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}"),
+        (
+            "model",
+            f"{model.parameter_count:,} parameters: {shape.num_hidden_layers} layers of "
+            f"{shape.hidden_size}, {shape.vocab_size:,} pieces; matmuls in {model.dtype}",
+        ),
+        ("corpus", f"{corpus} in {store.directory}"),
+        ("", f"{store.heldout.documents:,} more documents are held out, never trained on"),
+    ]
+    for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
+        rows += [
+            (f"phase {index}", _lengths(phase, facts)),
+            ("", _a_step(phase, facts)),
+            ("", _heldout(facts)),
+        ]
+    return [*rows, ("steps", f"{total:,}, {start}")]
+
+
+def _lengths(phase: Phase, facts: PhaseFacts) -> str:
+    parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""
+    return (
+        f"{phase.steps:,} steps of {phase.batch_size:,} sequences{parts} of {phase.seq_len}, "
+        f"{facts.epochs:,.1f} epochs"
+    )
+
+
+def _a_step(phase: Phase, facts: PhaseFacts) -> str:
+    tokens = facts.tokens_per_sequence * phase.batch_size
+    predictions = facts.predictions_per_sequence * phase.batch_size
+    return f"a step sees about {tokens:,.0f} tokens and predicts {predictions:,.0f} of them"
+
+
+def _heldout(facts: PhaseFacts) -> str:
+    return (
+        f"held out: {facts.heldout_examples:,} examples; without context MLM loss "
+        f"{facts.baseline['unigram_mlm_loss']:.4f} (unigram), NSP accuracy "
+        f"{facts.baseline['majority_nsp_accuracy']:.1%} (majority)"
+    )

@@ -1,0 +1,103 @@
+"""What a person sees of a run: what it is made of, what is waited for, one line an interval.
+
+Colours on a terminal only, and not where NO_COLOR is set; rich sees to both.
+"""
+
+import contextlib
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+
+import rich.console
+import rich.text
+
+FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
+_LABEL_WIDTH = 12
+
+
+def duration(secs: float) -> str:
+    """2:05, 3:02:05 or 4 d 03:02."""
+    minutes, seconds = divmod(max(0, round(secs)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24:02}:{minutes:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+class Screen:
+    """Prints where the process is the first one, and nothing otherwise."""
+
+    def __init__(self, is_writer: bool) -> None:
+        self._console = rich.console.Console(highlight=False, soft_wrap=True, quiet=not is_writer)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line."""
+        self._console.print(rich.text.Text(text, style))
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Print a block of labelled lines; an empty label goes on with the one above."""
+        self._console.print(rich.text.Text(title, "bold"))
+        width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows))
+        for label, text in rows:
+            self._console.print(rich.text.Text.assemble((f"  {label:{width}}  ", LABEL), text))
+
+    @contextlib.contextmanager
+    def spinning(self, what: str) -> Iterator[None]:
+        """On a terminal, show what is waited for until it is there."""
+        if self._console.is_terminal and not self._console.quiet:
+            with self._console.status(rich.text.Text(what, FAINT)):
+                yield
+        else:
+            yield
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Say what is waited for, for long: the line stays."""
+        self.say(what, FAINT)
+        with self.spinning(what):
+            yield
+
+    def training_line(
+        self, step: int, steps: int, numbers: Mapping[str, float], secs_left: float
+    ) -> None:
+        """Print the means of an interval."""
+        pace = (
+            f"lr {numbers['learning_rate']:.1e}  {numbers['sequences_per_sec']:,.0f} seq/s  "
+            f"{duration(secs_left)} left"
+        )
+        self._console.print(
+            rich.text.Text.assemble(
+                (f"{step:>{len(f'{steps:,}')},}/{steps:,}  ", "bold"),
+                f"loss {numbers['loss']:.4f}  {_terms(numbers, {})}  ",
+                (pace, FAINT),
+            )
+        )
+
+    def heldout_line(
+        self, step: int, numbers: Mapping[str, float], baseline: Mapping[str, float]
+    ) -> None:
+        """Print an evaluation beside what a model without context scores."""
+        style = ""
+        if "mlm_loss" in numbers:
+            style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
+        self.say(f"held-out at step {step:,}:  {_terms(numbers, baseline)}", style)
+
+    def expected_end(self, secs_left: float) -> None:
+        """Print when the run will be over at the pace just measured."""
+        now = datetime.datetime.now()
+        end = now + datetime.timedelta(seconds=secs_left)
+        day = "" if end.date() == now.date() else f" on {end:%Y-%m-%d}"
+        self.say(f"at this pace the last step is done in {duration(secs_left)}, {end:%H:%M}{day}")
+
+
+def _terms(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    """Loss and accuracy of each term of the objective, and what a model without context scores."""
+    shown = []
+    for name in (key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")):
+        loss = f"{name} {numbers[f'{name}_loss']:.4f}"
+        if f"unigram_{name}_loss" in baseline:
+            loss += f" (unigram {baseline[f'unigram_{name}_loss']:.4f})"
+        right = f"{numbers[f'{name}_accuracy']:.1%}"
+        if f"majority_{name}_accuracy" in baseline:
+            right += f" (majority {baseline[f'majority_{name}_accuracy']:.1%})"
+        shown.append(f"{loss} {right}")
+    return "  ".join(shown)

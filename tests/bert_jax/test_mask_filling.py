@@ -1,0 +1,154 @@
+"""Guesses of a trained model: the parameters are the run's, the words are the vocabulary's."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import loop, mesh, trained
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.mask_filling import guess, heldout_questions, question
+from bert_jax.objectives import MLM_NSP
+from data_pipeline.options import PretrainOptions
+from data_pipeline.store import open_store
+from tests.bert_jax.tiny_models import MODEL
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    return Config(
+        model=dataclasses.replace(
+            MODEL,
+            vocab_size=0,
+            num_hidden_layers=1,
+            initializer_range=0.15,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        ),
+        phases=(Phase(seq_len=24, steps=400, batch_size=16, max_predictions_per_seq=4),),
+        optim=OptimConfig(name="adamw", learning_rate=1e-2, warmup_steps=10, beta2=0.98),
+        data=PretrainOptions(store=str(tiny_store)),
+        mesh=MeshConfig(preset="zero1+tp", model_size=4),
+        eval=EvalConfig(every_steps=1000, examples=64),
+        checkpoint=CheckpointConfig(every_steps=1000),
+    )
+
+
+@pytest.fixture(scope="module")
+def workdir(config, tmp_path_factory):
+    """A run on eight devices: its vocabulary rows are padded and cut."""
+    folder = tmp_path_factory.mktemp("run") / "workdir"
+    loop.train(loop.prepare(config, MLM_NSP, folder))
+    return folder
+
+
+@pytest.fixture
+def model(workdir):
+    return trained.load(workdir)
+
+
+def test_the_parameters_are_those_of_the_checkpoint(config, workdir, model):
+    setup = loop.prepare(config, MLM_NSP, workdir)
+    checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
+    state, _ = loop.start(setup, checkpoints)
+    checkpoints.close()
+    vocab_size = model.vocabulary.size
+
+    def same(one, other):
+        rows = slice(0, vocab_size) if one.shape != other.shape else slice(None)
+        np.testing.assert_array_equal(np.asarray(one)[rows], np.asarray(other)[rows])
+
+    jax.tree.map(same, model.params, state.params)
+    assert model.step == 400
+    assert {len(leaf.devices()) for leaf in jax.tree.leaves(model.params)} == {1}
+
+
+def test_a_guess_is_the_softmax_of_the_models_logits(model):
+    asked = question(model, "a dog [MASK] the cat near the [MASK] .")
+    guesses = guess(model, [asked], top=7)[0]
+    bert = model.model.bind(model.params)
+    arrays = {"ids": np.array([asked.token_ids]), "at": np.array([asked.hidden_at])}
+    placed = mesh.place(arrays, model.mesh)
+    seen = jnp.ones((1, 1, 1, len(asked.token_ids)), bool)
+    hidden_BSD = bert.encode(placed["ids"], jnp.zeros_like(placed["ids"]), seen)
+    logits_BPV = bert.mlm_logits(hidden_BSD, placed["at"])
+    expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))
+    pieces = model.vocabulary.pieces()
+    for place, found in enumerate(guesses):
+        assert len(found) == 7
+        for one in found:
+            likely = expected_PV[place, pieces.index(one.piece)]
+            assert one.probability == pytest.approx(likely, rel=1e-4)
+        chances = [one.probability for one in found]
+        assert chances == sorted(chances, reverse=True)
+        assert not {one.piece for one in found} & {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+
+
+def test_a_sentence_is_guessed_alike_alone_and_among_longer_ones(model):
+    short = question(model, "the cat [MASK] .")
+    long = question(model, "the old king [MASK] a green bird near the [MASK] by the old mill .")
+    alone, together = guess(model, [short], 5)[0], guess(model, [short, long], 5)[0]
+    assert [g.piece for g in alone[0]] == [g.piece for g in together[0]]
+    assert alone[0][0].probability == pytest.approx(together[0][0].probability, rel=1e-4)
+
+
+def test_it_has_learned_the_grammar_of_its_corpus(model):
+    verbs = {"sees", "likes", "follows", "hears"}
+    found = guess(model, [question(model, "a dog [MASK] the cat near the river .")], 4)[0][0]
+    assert found[0].piece in verbs
+
+
+def test_a_sentence_is_framed_and_its_hidden_places_are_counted(model):
+    asked = question(model, "The [MASK] sees [MASK]")
+    special = model.vocabulary.special_ids
+    assert asked.token_ids[0] == special["cls"] and asked.token_ids[-1] == special["sep"]
+    assert [asked.token_ids[at] for at in asked.hidden_at] == [special["mask"]] * 2
+    assert asked.answers == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        ("a dog sees the cat", r"'a dog sees the cat' has no \[MASK\]; write it"),
+        ("a dog [mask] the cat", "in capitals"),
+        ("[MASK] " + "the cat " * 20, r"is 43 tokens with \[CLS\] and \[SEP\], the model reads 24"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(model, sentence, words):
+    with pytest.raises(ValueError, match=words):
+        question(model, sentence)
+
+
+def test_heldout_questions_hide_a_word_and_remember_it(model, config):
+    store = open_store(config.data.store)
+    asked = heldout_questions(model, store.heldout, 4)
+    assert asked == heldout_questions(model, store.heldout, 4)
+    sentences = set()
+    for number in range(store.heldout.sentences):
+        start, end = store.heldout.sentence_offsets[number : number + 2]
+        sentences.add(model.vocabulary.decode(store.heldout.token_ids[start:end].astype(int)))
+    for one in asked:
+        assert one.text.replace("[MASK]", one.answers[0]) in sentences
+        assert one.token_ids[one.hidden_at[0]] == model.vocabulary.special_ids["mask"]
+    with pytest.raises(ValueError, match="--heldout is 100000; only"):
+        heldout_questions(model, store.heldout, 100_000)
+
+
+def test_a_folder_without_a_run_or_a_checkpoint_is_refused(config, tmp_path):
+    with pytest.raises(ValueError, match=r"holds no run of bert_jax \(config.json is missing\)"):
+        trained.load(tmp_path)
+    loop.prepare(config, MLM_NSP, tmp_path / "fresh")
+    with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
+        trained.load(tmp_path / "fresh")
+
+
+def test_a_receipt_of_another_version_is_refused(config, tmp_path):
+    loop.prepare(config, MLM_NSP, tmp_path)
+    receipt = json.loads((tmp_path / "config.json").read_text())
+    del receipt["vocabulary"]
+    (tmp_path / "config.json").write_text(json.dumps(receipt))
+    with pytest.raises(ValueError, match="written by another version of bert_jax"):
+        trained.load(tmp_path)

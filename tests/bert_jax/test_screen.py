@@ -1,0 +1,122 @@
+"""What a person sees of a run: lines that can be read, colours only where they belong."""
+
+import datetime
+import io
+
+import pytest
+import rich.console
+
+from bert_jax import screen as screen_lib
+from bert_jax.screen import Screen, duration
+
+TRAIN = {
+    "loss": 7.25,
+    "mlm_loss": 6.5,
+    "nsp_loss": 0.75,
+    "mlm_accuracy": 0.125,
+    "nsp_accuracy": 0.5,
+    "learning_rate": 3e-4,
+    "sequences_per_sec": 1234.5,
+}
+BASELINE = {"unigram_mlm_loss": 6.25, "majority_nsp_accuracy": 0.625}
+
+
+@pytest.fixture
+def plain():
+    """A screen that is no terminal, and what was printed on it."""
+    return Screen(is_writer=True)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A screen on a colour terminal, and what was printed on it."""
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+    def make() -> tuple[Screen, io.StringIO]:
+        out = io.StringIO()
+        console = rich.console.Console(
+            file=out, force_terminal=True, color_system="standard", highlight=False, width=200
+        )
+        monkeypatch.setattr(screen_lib.rich.console, "Console", lambda **_: console)
+        return Screen(is_writer=True), out
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [(0, "0:00"), (59.6, "1:00"), (125, "2:05"), (10925, "3:02:05"), (355_800, "4 d 02:50")],
+)
+def test_a_duration_is_as_long_as_it_must_be(secs, text):
+    assert duration(secs) == text
+
+
+def test_a_training_line_has_step_losses_accuracies_rate_pace_and_time_left(plain, capsys):
+    plain.training_line(20, 1_000, TRAIN, 125)
+    assert capsys.readouterr().out == (
+        "   20/1,000  loss 7.2500  mlm 6.5000 12.5%  nsp 0.7500 50.0%  lr 3.0e-04  1,234 seq/s  "
+        "2:05 left\n"
+    )
+
+
+def test_a_heldout_line_stands_beside_the_baselines(plain, capsys):
+    plain.heldout_line(20, TRAIN, BASELINE)
+    assert capsys.readouterr().out == (
+        "held-out at step 20:  mlm 6.5000 (unigram 6.2500) 12.5%  "
+        "nsp 0.7500 50.0% (majority 62.5%)\n"
+    )
+
+
+def test_an_objective_of_other_terms_is_shown_by_its_names(plain, capsys):
+    plain.heldout_line(3, {"next_word_loss": 2.0, "next_word_accuracy": 0.25}, BASELINE)
+    assert capsys.readouterr().out == "held-out at step 3:  next_word 2.0000 25.0%\n"
+
+
+def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):
+    plain.expected_end(3 * 86_400)
+    day = datetime.datetime.now() + datetime.timedelta(days=3)
+    assert f"done in 3 d 00:00, {day:%H:%M} on {day:%Y-%m-%d}" in capsys.readouterr().out
+
+
+def test_without_a_terminal_there_are_no_colours_and_no_broken_lines(plain, capsys):
+    plain.table("title", [("label", "x" * 300), ("", "[not markup]")])
+    plain.heldout_line(1, TRAIN, BASELINE)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "x" * 300 in out
+    assert "[not markup]" in out
+
+
+def test_a_terminal_tells_better_than_the_baseline_from_worse_by_colour(terminal):
+    screen, out = terminal()
+    screen.heldout_line(1, TRAIN, BASELINE)
+    screen.heldout_line(2, TRAIN | {"mlm_loss": 6.0}, BASELINE)
+    worse, better = out.getvalue().splitlines()
+    assert worse.startswith("\x1b[33m") and better.startswith("\x1b[32m")
+
+
+def test_no_color_is_respected(monkeypatch, capsys):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich can know
+    Screen(is_writer=True).heldout_line(1, TRAIN, BASELINE)
+    assert "[33m" not in capsys.readouterr().out
+
+
+def test_what_is_waited_for_is_said_and_on_a_terminal_turns_a_spinner(plain, terminal, capsys):
+    with plain.waiting("compiling"), plain.spinning("unseen"):
+        pass
+    assert capsys.readouterr().out == "compiling\n"
+    screen, out = terminal()
+    with screen.spinning("evaluating"):
+        pass
+    assert "evaluating" in out.getvalue()
+
+
+def test_only_the_first_process_prints(capsys):
+    quiet = Screen(is_writer=False)
+    quiet.say("nothing")
+    quiet.table("nothing", [("a", "b")])
+    with quiet.waiting("nothing"):
+        quiet.training_line(1, 2, TRAIN, 3)
+    assert capsys.readouterr().out == ""

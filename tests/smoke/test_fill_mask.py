@@ -1,0 +1,74 @@
+"""The fill_mask entry as a person runs it, on a run that the train entry made."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.smoke.test_train import ROOT, TINY, environment, run
+
+
+@pytest.fixture(scope="module")
+def workdir(tiny_store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    run(
+        *TINY,
+        "--config.phases[0].steps=12",
+        "--config.optim.warmup_steps=5",
+        f"--config.data.store={tiny_store}",
+        f"--workdir={folder}",
+    )
+    return folder
+
+
+def fill_mask(*arguments, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.fill_mask", *map(str, arguments)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_guesses_stand_under_each_sentence(workdir):
+    done = fill_mask(f"--workdir={workdir}", "--top=3", "The [MASK] sees a dog.", "[MASK] [MASK]")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "The [MASK] sees a dog."
+    assert lines[2] == "[MASK] [MASK]"
+    assert len(lines) == 5
+    assert all(line.count("%") == 3 for line in lines if "[MASK]" not in line)
+    assert done.stderr == ""
+
+
+def test_heldout_sentences_come_with_their_answers(workdir):
+    lines = fill_mask(f"--workdir={workdir}", "--heldout=2").stdout.splitlines()
+    assert len(lines) == 4
+    assert all("it was: " in line for line in lines[1::2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workdir={}", "no mask here"], "'no mask here' has no [MASK]; write it"),
+        (["--workdir={}"], "give sentences with [MASK], or --heldout=5, one of the two"),
+        (["--workdir={}/empty", "a [MASK]"], "holds no run of bert_jax"),
+        (["a [MASK]"], "--workdir is missing"),
+        (["--workdir={}", "--top=0", "a [MASK]"], "--top is 0"),
+        (["--workdir={}", "--no_flag=1", "a [MASK]"], "Unknown command line flag 'no_flag'"),
+    ],
+)
+def test_mistakes_get_one_sentence(workdir, arguments, words):
+    done = fill_mask(*(argument.format(workdir) for argument in arguments), code=2)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and words in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_shows_its_own_flags():
+    out = fill_mask("--help").stdout
+    assert "--workdir" in out and "--heldout" in out
+    assert "--config" not in out
