@@ -71,7 +71,12 @@ setup(
     python_requires=">=3.11,<3.14",
     packages=list(NAMES),
     package_dir=NAMES,
-    package_data={"bert_jax.launch": ["*.sh", "*.env"]},
+    package_data={
+        "bert_jax": ["py.typed"],
+        "bert_jax.launch": ["*.sh", "*.env"],
+        "data_pipeline": ["py.typed"],
+    },
+    entry_points={"console_scripts": ["bert-jax = bert_jax.__main__:main"]},
     install_requires=INSTALL_REQUIRES,
     extras_require={
         "tpu": ["jax[tpu]"],

@@ -1,8 +1,10 @@
 """Guess the words hidden by [MASK]: python -m bert_jax.fill_mask --workdir=DIR "The [MASK] is ..."
 
---heldout=5    instead of sentences, take 5 of those that the run of DIR never trained on, hide
-a word of each, and show what it was
---top=5        guesses shown for each [MASK]
+    --heldout=5    take 5 sentences that the run of DIR never trained on as well, hide a word of
+                   each, and show what it was
+    --top=5        guesses shown for each [MASK]
+
+A sentence may have several of them; guesses are pieces of the vocabulary, most of them words.
 """
 
 import functools
@@ -29,17 +31,16 @@ USAGE = "python -m bert_jax.fill_mask --workdir=DIR 'A sentence with one [MASK] 
 def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
     if _WORKDIR.value is None:
         raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
-    if bool(sentences) == (_HELDOUT.value > 0):
-        raise ValueError(f"give sentences with [MASK], or --heldout=5, one of the two; {USAGE}")
+    if not sentences and _HELDOUT.value < 1:
+        raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
     if _TOP.value < 1:
         raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
     log.hold()
     model = trained.load(pathlib.Path(_WORKDIR.value))
-    if sentences:
-        questions = [question(model, sentence) for sentence in sentences]
-    else:
+    questions = [question(model, sentence) for sentence in sentences]
+    if _HELDOUT.value > 0:
         store = open_store(model.config.data.store)
-        questions = heldout_questions(model, store.heldout, _HELDOUT.value)
+        questions += heldout_questions(model, store.heldout, _HELDOUT.value)
     return functools.partial(_answer, model, questions)
 
 

@@ -18,7 +18,6 @@ from data_pipeline.store import Split
 
 MASK = "[MASK]"
 _SENTENCE_TOKENS = (8, 25)  # of a held-out sentence that is shown
-_SHORTEST_WORD_CHARS = 4  # shorter words give themselves away
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +96,12 @@ def heldout_questions(trained: Trained, heldout: Split, count: int) -> list[Ques
 
 
 def _words(token_ids: Sequence[int], pieces: Sequence[str], goes_on: np.ndarray) -> list[int]:
-    """Where a sentence has a word of one piece that is worth guessing."""
+    """Where a sentence has a word of one piece: not a number, not a sign, not a part of one."""
     found = []
     for at, token_id in enumerate(token_ids):
-        letters = pieces[token_id].lstrip("\u2581")
+        is_word = pieces[token_id].lstrip("\u2581").isalpha() and not goes_on[token_id]
         is_cut = at + 1 < len(token_ids) and bool(goes_on[token_ids[at + 1]])
-        is_word = letters.isalpha() and len(letters) >= _SHORTEST_WORD_CHARS
-        if is_word and not is_cut and not goes_on[token_id]:
+        if is_word and not is_cut:
             found.append(at)
     return found
 

@@ -5,8 +5,9 @@
 builds its corpus and trains on it. Expect: docs/numbers.md has its time and its held-out loss
 beside the unigram baseline.
 
-Most of the steps see short sequences: in the same time they see more of them, and attention gets
-going sooner. The second phase teaches the positions that the first one never saw.
+Most of the steps see short sequences and few of them: in the same time there are more steps, and
+attention gets going sooner. The second phase teaches the positions that the first one never saw,
+with a learning rate of its own: at the end of the first one's they hardly move.
 """
 
 import dataclasses
@@ -42,12 +43,19 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 attention_probs_dropout_prob=0.0,
             ),
             phases=(
-                Phase(32, 500, batch_size=192, max_predictions_per_seq=5),
-                Phase(64, 120, batch_size=96, max_predictions_per_seq=10),
+                Phase(32, 1000, batch_size=96, max_predictions_per_seq=5),
+                Phase(
+                    64,
+                    240,
+                    batch_size=48,
+                    max_predictions_per_seq=10,
+                    restart_learning_rate=3e-3,
+                    restart_warmup_steps=30,
+                ),
             ),
-            optim=OptimConfig(name="adamw", learning_rate=4e-3, warmup_steps=50, beta2=0.98),
-            eval=EvalConfig(every_steps=100, examples=1024),
-            checkpoint=CheckpointConfig(every_steps=200),
-            log_every_steps=20,
+            optim=OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98),
+            eval=EvalConfig(every_steps=200, examples=1024),
+            checkpoint=CheckpointConfig(every_steps=400),
+            log_every_steps=40,
         )
     )

@@ -44,6 +44,7 @@ ENTRIES = {
         "plan",
         "benchmark",
         "evaluate",
+        "__main__",
         "fill_mask",
         "finetune",
         "features",

@@ -45,16 +45,17 @@ def test_guesses_stand_under_each_sentence(workdir):
 
 
 def test_heldout_sentences_come_with_their_answers(workdir):
-    lines = fill_mask(f"--workdir={workdir}", "--heldout=2").stdout.splitlines()
-    assert len(lines) == 4
-    assert all("it was: " in line for line in lines[1::2])
+    done = fill_mask(f"--workdir={workdir}", "--heldout=2", "A dog [MASK] the cat.")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6
+    assert ["it was: " in line for line in lines[1::2]] == [False, True, True]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--workdir={}", "no mask here"], "'no mask here' has no [MASK]; write it"),
-        (["--workdir={}"], "give sentences with [MASK], or --heldout=5, one of the two"),
+        (["--workdir={}"], "there is nothing to guess: give sentences with [MASK]"),
         (["--workdir={}/empty", "a [MASK]"], "holds no run of bert_jax"),
         (["a [MASK]"], "--workdir is missing"),
         (["--workdir={}", "--top=0", "a [MASK]"], "--top is 0"),

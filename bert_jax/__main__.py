@@ -1,0 +1,43 @@
+"""bert-jax ENTRY [FLAGS]: the same as python -m with the entry's module.
+
+    bert-jax build        data_pipeline.build         text files to a store
+    bert-jax train        bert_jax.train              a store to a trained model
+    bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
+
+bert-jax ENTRY --help lists an entry's flags.
+"""
+
+import runpy
+import sys
+
+from bert_jax import __version__
+
+MODULES = {
+    "build": "data_pipeline.build",
+    "train": "bert_jax.train",
+    "fill_mask": "bert_jax.fill_mask",
+}
+REFUSED, INTERRUPTED = 2, 130
+
+
+def main() -> None:
+    """Run the entry that the first argument names, as python -m would."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("--help", "-h"):
+        print(__doc__)
+    elif name == "--version":
+        print(f"bert_jax {__version__}")
+    elif name not in MODULES:
+        known = ", ".join(MODULES)
+        print(f"error: {name!r} is no entry of bert-jax; they are {known}", file=sys.stderr)
+        sys.exit(REFUSED)
+    else:
+        del sys.argv[1]
+        try:
+            runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
+        except KeyboardInterrupt:  # while the libraries were imported: an entry ends in its own way
+            sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
