@@ -11,6 +11,8 @@ TESTS ?= tests
 PYTEST_FLAGS ?= -n 2
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
+# Of what is needed to run alone; make setup has it as well.
+RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
@@ -19,13 +21,17 @@ QUICKSTART := runs/quickstart
 setup: $(READY)
 
 $(READY): setup.py requirements/ci.txt .ci/set_up
-	@.ci/set_up "$(VENV)" "$(PYTHON)"
+	@.ci/set_up "$(VENV)" "$(PYTHON)" "[dev]"
+	@touch "$@" "$(RUNS)"
+
+$(RUNS): setup.py requirements/ci.txt .ci/set_up
+	@.ci/set_up "$(VENV)" "$(PYTHON)" ""
 	@touch "$@"
 
 # The commands of README.md, shown as they run; a second call starts afresh. On the CPU everywhere:
 # it is small enough, and an accelerator's packages may not be there.
 quickstart: export JAX_PLATFORMS := cpu
-quickstart: $(READY)
+quickstart: $(RUNS)
 	@rm -rf $(QUICKSTART)
 	$(BIN)/python -m data_pipeline.python_docs $(QUICKSTART)/python_docs.jsonl
 	$(BIN)/python -m data_pipeline.build --input=$(QUICKSTART)/python_docs.jsonl \
