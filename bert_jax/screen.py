@@ -5,6 +5,7 @@ Colours on a terminal only, and not where NO_COLOR is set; rich sees to both.
 
 import contextlib
 import datetime
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 import rich.console
@@ -36,9 +37,12 @@ class Screen:
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Print a block of labelled lines; an empty label goes on with the one above."""
         self._console.print(rich.text.Text(title, "bold"))
-        width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows))
+        room = self._console.width - _LABEL_WIDTH - 4 if self._console.is_terminal else 10_000
         for label, text in rows:
-            self._console.print(rich.text.Text.assemble((f"  {label:{width}}  ", LABEL), text))
+            for line in textwrap.wrap(text, max(room, 20), break_on_hyphens=False):
+                start = rich.text.Text(f"  {label:{_LABEL_WIDTH}}  ", LABEL)
+                self._console.print(start.append(line, "default"))
+                label = ""
 
     @contextlib.contextmanager
     def spinning(self, what: str) -> Iterator[None]:
@@ -67,7 +71,7 @@ class Screen:
         self._console.print(
             rich.text.Text.assemble(
                 (f"{step:>{len(f'{steps:,}')},}/{steps:,}  ", "bold"),
-                f"loss {numbers['loss']:.4f}  {_terms(numbers, {})}  ",
+                f"{_terms(numbers, {})}  ",
                 (pace, FAINT),
             )
         )

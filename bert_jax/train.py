@@ -100,6 +100,10 @@ def _train(setup: loop.Setup) -> int:
         return SIGNAL_EXIT + stop.signal_number
     _draw_curves(setup)
     setup.screen.table("done", _closing_rows(setup, summary))
+    setup.screen.say(
+        f"try it: python -m bert_jax.fill_mask --workdir={shlex.quote(str(setup.workdir))} "
+        "'A sentence with one [MASK] in it.'"
+    )
     return 0
 
 
@@ -124,11 +128,6 @@ def _closing_rows(setup: loop.Setup, summary: dict[str, Any]) -> list[tuple[str,
         ("curves", str(workdir / curves.FILE)),
         ("numbers", f"{workdir / log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
         ("checkpoint", str(workdir / receipt.CHECKPOINTS / str(summary["steps"]))),
-        (
-            "try it",
-            f"python -m bert_jax.fill_mask --workdir={shlex.quote(str(workdir))} "
-            "'A sentence with one [MASK] in it.'",
-        ),
     ]
 
 

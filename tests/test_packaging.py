@@ -107,6 +107,21 @@ def test_training_finds_a_config_inside_the_wheel(installed, tmp_path):
     assert "hidden_size: 1024" in said
 
 
+def test_the_command_of_the_wheel_trains_in_another_folder(installed, tiny_store, tmp_path):
+    flags = ["--config=configs/tiny.py", f"--config.data.store={tiny_store}", "--workdir=run"]
+    flags += ["--config.phases[0].steps=3", "--config.phases[1].steps=2"]
+    flags += ["--config.optim.warmup_steps=1", "--config.eval.examples=8"]
+    command = str(installed / "bin" / "bert-jax")
+    said = run(installed, tmp_path, command, "train", *flags)
+    assert "resuming" not in said and "held-out at step 5" in said
+    assert (tmp_path / "run" / "curves.png").is_file()
+
+
+def test_the_wheel_says_that_it_is_typed(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"bert_jax/py.typed", "data_pipeline/py.typed"} <= names
+
+
 def test_the_code_that_runs_is_the_wheels(installed, tmp_path):
     said = run(installed, tmp_path, "-c", "import bert_jax; print(bert_jax.__file__)")
     assert said.strip() == str(installed / "bert_jax" / "__init__.py")
