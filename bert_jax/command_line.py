@@ -86,29 +86,36 @@ def run(prepare: Prepare, usage: str) -> None:
         sys.exit(0)
     with LibraryLog() as log:
         code, message = _done(prepare, log)
-    if message:
-        print(message, file=sys.stderr)
+        if message:
+            log.say(message)
     sys.exit(code)
 
 
 def _done(prepare: Prepare, log: LibraryLog) -> tuple[int, str]:
     """Exit code, and what is to be said on stderr."""
-    refused = REFUSED
+    interrupted = "interrupted; the same command goes on from what was saved before"
     try:
         work = prepare(log, _parsed_flags())
-        refused = FAILED
+    except OSError as error:
+        return REFUSED, f"error: {_words_of(error)}"
+    except ValueError as error:
+        return REFUSED, f"error: {error}"
+    except KeyboardInterrupt:
+        return INTERRUPTED, interrupted
+    try:
         return work(), ""
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return refused, f"error: {place}{error.strerror or error}"
-    except ValueError as error:
-        if refused == FAILED:
-            raise
-        return refused, f"error: {error}"
+        goes_on = "the same command goes on from what was saved before"
+        return FAILED, f"error: {_words_of(error)}; {goes_on}"
     except FloatingPointError as error:
         return FAILED, f"error: {error}"
     except KeyboardInterrupt:
-        return INTERRUPTED, "interrupted; the same command goes on from what was saved before"
+        return INTERRUPTED, interrupted
+
+
+def _words_of(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}"
 
 
 def refuse_arguments(arguments: Sequence[str], usage: str) -> None:

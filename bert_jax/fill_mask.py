@@ -40,7 +40,7 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
     questions = [question(model, sentence) for sentence in sentences]
     if _HELDOUT.value > 0:
         store = open_store(model.config.data.store)
-        questions += heldout_questions(model, store.heldout, _HELDOUT.value)
+        questions += heldout_questions(model.vocabulary, store.heldout, _HELDOUT.value)
     return functools.partial(_answer, model, questions)
 
 
@@ -55,14 +55,23 @@ def _answer(model: Trained, questions: Sequence[Question]) -> int:
 
 
 def _line(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
-    line = rich.text.Text("  ")
-    for one in guesses:
-        line.append(one.piece, "bold green" if one.piece == answer else "cyan")
-        line.append(f" {one.probability:.0%}   ")
+    shown = [
+        rich.text.Text.assemble(
+            (_word(one.piece), "bold green" if one.piece == answer else "cyan"),
+            f" {one.probability:.0%}",
+        )
+        for one in guesses
+    ]
     if answer:
-        place = [number for number, one in enumerate(guesses, 1) if one.piece == answer]
-        line.append(f"it was: {answer}" + (f", guess {place[0]}" if place else ""), "dim")
-    return line
+        pieces = [one.piece for one in guesses]
+        place = f", guess {pieces.index(answer) + 1}" if answer in pieces else ""
+        shown.append(rich.text.Text(f"it was: {_word(answer)}{place}", "dim"))
+    return rich.text.Text("  ") + rich.text.Text("   ").join(shown)
+
+
+def _word(piece: str) -> str:
+    """A piece without SentencePiece's mark for the space before a word."""
+    return piece.removeprefix("\u2581")
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """What libraries write to stderr goes to a file: the screen is the run's.
 
 TensorFlow and libtpu greet from C++, past any setting of Python's, so the file descriptor itself
-is turned aside. Whatever ends the process in an orderly way turns it back first.
+is turned aside: to the end of the process, for libraries talk while they are torn down too. An
+exception that nobody expected turns it back and is seen.
 """
 
 import datetime
@@ -19,7 +20,7 @@ _STDERR = 2
 
 
 class LibraryLog:
-    """A context around an entry's work; stderr is as it was until hold() and after the context."""
+    """A context around an entry's work; stderr is as it was until hold()."""
 
     def __init__(self) -> None:
         self._screen: int | None = None
@@ -34,13 +35,14 @@ class LibraryLog:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.release()
+        if error is not None:
+            self._release()
 
     def hold(self) -> None:
         """From now on nothing that is written to stderr is seen."""
         sys.stderr.flush()
         self._screen = os.dup(_STDERR)
-        self._held = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115, release closes it
+        self._held = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115, open to the end
         os.dup2(self._held.fileno(), _STDERR)
 
     def keep(self, path: pathlib.Path) -> None:
@@ -56,8 +58,12 @@ class LibraryLog:
             file.flush()
             os.dup2(file.fileno(), _STDERR)
 
-    def release(self) -> None:
-        """Give stderr back to the screen."""
+    def say(self, text: str) -> None:
+        """Print a line where stderr was."""
+        sys.stderr.flush()
+        os.write(_STDERR if self._screen is None else self._screen, f"{text}\n".encode())
+
+    def _release(self) -> None:
         if self._screen is None or self._held is None:
             return
         sys.stderr.flush()

@@ -15,6 +15,7 @@ from bert_jax.attention.xla import padding_mask
 from bert_jax.models.bert import Params
 from bert_jax.trained import Trained
 from data_pipeline.store import Split
+from data_pipeline.vocab import Vocabulary
 
 MASK = "[MASK]"
 _SENTENCE_TOKENS = (8, 25)  # of a held-out sentence that is shown
@@ -66,27 +67,26 @@ def question(trained: Trained, sentence: str) -> Question:
     return Question(sentence, token_ids, hidden_at, [""] * len(hidden_at))
 
 
-def heldout_questions(trained: Trained, heldout: Split, count: int) -> list[Question]:
+def heldout_questions(vocabulary: Vocabulary, heldout: Split, count: int) -> list[Question]:
     """Held-out sentences, each with one whole word hidden: the same ones at every call.
 
     Raises:
       ValueError: the split has too few sentences that are fit to be shown.
     """
     rng = np.random.default_rng(0)
-    special, pieces = trained.vocabulary.special_ids, trained.vocabulary.pieces()
+    special, pieces = vocabulary.special_ids, vocabulary.pieces()
     found = []
     for sentence in rng.permutation(heldout.sentences):
         start, end = heldout.sentence_offsets[sentence : sentence + 2]
         token_ids = heldout.token_ids[start:end].astype(int).tolist()
-        words = _words(token_ids, pieces, trained.vocabulary.is_continuation)
+        words = _words(token_ids, pieces, vocabulary.is_continuation)
         if not _SENTENCE_TOKENS[0] <= len(token_ids) <= _SENTENCE_TOKENS[1] or not words:
             continue
         at = int(rng.choice(words))
-        answer = pieces[token_ids[at]]
-        token_ids[at] = special["mask"]
-        text = trained.vocabulary.decode(token_ids)
-        framed = [special["cls"], *token_ids, special["sep"]]
-        found.append(Question(text, framed, [at + 1], [answer]))
+        before, answer, after = token_ids[:at], token_ids[at], token_ids[at + 1 :]
+        text = f"{vocabulary.decode(before)} {MASK} {vocabulary.decode(after)}".strip()
+        framed = [special["cls"], *before, special["mask"], *after, special["sep"]]
+        found.append(Question(text, framed, [at + 1], [pieces[answer]]))
         if len(found) == count:
             return found
     raise ValueError(

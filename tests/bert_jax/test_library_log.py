@@ -14,6 +14,7 @@ with LibraryLog() as log:
     print("python", file=sys.stderr)
     {middle}
     noise("late\\n")
+    log.say("ours")
 noise("after\\n")
 """
 
@@ -33,15 +34,15 @@ def test_what_was_held_and_what_comes_is_added_to_the_file(tmp_path):
     path = tmp_path / "libraries.log"
     path.write_text("an earlier process\n")
     ran = run(tmp_path, f"log.keep(pathlib.Path({str(path)!r}))")
-    assert ran.stderr == "before\nafter\n"
+    assert ran.stderr == "before\nours\n"
     lines = path.read_text().splitlines()
     assert lines[0] == "an earlier process"
     assert lines[1].startswith("--- process ")
-    assert lines[2:] == ["early", "python", "late"]
+    assert lines[2:] == ["early", "python", "late", "after"]
 
 
 def test_what_was_held_without_a_file_is_forgotten(tmp_path):
-    assert run(tmp_path, "pass").stderr == "before\nafter\n"
+    assert run(tmp_path, "pass").stderr == "before\nours\n"
 
 
 def test_an_error_is_seen_on_the_screen(tmp_path):
@@ -60,5 +61,5 @@ def test_without_holding_nothing_is_turned_aside(tmp_path):
         text=True,
         env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)},
     )
-    assert ran.stderr == "before\nearly\npython\nlate\nafter\n"
+    assert ran.stderr == "before\nearly\npython\nlate\nours\nafter\n"
     assert not (tmp_path / "no").exists()

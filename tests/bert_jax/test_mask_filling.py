@@ -12,8 +12,10 @@ from bert_jax import loop, mesh, trained
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.mask_filling import guess, heldout_questions, question
 from bert_jax.objectives import MLM_NSP
+from data_pipeline import build
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
+from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.tiny_models import MODEL
 
 
@@ -124,8 +126,8 @@ def test_what_cannot_be_asked_is_refused(model, sentence, words):
 
 def test_heldout_questions_hide_a_word_and_remember_it(model, config):
     store = open_store(config.data.store)
-    asked = heldout_questions(model, store.heldout, 4)
-    assert asked == heldout_questions(model, store.heldout, 4)
+    asked = heldout_questions(model.vocabulary, store.heldout, 4)
+    assert asked == heldout_questions(model.vocabulary, store.heldout, 4)
     sentences = set()
     for number in range(store.heldout.sentences):
         start, end = store.heldout.sentence_offsets[number : number + 2]
@@ -134,7 +136,29 @@ def test_heldout_questions_hide_a_word_and_remember_it(model, config):
         assert one.text.replace("[MASK]", one.answers[0]) in sentences
         assert one.token_ids[one.hidden_at[0]] == model.vocabulary.special_ids["mask"]
     with pytest.raises(ValueError, match="--heldout is 100000; only"):
-        heldout_questions(model, store.heldout, 100_000)
+        heldout_questions(model.vocabulary, store.heldout, 100_000)
+
+
+def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
+    tiny_store, tmp_path
+):
+    arguments = {
+        "input": tiny_store.parent / "text.txt",
+        "output": tmp_path / "store",
+        "train_vocab": "sentencepiece",
+        "vocab_size": 90,
+        "sentences": "lines",
+        "workers": 1,
+    }
+    assert build.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    store = open_store(tmp_path / "store")
+    vocabulary = load_vocabulary(store.vocab_path)
+    lines = set((tiny_store.parent / "text.txt").read_text().splitlines())
+    for one in heldout_questions(vocabulary, store.heldout, 5):
+        assert one.answers[0].startswith("\u2581")
+        assert one.text.replace("[MASK]", one.answers[0][1:]).replace(" .", ".") in {
+            line.replace(" .", ".") for line in lines
+        }
 
 
 def test_a_folder_without_a_run_or_a_checkpoint_is_refused(config, tmp_path):

@@ -1,0 +1,74 @@
+"""How an entry ends: its exit code, and the one line that says why."""
+
+import errno
+
+import pytest
+from absl import flags
+
+from bert_jax import command_line
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Run an entry whose prepare and work are given; its exit code and what stood on stderr."""
+    monkeypatch.setattr("sys.argv", ["entry", "one", "two"])
+    monkeypatch.setattr(command_line.flags, "FLAGS", flags.FlagValues())
+
+    def end(prepare) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as exited:
+            command_line.run(prepare, "usage")
+        return exited.value.code, capfd.readouterr().err
+
+    return end
+
+
+def raising(error):
+    def work():
+        raise error
+
+    return work
+
+
+def test_the_works_code_is_the_exit_code(run):
+    assert run(lambda log, arguments: lambda: len(arguments)) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("steps is 0; give 1 or more"), "steps is 0; give 1 or more"),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: Permission denied"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused(run, error, said):
+    assert run(lambda log, arguments: raising(error)()) == (2, f"error: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FloatingPointError("loss is nan"), "loss is nan"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "No space left on device; the same command goes on from what was saved before",
+        ),
+    ],
+)
+def test_work_that_fails_says_so_in_one_line(run, error, said):
+    assert run(lambda log, arguments: raising(error)) == (1, f"error: {said}\n")
+
+
+@pytest.mark.parametrize("during", ["prepare", "work"])
+def test_ctrl_c_is_no_traceback(run, during):
+    stopped = raising(KeyboardInterrupt())
+    prepare = {"prepare": lambda log, _: stopped(), "work": lambda log, _: stopped}[during]
+    code, said = run(prepare)
+    assert code == 130
+    assert said == "interrupted; the same command goes on from what was saved before\n"
+
+
+def test_an_error_of_ours_is_shown_whole(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["entry"])
+    monkeypatch.setattr(command_line.flags, "FLAGS", flags.FlagValues())
+    with pytest.raises(ValueError, match="a bug"):
+        command_line.run(lambda log, arguments: raising(ValueError("a bug")), "usage")
