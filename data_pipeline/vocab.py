@@ -81,7 +81,7 @@ def load_vocabulary(path: str | pathlib.Path, lowercase: bool = True) -> Vocabul
     if not path.is_file():
         raise ValueError(
             f"--vocab is {path}, which is not a file; give a vocab.txt or a *.model, "
-            "or train one with --train_vocab=wordpiece --vocab_size=32768"
+            "or train one with --train_vocab=wordpiece --vocab_size=30522"
         )
     data = path.read_bytes()
     if path.suffix == ".model":

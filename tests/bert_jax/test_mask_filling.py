@@ -146,7 +146,8 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
         "input": tiny_store.parent / "text.txt",
         "output": tmp_path / "store",
         "train_vocab": "sentencepiece",
-        "vocab_size": 90,
+        "vocab_size": 92,
+        "holdout": 0.2,
         "sentences": "lines",
         "workers": 1,
     }
