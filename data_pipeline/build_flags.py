@@ -140,7 +140,7 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
     if flags.train_vocab and not 0 < flags.vocab_size <= 1 << 24:
         raise ValueError(
             f"--vocab_size is {flags.vocab_size or 'missing'}; --train_vocab needs it, "
-            "as in --vocab_size=30522 (BERT: 30522)"
+            "as in --vocab_size=30522, BERT's"
         )
     if flags.vocab and flags.vocab_size:
         raise ValueError(

@@ -145,7 +145,7 @@ def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
         raise ValueError(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
-            f"--output={directory} --train_vocab=wordpiece --vocab_size=32768"
+            f"--output={directory} --train_vocab=wordpiece --vocab_size=30522"
         )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
