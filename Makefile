@@ -1,5 +1,6 @@
 # make setup          the environment in VENV (default .venv), with PYTHON (default: the first that fits)
-# make quickstart     build a corpus, train a small BERT on it, and let it guess words
+# make quickstart     build a corpus, train a small BERT on it, and let it guess words; it removes
+#                     runs/quickstart first
 # make test           the tests; TESTS=tests/launch runs some of them
 # make check          what a commit must pass: format, lint, types, tests
 # make format         let ruff rewrite the layout
@@ -16,7 +17,10 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: setup quickstart test check lint types format requirements clean
+.PHONY: help setup quickstart test check lint types format requirements clean
+
+help:
+	@sed -n '/^#/!q; s/^# //p' Makefile
 
 setup: $(READY)
 

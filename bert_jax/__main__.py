@@ -11,13 +11,13 @@ import runpy
 import sys
 
 from bert_jax import __version__
+from data_pipeline.exit_code import INTERRUPTED, REFUSED
 
 MODULES = {
     "build": "data_pipeline.build",
     "train": "bert_jax.train",
     "fill_mask": "bert_jax.fill_mask",
 }
-REFUSED, INTERRUPTED = 2, 130
 
 
 def main() -> None:

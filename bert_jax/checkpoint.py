@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import PartitionSpec
 
 from bert_jax.config import CheckpointConfig
-from bert_jax.models.bert import Declared, Model
+from bert_jax.models.bert import Declared, Model, Params
 from bert_jax.state import TrainState, map_like_params
 
 STATE, NUMBERS = "state", "numbers"
@@ -143,30 +143,32 @@ class Checkpoints:
         padded = map_like_params(_with_padding, restored[STATE], self._model.declared)
         return jax.device_put(padded, shardings), restored[NUMBERS]
 
-    def restore_params(self, on: jax.sharding.Mesh) -> dict[str, Any]:
-        """The parameters alone of the newest checkpoint, laid out as the model says."""
-        declared = self._model.declared
-
-        def logical(of: Declared) -> jax.ShapeDtypeStruct:
-            sharding = jax.NamedSharding(on, _whole_where_padded(of))
-            return jax.ShapeDtypeStruct(of.logical_dims, jnp.float32, sharding=sharding)
-
-        wanted = {"params": jax.tree.map(logical, declared)}
-        restored = self._manager.restore(
-            self.latest_step,
-            args=ocp.args.Composite(
-                **{
-                    STATE: ocp.args.PyTreeRestore(
-                        wanted,
-                        restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-                        partial_restore=True,
-                    )
-                }
-            ),
-        )
-        return jax.tree.map(_with_padding, restored[STATE]["params"], declared)
-
     def close(self) -> None:
         """Wait until the last save is finished; raises its error."""
         self._manager.wait_until_finished()
         self._manager.close()
+
+
+def restore_params(
+    directory: pathlib.Path, step: int, model: Model, on: jax.sharding.Mesh
+) -> Params:
+    """The parameters alone of a checkpoint, laid out on a mesh as the model says.
+
+    Only reads: a run may be saving into the folder meanwhile.
+    """
+
+    def logical(of: Declared) -> jax.ShapeDtypeStruct:
+        sharding = jax.NamedSharding(on, _whole_where_padded(of))
+        return jax.ShapeDtypeStruct(of.logical_dims, jnp.float32, sharding=sharding)
+
+    wanted = {"params": jax.tree.map(logical, model.declared)}
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        restored = checkpointer.restore(
+            directory.resolve() / str(step) / STATE,
+            args=ocp.args.PyTreeRestore(
+                wanted,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                partial_restore=True,
+            ),
+        )
+    return jax.tree.map(_with_padding, restored["params"], model.declared)

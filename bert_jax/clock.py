@@ -21,7 +21,7 @@ class Clock:
     """
 
     def __init__(self, progress: Progress, batch_size: int) -> None:
-        self.sequences_per_sec = 0.0
+        self.sequences_per_sec: float | None = None  # of the last interval that was timed
         self._progress, self._batch_size = progress, batch_size
         self._sequences, self._since_secs = 0, 0.0
 

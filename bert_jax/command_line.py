@@ -1,5 +1,6 @@
 """What every entry shares: reading --config with its overrides, and errors as one sentence."""
 
+import os
 import pathlib
 import signal
 import sys
@@ -10,10 +11,11 @@ from ml_collections import config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
-from bert_jax.library_log import LibraryLog
+from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
+from data_pipeline.library_log import LibraryLog
 
-# Exit codes: 0 done, 1 the run failed, 2 what was asked for cannot be done.
-FAILED, REFUSED, INTERRUPTED = 1, 2, 128 + signal.SIGINT
+# Exit codes: 0 done, 1 the run failed, 2 what was asked for cannot be done, 130 Ctrl-C.
+FAILED, BROKEN_PIPE = 1, 128 + signal.SIGPIPE
 
 CONFIG_HELP = "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
 
@@ -73,49 +75,47 @@ def resolved(flag: flags.FlagHolder) -> Config:
     return config_lib.from_config_dict(flag.value)
 
 
-def run(prepare: Prepare, usage: str) -> None:
+def run(prepare: Prepare, usage: str, way_on: str) -> None:
     """Parse the command line, prepare, do the work that prepare returns, exit with its code.
 
     prepare gets the log that can hold what libraries write, and the arguments that are no flags.
     A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
     with a FloatingPointError or an OSError, one line and exit code 1; any other error of it is
-    ours, and shows where it came from.
+    ours, and shows where it came from. way_on ends the line of work that was cut off.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
         sys.exit(0)
     with LibraryLog() as log:
-        code, message = _done(prepare, log)
+        code, message = _done(prepare, log, way_on)
         if message:
             log.say(message)
     sys.exit(code)
 
 
-def _done(prepare: Prepare, log: LibraryLog) -> tuple[int, str]:
+def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     """Exit code, and what is to be said on stderr."""
-    interrupted = "interrupted; the same command goes on from what was saved before"
     try:
         work = prepare(log, _parsed_flags())
     except OSError as error:
-        return REFUSED, f"error: {_words_of(error)}"
+        return REFUSED, f"error: {in_words(error)}"
     except ValueError as error:
         return REFUSED, f"error: {error}"
     except KeyboardInterrupt:
-        return INTERRUPTED, interrupted
+        return INTERRUPTED, f"interrupted; {way_on}"
     try:
-        return work(), ""
+        code = work()
+        sys.stdout.flush()
+        return code, ""
+    except BrokenPipeError:  # whoever read the output has gone, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE, ""
     except OSError as error:
-        goes_on = "the same command goes on from what was saved before"
-        return FAILED, f"error: {_words_of(error)}; {goes_on}"
+        return FAILED, f"error: {in_words(error)}; {way_on}"
     except FloatingPointError as error:
         return FAILED, f"error: {error}"
     except KeyboardInterrupt:
-        return INTERRUPTED, interrupted
-
-
-def _words_of(error: OSError) -> str:
-    place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror or error}"
+        return INTERRUPTED, f"interrupted; {way_on}"
 
 
 def refuse_arguments(arguments: Sequence[str], usage: str) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import logging
 import math
 import pathlib
@@ -23,9 +22,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator  # noqa: E402
 
 from bert_jax.config import Phase  # noqa: E402
-from bert_jax.log import METRICS  # noqa: E402
-
-FILE = "curves.png"
+from bert_jax.log import CURVES, METRICS, read_lines  # noqa: E402
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
@@ -84,34 +81,15 @@ def draw(workdir: pathlib.Path, phases: Sequence[Phase]) -> pathlib.Path | None:
     Raises:
       ValueError: a line before the last one of metrics.jsonl is not a line of metrics.
     """
-    lines = read(workdir / METRICS)
+    lines = read_lines(workdir / METRICS)
     if not panels(lines):
         return None
-    path = workdir / FILE
+    path = workdir / CURVES
     partial = path.with_suffix(".partial")
     with style.context(["default", LOOK]):  # not what a matplotlibrc of the machine says
         figure(lines, phases).savefig(partial, format="png")
     partial.replace(path)
     return path
-
-
-def read(path: pathlib.Path) -> list[Line]:
-    """The lines of a metrics.jsonl, none where there is no file.
-
-    Raises:
-      ValueError: a line before the last one is not a line of metrics.
-    """
-    if not path.exists():
-        return []
-    texts = path.read_text(encoding="utf-8").splitlines()
-    lines = []
-    for number, text in enumerate(texts, 1):
-        try:
-            lines.append(json.loads(text))
-        except ValueError as error:
-            if number < len(texts):  # the last one may be half written
-                raise ValueError(f"{path}, line {number} is not a line of metrics") from error
-    return lines
 
 
 def panels(lines: Sequence[Line]) -> list[str]:

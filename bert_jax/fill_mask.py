@@ -16,10 +16,12 @@ import rich.text
 from absl import flags
 
 from bert_jax import command_line, trained
-from bert_jax.library_log import LibraryLog
 from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
+from bert_jax.receipt import short_digest
 from bert_jax.trained import Trained
+from data_pipeline.library_log import LibraryLog
 from data_pipeline.store import open_store
+from data_pipeline.vocab import WORD_START
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run of bert_jax.train")
 _HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of")
@@ -29,9 +31,11 @@ USAGE = "python -m bert_jax.fill_mask --workdir=DIR 'A sentence with one [MASK] 
 
 
 def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
-    if _WORKDIR.value is None:
+    if not _WORKDIR.value:
         raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
-    if not sentences and _HELDOUT.value < 1:
+    if _HELDOUT.value < 0:
+        raise ValueError(f"--heldout is {_HELDOUT.value}; it must be 0 or more")
+    if not sentences and _HELDOUT.value == 0:
         raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
     if _TOP.value < 1:
         raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
@@ -39,14 +43,19 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
     model = trained.load(pathlib.Path(_WORKDIR.value))
     questions = [question(model, sentence) for sentence in sentences]
     if _HELDOUT.value > 0:
-        store = open_store(model.config.data.store)
+        store = open_store(model.receipt.config.data.store)
+        if short_digest(store) != model.receipt.store_digest:
+            raise ValueError(
+                f"{store.directory} is not the store that the run of {_WORKDIR.value} was trained "
+                "on; put that one back, or ask your own sentences without --heldout"
+            )
         questions += heldout_questions(model.vocabulary, store.heldout, _HELDOUT.value)
     return functools.partial(_answer, model, questions)
 
 
 def _answer(model: Trained, questions: Sequence[Question]) -> int:
     console = rich.console.Console(highlight=False, soft_wrap=True)
-    top = min(_TOP.value, model.vocabulary.size)
+    top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
     for asked, guesses in zip(questions, guess(model, questions, top), strict=True):
         console.print(rich.text.Text(asked.text, "bold"))
         for guesses_of_mask, answer in zip(guesses, asked.answers, strict=True):
@@ -71,12 +80,12 @@ def _line(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
 
 def _word(piece: str) -> str:
     """A piece without SentencePiece's mark for the space before a word."""
-    return piece.removeprefix("\u2581")
+    return piece.removeprefix(WORD_START)
 
 
 def main() -> None:
     """Entry point."""
-    command_line.run(_prepare, USAGE)
+    command_line.run(_prepare, USAGE, way_on="nothing was changed")
 
 
 if __name__ == "__main__":

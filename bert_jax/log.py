@@ -10,6 +10,7 @@ import tensorboardX
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 EVENTS = "tensorboard"
+CURVES = "curves.png"  # written by curves.py
 
 
 class Records:
@@ -48,18 +49,27 @@ class Records:
             (self._workdir / SUMMARY).write_text(text, encoding="utf-8")
 
 
-def _cut_lines_after(path: pathlib.Path, last_step: int) -> None:
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, none where there is no file.
+
+    Raises:
+      ValueError: a line before the last one is not a line of metrics.
+    """
     if not path.exists():
-        return
-    lines = path.read_text(encoding="utf-8").splitlines()
-    kept = []
-    for number, line in enumerate(lines, 1):
+        return []
+    texts = path.read_text(encoding="utf-8").splitlines()
+    lines = []
+    for number, text in enumerate(texts, 1):
         try:
-            if json.loads(line)["step"] <= last_step:
-                kept.append(line + "\n")
+            lines.append(json.loads(text))
         except ValueError as error:
-            if number < len(lines):  # the last one may be the half line of a killed run
+            if number < len(texts):  # the last one may be the half line of a killed run
                 raise ValueError(f"{path}, line {number} is not a line of metrics") from error
+    return lines
+
+
+def _cut_lines_after(path: pathlib.Path, last_step: int) -> None:
+    kept = [line for line in read_lines(path) if line["step"] <= last_step]
     partial = path.with_suffix(".partial")
-    partial.write_text("".join(kept), encoding="utf-8")
+    partial.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
     partial.replace(path)

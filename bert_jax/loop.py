@@ -82,11 +82,12 @@ def prepare(
     feed = Feed(store, config)
     with screen.spinning("counting the sentence pairs of the store"):
         feed.check()
-        phases = tuple(facts_of(feed, index) for index in range(len(config.phases)))
+        phases = tuple(facts_of(feed, index, objective) for index in range(len(config.phases)))
     mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"])
-    check_space(workdir / CHECKPOINTS, config.checkpoint, model)
+    if done is None or done < total:
+        check_space(workdir / CHECKPOINTS, config.checkpoint, model)
     tx = optim.optimizer(config.optim)
     cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
     where = state_lib.layout(model, tx, mesh, cut_over_data)
@@ -248,22 +249,28 @@ class _Run:
 
     def _record_interval(self, running: _RunningPhase, step: int) -> None:
         line = metrics.read(self.progress.interval)
-        line["sequences_per_sec"] = running.clock.sequences_per_sec
         self.progress.interval = {}
+        pace = running.clock.sequences_per_sec
+        if pace is not None:  # the step that was compiled for is not timed
+            line["sequences_per_sec"] = pace
         self.records.write(step, "train", line)
-        secs_left = self._secs_left(running, step)
+        secs_left = (
+            None
+            if pace is None
+            else self._positions_left(running, step) / (pace * running.phase.seq_len)
+        )
         self.screen.training_line(step, config_lib.total_steps(self.config), line, secs_left)
-        if not self.end_is_told:
+        if secs_left is not None and not self.end_is_told:
             self.screen.expected_end(secs_left)
             self.end_is_told = True
 
-    def _secs_left(self, running: _RunningPhase, step: int) -> float:
-        """At the pace of the last interval; a position costs the same in every phase, about."""
-        rate = running.clock.sequences_per_sec * running.phase.seq_len
-        now = (running.end - step) * running.phase.batch_size * running.phase.seq_len
-        later = self.config.phases[running.index + 1 :]
-        positions = now + sum(phase.steps * phase.batch_size * phase.seq_len for phase in later)
-        return positions / max(rate, 1e-9)
+    def _positions_left(self, running: _RunningPhase, step: int) -> int:
+        """Positions still to be trained on; one costs the same in every phase, about."""
+        phases = (
+            dataclasses.replace(running.phase, steps=running.end - step),
+            *self.config.phases[running.index + 1 :],
+        )
+        return sum(phase.steps * phase.batch_size * phase.seq_len for phase in phases)
 
     def _evaluation(self, facts: PhaseFacts) -> dict[str, float]:
         """The means over a phase's held-out examples."""

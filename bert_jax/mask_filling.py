@@ -15,7 +15,7 @@ from bert_jax.attention.xla import padding_mask
 from bert_jax.models.bert import Params
 from bert_jax.trained import Trained
 from data_pipeline.store import Split
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import SENTENCEPIECE, WORD_START, Vocabulary
 
 MASK = "[MASK]"
 _SENTENCE_TOKENS = (8, 25)  # of a held-out sentence that is shown
@@ -52,19 +52,31 @@ def question(trained: Trained, sentence: str) -> Question:
         )
     special, vocabulary = trained.vocabulary.special_ids, trained.vocabulary
     token_ids, hidden_at = [special["cls"]], []
-    for number, part in enumerate(vocabulary.encode(parts)):
+    for number, (part, part_ids) in enumerate(zip(parts, vocabulary.encode(parts), strict=True)):
         if number:
             hidden_at.append(len(token_ids))
             token_ids.append(special["mask"])
-        token_ids += part
+        has_space = number == 0 or part.startswith(" ")
+        token_ids += part_ids if has_space else _without_space(vocabulary, part_ids)
     token_ids.append(special["sep"])
-    longest = trained.config.model.max_position_embeddings
+    longest = trained.receipt.config.model.max_position_embeddings
     if len(token_ids) > longest:
         raise ValueError(
             f"{sentence[:40]!r}... is {len(token_ids)} tokens with [CLS] and [SEP], the model "
             f"reads {longest}; shorten it"
         )
     return Question(sentence, token_ids, hidden_at, [""] * len(hidden_at))
+
+
+def _without_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
+    """What SentencePiece makes of a text, less the space that it sees before any text."""
+    pieces = vocabulary.pieces()
+    if vocabulary.kind != SENTENCEPIECE or not token_ids:
+        return token_ids
+    first = pieces[token_ids[0]].removeprefix(WORD_START)
+    if not first:
+        return token_ids[1:]
+    return [pieces.index(first), *token_ids[1:]] if first in pieces else token_ids
 
 
 def heldout_questions(vocabulary: Vocabulary, heldout: Split, count: int) -> list[Question]:
@@ -99,7 +111,7 @@ def _words(token_ids: Sequence[int], pieces: Sequence[str], goes_on: np.ndarray)
     """Where a sentence has a word of one piece: not a number, not a sign, not a part of one."""
     found = []
     for at, token_id in enumerate(token_ids):
-        is_word = pieces[token_id].lstrip("\u2581").isalpha() and not goes_on[token_id]
+        is_word = pieces[token_id].removeprefix(WORD_START).isalpha() and not goes_on[token_id]
         is_cut = at + 1 < len(token_ids) and bool(goes_on[token_ids[at + 1]])
         if is_word and not is_cut:
             found.append(at)

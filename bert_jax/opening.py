@@ -60,12 +60,14 @@ def _lengths(phase: Phase, facts: PhaseFacts) -> str:
 def _a_step(phase: Phase, facts: PhaseFacts) -> str:
     tokens = facts.tokens_per_sequence * phase.batch_size
     predictions = facts.predictions_per_sequence * phase.batch_size
-    return f"a step sees about {tokens:,.0f} tokens and predicts {predictions:,.0f} of them"
+    return f"a step sees about {tokens:,.0f} tokens and masks {predictions:,.0f} of them"
 
 
 def _heldout(facts: PhaseFacts) -> str:
-    return (
-        f"held out: {facts.heldout_examples:,} examples; without context MLM loss "
-        f"{facts.baseline['unigram_mlm_loss']:.4f} (unigram), NSP accuracy "
-        f"{facts.baseline['majority_nsp_accuracy']:.1%} (majority)"
-    )
+    text = f"held out: {facts.heldout_examples:,} examples"
+    scores = []
+    if "unigram_mlm_loss" in facts.baseline:
+        scores.append(f"MLM loss {facts.baseline['unigram_mlm_loss']:.4f} (unigram)")
+    if "majority_nsp_accuracy" in facts.baseline:
+        scores.append(f"NSP accuracy {facts.baseline['majority_nsp_accuracy']:.1%} (majority)")
+    return f"{text}; without context {', '.join(scores)}" if scores else text

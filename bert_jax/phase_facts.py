@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 
 from bert_jax import baselines
 from bert_jax.feed import Feed
+from bert_jax.objectives import Objective
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +22,8 @@ class PhaseFacts:
     epochs: float  # passes over the training split
 
 
-def facts_of(feed: Feed, index: int) -> PhaseFacts:
-    """Read the held-out examples of a phase and count."""
+def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
+    """Count in the held-out examples of a phase; baselines are of the objective's terms."""
     batches = feed.heldout_batches(index)
     examples = sum(int(batch["next_sentence_weights"].sum()) for batch in batches)
     # Rows that fill up the last batch show one token each, and weigh nothing.
@@ -29,12 +31,15 @@ def facts_of(feed: Feed, index: int) -> PhaseFacts:
     tokens = sum(int(batch["input_mask"].sum()) for batch in batches) - filler
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
     phase = feed.config.phases[index]
+    terms = jax.eval_shape(objective.weights, batches[0])
+    baseline = {}
+    if "mlm" in terms:
+        baseline["unigram_mlm_loss"] = baselines.unigram_mlm_loss(feed.store, batches)
+    if "nsp" in terms:
+        baseline["majority_nsp_accuracy"] = baselines.majority_nsp_accuracy(batches)
     return PhaseFacts(
         heldout_batches=batches,
-        baseline={
-            "unigram_mlm_loss": baselines.unigram_mlm_loss(feed.store, batches),
-            "majority_nsp_accuracy": baselines.majority_nsp_accuracy(batches),
-        },
+        baseline=baseline,
         heldout_examples=examples,
         tokens_per_sequence=tokens / examples,
         predictions_per_sequence=predictions / examples,

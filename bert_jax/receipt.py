@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from bert_jax.config import Config, from_config_dict
-from bert_jax.log import EVENTS, METRICS, SUMMARY
+from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
 from bert_jax.ops import DROPOUT_HASH_VERSION
 from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.store import Store
@@ -25,7 +25,13 @@ CHECKPOINTS = "checkpoints"  # folder in the workdir
 # What a run that is resumed must keep: another value would be another run, or one that does not go
 # on with the examples it has not seen. Rates, meshes and the steps of the last phase may change.
 _FIXED_DATA = ("random_seed", "masked_lm_prob", "short_seq_prob", "dupe_factor", "exact")
+STORE_DIGEST = "data.store (digest of its contents)"
 _FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
+
+
+def short_digest(store: Store) -> str:
+    """What a receipt keeps of a store's digest."""
+    return store.digest[:12]
 
 
 def _fixed(config: Config, store: Store) -> dict[str, Any]:
@@ -48,11 +54,20 @@ def _fixed(config: Config, store: Store) -> dict[str, Any]:
         | phases
         | steps
         | hashes
-        | {"data.store (digest of its contents)": store.digest[:12]}
+        | {STORE_DIGEST: short_digest(store)}
     )
 
 
-def _shown(workdir: pathlib.Path) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Receipt:
+    """What is known of the run in a workdir."""
+
+    config: Config  # resolved
+    vocabulary: Vocabulary  # the workdir's own copy
+    store_digest: str  # of the store it trains on, as short as the receipt has it
+
+
+def _shown(workdir: pathlib.Path, way_out: str) -> dict[str, Any]:
     """The receipt in a workdir that has one."""
     path = workdir / FILE
     try:
@@ -60,33 +75,30 @@ def _shown(workdir: pathlib.Path) -> dict[str, Any]:
         dict(shown["fixed"])
         return shown
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} was not written by bert_jax; give a new or an empty folder as --workdir"
-        ) from error
+        raise ValueError(f"{path} was not written by bert_jax; {way_out}") from error
 
 
-def read(workdir: pathlib.Path) -> tuple[Config, Vocabulary]:
-    """The resolved config of the run in workdir, and its vocabulary.
+def read(workdir: pathlib.Path) -> Receipt:
+    """The receipt of the run in workdir.
 
     Raises:
       ValueError: there is no run, or one of another version.
     """
+    way_out = "give the --workdir of python -m bert_jax.train"
     if not (workdir / FILE).is_file():
-        raise ValueError(
-            f"{workdir} holds no run of bert_jax ({FILE} is missing); give the --workdir of "
-            "python -m bert_jax.train"
-        )
-    shown = _shown(workdir)
+        raise ValueError(f"{workdir} holds no run of bert_jax ({FILE} is missing); {way_out}")
+    shown = _shown(workdir, way_out)
     try:
         config, of = shown["config"], shown["vocabulary"]
         config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
         path, lowercase = workdir / of["file"], of["lowercase"]
+        digest = shown["fixed"][STORE_DIGEST]
     except (KeyError, TypeError) as error:
         raise ValueError(
-            f"{workdir / FILE} was written by another version of bert_jax ({error} is missing); "
-            "read it with that version, or start the training command again with this one"
+            f"{workdir / FILE} was written by another version of bert_jax; read it with that "
+            "version, or start the training command again with this one"
         ) from error
-    return from_config_dict(ConfigDict(config)), load_vocabulary(path, lowercase)
+    return Receipt(from_config_dict(ConfigDict(config)), load_vocabulary(path, lowercase), digest)
 
 
 def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
@@ -96,9 +108,9 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
       ValueError: names every setting that differs, both values and the ways out.
     """
     if not (workdir / FILE).exists():
-        _refuse_remains(workdir)
+        _refuse_remains(workdir, store)
         return
-    before = _shown(workdir)["fixed"]
+    before = _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
     now = json.loads(json.dumps(_fixed(config, store)))
     differing = [
         f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"
@@ -112,11 +124,13 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
         )
 
 
-def _refuse_remains(workdir: pathlib.Path) -> None:
-    """Raise if a run would write over files there, of which nobody knows the run."""
-    remains = [
-        name for name in (CHECKPOINTS, METRICS, EVENTS, SUMMARY) if (workdir / name).exists()
-    ]
+def _refuse_remains(workdir: pathlib.Path, store: Store) -> None:
+    """Raise if a run would write over files there that are not of a run."""
+    ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES)
+    remains = [name for name in ours if (workdir / name).exists()]
+    vocabulary = workdir / store.vocab_path.name
+    if vocabulary.exists() and vocabulary.read_bytes() != store.vocab_path.read_bytes():
+        remains.append(vocabulary.name)
     if remains:
         raise ValueError(
             f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
@@ -129,7 +143,8 @@ def write(workdir: pathlib.Path, config: Config, store: Store) -> None:
 
     Each is written whole or not at all.
     """
-    _copy(store.vocab_path, workdir / store.vocab_path.name)
+    if workdir.resolve() != store.directory.resolve():
+        _copy(store.vocab_path, workdir / store.vocab_path.name)
     shown = {
         "fixed": _fixed(config, store),
         "config": dataclasses.asdict(config),

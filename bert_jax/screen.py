@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 import rich.console
+import rich.live
+import rich.spinner
 import rich.text
 
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
@@ -37,18 +39,31 @@ class Screen:
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Print a block of labelled lines; an empty label goes on with the one above."""
         self._console.print(rich.text.Text(title, "bold"))
-        room = self._console.width - _LABEL_WIDTH - 4 if self._console.is_terminal else 10_000
         for label, text in rows:
-            for line in textwrap.wrap(text, max(room, 20), break_on_hyphens=False):
+            for line in self._wrapped(text):
                 start = rich.text.Text(f"  {label:{_LABEL_WIDTH}}  ", LABEL)
                 self._console.print(start.append(line, "default"))
                 label = ""
+
+    def _wrapped(self, text: str) -> list[str]:
+        if not self._console.is_terminal:
+            return [text]
+        room = max(self._console.width - _LABEL_WIDTH - 4, 20)
+        return textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
 
     @contextlib.contextmanager
     def spinning(self, what: str) -> Iterator[None]:
         """On a terminal, show what is waited for until it is there."""
         if self._console.is_terminal and not self._console.quiet:
-            with self._console.status(rich.text.Text(what, FAINT)):
+            # Not rich's Status: that one takes stderr over, and would show what libraries warn of.
+            spinner = rich.spinner.Spinner("dots", rich.text.Text(what, FAINT), style=GOOD)
+            with rich.live.Live(
+                spinner,
+                console=self._console,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            ):
                 yield
         else:
             yield
@@ -61,17 +76,17 @@ class Screen:
             yield
 
     def training_line(
-        self, step: int, steps: int, numbers: Mapping[str, float], secs_left: float
+        self, step: int, steps: int, numbers: Mapping[str, float], secs_left: float | None
     ) -> None:
-        """Print the means of an interval."""
-        pace = (
-            f"lr {numbers['learning_rate']:.1e}  {numbers['sequences_per_sec']:,.0f} seq/s  "
-            f"{duration(secs_left)} left"
-        )
+        """Print the means of an interval; without a pace where no step of it was timed."""
+        mantissa, exponent = f"{numbers['learning_rate']:.1e}".split("e")
+        pace = f"lr {mantissa}e{int(exponent)}"
+        if secs_left is not None:
+            pace += f"  {numbers['sequences_per_sec']:,.0f} seq/s  {duration(secs_left)} left"
         self._console.print(
             rich.text.Text.assemble(
                 (f"{step:>{len(f'{steps:,}')},}/{steps:,}  ", "bold"),
-                f"{_terms(numbers, {})}  ",
+                f"{_terms(numbers)}  ",
                 (pace, FAINT),
             )
         )
@@ -81,9 +96,9 @@ class Screen:
     ) -> None:
         """Print an evaluation beside what a model without context scores."""
         style = ""
-        if "mlm_loss" in numbers:
+        if "unigram_mlm_loss" in baseline:
             style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
-        self.say(f"held-out at step {step:,}:  {_terms(numbers, baseline)}", style)
+        self.say(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
 
     def expected_end(self, secs_left: float) -> None:
         """Print when the run will be over at the pace just measured."""
@@ -93,15 +108,30 @@ class Screen:
         self.say(f"at this pace the last step is done in {duration(secs_left)}, {end:%H:%M}{day}")
 
 
-def _terms(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
-    """Loss and accuracy of each term of the objective, and what a model without context scores."""
+def _names(numbers: Mapping[str, float]) -> list[str]:
+    """The terms of the objective."""
+    return [key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")]
+
+
+def _terms(numbers: Mapping[str, float]) -> str:
+    """Loss and accuracy of each term."""
+    return "  ".join(
+        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:.1%}"
+        for name in _names(numbers)
+    )
+
+
+def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    """The same beside the baselines; a term that has one for its accuracy is shown by that."""
     shown = []
-    for name in (key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")):
-        loss = f"{name} {numbers[f'{name}_loss']:.4f}"
-        if f"unigram_{name}_loss" in baseline:
-            loss += f" (unigram {baseline[f'unigram_{name}_loss']:.4f})"
-        right = f"{numbers[f'{name}_accuracy']:.1%}"
-        if f"majority_{name}_accuracy" in baseline:
-            right += f" (majority {baseline[f'majority_{name}_accuracy']:.1%})"
-        shown.append(f"{loss} {right}")
+    for name in _names(numbers):
+        loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
+        unigram = baseline.get(f"unigram_{name}_loss")
+        majority = baseline.get(f"majority_{name}_accuracy")
+        if majority is not None:
+            shown.append(f"{name} {right} (majority {majority:.1%})")
+        elif unigram is not None:
+            shown.append(f"{name} {loss} (unigram {unigram:.3f}) {right}")
+        else:
+            shown.append(f"{name} {loss} {right}")
     return "  ".join(shown)

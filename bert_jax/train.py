@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import pathlib
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,6 @@ from bert_jax import (
     command_line,
     curves,
     feed,
-    library_log,
     loop,
     mesh,
     objectives,
@@ -31,7 +31,9 @@ from bert_jax import (
 )
 from bert_jax import config as config_lib
 from bert_jax import log as log_lib
-from bert_jax.library_log import LibraryLog
+from data_pipeline.interpreter import python
+from data_pipeline.library_log import FILE as LIBRARY_LOG
+from data_pipeline.library_log import LibraryLog
 from data_pipeline.store import check_is_local
 
 _CONFIG = command_line.config_flag()
@@ -59,7 +61,7 @@ def _checked_workdir() -> pathlib.Path:
     for name in ("coordinator_address", "num_processes", "process_id"):
         if flags.FLAGS[name].value is not None and not _MULTIHOST.value:
             raise ValueError(f"--{name} is for a run of several processes; add --multihost")
-    if _WORKDIR.value is None:
+    if not _WORKDIR.value:
         raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {USAGE}")
     check_is_local("--workdir", _WORKDIR.value)
     workdir = pathlib.Path(_WORKDIR.value)
@@ -86,7 +88,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     else:  # what ends one of many processes is written by C++, and their output is a log anyway
         log.hold()
     setup = loop.prepare(config, objective, workdir)
-    log.keep(workdir / library_log.FILE)
+    log.keep(workdir / LIBRARY_LOG)
     return functools.partial(_train, setup)
 
 
@@ -94,23 +96,30 @@ def _train(setup: loop.Setup) -> int:
     try:
         summary = loop.train(setup)
     except stopping.Interrupted as stop:
-        _draw_curves(setup)
-        where = f"stopped and saved at step {stop.step:,}"
-        setup.screen.say(f"{where}; the same command goes on from there")
+        _curves(setup)
+        setup.screen.say(f"stopped and saved at step {stop.step:,}; to go on from there:")
+        setup.screen.say(shlex.join([python(), "-m", "bert_jax.train", *sys.argv[1:]]))
         return SIGNAL_EXIT + stop.signal_number
-    _draw_curves(setup)
+    except FloatingPointError:
+        setup.screen.say(f"curves up to here: {_curves(setup)}")
+        raise
     setup.screen.table("done", _closing_rows(setup, summary))
     setup.screen.say(
-        f"try it: python -m bert_jax.fill_mask --workdir={shlex.quote(str(setup.workdir))} "
+        f"try it: {python()} -m bert_jax.fill_mask --workdir={shlex.quote(str(setup.workdir))} "
         "'A sentence with one [MASK] in it.'"
     )
     return 0
 
 
-def _draw_curves(setup: loop.Setup) -> None:
-    if jax.process_index() == 0:
+def _curves(setup: loop.Setup) -> str:
+    """Draw the curves; where they are, or why they are not: a picture is no reason to fail."""
+    if jax.process_index() > 0:
+        return ""
+    try:
         with setup.screen.spinning("drawing the curves"):
-            curves.draw(setup.workdir, setup.config.phases)
+            return str(curves.draw(setup.workdir, setup.config.phases) or "nothing to draw yet")
+    except (OSError, ValueError) as error:
+        return f"not drawn: {error}"
 
 
 def _closing_rows(setup: loop.Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -125,7 +134,7 @@ def _closing_rows(setup: loop.Setup, summary: dict[str, Any]) -> list[tuple[str,
     return [
         *rows,
         ("speed", f"{summary['sequences_per_sec']:,.0f} sequences/s in training"),
-        ("curves", str(workdir / curves.FILE)),
+        ("curves", _curves(setup)),
         ("numbers", f"{workdir / log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
         ("checkpoint", str(workdir / receipt.CHECKPOINTS / str(summary["steps"]))),
     ]
@@ -133,7 +142,8 @@ def _closing_rows(setup: loop.Setup, summary: dict[str, Any]) -> list[tuple[str,
 
 def main() -> None:
     """Entry point."""
-    command_line.run(_prepare, USAGE)
+    way_on = "the same command goes on from the last save, if there was one"
+    command_line.run(_prepare, USAGE, way_on)
 
 
 if __name__ == "__main__":

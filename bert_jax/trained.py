@@ -7,10 +7,10 @@ import jax
 
 from bert_jax import mesh as mesh_lib
 from bert_jax import receipt
-from bert_jax.checkpoint import Checkpoints, newest_step
-from bert_jax.config import Config, MeshConfig
+from bert_jax.checkpoint import newest_step, restore_params
+from bert_jax.config import MeshConfig
 from bert_jax.models import bert
-from bert_jax.receipt import CHECKPOINTS
+from bert_jax.receipt import CHECKPOINTS, Receipt
 from data_pipeline.vocab import Vocabulary
 
 
@@ -18,12 +18,15 @@ from data_pipeline.vocab import Vocabulary
 class Trained:
     """A model with parameters on one device."""
 
-    config: Config
-    vocabulary: Vocabulary
+    receipt: Receipt
     model: bert.Model
     mesh: jax.sharding.Mesh
     params: bert.Params
-    step: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary it was trained on."""
+        return self.receipt.vocabulary
 
 
 def load(workdir: pathlib.Path) -> Trained:
@@ -32,19 +35,15 @@ def load(workdir: pathlib.Path) -> Trained:
     Raises:
       ValueError: the folder holds no run, or a run without a checkpoint.
     """
-    config, vocabulary = receipt.read(workdir)
+    found = receipt.read(workdir)
     step = newest_step(workdir / CHECKPOINTS)
     if step is None:
         raise ValueError(
             f"{workdir} holds a run that has not saved a checkpoint yet; wait until step "
-            f"{config.checkpoint.every_steps:,}, or start its command again"
+            f"{found.config.checkpoint.every_steps:,}, or start its command again"
         )
     mesh = mesh_lib.make(MeshConfig(), jax.devices()[:1])
     jax.set_mesh(mesh)
-    model = bert.build(config.model, jax.default_backend())
-    checkpoints = Checkpoints(workdir / CHECKPOINTS, config.checkpoint, model)
-    try:
-        params = checkpoints.restore_params(mesh)
-    finally:
-        checkpoints.close()
-    return Trained(config, vocabulary, model, mesh, params, step)
+    model = bert.build(found.config.model, jax.default_backend())
+    params = restore_params(workdir / CHECKPOINTS, step, model, mesh)
+    return Trained(found, model, mesh, params)

@@ -6,8 +6,8 @@ builds its corpus and trains on it. Expect: docs/numbers.md has its time and its
 beside the unigram baseline.
 
 Most of the steps see short sequences and few of them: in the same time there are more steps, and
-attention gets going sooner. The second phase teaches the positions that the first one never saw,
-with a learning rate of its own: at the end of the first one's they hardly move.
+the loss falls further (docs/log.md). The second phase teaches the positions that the first one
+never saw, with a learning rate of its own: at the end of the first one's they hardly move.
 """
 
 import dataclasses

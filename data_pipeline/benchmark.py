@@ -8,8 +8,10 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable
 
-from data_pipeline.exit_code import exit_code_of
+from data_pipeline.exit_code import exit_code_of, on_stderr
+from data_pipeline.library_log import LibraryLog
 from data_pipeline.options import PretrainOptions
 from data_pipeline.pretrain import open_source, train_batches
 from data_pipeline.store import open_store
@@ -33,10 +35,10 @@ class Measurement:
     store_digest: str
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure and print; 0, or 2 after one line on stderr that says what is wrong."""
+def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
+    """Measure and print; 0, or 2 after one line that says what is wrong."""
     flags = _parser().parse_args(argv)
-    return exit_code_of(lambda: _measure_and_print(flags))
+    return exit_code_of(lambda: _measure_and_print(flags), say)
 
 
 def _measure_and_print(flags: argparse.Namespace) -> None:
@@ -141,4 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with LibraryLog() as log:
+        log.hold()  # tensorflow greets
+        exit_code = main(say=log.say)
+    sys.exit(exit_code)

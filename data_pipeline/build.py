@@ -11,7 +11,7 @@ from typing import Any
 import rich.console
 
 from data_pipeline.build_flags import BuildFlags, parse_flags
-from data_pipeline.build_report import BuildRun, print_report, progress_bar
+from data_pipeline.build_report import BuildRun, count_of_files, print_report, progress_bar
 from data_pipeline.encode_corpus import Document, encode_corpus, token_dtype
 from data_pipeline.exit_code import exit_code_of
 from data_pipeline.holdout import Spool, choose_heldout, write_splits
@@ -117,7 +117,7 @@ def _build_inside(
     ]
     spool = Spool(building / "spool")
     dropped = {"sentences_without_tokens": 0, "documents_without_sentences": 0}
-    label = f"encoding {len(files):,} files with {flags.workers} processes"
+    label = f"encoding {count_of_files(len(files))} with {flags.workers} processes"
     total_bytes = sum(source["bytes"] for source in sources)
     with progress_bar(console, label, total_bytes) as advance:
         documents = _read_all(files, flags, sources, advance)

@@ -16,6 +16,7 @@ import rich.progress
 import rich.table
 
 from data_pipeline.holdout import MIN_SPLIT_DOCUMENTS
+from data_pipeline.interpreter import python
 from data_pipeline.store import HELDOUT, TRAIN
 
 
@@ -39,14 +40,15 @@ def progress_bar(
     """
     started_secs = time.perf_counter()
     if console.is_terminal:
-        columns = (
+        columns: list[rich.progress.ProgressColumn] = [
             rich.progress.SpinnerColumn(),
             rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(bar_width=30),
-            rich.progress.DownloadColumn(),
-            rich.progress.TransferSpeedColumn(),
-            rich.progress.TimeRemainingColumn(),
-        )
+        ]
+        if total_bytes is None:
+            columns.append(rich.progress.TimeElapsedColumn())
+        else:
+            columns.append(rich.progress.BarColumn(bar_width=16))
+            columns.append(rich.progress.TimeRemainingColumn())
         with rich.progress.Progress(*columns, console=console, transient=True) as progress:
             bar = progress.add_task(label, total=total_bytes)
             yield lambda done_bytes: progress.advance(bar, done_bytes)
@@ -70,7 +72,7 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
         f"{dropped['sentences_without_tokens']:,} sentences without a token"
     )
     facts = (
-        ("read", f"{len(run.manifest['sources']):,} files, {_size(read_bytes)} as stored"),
+        ("read", f"{count_of_files(len(run.manifest['sources']))}, {_size(read_bytes)} as stored"),
         ("dropped", left_out),
         (
             "vocabulary",
@@ -183,6 +185,11 @@ def _array_bytes(run: BuildRun, split: str) -> int:
     return sum(path.stat().st_size for path in (run.store / split).iterdir())
 
 
+def count_of_files(count: int) -> str:
+    """1 file, 2 files."""
+    return f"{count:,} file{'' if count == 1 else 's'}"
+
+
 def _size(count_bytes: int) -> str:
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count_bytes >= factor:
@@ -192,6 +199,6 @@ def _size(count_bytes: int) -> str:
 
 def _next_command(store: pathlib.Path) -> str:
     return (
-        "python -m bert_jax.train --config=configs/tiny.py "
+        f"{python()} -m bert_jax.train --config=configs/tiny.py "
         f"--config.data.store={shlex.quote(str(store))} --workdir=runs/{shlex.quote(store.name)}"
     )

@@ -1,23 +1,38 @@
 """How every entry of the pipeline ends: 0, or one line on stderr that says what is wrong."""
 
+import errno
+import re
 import sys
 from collections.abc import Callable
 
 REFUSED, INTERRUPTED = 2, 130
+_NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # its words for a full disk
 
 
-def exit_code_of(work: Callable[[], None]) -> int:
-    """Do the work; 0, or the code that says why it was not done, after one line on stderr."""
+def in_words(error: OSError) -> str:
+    """What an OSError says, without its number."""
+    place = f"{error.filename}: " if error.filename else ""
+    if error.errno == errno.ENOSPC or _NUMPY_SHORT_WRITE.fullmatch(str(error)):
+        return f"{place}no space is left on the disk; make room, or give a folder on another one"
+    return f"{place}{error.strerror or error}"
+
+
+def on_stderr(line: str) -> None:
+    """Print a line to stderr."""
+    print(line, file=sys.stderr)
+
+
+def exit_code_of(work: Callable[[], None], say: Callable[[str], None] = on_stderr) -> int:
+    """Do the work; 0, or the code that says why it was not done, after one line to the screen."""
     try:
         work()
     except KeyboardInterrupt:
-        print("error: interrupted; nothing was written", file=sys.stderr)
+        say("error: interrupted; nothing was written")
         return INTERRUPTED
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}", file=sys.stderr)
+        say(f"error: {in_words(error)}")
         return REFUSED
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return REFUSED
     return 0

@@ -58,13 +58,16 @@ def write(output: pathlib.Path, console: rich.console.Console) -> None:
     total_bytes = sum(path.stat().st_size for _, path in modules)
     label = f"reading the documentation of Python {platform.python_version()}"
     partial = output.with_name(output.name + ".partial")
-    with (
-        progress_bar(console, label, total_bytes) as advance,
-        partial.open("w", encoding="utf-8") as lines,
-    ):
-        for title, text in _documents(modules, advance):
-            lines.write(json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n")
-    partial.replace(output)
+    try:
+        with (
+            progress_bar(console, label, total_bytes) as advance,
+            partial.open("w", encoding="utf-8") as lines,
+        ):
+            for title, text in _documents(modules, advance):
+                lines.write(json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n")
+        partial.replace(output)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _modules(root: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:

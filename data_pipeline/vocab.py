@@ -21,7 +21,7 @@ SPECIAL_PIECES = {
     "sep": ("[SEP]", "<sep>"),
     "mask": ("[MASK]", "<mask>"),
 }
-_WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 _LONGEST_WORD_CHARS = 200
 _CACHED_CHUNKS = 1 << 18  # about 50 MB a process
@@ -61,7 +61,7 @@ class Vocabulary:
         if self.kind == WORDPIECE:
             continues = [piece.startswith("##") for piece in self._pieces]
         else:
-            continues = [not piece.startswith(_WORD_START) for piece in self._pieces]
+            continues = [not piece.startswith(WORD_START) for piece in self._pieces]
             for special_id in self.special_ids.values():
                 continues[special_id] = False
         return np.array(continues, dtype=bool)
@@ -171,7 +171,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
     return Vocabulary(
         kind=SENTENCEPIECE,
         path=path,
-        lowercase=processor.Normalize("A") in ("a", _WORD_START + "a"),
+        lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
         special_ids=_find_special_ids(path, pieces),
         digest=hashlib.sha256(data).hexdigest(),
         # One thread: the build runs a process a core.

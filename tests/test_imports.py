@@ -23,7 +23,6 @@ LAYERS = (
         "bert_jax.clock",
         "bert_jax.curves",
         "bert_jax.feed",
-        "bert_jax.library_log",
         "bert_jax.log",
         "bert_jax.loop",
         "bert_jax.opening",

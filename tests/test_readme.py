@@ -94,8 +94,7 @@ def test_every_config_file_has_a_row():
             assert f"| `configs/{path.name}` |" in README
 
 
-def test_no_figure_without_a_row_in_numbers():
-    """Every line of the table has all seven columns filled."""
+def test_every_row_of_numbers_has_its_command_device_date_and_commit():
     numbers = (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8")
     rows = [line for line in numbers.splitlines() if line.startswith("| ")][1:]
     for row in rows:

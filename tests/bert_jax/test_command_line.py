@@ -1,6 +1,9 @@
 """How an entry ends: its exit code, and the one line that says why."""
 
 import errno
+import os
+import subprocess
+import sys
 
 import pytest
 from absl import flags
@@ -16,7 +19,7 @@ def run(monkeypatch, capfd):
 
     def end(prepare) -> tuple[int, str]:
         with pytest.raises(SystemExit) as exited:
-            command_line.run(prepare, "usage")
+            command_line.run(prepare, "usage", "nothing was lost")
         return exited.value.code, capfd.readouterr().err
 
     return end
@@ -50,7 +53,8 @@ def test_what_cannot_be_prepared_is_refused(run, error, said):
         (FloatingPointError("loss is nan"), "loss is nan"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
-            "No space left on device; the same command goes on from what was saved before",
+            "no space is left on the disk; make room, or give a folder on another one; "
+            "nothing was lost",
         ),
     ],
 )
@@ -64,11 +68,22 @@ def test_ctrl_c_is_no_traceback(run, during):
     prepare = {"prepare": lambda log, _: stopped(), "work": lambda log, _: stopped}[during]
     code, said = run(prepare)
     assert code == 130
-    assert said == "interrupted; the same command goes on from what was saved before\n"
+    assert said == "interrupted; nothing was lost\n"
+
+
+def test_a_reader_that_has_gone_is_no_error():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = ["-m", "bert_jax.train", "--config=configs/base.py", "--print_config"]
+    ran = subprocess.run(
+        [sys.executable, *command], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+    assert (ran.returncode, ran.stderr) == (141, "")
 
 
 def test_an_error_of_ours_is_shown_whole(monkeypatch):
     monkeypatch.setattr("sys.argv", ["entry"])
     monkeypatch.setattr(command_line.flags, "FLAGS", flags.FlagValues())
     with pytest.raises(ValueError, match="a bug"):
-        command_line.run(lambda log, arguments: raising(ValueError("a bug")), "usage")
+        command_line.run(lambda log, arguments: raising(ValueError("a bug")), "usage", "")

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax import curves
 from bert_jax.config import Phase
+from bert_jax.log import read_lines
 
 PHASES = (Phase(seq_len=32, steps=60), Phase(seq_len=64, steps=40))
 
@@ -266,7 +267,7 @@ def test_nothing_is_drawn_before_the_first_metrics(tmp_path, text):
 def test_a_half_written_last_line_is_ignored(tmp_path):
     lines = lines_of_run(40)
     write(tmp_path, lines, ending=json.dumps(lines[-1])[:50])
-    assert curves.read(tmp_path / "metrics.jsonl") == lines
+    assert read_lines(tmp_path / "metrics.jsonl") == lines
     assert curves.draw(tmp_path, PHASES) is not None
 
 

@@ -120,7 +120,7 @@ def test_records_of_a_run(config, tmp_path, capsys):
     assert screen.count("without context MLM loss") == 2  # once a phase
     assert screen.count("compiling the step") == 2
     assert screen.count("at this pace the last step is done in") == 1
-    assert screen.count("held-out at step") == 5
+    assert screen.count("held-out at ") == 5
     steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
     assert sorted(steps) == [10, 13]  # the newest two
 
@@ -208,6 +208,26 @@ def test_a_folder_of_something_else_is_refused(config, tmp_path):
     with pytest.raises(ValueError, match="was not written by bert_jax"):
         train(config, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "curves.png"])
+def test_files_that_a_run_would_write_over_are_refused(config, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ValueError, match=f"holds {name} but no run"):
+        loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_run_that_logs_the_step_it_compiled_for_goes_on(config, tmp_path):
+    """Of such an interval nothing was timed: no pace, no time left."""
+    every = dataclasses.replace(
+        config, log_every_steps=1, checkpoint=CheckpointConfig(every_steps=1, keep=1)
+    )
+    train(every, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    paces = [line.get("sequences_per_sec") for line in lines if line["split"] == "train"]
+    assert paces[0] is None and None not in (paces[2], paces[5])
+    assert 0.0 not in paces
 
 
 def test_other_files_may_lie_in_the_workdir(config, tmp_path):

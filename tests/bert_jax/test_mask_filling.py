@@ -16,6 +16,7 @@ from data_pipeline import build
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab_training import train_vocabulary
 from tests.bert_jax.tiny_models import MODEL
 
 
@@ -64,7 +65,6 @@ def test_the_parameters_are_those_of_the_checkpoint(config, workdir, model):
         np.testing.assert_array_equal(np.asarray(one)[rows], np.asarray(other)[rows])
 
     jax.tree.map(same, model.params, state.params)
-    assert model.step == 400
     assert {len(leaf.devices()) for leaf in jax.tree.leaves(model.params)} == {1}
 
 
@@ -160,6 +160,29 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
         assert one.text.replace("[MASK]", one.answers[0][1:]).replace(" .", ".") in {
             line.replace(" .", ".") for line in lines
         }
+
+
+def test_reading_leaves_a_save_under_way_alone(workdir):
+    under_way = workdir / "checkpoints" / "401.orbax-checkpoint-tmp"
+    under_way.mkdir()
+    trained.load(workdir)
+    assert under_way.is_dir()
+    under_way.rmdir()
+
+
+def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store, tmp_path):
+    text = tiny_store.parent / "text.txt"
+    path = tmp_path / "vocab.model"
+    path.write_bytes(
+        train_vocabulary("sentencepiece", lambda: text.read_text().split("\n"), 92, True)
+    )
+    vocabulary = load_vocabulary(path)
+    receipt = dataclasses.replace(model.receipt, vocabulary=vocabulary)
+    asked = question(dataclasses.replace(model, receipt=receipt), "the cat[MASK]. a [MASK] dog")
+    pieces = [vocabulary.pieces()[i] for i in asked.token_ids]
+    first, second = asked.hidden_at
+    assert pieces[first + 1] == "."
+    assert pieces[second + 1].startswith("\u2581")
 
 
 def test_a_folder_without_a_run_or_a_checkpoint_is_refused(config, tmp_path):

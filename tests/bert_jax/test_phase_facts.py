@@ -10,9 +10,10 @@ from bert_jax import mesh
 from bert_jax.config import Config, EvalConfig, Phase
 from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert
+from bert_jax.objectives import MLM_NSP, Objective
 from bert_jax.opening import opening_rows
 from bert_jax.phase_facts import facts_of
-from data_pipeline import pretrain
+from data_pipeline import pairs, pretrain
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
@@ -35,7 +36,7 @@ def feed(config):
 
 
 def test_counts_are_those_of_the_heldout_examples(config, feed):
-    facts = facts_of(feed, 0)
+    facts = facts_of(feed, 0, MLM_NSP)
     phase = config.phases[0]
     source = pretrain.open_source(
         feed.store.heldout,
@@ -54,9 +55,26 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
 
 
 def test_epochs_are_examples_over_those_of_a_pass(config, feed):
-    source = feed._source(feed.store.train, 0)
-    passes = [source.examples_per_epoch(epoch) for epoch in range(config.data.dupe_factor)]
-    assert facts_of(feed, 0).epochs == pytest.approx(600 / np.mean(passes))
+    """A pass has been counted by walking over the sentences one by one."""
+    options, split = config.data, feed.store.train
+    passes = [
+        len(pairs.walk_pairs(split, pairs.walk_rules(options, 24, walk)))
+        for walk in range(options.dupe_factor)
+    ]
+    assert facts_of(feed, 0, MLM_NSP).epochs == pytest.approx(600 / np.mean(passes))
+
+
+def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
+    mlm_alone = Objective(
+        weights=lambda batch: {"mlm": MLM_NSP.weights(batch)["mlm"]}, terms=MLM_NSP.terms
+    )
+    other = Objective(weights=lambda batch: {"x": batch["input_mask"].sum()}, terms=MLM_NSP.terms)
+    assert set(facts_of(feed, 0, mlm_alone).baseline) == {"unigram_mlm_loss"}
+    assert facts_of(feed, 0, other).baseline == {}
+    of = mesh.make(config.mesh, jax.devices()[:1])
+    model = bert.build(config.model, "cpu")
+    rows = opening_rows(config, of, model, feed.store, [facts_of(feed, 0, other)], None)
+    assert ("", "held out: 23 examples") in rows
 
 
 @pytest.mark.parametrize(
@@ -66,7 +84,7 @@ def test_epochs_are_examples_over_those_of_a_pass(config, feed):
 def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     model = bert.build(config.model, "cpu")
     of = mesh.make(config.mesh, jax.devices()[:4])
-    rows = opening_rows(config, of, model, feed.store, [facts_of(feed, 0)], done)
+    rows = opening_rows(config, of, model, feed.store, [facts_of(feed, 0, MLM_NSP)], done)
     said = dict(rows)
     assert said["devices"] == "4 x cpu, mesh data 4 x fsdp 1 x model 1"
     assert said["model"].startswith(f"{model.parameter_count:,} parameters: 2 layers of 32")

@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import sys
 
 import pytest
 import rich.console
@@ -55,21 +56,33 @@ def test_a_duration_is_as_long_as_it_must_be(secs, text):
 def test_a_training_line_has_step_losses_accuracies_rate_pace_and_time_left(plain, capsys):
     plain.training_line(20, 1_000, TRAIN, 125)
     assert capsys.readouterr().out == (
-        "   20/1,000  mlm 6.5000 12.5%  nsp 0.7500 50.0%  lr 3.0e-04  1,234 seq/s  2:05 left\n"
+        "   20/1,000  mlm 6.500 12.5%  nsp 0.750 50.0%  lr 3.0e-4  1,234 seq/s  2:05 left\n"
     )
+
+
+def test_an_interval_of_which_nothing_was_timed_has_no_pace(plain, capsys):
+    numbers = {name: value for name, value in TRAIN.items() if name != "sequences_per_sec"}
+    plain.training_line(1, 9, numbers, None)
+    assert capsys.readouterr().out == "1/9  mlm 6.500 12.5%  nsp 0.750 50.0%  lr 3.0e-4\n"
 
 
 def test_a_heldout_line_stands_beside_the_baselines(plain, capsys):
     plain.heldout_line(20, TRAIN, BASELINE)
     assert capsys.readouterr().out == (
-        "held-out at step 20:  mlm 6.5000 (unigram 6.2500) 12.5%  "
-        "nsp 0.7500 50.0% (majority 62.5%)\n"
+        "held-out at 20  mlm 6.500 (unigram 6.250) 12.5%  nsp 50.0% (majority 62.5%)\n"
     )
 
 
 def test_an_objective_of_other_terms_is_shown_by_its_names(plain, capsys):
-    plain.heldout_line(3, {"next_word_loss": 2.0, "next_word_accuracy": 0.25}, BASELINE)
-    assert capsys.readouterr().out == "held-out at step 3:  next_word 2.0000 25.0%\n"
+    plain.heldout_line(3, {"next_word_loss": 2.0, "next_word_accuracy": 0.25}, {})
+    assert capsys.readouterr().out == "held-out at 3  next_word 2.000 25.0%\n"
+
+
+def test_the_lines_of_a_small_run_fit_80_columns(plain, capsys):
+    numbers = TRAIN | {"mlm_accuracy": 0.625, "nsp_accuracy": 0.875}
+    plain.training_line(1_240, 1_240, numbers | {"sequences_per_sec": 876.0}, 3_599)
+    plain.heldout_line(1_240, numbers, BASELINE)
+    assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
 
 
 def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):
@@ -96,10 +109,13 @@ def test_a_terminal_tells_better_than_the_baseline_from_worse_by_colour(terminal
 
 
 def test_no_color_is_respected(monkeypatch, capsys):
-    monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, as far as rich can know
-    Screen(is_writer=True).heldout_line(1, TRAIN, BASELINE)
-    assert "[33m" not in capsys.readouterr().out
+    monkeypatch.setenv("TERM", "xterm")
+    for wish, is_coloured in ((None, True), ("1", False)):
+        if wish:
+            monkeypatch.setenv("NO_COLOR", wish)
+        Screen(is_writer=True).heldout_line(1, TRAIN, BASELINE)
+        assert ("[33m" in capsys.readouterr().out) == is_coloured
 
 
 def test_what_is_waited_for_is_said_and_on_a_terminal_turns_a_spinner(plain, terminal, capsys):
@@ -110,6 +126,15 @@ def test_what_is_waited_for_is_said_and_on_a_terminal_turns_a_spinner(plain, ter
     with screen.spinning("evaluating"):
         pass
     assert "evaluating" in out.getvalue()
+
+
+def test_a_spinner_leaves_stderr_to_the_library_log(terminal):
+    screen, out = terminal()
+    before = sys.stderr
+    with screen.spinning("evaluating"):
+        assert sys.stderr is before
+        print("a warning", file=sys.stderr)
+    assert "a warning" not in out.getvalue()
 
 
 def test_only_the_first_process_prints(capsys):

@@ -68,6 +68,15 @@ def test_a_python_without_its_sources_is_refused(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_what_was_interrupted_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def interrupted(source):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(python_docs, "docstrings", interrupted)
+    assert python_docs.main([str(tmp_path / "docs.jsonl")]) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert python_docs.main([str(tmp_path / "file" / "docs.jsonl")]) == 2

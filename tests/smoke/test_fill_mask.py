@@ -1,5 +1,7 @@
 """The fill_mask entry as a person runs it, on a run that the train entry made."""
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -51,6 +53,16 @@ def test_heldout_sentences_come_with_their_answers(workdir):
     assert ["it was: " in line for line in lines[1::2]] == [False, True, True]
 
 
+def test_another_store_in_the_place_of_the_runs_is_refused(workdir, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(workdir, moved)
+    receipt = json.loads((moved / "config.json").read_text())
+    receipt["fixed"]["data.store (digest of its contents)"] = "0" * 12
+    (moved / "config.json").write_text(json.dumps(receipt))
+    said = fill_mask(f"--workdir={moved}", "--heldout=1", code=2).stderr
+    assert "is not the store that the run of" in said and "without --heldout" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -59,6 +71,7 @@ def test_heldout_sentences_come_with_their_answers(workdir):
         (["--workdir={}/empty", "a [MASK]"], "holds no run of bert_jax"),
         (["a [MASK]"], "--workdir is missing"),
         (["--workdir={}", "--top=0", "a [MASK]"], "--top is 0"),
+        (["--workdir={}", "--heldout=-1", "a [MASK]"], "--heldout is -1"),
         (["--workdir={}", "--no_flag=1", "a [MASK]"], "Unknown command line flag 'no_flag'"),
     ],
 )

@@ -6,13 +6,14 @@ exception that nobody expected turns it back and is seen.
 """
 
 import datetime
+import faulthandler
 import os
 import pathlib
 import shutil
 import sys
 import tempfile
 from types import TracebackType
-from typing import BinaryIO, cast
+from typing import IO
 
 FILE = "libraries.log"  # in the workdir
 
@@ -24,7 +25,7 @@ class LibraryLog:
 
     def __init__(self) -> None:
         self._screen: int | None = None
-        self._held: BinaryIO | None = None
+        self._held: IO[bytes] | None = None  # before it is known where to keep it
 
     def __enter__(self) -> "LibraryLog":
         return self
@@ -39,11 +40,16 @@ class LibraryLog:
             self._release()
 
     def hold(self) -> None:
-        """From now on nothing that is written to stderr is seen."""
+        """From now on nothing that is written to stderr is seen.
+
+        Until keep() it goes to a file in the temporary folder, which stays there if C++ ends the
+        process; of that the screen shows at least where in our code it was.
+        """
         sys.stderr.flush()
         self._screen = os.dup(_STDERR)
-        self._held = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115, open to the end
+        self._held = tempfile.NamedTemporaryFile(prefix="bert_jax-libraries-", suffix=".log")  # noqa: SIM115
         os.dup2(self._held.fileno(), _STDERR)
+        faulthandler.enable(self._screen)
 
     def keep(self, path: pathlib.Path) -> None:
         """Write what was held, and what comes, to the end of this file; nothing if not holding."""
@@ -57,6 +63,8 @@ class LibraryLog:
             shutil.copyfileobj(self._held, file)
             file.flush()
             os.dup2(file.fileno(), _STDERR)
+        self._held.close()
+        self._held = None
 
     def say(self, text: str) -> None:
         """Print a line where stderr was."""
@@ -64,10 +72,10 @@ class LibraryLog:
         os.write(_STDERR if self._screen is None else self._screen, f"{text}\n".encode())
 
     def _release(self) -> None:
-        if self._screen is None or self._held is None:
+        if self._screen is None:
             return
         sys.stderr.flush()
         os.dup2(self._screen, _STDERR)
-        os.close(self._screen)
-        self._held.close()
-        self._screen = self._held = None
+        if self._held is not None:  # nobody will find it elsewhere
+            self._held.seek(0)
+            os.write(_STDERR, self._held.read())

@@ -1,11 +1,12 @@
 """What libraries write to stderr is kept in a file, and given back to the screen in the end."""
 
+import signal
 import subprocess
 import sys
 
 WRITES = """
 import os, pathlib, sys
-from bert_jax.library_log import LibraryLog
+from data_pipeline.library_log import LibraryLog
 def noise(text): os.write(2, text.encode())
 with LibraryLog() as log:
     noise("before\\n")
@@ -19,12 +20,12 @@ noise("after\\n")
 """
 
 
-def run(tmp_path, middle, code=0):
+def run(tmp_path, middle, code=0, **environment):
     ran = subprocess.run(
         [sys.executable, "-c", WRITES.format(middle=middle)],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)},
+        env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)} | environment,
     )
     assert ran.returncode == code, ran.stderr
     return ran
@@ -41,8 +42,21 @@ def test_what_was_held_and_what_comes_is_added_to_the_file(tmp_path):
     assert lines[2:] == ["early", "python", "late", "after"]
 
 
-def test_what_was_held_without_a_file_is_forgotten(tmp_path):
+def test_what_was_held_before_an_orderly_end_is_forgotten(tmp_path):
     assert run(tmp_path, "pass").stderr == "before\nours\n"
+
+
+def test_what_was_held_before_an_error_is_seen_with_it(tmp_path):
+    said = run(tmp_path, "raise RuntimeError('ours')", code=1).stderr
+    assert said.startswith("before\nearly\npython\nTraceback")
+    assert said.endswith("RuntimeError: ours\n")
+
+
+def test_when_c_plus_plus_ends_the_process_the_screen_shows_where_and_the_file_why(tmp_path):
+    said = run(tmp_path, "os.abort()", code=-signal.SIGABRT, TMPDIR=str(tmp_path)).stderr
+    assert "Fatal Python error: Aborted" in said
+    (left,) = tmp_path.glob("bert_jax-libraries-*.log")
+    assert left.read_text() == "early\npython\n"
 
 
 def test_an_error_is_seen_on_the_screen(tmp_path):
