@@ -11,7 +11,8 @@ import runpy
 import sys
 
 from bert_jax import __version__
-from data_pipeline.exit_code import INTERRUPTED, REFUSED
+from data_pipeline import ctrl_c
+from data_pipeline.exit_code import REFUSED
 
 MODULES = {
     "build": "data_pipeline.build",
@@ -33,10 +34,8 @@ def main() -> None:
         sys.exit(REFUSED)
     else:
         del sys.argv[1]
-        try:
-            runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
-        except KeyboardInterrupt:  # while the libraries were imported: an entry ends in its own way
-            sys.exit(INTERRUPTED)
+        ctrl_c.ends_the_process()
+        runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

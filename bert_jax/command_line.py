@@ -11,6 +11,7 @@ from ml_collections import config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
+from data_pipeline import ctrl_c
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
 
@@ -103,6 +104,7 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
         return REFUSED, f"error: {error}"
     except KeyboardInterrupt:
         return INTERRUPTED, f"interrupted; {way_on}"
+    ctrl_c.raises_again()
     try:
         code = work()
         sys.stdout.flush()

@@ -104,6 +104,19 @@ def train(setup: Setup) -> dict[str, Any]:
       FloatingPointError: a loss or gradient is not finite.
       Interrupted: SIGINT or SIGTERM came; the run is saved and goes on when started again.
     """
+    stop_signals: list[int] = []
+
+    def stop_after_step(signal_number: int) -> None:
+        stop_signals.append(signal_number)
+        # Not print: a handler may come in the middle of one.
+        os.write(1, b"stopping after this step; once more to stop without saving\n")
+
+    with noted(stop_after_step):
+        return _train(setup, stop_signals)
+
+
+def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
+    """Train until there is a stop signal, which may come at any time."""
     config = setup.config
     checkpoints = Checkpoints(setup.workdir / CHECKPOINTS, config.checkpoint, setup.model)
     summary = None
@@ -116,7 +129,8 @@ def train(setup: Setup) -> dict[str, Any]:
             state, progress = start(setup, checkpoints)
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         try:
-            summary = _Run(setup, checkpoints, records, state, progress).all_phases()
+            run = _Run(setup, checkpoints, records, state, progress, stop_signals)
+            summary = run.all_phases()
         finally:
             records.close(summary)
     finally:
@@ -158,6 +172,7 @@ class _Run:
         records: Records,
         state: TrainState,
         progress: Progress,
+        stop_signals: list[int],
     ) -> None:
         self.setup, self.config, self.screen = setup, setup.config, setup.screen
         self.checkpoints, self.records = checkpoints, records
@@ -165,27 +180,21 @@ class _Run:
         self.step = int(state.step)
         self.eval_step = step_lib.eval_step(setup.model, setup.objective)
         self.unread: list[tuple[int, Any]] = []  # (step, sums on the device)
-        self.stop_signal: int | None = None
+        self.stop_signals = stop_signals
         self.heldout: dict[str, float] = {}
         self.end_is_told = False
 
     def all_phases(self) -> dict[str, Any]:
         """Train what is left of every phase and summarise."""
-        with noted(self._stop_after_step):
-            for index, phase in enumerate(self.config.phases):
-                start = config_lib.phase_start(self.config, index)
-                if self.step < start + phase.steps:
-                    clock = Clock(self.progress, phase.batch_size)
-                    facts = self.setup.phases[index]
-                    self._steps_of(_RunningPhase(index, phase, facts, start, clock))
-            if not self.heldout:  # finished, evaluated and recorded by an earlier process
-                self.heldout = self._evaluation(self.setup.phases[-1])
+        for index, phase in enumerate(self.config.phases):
+            start = config_lib.phase_start(self.config, index)
+            if self.step < start + phase.steps:
+                clock = Clock(self.progress, phase.batch_size)
+                facts = self.setup.phases[index]
+                self._steps_of(_RunningPhase(index, phase, facts, start, clock))
+        if not self.heldout:  # finished, evaluated and recorded by an earlier process
+            self.heldout = self._evaluation(self.setup.phases[-1])
         return self._summary()
-
-    def _stop_after_step(self, signal_number: int) -> None:
-        self.stop_signal = signal_number
-        # Not print: a handler may come in the middle of one.
-        os.write(1, b"stopping after this step; once more to stop without saving\n")
 
     def _steps_of(self, running: _RunningPhase) -> None:
         phase, setup = running.phase, self.setup
@@ -217,7 +226,7 @@ class _Run:
     def _after_step(self, running: _RunningPhase) -> None:
         if len(self.unread) > STEPS_AHEAD:
             jax.block_until_ready(self.unread[-1 - STEPS_AHEAD][1])
-        stopping = self.stop_signal is not None
+        stopping = bool(self.stop_signals)
         evaluate = self.step == running.end or self.step % self.config.eval.every_steps == 0
         save = self.step == running.end or stopping or self.checkpoints.due(self.step)
         if evaluate or save:
@@ -229,7 +238,7 @@ class _Run:
         if save:
             self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
         if stopping:
-            raise Interrupted(self.stop_signal or 0, self.step)
+            raise Interrupted(self.stop_signals[0], self.step)
         if evaluate or save:
             running.clock.start()
 

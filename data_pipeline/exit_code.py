@@ -5,6 +5,8 @@ import re
 import sys
 from collections.abc import Callable
 
+from data_pipeline import ctrl_c
+
 REFUSED, INTERRUPTED = 2, 130
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # its words for a full disk
 
@@ -24,6 +26,7 @@ def on_stderr(line: str) -> None:
 
 def exit_code_of(work: Callable[[], None], say: Callable[[str], None] = on_stderr) -> int:
     """Do the work; 0, or the code that says why it was not done, after one line to the screen."""
+    ctrl_c.raises_again()
     try:
         work()
     except KeyboardInterrupt:

@@ -98,6 +98,25 @@ def test_a_run_stopped_by_a_signal_ends_as_one_never_stopped(
     assert metrics_of(tmp_path) == never_stopped
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+@pytest.mark.parametrize("start", [["-m", "bert_jax.train"], ["-m", "bert_jax", "train"]])
+def test_ctrl_c_while_libraries_are_imported_ends_at_once(start):
+    process = subprocess.Popen(
+        [sys.executable, *start, "--config=configs/large.py"],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    maps = pathlib.Path(f"/proc/{process.pid}/maps")
+    while "jaxlib" not in maps.read_text():
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == -signal.SIGINT
+
+
 def test_print_config_of_every_recipe():
     for config in ("tiny.py", "base.py:recipe=tokens", "large.py:recipe=lamb64k"):
         out = run(f"--config=configs/{config}", "--print_config").stdout
