@@ -87,11 +87,12 @@ def heldout_questions(vocabulary: Vocabulary, heldout: Split, count: int) -> lis
     """
     rng = np.random.default_rng(0)
     special, pieces = vocabulary.special_ids, vocabulary.pieces()
+    goes_on = vocabulary.is_continuation  # made anew at every look, over the whole vocabulary
     found = []
     for sentence in rng.permutation(heldout.sentences):
         start, end = heldout.sentence_offsets[sentence : sentence + 2]
         token_ids = heldout.token_ids[start:end].astype(int).tolist()
-        words = _words(token_ids, pieces, vocabulary.is_continuation)
+        words = _words(token_ids, pieces, goes_on)
         if not _SENTENCE_TOKENS[0] <= len(token_ids) <= _SENTENCE_TOKENS[1] or not words:
             continue
         at = int(rng.choice(words))
