@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Tests compile far more than they compute.
@@ -15,6 +16,8 @@ import pytest
 
 from data_pipeline import build
 
+# A shell ignores SIGINT in its background jobs, and whatever the tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_debug_key_reuse", True)
 
