@@ -13,13 +13,16 @@ ELSEWHERE = 'sys_platform != "linux" or platform_machine != "x86_64"'
 # because its minor versions change what an explicit mesh accepts.
 INSTALL_REQUIRES = [
     "absl-py>=2.1",
+    "datasketch>=2.0",
     "flax>=0.12",
+    "fsspec>=2026.1",
     "jax>=0.10,<0.13",
     "matplotlib>=3.10",
     "ml_collections>=1.0",
     "numpy>=2.0",
     "optax>=0.2.6",
     "orbax-checkpoint>=0.12",
+    "pyarrow>=22.0",
     "pyyaml>=6.0",
     "rich>=14.0",
     "sentencepiece>=0.2.1",
@@ -29,7 +32,9 @@ INSTALL_REQUIRES = [
     "tensorboardX>=2.6.4",
     "tensorflow-datasets>=4.9.9",
     "tokenizers>=0.22",
+    "zstandard>=0.25",
 ]
+BEAM = ["apache-beam>=2.77"]
 PLAN = [f"libtpu; {ON_X86_LINUX}"]
 TEST = [
     "pytest>=9.0",
@@ -81,9 +86,10 @@ setup(
     extras_require={
         "tpu": ["jax[tpu]"],
         "gpu": ["jax[cuda13]"],
+        "beam": BEAM,
         "gcs": ["gcsfs"],
         "plan": PLAN,
         "test": TEST,
-        "dev": PLAN + TEST + TOOLS,
+        "dev": BEAM + PLAN + TEST + TOOLS,
     },
 )

@@ -24,7 +24,8 @@ CHECKPOINTS = "checkpoints"  # folder in the workdir
 
 # What a run that is resumed must keep: another value would be another run, or one that does not go
 # on with the examples it has not seen. Rates, meshes and the steps of the last phase may change.
-_FIXED_DATA = ("random_seed", "masked_lm_prob", "short_seq_prob", "dupe_factor", "exact")
+# Of config.data all but where the store lies and how fast it is read.
+_FREE_DATA = ("store", "data_cache", "group_sequences", "prefetch_batches")
 STORE_DIGEST = "data.store (digest of its contents)"
 _FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
 
@@ -36,7 +37,11 @@ def short_digest(store: Store) -> str:
 
 def _fixed(config: Config, store: Store) -> dict[str, Any]:
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
-    data = {f"data.{name}": getattr(config.data, name) for name in _FIXED_DATA}
+    data = {
+        f"data.{name}": value
+        for name, value in dataclasses.asdict(config.data).items()
+        if name not in _FREE_DATA
+    }
     phases = {
         f"phases[{i}].{name}": getattr(phase, name)
         for i, phase in enumerate(config.phases)

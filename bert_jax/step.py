@@ -19,7 +19,7 @@ from bert_jax.models.bert import Model
 from bert_jax.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
 from bert_jax.optim import schedule
 from bert_jax.state import Layout, TrainState
-from data_pipeline.schema import pretrain_shapes
+from data_pipeline.schema import row_shape
 
 Sums = dict[str, Any]
 
@@ -153,10 +153,10 @@ def eval_step(model: Model, objective: Objective) -> Callable[[Any, Batch], Sums
     return jax.jit(step)
 
 
-def abstract_batch(phase: Phase, of: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+def abstract_batch(config: Config, phase: Phase, of: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     """A phase's global batch without its numbers: to compile for."""
-    shapes = pretrain_shapes(phase.batch_size, phase.seq_len, phase.max_predictions_per_seq)
+    shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
     return {
         name: jax.ShapeDtypeStruct(dims, dtype, sharding=mesh.batch_sharding(of, len(dims)))
-        for name, (dims, dtype) in shapes.items()
+        for name, (dims, dtype) in shape.arrays(phase.batch_size).items()
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from data_pipeline import hashing, masking, pairs
 from data_pipeline.options import PretrainOptions
-from data_pipeline.schema import pretrain_shapes
+from data_pipeline.schema import RowShape, row_shape
 from data_pipeline.store import Split
 from data_pipeline.walks import WalkCache, pair_counts
 
@@ -32,6 +32,11 @@ class PretrainSource:
     pairs_of_walk: tuple[int, ...]
     walks: WalkCache
 
+    @property
+    def shape(self) -> RowShape:
+        """The shape of its rows."""
+        return row_shape(self.options, self.seq_len, self.max_predictions_per_seq)
+
     def examples_per_epoch(self, epoch: int) -> int:
         """How many examples, each pair of the epoch's walk once, epoch number `epoch` has."""
         return self.pairs_of_walk[epoch % len(self.pairs_of_walk)]
@@ -46,7 +51,7 @@ class PretrainSource:
 
         A pure function: a row is the same alone, among any others, and in any process.
 
-        Shapes: int64[B], 0 or more -> the fields of schema.PRETRAIN_FIELDS.
+        Shapes: int64[B], 0 or more -> the fields of `shape`.
 
         Raises:
           ValueError: a negative position, or a token id beyond the vocabulary.
@@ -235,5 +240,6 @@ def _check_vocabulary(split: Split, vocab_size: int, special_ids: dict[str, int]
 
 
 def _empty_rows(source: PretrainSource, rows: int) -> dict[str, np.ndarray]:
-    shapes = pretrain_shapes(rows, source.seq_len, source.max_predictions_per_seq)
-    return {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    return {
+        name: np.zeros(dims, dtype) for name, (dims, dtype) in source.shape.arrays(rows).items()
+    }

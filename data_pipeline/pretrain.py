@@ -5,7 +5,6 @@ from collections.abc import Generator
 import numpy as np
 
 from data_pipeline.examples import PretrainSource, open_source
-from data_pipeline.schema import PRETRAIN_FIELDS, pretrain_shapes
 
 __all__ = ["PretrainSource", "heldout_batches", "open_source", "train_batches"]
 
@@ -60,6 +59,7 @@ def _run_dataset(
     # Imported here: held-out batches and the source are of use without tensorflow.
     import tensorflow as tf
 
+    arrays = source.shape.arrays(len(rows))
     steps_per_call = max(1, source.options.group_sequences // len(rows))
     failures: list[Exception] = []
 
@@ -71,18 +71,16 @@ def _run_dataset(
         except Exception as failure:
             # TensorFlow would wrap it in a page of its own; an empty group ends the dataset.
             failures.append(failure)
-            shapes = pretrain_shapes(0, source.seq_len, source.max_predictions_per_seq)
-            return [np.zeros((0, *shape), dtype) for shape, dtype in shapes.values()]
-        return [made[name].reshape(stop - start, len(rows), *made[name].shape[1:]) for name in made]
+            return [np.zeros((0, *dims), dtype) for dims, dtype in arrays.values()]
+        return [made[name].reshape(stop - start, *dims) for name, (dims, _) in arrays.items()]
 
-    dtypes = [tf.as_dtype(field.dtype) for field in PRETRAIN_FIELDS.values()]
-    shapes = pretrain_shapes(len(rows), source.seq_len, source.max_predictions_per_seq)
+    dtypes = [tf.as_dtype(dtype) for _, dtype in arrays.values()]
 
     def make_group(start: tf.Tensor) -> dict[str, tf.Tensor]:
-        arrays = tf.numpy_function(make_steps, [start], dtypes)
-        for array, (shape, _) in zip(arrays, shapes.values(), strict=True):
-            array.set_shape((None, *shape))
-        return dict(zip(PRETRAIN_FIELDS, arrays, strict=True))
+        tensors = tf.numpy_function(make_steps, [start], dtypes)
+        for tensor, (dims, _) in zip(tensors, arrays.values(), strict=True):
+            tensor.set_shape((None, *dims))
+        return dict(zip(arrays, tensors, strict=True))
 
     dataset = tf.data.Dataset.range(first_step, last_step, steps_per_call)
     dataset = dataset.map(make_group)
@@ -133,8 +131,9 @@ def _filled_up(
     source: PretrainSource, made: dict[str, np.ndarray], rows: int
 ) -> dict[str, np.ndarray]:
     """A batch of `rows` rows, those after the given ones of zero weight."""
-    shapes = pretrain_shapes(rows, source.seq_len, source.max_predictions_per_seq)
-    batch = {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
+    batch = {
+        name: np.zeros(dims, dtype) for name, (dims, dtype) in source.shape.arrays(rows).items()
+    }
     batch["input_ids"][:] = source.special_ids["pad"]
     batch["input_ids"][:, 0] = source.special_ids["cls"]
     batch["input_mask"][:, 0] = 1

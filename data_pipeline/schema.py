@@ -1,9 +1,15 @@
 """The fields of a pre-training batch: names, dtypes and shapes, as Google BERT named them."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
+
+from data_pipeline.options import PretrainOptions
+
+# The shortest example: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] where there is no second segment.
+SHORTEST_EXAMPLE_TOKENS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +20,7 @@ class Field:
     dims: str
 
 
-# B sequences, S positions, P predictions a sequence. Order and names are those of
+# B rows, S positions, P predictions a row. Order and names are those of
 # create_pretraining_data.py@eedf5716ce; unused slots hold 0.
 PRETRAIN_FIELDS: dict[str, Field] = {
     "input_ids": Field(np.int32, "BS"),
@@ -27,35 +33,70 @@ PRETRAIN_FIELDS: dict[str, Field] = {
     "next_sentence_weights": Field(np.float32, "B"),
 }
 
+# Of a row that holds up to N examples, one after another. example_ids counts them from 1, and is 0
+# at padding (JAX's attention calls such an array segment_ids; ours tell A from B). position_ids
+# begin again at 0 with each example; cls_positions says where each begins.
+PACKED_FIELDS: dict[str, Field] = PRETRAIN_FIELDS | {
+    "next_sentence_labels": Field(np.int32, "BN"),
+    "next_sentence_weights": Field(np.float32, "BN"),
+    "example_ids": Field(np.int32, "BS"),
+    "position_ids": Field(np.int32, "BS"),
+    "cls_positions": Field(np.int32, "BN"),
+}
 
-def pretrain_shapes(
-    batch_size: int, seq_len: int, max_predictions_per_seq: int
-) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """Shape and dtype of each field of a batch, for placeholders and ahead-of-time compiles."""
-    sizes = {"B": batch_size, "S": seq_len, "P": max_predictions_per_seq}
-    return {
-        name: (tuple(sizes[dim] for dim in field.dims), field.dtype)
-        for name, field in PRETRAIN_FIELDS.items()
-    }
+
+@dataclasses.dataclass(frozen=True)
+class RowShape:
+    """How much one row of a batch holds at most."""
+
+    seq_len: int  # S, positions
+    predictions: int  # P, slots for masked tokens, of all its examples together
+    examples: int  # N; 1: rows are not packed
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        return PRETRAIN_FIELDS if self.examples == 1 else PACKED_FIELDS
+
+    def arrays(self, rows: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+        """Shape and dtype of each field of a batch, for placeholders and ahead-of-time compiles."""
+        sizes = {"B": rows, "S": self.seq_len, "P": self.predictions, "N": self.examples}
+        return {
+            name: (tuple(sizes[dim] for dim in field.dims), field.dtype)
+            for name, field in self.fields.items()
+        }
 
 
-def check_pretrain_batch(batch: Mapping[str, np.ndarray], seq_len: int) -> None:
+def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: int) -> RowShape:
+    """The shape of a row; `max_predictions_per_seq` holds for each example in it.
+
+    A packed row has a slot for every mask that its examples can have: an example of l tokens has
+    round(l * masked_lm_prob) of them and at least one, and their lengths add up to seq_len at most.
+    """
+    examples = options.packed_examples
+    if examples == 1:
+        return RowShape(seq_len, max_predictions_per_seq, 1)
+    prob = options.masked_lm_prob
+    most_over_share = max(0.5, 1.0 - prob * SHORTEST_EXAMPLE_TOKENS)  # by rounding, or by the least
+    slots = math.floor(seq_len * prob + examples * most_over_share)
+    return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)
+
+
+def check_pretrain_batch(batch: Mapping[str, np.ndarray], shape: RowShape) -> None:
     """Raise if a batch lacks a field, has one too many, or one of another dtype or shape.
 
     Raises:
       ValueError: names the field, what it is and what it should be.
     """
-    missing = sorted(PRETRAIN_FIELDS.keys() - batch.keys())
-    unknown = sorted(batch.keys() - PRETRAIN_FIELDS.keys())
+    missing = sorted(shape.fields.keys() - batch.keys())
+    unknown = sorted(batch.keys() - shape.fields.keys())
     if missing or unknown:
         raise ValueError(
-            f"batch fields missing: {missing}, unknown: {unknown}; known: {list(PRETRAIN_FIELDS)}"
+            f"batch fields missing: {missing}, unknown: {unknown}; known: {list(shape.fields)}"
         )
-    batch_size, predictions = batch["masked_lm_positions"].shape
-    for name, (shape, dtype) in pretrain_shapes(batch_size, seq_len, predictions).items():
+    for name, (dims, dtype) in shape.arrays(len(batch["input_ids"])).items():
         array = batch[name]
-        if array.shape != shape or array.dtype != np.dtype(dtype):
+        if array.shape != dims or array.dtype != np.dtype(dtype):
             raise ValueError(
                 f"batch field {name} is {array.dtype}{list(array.shape)}, "
-                f"should be {np.dtype(dtype)}{list(shape)}"
+                f"should be {np.dtype(dtype)}{list(dims)}"
             )

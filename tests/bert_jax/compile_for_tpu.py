@@ -34,7 +34,9 @@ def main(topology: str, preset: str) -> None:
     tx = optim.optimizer(config.optim)
     where = state.layout(model, tx, of, cut_over_data="zero1" in preset)
     take_step = step.train_step(model, MLM_NSP, tx, config, phase, where)
-    lowered = take_step.lower(state.abstract(model, tx, where), step.abstract_batch(phase, of))
+    lowered = take_step.lower(
+        state.abstract(model, tx, where), step.abstract_batch(config, phase, of)
+    )
     compiled = lowered.compile()
     text = compiled.as_text()
     memory = compiled.memory_analysis()

@@ -51,7 +51,7 @@ def first_sentences(rows: dict[str, np.ndarray]) -> list[int]:
 def test_rows_follow_the_schema_and_the_layout(seq_len):
     source = source_of(seq_len=seq_len)
     rows = source.rows(np.arange(50))
-    check_pretrain_batch(rows, seq_len)
+    check_pretrain_batch(rows, source.shape)
     for row in range(50):
         length = int(rows["input_mask"][row].sum())
         ids = rows["input_ids"][row].copy()

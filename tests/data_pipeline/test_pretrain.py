@@ -42,7 +42,7 @@ def test_each_step_holds_its_positions_of_the_stream_across_epochs(source):
     assert len(batches) == 11
     assert 2 * source.examples_per_epoch(0) < 24 * 11
     for step, batch in enumerate(batches):
-        check_pretrain_batch(batch, SEQ_LEN)
+        check_pretrain_batch(batch, source.shape)
         assert same(batch, source.rows(np.arange(5 + step * 24, 5 + (step + 1) * 24)))
 
 
@@ -139,7 +139,7 @@ def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(sour
         assert (filled["input_mask"] == [1] + [0] * (SEQ_LEN - 1)).all()
         assert (filled["input_ids"] == [SPECIAL_IDS["cls"]] + [0] * (SEQ_LEN - 1)).all()
         for batch in batches:
-            check_pretrain_batch(batch, SEQ_LEN)
+            check_pretrain_batch(batch, source.shape)
 
 
 def test_any_rows_of_the_global_batch_can_be_asked_for(source):
