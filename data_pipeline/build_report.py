@@ -15,7 +15,7 @@ import rich.markup
 import rich.progress
 import rich.table
 
-from data_pipeline.holdout import MIN_SPLIT_DOCUMENTS
+from data_pipeline.findings import build_findings, can_be_trained_on, total
 from data_pipeline.interpreter import python
 from data_pipeline.store import HELDOUT, TRAIN
 
@@ -83,66 +83,12 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
     )
     for name, value in facts:
         console.print(f"  [dim]{name:<11}[/] {rich.markup.escape(value)}", soft_wrap=True)
-    for finding in findings(run.manifest):
+    for finding in build_findings(run.manifest):
         console.print(f"  [yellow]! {rich.markup.escape(finding)}[/]", soft_wrap=True)
-    if not _can_be_trained_on(run.manifest):
+    if not can_be_trained_on(run.manifest):
         return
     console.print("\n  [dim]next[/]")
     console.print(f"  {_next_command(run.store)}", markup=False, soft_wrap=True)
-
-
-def findings(manifest: dict[str, Any]) -> list[str]:
-    """What looks wrong about a corpus, each with its number and what to do about it."""
-    found = []
-    documents, sentences, tokens, single, heldout = (
-        _total(manifest, "documents"),
-        _total(manifest, "sentences"),
-        _total(manifest, "tokens"),
-        _total(manifest, "one_sentence_documents"),
-        manifest["splits"][HELDOUT]["documents"],
-    )
-    if single > 0.3 * documents:
-        found.append(
-            f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
-            "need two. Is there a blank line after every line, or are several sentences on a line "
-            "with --sentences=lines? See --documents and --sentences."
-        )
-    if manifest["unknown_token_share"] > 0.01:
-        found.append(
-            f"{manifest['unknown_token_share']:.1%} of the tokens are unknown to the vocabulary: "
-            "it was made for other text. Train one with --train_vocab."
-        )
-    if tokens > 128 * sentences:
-        found.append(
-            f"a sentence has {tokens / sentences:.0f} tokens on average, more than a sequence of "
-            "128 holds. Are they paragraphs? --sentences=split cuts them, --language says how."
-        )
-    dropped = manifest["dropped"]["documents_without_sentences"]
-    if dropped > 0.1 * (documents + dropped):
-        found.append(
-            f"{dropped / (documents + dropped):.0%} of the documents had no sentence and were "
-            "dropped. Redirects (a title and no text) are harmless; otherwise look for the text "
-            "in another field or file."
-        )
-    if not _can_be_trained_on(manifest):
-        found.append(
-            f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
-            "needed: a random next sentence comes from another document of the split, so training "
-            "refuses this store. Give 4 or more documents that differ (--documents says where one "
-            "ends); of these a larger --holdout cannot hold out more."
-        )
-    elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
-        found.append(
-            f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
-            f"--holdout asked for {manifest['holdout']:.2%}: with so few documents the hashes "
-            f"cannot come nearer, and {MIN_SPLIT_DOCUMENTS} are the fewest that training takes."
-        )
-    return found
-
-
-def _can_be_trained_on(manifest: dict[str, Any]) -> bool:
-    splits = manifest["splits"].values()
-    return min(split["documents"] for split in splits) >= MIN_SPLIT_DOCUMENTS
 
 
 def _counts_table(run: BuildRun) -> rich.table.Table:
@@ -151,7 +97,7 @@ def _counts_table(run: BuildRun) -> rich.table.Table:
     for name in ("train", "held out", "both"):
         table.add_column(name, justify="right")
     splits = run.manifest["splits"]
-    both = {key: _total(run.manifest, key) for key in splits[TRAIN]}
+    both = {key: total(run.manifest, key) for key in splits[TRAIN]}
     both["longest_sentence_tokens"] = run.manifest["longest_sentence_tokens"]
     columns = (splits[TRAIN], splits[HELDOUT], both)
     bytes_on_disk = [_array_bytes(run, TRAIN), _array_bytes(run, HELDOUT)]
@@ -170,10 +116,6 @@ def _counts_table(run: BuildRun) -> rich.table.Table:
     ):
         table.add_row(label, *(f"{split[part] / split[whole]:.2%}" for split in columns))
     return table
-
-
-def _total(manifest: dict[str, Any], key: str) -> int:
-    return sum(split[key] for split in manifest["splits"].values())
 
 
 def _used_pieces(run: BuildRun) -> int:

@@ -14,9 +14,10 @@ import time
 import numpy as np
 import pytest
 
-from data_pipeline import build, build_report, encode_corpus
+from data_pipeline import build, encode_corpus
 from data_pipeline.build import BUILDING, main
 from data_pipeline.examples import open_source
+from data_pipeline.findings import build_findings
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.text import TextOptions
@@ -409,10 +410,10 @@ def test_of_four_documents_the_report_s_command_can_train(corpus, vocab_path, tm
 def test_a_healthy_corpus_has_no_findings(corpus, vocab_path, tmp_path):
     assert main(flags(corpus, tmp_path / "store", vocab_path, "--holdout=0.2")) == 0
     manifest = open_store(tmp_path / "store").manifest
-    assert build_report.findings(manifest) == []
+    assert build_findings(manifest) == []
     long = {name: split | {"tokens": 10**6} for name, split in manifest["splits"].items()}
-    (finding,) = build_report.findings(manifest | {"splits": long})
+    (finding,) = build_findings(manifest | {"splits": long})
     assert "tokens on average, more than a sequence of 128 holds" in finding
     dropped = manifest["dropped"] | {"documents_without_sentences": 30}
-    (finding,) = build_report.findings(manifest | {"dropped": dropped})
+    (finding,) = build_findings(manifest | {"dropped": dropped})
     assert finding.startswith("33% of the documents had no sentence")
