@@ -113,9 +113,12 @@ class PretrainSource:
         row_B = np.arange(len(ids_BS))
         ids_BS[row_B, middle_sep_B1[:, 0]] = special["sep"]
         ids_BS[row_B, last_sep_B1[:, 0]] = special["sep"]
+        is_text_BS = position_S < last_sep_B1
+        is_text_BS[:, 0] = False
+        is_text_BS[row_B, middle_sep_B1[:, 0]] = False
 
         positions_BP, labels_BP, weights_BP = masking.mask_rows(
-            ids_BS, middle_sep_B1[:, 0], last_sep_B1[:, 0] + 1, row_keys_B, self._mask_rules()
+            ids_BS, is_text_BS, last_sep_B1[:, 0] + 1, row_keys_B, self._mask_rules()
         )
         return {
             "input_ids": ids_BS,

@@ -10,100 +10,106 @@ from data_pipeline import hashing
 _NEVER = np.uint32(0xFFFFFFFF)
 # Counters of a row's draws: which positions, what happens to each, which random id.
 _CHOOSE, _REPLACE, _RANDOM_ID = 0, 1 << 16, 2 << 16
-_MASK_SHARE, _KEEP_SHARE = 0.8, 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskRules:
-    """How many tokens are predicted and what stands in their place."""
+    """Which tokens are predicted, how many, and what stands in their place."""
 
     masked_lm_prob: float  # share of the row's tokens, special pieces counted
     max_predictions_per_seq: int
     vocab_size: int  # random ids are uniform over all of it, special pieces included
     mask_id: int
+    mask_token_share: float = 0.8  # of the predicted tokens, shown as mask_id
+    random_token_share: float = 0.1  # of the predicted tokens, shown as any id; the rest stays
 
 
-def prediction_counts(length_B: np.ndarray, rules: MaskRules) -> np.ndarray:
-    """How many tokens of a row of `length` tokens, three of them special pieces, are predicted.
+def prediction_counts(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
+    """How many tokens of a row of `length` tokens, `text` of them no special piece, are predicted.
 
     A half is rounded to the even number, as Python's round does.
 
-    Shapes: int[B] -> int64[B], from 1 to max_predictions_per_seq and to the tokens of text.
+    Shapes: int[B], int[B] -> int64[B], from 1 to max_predictions_per_seq and to the tokens of text.
     """
     wanted_B = np.maximum(np.rint(length_B * rules.masked_lm_prob).astype(np.int64), 1)
-    return np.minimum(wanted_B, np.minimum(rules.max_predictions_per_seq, length_B - 3))
+    return np.minimum(wanted_B, np.minimum(rules.max_predictions_per_seq, text_B))
 
 
 def mask_rows(
     input_ids_BS: np.ndarray,
-    middle_sep_B: np.ndarray,
+    is_text_BS: np.ndarray,
     length_B: np.ndarray,
     row_keys_B: np.ndarray,
     rules: MaskRules,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
 
-    A row is [CLS] A [SEP] B [SEP] and padding. Of the chosen tokens 80% become [MASK], 10% stay,
-    10% become any id. Each draw depends on the row's key and the position alone.
+    Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules give
+    other shares. Each draw depends on the row's key and the position alone.
 
-    Shapes: int32[B,S] (changed), int[B] the position of the [SEP] after A, int[B] the number of
+    Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
 
     Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
     create_masked_lm_predictions.
     """
     slots = rules.max_predictions_per_seq
-    count_B = prediction_counts(length_B, rules)
-    positions_BP = _choose_positions(input_ids_BS.shape, middle_sep_B, length_B, row_keys_B, slots)
+    count_B = prediction_counts(length_B, np.count_nonzero(is_text_BS, axis=1), rules)
+    positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
     used_BP = np.arange(slots) < count_B[:, None]
     # Unused slots sort behind all positions, then become 0 = [CLS].
     positions_BP[~used_BP] = np.iinfo(np.int32).max
     positions_BP.sort(axis=1)
     positions_BP[~used_BP] = 0
-
-    original_BP = np.take_along_axis(input_ids_BS, positions_BP, axis=1)
-    counters_BP = positions_BP.astype(np.uint32)
-    fate_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_REPLACE))
-    bits_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_RANDOM_ID)).astype(np.uint64)
-    random_BP = (bits_BP * np.uint64(rules.vocab_size) >> np.uint64(32)).astype(np.int32)
-    is_mask_BP = fate_BP < np.uint32(_MASK_SHARE * 2**32)
-    is_kept_BP = fate_BP < np.uint32((_MASK_SHARE + _KEEP_SHARE) * 2**32)
-    shown_BP = np.where(is_kept_BP, original_BP, random_BP)
-    shown_BP[is_mask_BP] = rules.mask_id
-    # Unused slots point at [CLS] and write back what is there.
-    shown_BP = np.where(used_BP, shown_BP, original_BP)
-    np.put_along_axis(input_ids_BS, positions_BP, shown_BP, axis=1)
-
-    original_BP[~used_BP] = 0
+    original_BP = _replace(input_ids_BS, positions_BP, used_BP, row_keys_B, rules)
     return positions_BP, original_BP, used_BP.astype(np.float32)
 
 
-def _choose_positions(
-    shape_BS: tuple[int, ...],
-    middle_sep_B: np.ndarray,
-    length_B: np.ndarray,
-    row_keys_B: np.ndarray,
-    slots: int,
-) -> np.ndarray:
+def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int) -> np.ndarray:
     """Positions of text in random order, the first `slots` of them: int32[B,P].
 
     A sort key is a hash with the position in its lowest bits: sorting needs no second array.
     Past the tokens of a row the order means nothing.
     """
-    rows, seq_len = shape_BS
+    rows, seq_len = is_text_BS.shape
     position_bits = max(1, (seq_len - 1).bit_length())
     low_mask = np.uint32((1 << position_bits) - 1)
     position_S = np.arange(seq_len, dtype=np.uint32)
     keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
     keys_BS &= ~low_mask
     keys_BS |= position_S
-    row_B = np.arange(rows)
-    keys_BS[:, 0] = _NEVER
-    keys_BS[row_B, middle_sep_B] = _NEVER
-    np.putmask(keys_BS, position_S >= (length_B - 1)[:, None], _NEVER)
+    np.putmask(keys_BS, ~is_text_BS, _NEVER)
     if slots < seq_len:
         keys_BS.partition(slots - 1, axis=1)
     keys_BP = np.full((rows, slots), _NEVER)
     keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
     keys_BP.sort(axis=1)
     return (keys_BP & low_mask).astype(np.int32)
+
+
+def _replace(
+    input_ids_BS: np.ndarray,
+    positions_BP: np.ndarray,
+    used_BP: np.ndarray,
+    row_keys_B: np.ndarray,
+    rules: MaskRules,
+) -> np.ndarray:
+    """Put [MASK], any id or the token itself at the used positions; the tokens there: int32[B,P].
+
+    Unused slots hold position 0, and 0 in the result.
+    """
+    original_BP = np.take_along_axis(input_ids_BS, positions_BP, axis=1)
+    counters_BP = positions_BP.astype(np.uint32)
+    # As uint64, since a share of 1 is 2**32.
+    fate_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_REPLACE)).astype(np.uint64)
+    bits_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_RANDOM_ID)).astype(np.uint64)
+    random_BP = (bits_BP * np.uint64(rules.vocab_size) >> np.uint64(32)).astype(np.int32)
+    is_mask_BP = fate_BP < np.uint64(rules.mask_token_share * 2**32)
+    is_kept_BP = fate_BP < np.uint64((1.0 - rules.random_token_share) * 2**32)
+    shown_BP = np.where(is_kept_BP, original_BP, random_BP)
+    shown_BP[is_mask_BP] = rules.mask_id
+    # Unused slots point at [CLS] and write back what is there.
+    shown_BP = np.where(used_BP, shown_BP, original_BP)
+    np.put_along_axis(input_ids_BS, positions_BP, shown_BP, axis=1)
+    original_BP[~used_BP] = 0
+    return original_BP

@@ -15,7 +15,7 @@ CLS, SEP, MASK = 2, 3, 4
 def plain_rows(
     lengths: np.ndarray, seq_len: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unmasked rows of random text, the middle [SEP] at random: ids, middle_sep, length."""
+    """Unmasked rows of random text, the middle [SEP] at random: ids, is_text, length."""
     rng = np.random.default_rng(8)
     ids = rng.integers(5, vocab_size, (len(lengths), seq_len)).astype(np.int32)
     middle = 2 + (rng.random(len(lengths)) * (lengths - 4)).astype(np.int64)
@@ -24,7 +24,13 @@ def plain_rows(
     ids[row, middle] = SEP
     ids[row, lengths - 1] = SEP
     ids[np.arange(seq_len) >= lengths[:, None]] = 0
-    return ids, middle, lengths
+    return ids, text_of(middle, lengths, seq_len), lengths
+
+
+def text_of(middle: np.ndarray, lengths: np.ndarray, seq_len: int) -> np.ndarray:
+    position = np.arange(seq_len)
+    is_text = (position > 0) & (position < (lengths - 1)[:, None])
+    return is_text & (position != middle[:, None])
 
 
 @pytest.mark.parametrize("prob", [0.05, 0.15, 0.25, 0.5])
@@ -34,13 +40,14 @@ def test_the_number_of_predictions_is_pythons_round(prob, most):
     rules = MaskRules(prob, most, 1000, MASK)
     expected = [min(most, max(1, round(int(length) * prob))) for length in lengths]
     np.testing.assert_array_equal(
-        prediction_counts(lengths, rules), np.minimum(expected, lengths - 3)
+        prediction_counts(lengths, lengths - 3, rules), np.minimum(expected, lengths - 3)
     )
 
 
 def test_a_half_is_rounded_to_the_even_number():
     rules = MaskRules(0.15, 20, 1000, MASK)
-    assert prediction_counts(np.asarray([10, 30, 50]), rules).tolist() == [2, 4, 8]
+    lengths = np.asarray([10, 30, 50])
+    assert prediction_counts(lengths, lengths - 2, rules).tolist() == [2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -57,19 +64,19 @@ def test_a_half_is_rounded_to_the_even_number():
 def test_only_text_is_predicted_and_the_text_can_be_restored(seq_len, slots, prob):
     rng = np.random.default_rng(1)
     lengths = rng.integers(5, seq_len + 1, 300)
-    ids, middle, lengths = plain_rows(lengths, seq_len, 997)
+    ids, is_text, lengths = plain_rows(lengths, seq_len, 997)
     rules = MaskRules(prob, slots, 997, MASK)
     shown = ids.copy()
     keys = hashing.hash64(1, np.arange(300))
-    positions, labels, weights = mask_rows(shown, middle, lengths, keys, rules)
+    positions, labels, weights = mask_rows(shown, is_text, lengths, keys, rules)
     assert positions.shape == labels.shape == weights.shape == (300, slots)
     assert [a.dtype for a in (positions, labels, weights)] == [np.int32, np.int32, np.float32]
     for row in range(300):
-        count = int(prediction_counts(lengths[row : row + 1], rules)[0])
+        one = lengths[row : row + 1]
+        count = int(prediction_counts(one, one - 3, rules)[0])
         used = positions[row, :count]
         assert (np.diff(used) > 0).all()
-        assert not set(used.tolist()) & {0, int(middle[row]), int(lengths[row]) - 1}
-        assert used.min() > 0 and used.max() < lengths[row]
+        assert is_text[row, used].all()
         assert (weights[row] == (np.arange(slots) < count)).all()
         assert not positions[row, count:].any() and not labels[row, count:].any()
         restored = shown[row].copy()
@@ -78,14 +85,14 @@ def test_only_text_is_predicted_and_the_text_can_be_restored(seq_len, slots, pro
 
 
 def test_a_row_is_masked_the_same_alone_and_among_others():
-    ids, middle, lengths = plain_rows(np.full(40, 61), 64, 97)
+    ids, is_text, lengths = plain_rows(np.full(40, 61), 64, 97)
     rules = MaskRules(0.15, 9, 97, MASK)
     keys = hashing.hash64(2, np.arange(40))
     together = ids.copy()
-    fields = mask_rows(together, middle, lengths, keys, rules)
+    fields = mask_rows(together, is_text, lengths, keys, rules)
     for pick in (np.asarray([17]), np.asarray([39, 3, 20])):
         some = ids[pick]
-        picked = mask_rows(some, middle[pick], lengths[pick], keys[pick], rules)
+        picked = mask_rows(some, is_text[pick], lengths[pick], keys[pick], rules)
         np.testing.assert_array_equal(some, together[pick])
         for one, all_rows in zip(picked, fields, strict=True):
             np.testing.assert_array_equal(one, all_rows[pick])
@@ -93,11 +100,11 @@ def test_a_row_is_masked_the_same_alone_and_among_others():
 
 def test_replacements_are_80_10_10_and_random_ids_cover_the_whole_vocabulary():
     rows, vocab_size = 20_000, 53
-    ids, middle, lengths = plain_rows(np.full(rows, 128), 128, vocab_size)
+    ids, is_text, lengths = plain_rows(np.full(rows, 128), 128, vocab_size)
     shown = ids.copy()
     keys = hashing.hash64(3, np.arange(rows))
     rules = MaskRules(0.15, 20, vocab_size, MASK)
-    positions, labels, weights = mask_rows(shown, middle, lengths, keys, rules)
+    positions, labels, weights = mask_rows(shown, is_text, lengths, keys, rules)
     assert weights.sum() == rows * 19
     used = weights > 0
     seen = np.take_along_axis(shown, positions, axis=1)[used]
@@ -121,9 +128,9 @@ def test_replacements_are_80_10_10_and_random_ids_cover_the_whole_vocabulary():
 def test_every_position_and_pair_of_positions_is_equally_likely():
     rows, seq_len, count = 60_000, 24, 4
     ids, _, lengths = plain_rows(np.full(rows, seq_len), seq_len, 97)
-    middle = np.full(rows, 9)
+    is_text = text_of(np.full(rows, 9), lengths, seq_len)
     keys = hashing.hash64(4, np.arange(rows))
-    positions, _, _ = mask_rows(ids, middle, lengths, keys, MaskRules(0.15, count, 97, MASK))
+    positions, _, _ = mask_rows(ids, is_text, lengths, keys, MaskRules(0.15, count, 97, MASK))
     chosen = np.zeros((rows, seq_len), bool)
     np.put_along_axis(chosen, positions, True, axis=1)
     candidates = np.delete(np.arange(seq_len), [0, 9, seq_len - 1])
@@ -134,3 +141,50 @@ def test_every_position_and_pair_of_positions_is_equally_likely():
     pair_share = share * (count - 1) / (len(candidates) - 1)
     off = together[~np.eye(len(candidates), dtype=bool)]
     assert (np.abs(off - pair_share) < 5 * math.sqrt(pair_share / rows)).all()
+
+
+def test_token_masks_are_the_same_at_every_release():
+    # Frozen: another number here means that no run resumes on its own data.
+    ids, is_text, lengths = plain_rows(np.asarray([12, 64, 9]), 64, 97)
+    rules = MaskRules(0.15, 4, 97, MASK)
+    fields = mask_rows(ids, is_text, lengths, hashing.hash64(6, np.arange(3)), rules)
+    shown = np.take_along_axis(ids, fields[0], axis=1)
+    assert fields[0].tolist() == FROZEN_POSITIONS
+    assert shown.tolist() == FROZEN_SHOWN
+
+
+FROZEN_POSITIONS = [[2, 8, 0, 0], [16, 20, 31, 46], [1, 0, 0, 0]]
+FROZEN_SHOWN = [[4, 63, 2, 2], [4, 4, 49, 4], [4, 2, 2, 2]]
+
+
+@pytest.mark.parametrize(("mask_share", "random_share"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_shares_of_all_and_none(mask_share, random_share):
+    ids, is_text, lengths = plain_rows(np.full(200, 64), 64, 9973)
+    rules = MaskRules(0.15, 10, 9973, MASK, mask_share, random_share)
+    shown = ids.copy()
+    positions, labels, _ = mask_rows(
+        shown, is_text, lengths, hashing.hash64(7, np.arange(200)), rules
+    )
+    seen = np.take_along_axis(shown, positions, axis=1)
+    assert (seen == MASK).mean() == pytest.approx(mask_share, abs=0.01)
+    assert (seen == labels).mean() == pytest.approx(1.0 - mask_share - random_share, abs=0.01)
+
+
+def test_shares_are_those_asked_for():
+    rows, mask_share, random_share = 8000, 0.5, 0.3
+    ids, is_text, lengths = plain_rows(np.full(rows, 64), 64, 9973)
+    shown = ids.copy()
+    positions, labels, _ = mask_rows(
+        shown,
+        is_text,
+        lengths,
+        hashing.hash64(8, np.arange(rows)),
+        MaskRules(0.15, 10, 9973, MASK, mask_share, random_share),
+    )
+    seen = np.take_along_axis(shown, positions, axis=1)
+    draws = seen.size
+    for share, expected in (
+        ((seen == MASK).mean(), mask_share + random_share / 9973),
+        ((seen == labels).mean(), 1.0 - mask_share - random_share * (1 - 1 / 9973)),
+    ):
+        assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / draws)
