@@ -13,7 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
-from data_pipeline.sentences import document_hash, sentences_of
+from data_pipeline.folding import document_hash, folded
+from data_pipeline.sentences import sentences_of
 from data_pipeline.text import TextOptions
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
@@ -64,7 +65,7 @@ def encode_documents(
         token_ids=token_ids,
         sentence_lengths=lengths[lengths > 0],
         document_lengths=document_lengths[kept],
-        document_hashes=np.array([document_hash(documents[i]) for i in kept], np.uint64),
+        document_hashes=np.array([document_hash(folded(documents[i])) for i in kept], np.uint64),
         empty_sentences=int(np.count_nonzero(lengths == 0)),
         empty_documents=len(documents) - len(kept),
     )

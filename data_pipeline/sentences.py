@@ -1,6 +1,5 @@
-"""Paragraphs to sentences, and the hash of a document that decides its split."""
+"""Paragraphs to sentences."""
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -14,8 +13,6 @@ _LONG_SENTENCE_CHARS = 250
 _MARKS = "\"'“”‘’«»„‚‹›()[]「」『』（）"
 _HIDE_MARKS = dict.fromkeys(map(ord, _MARKS), "_")
 _CLOSING = re.compile(rf"[{re.escape(_MARKS)}]+(?:\s+|$)")
-
-_DIGIT = re.compile(r"\d")
 
 
 def sentences_of(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
@@ -59,13 +56,3 @@ def _split_speech(speech: str, language: str) -> Iterator[str]:
             start = end
     if start < len(speech):
         yield speech[start:]
-
-
-def document_hash(paragraphs: Iterable[str]) -> int:
-    """A 64-bit hash of what a document says, blind to case, white space and the digits' values.
-
-    Copies of a page that differ in a date, a counter or the line breaks get one hash, so they
-    land on one side of the held-out split. It does not depend on the vocabulary or the sentences.
-    """
-    text = _DIGIT.sub("0", " ".join(" ".join(paragraphs).casefold().split()))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
