@@ -15,6 +15,7 @@ from data_pipeline.build_report import BuildRun, count_of_files, print_report, p
 from data_pipeline.encode_corpus import Document, encode_corpus, token_dtype
 from data_pipeline.exit_code import exit_code_of
 from data_pipeline.holdout import Spool, choose_heldout, write_splits
+from data_pipeline.sources import Source, find_sources
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN, is_store
 from data_pipeline.store_writing import (
     SplitWriter,
@@ -22,7 +23,7 @@ from data_pipeline.store_writing import (
     store_digest,
     write_manifest,
 )
-from data_pipeline.text import find_files, read_documents
+from data_pipeline.text import read_documents
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
 from data_pipeline.vocab_training import TEXT_CHARS, train_vocabulary, training_text
 
@@ -45,15 +46,15 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     """
     started_secs = time.perf_counter()
     _check_output(flags.output, flags.overwrite)
-    files = find_files(flags.input)
-    vocab_bytes = _vocabulary_bytes(flags, files, console)
+    sources = find_sources(flags.input, flags.text)
+    vocab_bytes = _vocabulary_bytes(flags, sources, console)
     was_there = flags.output.exists()
     building = flags.output / BUILDING
     try:
         # A folder that an earlier build left half-done; _check_output made sure that it is ours.
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
-        manifest = _build_inside(building, flags, files, vocab_bytes, console)
+        manifest = _build_inside(building, flags, sources, vocab_bytes, console)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         if not was_there and flags.output.is_dir() and not any(flags.output.iterdir()):
@@ -84,7 +85,7 @@ def _check_output(output: pathlib.Path, overwrite: bool) -> None:
 
 
 def _vocabulary_bytes(
-    flags: BuildFlags, files: list[pathlib.Path], console: rich.console.Console
+    flags: BuildFlags, sources: list[Source], console: rich.console.Console
 ) -> tuple[str, bytes]:
     """The name and bytes of the vocabulary file: read and checked, or trained on the input."""
     if flags.vocab:
@@ -94,7 +95,7 @@ def _vocabulary_bytes(
     with progress_bar(console, label, total_bytes=None) as advance:
         trained = train_vocabulary(
             flags.train_vocab,
-            lambda: training_text(files, flags.text, TEXT_CHARS[flags.train_vocab], advance),
+            lambda: training_text(sources, flags.text, TEXT_CHARS[flags.train_vocab], advance),
             flags.vocab_size,
             flags.lowercase,
         )
@@ -104,7 +105,7 @@ def _vocabulary_bytes(
 def _build_inside(
     building: pathlib.Path,
     flags: BuildFlags,
-    files: list[pathlib.Path],
+    sources: list[Source],
     vocab_file: tuple[str, bytes],
     console: rich.console.Console,
 ) -> dict[str, Any]:
@@ -112,33 +113,33 @@ def _build_inside(
     vocab_name, vocab_bytes = vocab_file
     (building / vocab_name).write_bytes(vocab_bytes)
     vocabulary = load_vocabulary(building / vocab_name, flags.lowercase)
-    sources: list[dict[str, Any]] = [
-        {"path": str(path), "bytes": path.stat().st_size, "documents": 0} for path in files
+    read: list[dict[str, Any]] = [
+        {"path": source.address, "bytes": source.stored_bytes, "documents": 0} for source in sources
     ]
     spool = Spool(building / "spool")
     dropped = {"sentences_without_tokens": 0, "documents_without_sentences": 0}
-    label = f"encoding {count_of_files(len(files))} with {flags.workers} processes"
-    total_bytes = sum(source["bytes"] for source in sources)
+    label = f"encoding {count_of_files(len(sources))} with {flags.workers} processes"
+    total_bytes = sum(source.stored_bytes for source in sources)
     with progress_bar(console, label, total_bytes) as advance:
-        documents = _read_all(files, flags, sources, advance)
+        documents = _read_all(sources, flags, read, advance)
         for chunk in encode_corpus(documents, vocabulary, flags.text, flags.workers):
             spool.append(chunk)
             dropped["sentences_without_tokens"] += chunk.empty_sentences
             dropped["documents_without_sentences"] += chunk.empty_documents
     splits = _part(spool, building, vocabulary, flags.holdout, console)
     shutil.rmtree(building / "spool")
-    return _manifest(building, flags, vocabulary, splits, sources, dropped)
+    return _manifest(building, flags, vocabulary, splits, read, dropped)
 
 
 def _read_all(
-    files: list[pathlib.Path],
+    sources: list[Source],
     flags: BuildFlags,
-    sources: list[dict[str, Any]],
+    read: list[dict[str, Any]],
     advance: Callable[[int], None],
 ) -> Iterator[Document]:
-    for path, source in zip(files, sources, strict=True):
-        for document in read_documents(path, flags.text, advance):
-            source["documents"] += 1
+    for source, counts in zip(sources, read, strict=True):
+        for document in read_documents(source, flags.text, advance):
+            counts["documents"] += 1
             yield document
 
 

@@ -8,7 +8,7 @@ import pathlib
 from typing import NoReturn
 
 from data_pipeline.store import check_is_local
-from data_pipeline.text import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
+from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
 
 EXAMPLE = (

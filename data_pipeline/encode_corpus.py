@@ -15,7 +15,7 @@ import numpy as np
 
 from data_pipeline.folding import document_hash, folded
 from data_pipeline.sentences import sentences_of
-from data_pipeline.text import TextOptions
+from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 CHUNK_CHARS = 1 << 20  # text that goes to a worker in one piece; a larger document is one chunk

@@ -1,6 +1,5 @@
 """Project Gutenberg books: drops the licence around a book and cuts the book into chapters."""
 
-import pathlib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -50,13 +49,13 @@ _ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
 MIN_CHAPTER_CHARS = 200  # of prose; what has less is a part's title page or a table
 
 
-def read_chapters(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[str]]:
+def read_chapters(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
     that is named or numbered like a chapter. Headings, the licence, title pages, contents and
     lists of illustrations are left out; so are sections with under MIN_CHAPTER_CHARS of prose.
-    A book without a heading is one chapter. Holds one chapter at a time; `path` is for errors.
+    A book without a heading is one chapter. Holds one chapter at a time; `address` is for errors.
 
     Raises:
       ValueError: a chapter of more than MAX_DOCUMENT_BYTES, as soon as so much of it is read.
@@ -69,7 +68,7 @@ def read_chapters(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[str
     in_notes = False
     front: list[str] = []  # text before the first heading
     size_bytes = 0  # of the chapter, or of the front
-    for blank_lines, paragraph in _paragraphs(path, _book_lines(lines)):
+    for blank_lines, paragraph in _paragraphs(address, _book_lines(lines)):
         if _is_heading(paragraph, blank_lines) and not (in_notes and _NUMBERED.match(paragraph)):
             if headings and is_chapter and _has_prose(chapter):
                 yield _joined(chapter)
@@ -79,7 +78,7 @@ def read_chapters(path: pathlib.Path, lines: Iterable[str]) -> Iterator[list[str
             chapter, front, size_bytes = [], [], 0
         elif headings == 0 or is_chapter:
             (chapter if headings else front).append(paragraph)
-            size_bytes = grown(path, size_bytes, paragraph)
+            size_bytes = grown(address, size_bytes, paragraph)
     if headings == 0:
         chapter = front
     if is_chapter and (headings == 0 or _has_prose(chapter)):
@@ -114,14 +113,14 @@ def _book_lines(lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def _paragraphs(path: pathlib.Path, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield (blank lines before it, text with its line breaks) of each paragraph."""
     blank_lines, paragraph = 2, []  # the first paragraph may be a heading
     size_bytes = 0
     for line in lines:
         if line.strip():
             paragraph.append(line.rstrip())
-            size_bytes = grown(path, size_bytes, paragraph[-1])
+            size_bytes = grown(address, size_bytes, paragraph[-1])
             continue
         if paragraph:
             yield blank_lines, "\n".join(paragraph)

@@ -1,7 +1,6 @@
 """JSON lines to documents: one JSON object a line, its text under a key."""
 
 import json
-import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -26,7 +25,7 @@ def opens_json_lines(line: str) -> bool:
 
 
 def read_records(
-    path: pathlib.Path, lines: Iterable[str], first_line: int, text_key: str
+    address: str, lines: Iterable[str], first_line: int, text_key: str
 ) -> Iterator[list[str]]:
     """Yield the text of each line's object, cut into its lines; `first_line` numbers the first.
 
@@ -37,7 +36,7 @@ def read_records(
     for number, line in enumerate(lines, first_line):
         if not line.strip():
             continue
-        place = f"{path} line {number}"
+        place = f"{address} line {number}"
         record = _record(place, line)
         text = record.get(text_key)
         if type(text) is not str:
@@ -46,7 +45,7 @@ def read_records(
                 f"{sorted(record)[:8]}; name the right one with --text_key=KEY"
             )
         _check_unicode(place, text_key, text)
-        grown(path, 0, text)
+        grown(address, 0, text)
         yield [stripped for part in text.split("\n") if (stripped := part.strip())]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import sentencex  # type: ignore[import-untyped]
 
-from data_pipeline.text import TextOptions
+from data_pipeline.text_options import TextOptions
 
 # sentencex takes what stands between quotation marks or brackets for one sentence, be it a page.
 # Longer ones than this (about 60 tokens) are cut again as if the marks were not there.

@@ -19,7 +19,8 @@ Keys of the manifest, public:
     longest_sentence_tokens  in either split
     dropped                  reason -> how many were left out
     holdout                  the share of documents that --holdout asked for
-    sources                  [{path, bytes, documents}], bytes as stored, documents as found
+    sources                  [{path, bytes, documents}]: the source's address, its bytes as
+                             stored, documents as found
     build                    the flags that shape the text: documents, sentences, language,
                              text_key, lowercase, train_vocab
     versions                 of the libraries that cut and encoded the text

@@ -2,7 +2,6 @@
 
 import collections
 import io
-import pathlib
 import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +10,9 @@ import sentencepiece
 import tokenizers
 
 from data_pipeline.sentences import sentences_of
-from data_pipeline.text import TextOptions, read_documents
+from data_pipeline.sources import Source
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, wordpiece_normalizer
 
 # Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
@@ -54,16 +55,16 @@ def train_vocabulary(kind: str, read_text: ReadText, vocab_size: int, lowercase:
 
 
 def training_text(
-    files: Sequence[pathlib.Path],
+    sources: Sequence[Source],
     options: TextOptions,
     limit_chars: int,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[str]:
-    """Yield sentences, at most an equal share of `limit_chars` from each file's start."""
-    share = limit_chars // len(files)
-    for path in files:
+    """Yield sentences, at most an equal share of `limit_chars` from each source's start."""
+    share = limit_chars // len(sources)
+    for source in sources:
         left = share
-        for document in read_documents(path, options, advance):
+        for document in read_documents(source, options, advance):
             yield from sentences_of(document, options)
             left -= sum(map(len, document))
             if left <= 0:

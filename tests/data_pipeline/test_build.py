@@ -20,7 +20,7 @@ from data_pipeline.examples import open_source
 from data_pipeline.findings import build_findings
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
-from data_pipeline.text import TextOptions
+from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline import wordpiece_oracle
 

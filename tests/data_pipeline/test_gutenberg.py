@@ -1,13 +1,12 @@
 """Chapters of Project Gutenberg books: a made-up book, and real ones with known chapters."""
 
 import gzip
-import pathlib
 
 import pytest
 
 from data_pipeline.gutenberg import read_chapters
 
-PATH = pathlib.Path("book.txt")
+PATH = "book.txt"
 PROSE = (
     "It was a long and _very_ quiet day,\nas the days were in that year. " + "Nothing moved. " * 12
 )
@@ -119,7 +118,7 @@ CHAPTERS = {
 def test_real_books_have_the_chapters_they_are_known_for(shared_data, book):
     path = shared_data / "pretrain" / "gutenberg" / f"{book}.txt.gz"
     lines = gzip.decompress(path.read_bytes()).decode("utf-8-sig").split("\n")
-    chapters = list(read_chapters(path, lines))
+    chapters = list(read_chapters(str(path), lines))
     assert len(chapters) == CHAPTERS[book]
     assert not any(
         "gutenberg" in paragraph.lower() for chapter in chapters[1:] for paragraph in chapter

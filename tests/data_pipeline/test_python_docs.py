@@ -8,7 +8,9 @@ from pydoc_data.topics import topics
 import pytest
 
 from data_pipeline import python_docs
-from data_pipeline.text import TextOptions, read_documents
+from data_pipeline.sources import find_sources
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,8 @@ def test_the_docstrings_of_a_module_come_in_the_order_of_the_file(documents):
 
 
 def test_the_build_reads_it(written, documents):
-    assert len(list(read_documents(written, TextOptions()))) == len(documents)
+    (source,) = find_sources(str(written), TextOptions())
+    assert len(list(read_documents(source, TextOptions()))) == len(documents)
 
 
 def test_a_wrapped_paragraph_becomes_a_line_and_doctests_and_rules_are_left_out():

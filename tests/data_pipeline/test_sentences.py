@@ -5,7 +5,9 @@ import re
 import pytest
 
 from data_pipeline.sentences import sentences_of
-from data_pipeline.text import TextOptions, find_files, read_documents
+from data_pipeline.sources import find_sources
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
 
 
 def squeezed(text: str) -> str:
@@ -43,7 +45,8 @@ def test_other_languages_have_other_rules():
 
 @pytest.mark.parametrize("name", ["gutenberg/Alice*.gz", "enwiki_wikiextractor/mlperf_wiki_00.gz"])
 def test_no_text_is_lost_on_real_files(shared_data, name):
-    (path,) = find_files(str(shared_data / "pretrain" / name))
-    for paragraphs in read_documents(path, TextOptions("gutenberg")):
+    options = TextOptions("gutenberg")
+    (source,) = find_sources(str(shared_data / "pretrain" / name), options)
+    for paragraphs in read_documents(source, options):
         found = sentences_of(paragraphs, TextOptions())
         assert squeezed("".join(found)) == squeezed("".join(paragraphs))

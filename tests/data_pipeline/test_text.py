@@ -6,8 +6,10 @@ import pathlib
 
 import pytest
 
-from data_pipeline import document_size, gutenberg, text
-from data_pipeline.text import TextOptions, find_files, read_documents
+from data_pipeline import document_size, files, gutenberg
+from data_pipeline.sources import Source, find_sources
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
 
 LINES = TextOptions(sentences="lines")
 
@@ -18,8 +20,12 @@ def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
     return path
 
 
+def source_of(path: pathlib.Path) -> Source:
+    return Source(str(path), path.stat().st_size)
+
+
 def read(path: pathlib.Path, options: TextOptions = LINES) -> list[list[str]]:
-    return list(read_documents(path, options))
+    return list(read_documents(source_of(path), options))
 
 
 def test_a_block_between_blank_lines_is_a_document(tmp_path):
@@ -52,7 +58,7 @@ def test_gzip_is_known_by_content_not_by_name(tmp_path):
 
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 7])
 def test_blocks_may_cut_lines_and_characters_anywhere(tmp_path, monkeypatch, block_bytes):
-    monkeypatch.setattr(text, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", block_bytes)
     path = write(tmp_path / "a.txt", "\ufeffzwölf €\n力加\n\n𝒳 end")
     assert read(path) == [["zwölf €", "力加"], ["𝒳 end"]]
 
@@ -60,7 +66,7 @@ def test_blocks_may_cut_lines_and_characters_anywhere(tmp_path, monkeypatch, blo
 def test_all_bytes_of_the_stored_file_are_reported(tmp_path):
     path = write(tmp_path / "a.txt.gz", "".join(f"line {i}\n\n" for i in range(9999)))
     done: list[int] = []
-    assert len(list(read_documents(path, LINES, done.append))) == 9999
+    assert len(list(read_documents(source_of(path), LINES, done.append))) == 9999
     assert sum(done) == path.stat().st_size
 
 
@@ -107,8 +113,9 @@ def test_files_come_in_the_order_of_the_patterns_each_once(tmp_path):
     for name in ("b.txt", "a.txt", "sub/c.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path / name, "x")
-    found = find_files(f"{tmp_path}/b.txt, {tmp_path}/*.txt,{tmp_path}/**/c.txt")
-    assert [path.name for path in found] == ["b.txt", "a.txt", "c.txt"]
+    patterns = f"{tmp_path}/b.txt, {tmp_path}/*.txt,{tmp_path}/**/c.txt"
+    found = find_sources(patterns, LINES)
+    assert [pathlib.Path(source.address).name for source in found] == ["b.txt", "a.txt", "c.txt"]
 
 
 BAD_FILES = {
@@ -163,8 +170,8 @@ BAD_FILES = {
 def test_bad_files_are_refused_by_name_and_place(tmp_path, name, data, sentence):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=sentence):
-        for path in find_files(str(tmp_path / name)):
-            read(path)
+        for source in find_sources(str(tmp_path / name), LINES):
+            list(read_documents(source, LINES))
 
 
 def test_the_offset_counts_from_the_start_of_the_text(tmp_path):
@@ -198,7 +205,7 @@ def test_a_gzip_that_ends_early_is_refused(tmp_path):
 )
 def test_a_document_beyond_the_limit_is_refused(tmp_path, monkeypatch, content):
     monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 100)
-    monkeypatch.setattr(text, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 10)
     path = write(tmp_path / "a.txt", content)
     with pytest.raises(ValueError, match=r"a\.txt has a document of more than .* blank lines"):
         read(path, TextOptions("file"))
@@ -227,21 +234,21 @@ def test_a_file_that_ends_no_document_is_not_read_to_its_end(tmp_path, monkeypat
     monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 1000)
     monkeypatch.setattr(gutenberg, "_HEADER_LINES", 100)
     monkeypatch.setattr(gutenberg, "_HEADER_CHARS", 1000)
-    monkeypatch.setattr(text, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 100)
     path = write(tmp_path / "a.txt", ENDLESS[case])
     done: list[int] = []
     with pytest.raises(ValueError, match=r"a\.txt has a document of more than"):
-        list(read_documents(path, TextOptions(case.split(", ")[1]), done.append))
+        list(read_documents(source_of(path), TextOptions(case.split(", ")[1]), done.append))
     assert sum(done) < 5000
 
 
 def test_no_match_and_directories_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"--input has '.*\.txt', which matches no file"):
-        find_files(f"{tmp_path}/*.txt")
+        find_sources(f"{tmp_path}/*.txt", LINES)
     with pytest.raises(ValueError, match=r"--input has .*, a directory; give its files"):
-        find_files(str(tmp_path))
+        find_sources(str(tmp_path), LINES)
     with pytest.raises(ValueError, match="--input is empty"):
-        find_files(" , ")
+        find_sources(" , ", LINES)
 
 
 @pytest.mark.parametrize(

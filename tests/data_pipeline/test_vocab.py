@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from data_pipeline import vocab
-from data_pipeline.text import TextOptions, find_files, read_documents
+from data_pipeline.sources import find_sources
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab_training import train_sentencepiece
 from tests.data_pipeline import wordpiece_oracle
@@ -76,8 +78,9 @@ def test_the_cache_of_chunks_changes_nothing_on_real_text(shared_data, uncased, 
     monkeypatch.setattr(vocab, "_CACHED_CHUNKS", 500)  # so that it overflows many times
     loaded = load_vocabulary(uncased)
     plain = vocab.wordpiece_tokenizer(loaded.pieces(), "[UNK]", lowercase=True)
-    (path,) = find_files(str(shared_data / name))
-    for document in read_documents(path, TextOptions(sentences="lines")):
+    options = TextOptions(sentences="lines")
+    (source,) = find_sources(str(shared_data / name), options)
+    for document in read_documents(source, options):
         expected = [plain.encode(line, add_special_tokens=False).ids for line in document]
         assert loaded.encode(document) == expected
         assert loaded.encode(document) == expected  # again, from the cache
@@ -87,7 +90,9 @@ def test_googles_golden_ids_are_stretches_of_ours(shared_data, uncased):
     golden = shared_data / "golden" / "google_bert_instances"
     loaded = load_vocabulary(uncased)
     sep, pad = loaded.special_ids["sep"], loaded.special_ids["pad"]
-    documents = read_documents(golden / "sample_text.txt", TextOptions(sentences="lines"))
+    options = TextOptions(sentences="lines")
+    (source,) = find_sources(str(golden / "sample_text.txt"), options)
+    documents = read_documents(source, options)
     ours = [b"".join(np.array(ids, ">i4").tobytes() for ids in loaded.encode(d)) for d in documents]
     rows = np.load(golden / "sample_text.s128.p20.dupe5.seed12345.npz")
     unmasked = rows["input_ids"].copy()

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from data_pipeline.text import TextOptions
+from data_pipeline.sources import find_sources
+from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab_training import (
     BERT_HEAD,
@@ -105,6 +106,6 @@ def test_sizes_that_the_text_cannot_fill_or_fit_are_refused(kind, size, sentence
 def test_every_file_gives_an_equal_share_of_the_text(tmp_path):
     for name, lines in (("a", 1000), ("b", 1000), ("c", 3)):
         (tmp_path / name).write_text("".join(f"{name} {i:07d}\n\n" for i in range(lines)))
-    files = sorted(tmp_path.iterdir())
-    read = list(training_text(files, TextOptions(), limit_chars=300))
+    sources = find_sources(f"{tmp_path}/*", TextOptions())
+    read = list(training_text(sources, TextOptions(), limit_chars=300))
     assert collections.Counter(line[0] for line in read) == {"a": 12, "b": 12, "c": 3}

@@ -1,0 +1,36 @@
+"""How text is cut into documents and sentences: the settings, and the check of them."""
+
+import dataclasses
+
+DOCUMENT_RULES = ("blank_line", "file", "gutenberg")
+SENTENCE_RULES = ("split", "lines")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+    """How files are cut into documents and sentences; the fields are flags of the build."""
+
+    documents: str = "blank_line"  # of plain text; <doc> files and JSON lines bring their own
+    sentences: str = "split"  # "split" finds sentences, "lines" takes one a line
+    language: str = "en"  # whose rules find the sentences; an ISO 639-1 code
+    text_key: str = "text"  # of a JSON line
+
+    def check(self) -> None:
+        """Raise if a rule is unknown or two rules contradict each other.
+
+        Raises:
+          ValueError: names the flag, its value and what is allowed.
+        """
+        if self.documents not in DOCUMENT_RULES:
+            raise ValueError(
+                f"--documents is {self.documents!r}; it must be one of {', '.join(DOCUMENT_RULES)}"
+            )
+        if self.sentences not in SENTENCE_RULES:
+            raise ValueError(
+                f"--sentences is {self.sentences!r}; it must be one of {', '.join(SENTENCE_RULES)}"
+            )
+        if (self.documents, self.sentences) == ("gutenberg", "lines"):
+            raise ValueError(
+                "--sentences is lines, but with --documents=gutenberg a line is a piece of a "
+                "wrapped paragraph, not a sentence; use --sentences=split"
+            )
