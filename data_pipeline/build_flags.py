@@ -1,12 +1,10 @@
 """The flags of `python -m data_pipeline.build`, read and checked before any file is opened."""
 
-import argparse
 import dataclasses
-import difflib
 import os
 import pathlib
-from typing import NoReturn
 
+from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
 from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
@@ -61,25 +59,8 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     return flags
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, with its errors raised as sentences."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see python -m data_pipeline.build --help")
-
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
-        values, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            name = unknown[0].split("=")[0]
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"flags are {', '.join(known[2:])}"
-            raise ValueError(f"{unknown[0]!r} is not a flag of the build; {hint}")
-        return values
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> FlagParser:
+    parser = FlagParser(
         prog="python -m data_pipeline.build",
         description="Turns text files into a store that bert_jax trains from.",
         epilog=f"example: {EXAMPLE}",
@@ -107,20 +88,12 @@ def _parser() -> _Parser:
     add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
     add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
     add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
-    add("--lowercase", default=True, type=_boolean, metavar="BOOL", help="and strip accents")
+    add("--lowercase", default=True, type=boolean, metavar="BOOL", help="and strip accents")
     add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
     add("--text_key", default="text", metavar="KEY", help="of a JSON line's text; default text")
     add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
-    add(
-        "--overwrite", default=False, type=_boolean, metavar="BOOL", help="replace a finished store"
-    )
+    add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
     return parser
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
 
 
 def _check(flags: BuildFlags, has_output: bool) -> None:

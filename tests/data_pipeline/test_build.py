@@ -204,7 +204,10 @@ BAD_FLAGS = {
         "--vocab_size is 9, but the size of --vo",
     ),
     "typo": (["--vocab=VOCAB", "--lower_case=true", "GOOD"], "did you mean --lowercase?"),
-    "stray": (["--vocab=VOCAB", "file.txt", "GOOD"], "'file.txt' is not a flag of the build"),
+    "stray": (
+        ["--vocab=VOCAB", "file.txt", "GOOD"],
+        "'file.txt' is not a flag of python -m data_pipeline.build",
+    ),
     "boolean": (["--vocab=VOCAB", "--lowercase=yes", "GOOD"], "'yes' is neither true nor false"),
     "number": (["--vocab=VOCAB", "--workers=two", "GOOD"], "--workers: invalid int value: 'two'"),
     "workers": (["--vocab=VOCAB", "--workers=-1", "GOOD"], "--workers is -1; it must be 1 or more"),

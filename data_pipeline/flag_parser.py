@@ -1,0 +1,29 @@
+"""argparse for our entries: every mistake on the command line is raised as one sentence."""
+
+import argparse
+import difflib
+from typing import NoReturn
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse, with its errors raised as ValueError; `prog` is the entry's whole command."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        values, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            name = unknown[0].split("=")[0]
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"flags are {', '.join(known[2:])}"
+            raise ValueError(f"{unknown[0]!r} is not a flag of {self.prog}; {hint}")
+        return values
+
+
+def boolean(text: str) -> bool:
+    """The value of a flag that is true or false."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
