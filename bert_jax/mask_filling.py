@@ -52,12 +52,15 @@ def question(trained: Trained, sentence: str) -> Question:
         )
     special, vocabulary = trained.vocabulary.special_ids, trained.vocabulary
     token_ids, hidden_at = [special["cls"]], []
-    for number, (part, part_ids) in enumerate(zip(parts, vocabulary.encode(parts), strict=True)):
+    ids, lengths = vocabulary.encode(parts)
+    ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
+    for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
         if number:
             hidden_at.append(len(token_ids))
             token_ids.append(special["mask"])
         has_space = number == 0 or part.startswith(" ")
-        token_ids += part_ids if has_space else _without_space(vocabulary, part_ids)
+        found = part_ids.tolist()
+        token_ids += found if has_space else _without_space(vocabulary, found)
     token_ids.append(special["sep"])
     longest = trained.receipt.config.model.max_position_embeddings
     if len(token_ids) > longest:

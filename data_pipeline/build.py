@@ -12,7 +12,7 @@ import rich.console
 
 from data_pipeline.build_flags import BuildFlags, parse_flags
 from data_pipeline.build_report import BuildRun, count_of_files, print_report, progress_bar
-from data_pipeline.encode_corpus import Document, encode_corpus, token_dtype
+from data_pipeline.encode_corpus import Document, encode_corpus
 from data_pipeline.exit_code import exit_code_of
 from data_pipeline.holdout import Spool, choose_heldout, write_splits
 from data_pipeline.sources import Source, find_sources
@@ -24,7 +24,7 @@ from data_pipeline.store_writing import (
     write_manifest,
 )
 from data_pipeline.text import read_documents
-from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
+from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
 from data_pipeline.vocab_training import TEXT_CHARS, train_vocabulary, training_text
 
 # Where a build works inside --output until it is done. Its presence marks the folder as ours.

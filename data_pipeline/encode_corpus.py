@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import gc
-import itertools
 import multiprocessing
 import pathlib
 import signal
@@ -36,11 +35,6 @@ class EncodedChunk:
     empty_documents: int  # dropped: no sentence is left of them
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest of uint16 and uint32 that holds every id."""
-    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-
-
 def encode_documents(
     documents: list[Document], vocabulary: Vocabulary, options: TextOptions
 ) -> EncodedChunk:
@@ -51,13 +45,7 @@ def encode_documents(
         found = sentences_of(paragraphs, options)
         sentences += found
         sentences_read.append(len(found))
-    encoded = vocabulary.encode(sentences)
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    token_ids = np.fromiter(
-        itertools.chain.from_iterable(encoded),
-        token_dtype(vocabulary.size),
-        int(lengths.sum()),
-    )
+    token_ids, lengths = vocabulary.encode(sentences)
     document_of_sentence = np.repeat(np.arange(len(documents)), sentences_read)
     document_lengths = np.bincount(document_of_sentence[lengths > 0], minlength=len(documents))
     kept = np.flatnonzero(document_lengths)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import sentencepiece
-import tokenizers
+
+from data_pipeline.wordpiece import WordpieceEncoder, wordpiece_tokenizer
 
 WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
 FILE_NAMES = {WORDPIECE: "vocab.txt", SENTENCEPIECE: "vocab.model"}  # in a store
@@ -22,20 +23,22 @@ SPECIAL_PIECES = {
     "mask": ("[MASK]", "<mask>"),
 }
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
-# Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
-_LONGEST_WORD_CHARS = 200
-_CACHED_CHUNKS = 1 << 18  # about 50 MB a process
-_LONGEST_CACHED_CHUNK_CHARS = 32  # longer ones do not come back, and Chinese has no spaces
 
-Encode = Callable[[Sequence[str]], list[list[int]]]
+Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest of uint16 and uint32 that holds every id."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
     """Token ids of a text, without special tokens: what the store holds.
 
-    `encode` turns N sentences into N lists of ids, empty where nothing is left of a sentence.
-    `decode` turns ids back into text, as far as the vocabulary keeps it.
+    `encode` turns N sentences into the ids of all, one after another (token_dtype of the size),
+    and int64[N] how many each sentence has, 0 where nothing is left of it. `decode` turns ids back
+    into text, as far as the vocabulary keeps it.
     """
 
     kind: str  # WORDPIECE or SENTENCEPIECE
@@ -100,62 +103,10 @@ def _load_wordpiece(path: pathlib.Path, data: bytes, lowercase: bool) -> Vocabul
         lowercase=lowercase,
         special_ids=special_ids,
         digest=hashlib.sha256(data).hexdigest(),
-        encode=_ChunkCache(tokenizer).encode,
+        encode=WordpieceEncoder(tokenizer, token_dtype(len(pieces))).encode,
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
         _pieces=tuple(pieces),
     )
-
-
-def wordpiece_normalizer(lowercase: bool) -> tokenizers.normalizers.Normalizer:
-    """BERT's clean-up of text: control characters, spaces around Chinese ones, case and accents."""
-    return tokenizers.normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
-    )
-
-
-def wordpiece_tokenizer(pieces: Sequence[str], unk: str, lowercase: bool) -> tokenizers.Tokenizer:
-    """BERT's tokeniser over the pieces, in the order of their ids.
-
-    The special pieces are not registered as such: a literal "[SEP]" in a text is three tokens, as
-    in Google's code, and never an id that would look like the end of a sentence.
-    """
-    tokenizer = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece(
-            {piece: i for i, piece in enumerate(pieces)},
-            unk_token=unk,
-            max_input_chars_per_word=_LONGEST_WORD_CHARS,
-        )
-    )
-    tokenizer.normalizer = wordpiece_normalizer(lowercase)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    return tokenizer
-
-
-class _ChunkCache:
-    """Encodes each space-separated chunk of text once and remembers its ids.
-
-    Exact for BERT's WordPiece: it cuts words at spaces and its normaliser looks at no character
-    across one. Measured against the plain tokeniser in tests/data_pipeline/test_vocab.py.
-    """
-
-    def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._ids: dict[str, tuple[int, ...]] = {}
-
-    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        chunks = [sentence.split(" ") for sentence in sentences]
-        ids = self._ids
-        missing = list(set(itertools.chain.from_iterable(chunks)).difference(ids))
-        encodings = self._tokenizer.encode_batch_fast(missing, add_special_tokens=False)
-        for chunk, encoding in zip(missing, encodings, strict=True):
-            ids[chunk] = tuple(encoding.ids)  # a list would be visited by each garbage collection
-        encoded = [list(itertools.chain.from_iterable(map(ids.__getitem__, row))) for row in chunks]
-        for chunk in missing:
-            if len(chunk) > _LONGEST_CACHED_CHUNK_CHARS:
-                del ids[chunk]
-        if len(ids) > _CACHED_CHUNKS:
-            ids.clear()
-        return encoded
 
 
 def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
@@ -174,11 +125,21 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
         lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
         special_ids=_find_special_ids(path, pieces),
         digest=hashlib.sha256(data).hexdigest(),
-        # One thread: the build runs a process a core.
-        encode=lambda sentences: processor.Encode(list(sentences), num_threads=1),
+        encode=lambda sentences: _encode_sentencepiece(processor, sentences),
         decode=lambda ids: processor.Decode([int(i) for i in ids]),
         _pieces=tuple(pieces),
     )
+
+
+def _encode_sentencepiece(
+    processor: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    # One thread: the build runs a process a core.
+    encoded = processor.Encode(list(sentences), num_threads=1)
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    dtype = token_dtype(processor.GetPieceSize())
+    flat = itertools.chain.from_iterable(encoded)
+    return np.fromiter(flat, dtype, int(lengths.sum())), lengths
 
 
 def _read_pieces(path: pathlib.Path, data: bytes) -> list[str]:

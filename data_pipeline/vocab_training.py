@@ -13,7 +13,8 @@ from data_pipeline.sentences import sentences_of
 from data_pipeline.sources import Source
 from data_pipeline.text import read_documents
 from data_pipeline.text_options import TextOptions
-from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, wordpiece_normalizer
+from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
+from data_pipeline.wordpiece import wordpiece_normalizer
 
 # Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
 # keeps the counts of the different words, SentencePiece the sentences and a suffix array over them.

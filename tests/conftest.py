@@ -32,6 +32,12 @@ def shared_data() -> pathlib.Path:
     return SHARED_DATA
 
 
+@pytest.fixture
+def uncased(shared_data: pathlib.Path) -> pathlib.Path:
+    """The vocabulary of bert-base-uncased."""
+    return shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
+
+
 def _small_text(documents: int) -> str:
     """Documents of sentences from a small grammar with something to learn in it."""
     rng = np.random.default_rng(11)

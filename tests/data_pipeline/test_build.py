@@ -21,7 +21,7 @@ from data_pipeline.findings import build_findings
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.text_options import TextOptions
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab import load_vocabulary, token_dtype
 from tests.data_pipeline import wordpiece_oracle
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -162,8 +162,8 @@ def test_help_names_the_special_ids_that_a_trained_vocabulary_has(
 
 
 def test_large_vocabularies_get_four_byte_ids():
-    assert encode_corpus.token_dtype(1 << 16) == np.uint16
-    assert encode_corpus.token_dtype((1 << 16) + 1) == np.uint32
+    assert token_dtype(1 << 16) == np.uint16
+    assert token_dtype((1 << 16) + 1) == np.uint32
 
 
 def test_the_reader_stays_a_bounded_distance_ahead(vocab_path, monkeypatch):
