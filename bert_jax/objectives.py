@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import ops
-from bert_jax.attention.xla import padding_mask
+from bert_jax.attention.xla import padding_mask, same_example_mask
 from bert_jax.models.bert import Bert
 
 Batch = Mapping[str, jax.Array]
@@ -33,6 +33,7 @@ class Objective:
 
     weights: Callable[[Batch], dict[str, jax.Array]]  # float32 [] each, from the batch alone
     terms: Callable[[Bert, Batch, ops.Dropout | None], dict[str, Term]]
+    untrained: tuple[str, ...] = ()  # parts of the model that no term reads: they stay as drawn
 
 
 def weighted_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
@@ -41,36 +42,67 @@ def weighted_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> T
     return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
 
 
+def attention_mask(batch: Batch) -> jax.Array:
+    """bool[B, 1, 1 or S, S]: which keys a query may attend to, in packed rows and in others."""
+    if "example_ids" in batch:
+        return same_example_mask(batch["example_ids"])
+    return padding_mask(batch["input_mask"])
+
+
+def _hidden(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> jax.Array:
+    return bert.encode(
+        batch["input_ids"],
+        batch["segment_ids"],
+        attention_mask(batch),
+        dropout,
+        batch.get("position_ids"),
+    )
+
+
+def _mlm(bert: Bert, batch: Batch, hidden_BSD: jax.Array) -> Term:
+    return weighted_term(
+        bert.mlm_logits(hidden_BSD, batch["masked_lm_positions"]),
+        batch["masked_lm_ids"],
+        batch["masked_lm_weights"],
+    )
+
+
+def _nsp(bert: Bert, batch: Batch, hidden_BSD: jax.Array) -> Term:
+    return weighted_term(
+        bert.nsp_logits(hidden_BSD, batch.get("cls_positions")),
+        batch["next_sentence_labels"],
+        batch["next_sentence_weights"],
+    )
+
+
+def _mlm_weights(batch: Batch) -> dict[str, jax.Array]:
+    return {"mlm": jnp.sum(batch["masked_lm_weights"])}
+
+
+def _mlm_terms(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> dict[str, Term]:
+    return {"mlm": _mlm(bert, batch, _hidden(bert, batch, dropout))}
+
+
 def _mlm_nsp_weights(batch: Batch) -> dict[str, jax.Array]:
-    return {
-        "mlm": jnp.sum(batch["masked_lm_weights"]),
-        "nsp": jnp.sum(batch["next_sentence_weights"]),
-    }
+    return _mlm_weights(batch) | {"nsp": jnp.sum(batch["next_sentence_weights"])}
 
 
 def _mlm_nsp_terms(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> dict[str, Term]:
-    hidden_BSD = bert.encode(
-        batch["input_ids"], batch["segment_ids"], padding_mask(batch["input_mask"]), dropout
-    )
-    return {
-        "mlm": weighted_term(
-            bert.mlm_logits(hidden_BSD, batch["masked_lm_positions"]),
-            batch["masked_lm_ids"],
-            batch["masked_lm_weights"],
-        ),
-        "nsp": weighted_term(
-            bert.nsp_logits(hidden_BSD),
-            batch["next_sentence_labels"],
-            batch["next_sentence_weights"],
-        ),
-    }
+    hidden_BSD = _hidden(bert, batch, dropout)
+    return {"mlm": _mlm(bert, batch, hidden_BSD), "nsp": _nsp(bert, batch, hidden_BSD)}
 
+
+# Masked language model alone, a mean over its predictions. Weight decay without a gradient would
+# take the pooler to nothing (LAMB within a thousand steps); fine-tuning wants it as it was drawn.
+# Source: Liu et al. 2019 (RoBERTa), section 4.2; Devlin et al. 2019, section 5.1, "No NSP".
+MLM = Objective(weights=_mlm_weights, terms=_mlm_terms, untrained=("pooler", "nsp"))
 
 # BERT's: masked language model plus next sentence prediction, each a mean over its predictions.
-# Source: Devlin et al. 2019, section 3.1; run_pretraining.py@eedf5716ce.
+# With sop segments the second one is ALBERT's sentence order prediction: label 1 means swapped.
+# Source: Devlin et al. 2019, section 3.1; run_pretraining.py@eedf5716ce; Lan et al. 2020, 3.1.
 MLM_NSP = Objective(weights=_mlm_nsp_weights, terms=_mlm_nsp_terms)
 
-OBJECTIVES: dict[str, Objective] = {"mlm_nsp": MLM_NSP}
+OBJECTIVES: dict[str, Objective] = {"mlm_nsp": MLM_NSP, "mlm": MLM}
 
 
 def find(name: str) -> Objective:

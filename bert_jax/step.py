@@ -129,6 +129,7 @@ def train_step(
         learning_rate = rate(state.step)
         params = jax.tree.map(lambda p, d: p - learning_rate * d, params, direction)
         params = jax.tree.map(jax.sharding.reshard, params, where.state.params)
+        params |= {name: state.params[name] for name in objective.untrained}
         sums = {
             "terms": terms,
             "weights": weights,

@@ -19,6 +19,14 @@ def padding_mask(input_mask_BT: jax.Array) -> jax.Array:
     return (input_mask_BT != 0)[:, None, None, :]
 
 
+def same_example_mask(example_ids_BS: jax.Array) -> jax.Array:
+    """bool[B,1,S,S]: every query may attend to the keys of its own example in a packed row.
+
+    Padding is as one more example: a softmax over no key at all would be one over all of them.
+    """
+    return example_ids_BS[:, None, :, None] == example_ids_BS[:, None, None, :]
+
+
 def attend(
     q_BSHK: jax.Array,
     k_BTHK: jax.Array,

@@ -1,6 +1,7 @@
 """BERT for pre-training, and the one way to make its parameters and to use them.
 
-Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded).
+Dimensions: B rows, S sequence, N examples in a packed row, P predictions, D width,
+V vocabulary (padded).
 """
 
 import dataclasses
@@ -65,13 +66,21 @@ class Bert(nnx.Module):
         gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
         return self.mlm(gathered_BPD, self.embeddings.word.embedding[...])
 
-    def nsp_logits(self, hidden_BSD: jax.Array) -> jax.Array:
-        """float32[B,2]: logits of (B follows A, B is random), from [CLS] through the pooler.
+    def nsp_logits(
+        self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None
+    ) -> jax.Array:
+        """Logits of (B follows A, it does not), from [CLS] through the pooler.
+
+        Shapes: float[B,S,D] -> float32[B,2]; with int32[B,N], where each example of a packed row
+        begins, float32[B,N,2].
 
         Source: modeling.py@eedf5716ce pooler; run_pretraining.py get_next_sentence_output.
         """
-        pooled_BD = jnp.tanh(self.pooler(hidden_BSD[:, 0]))
-        return self.nsp(pooled_BD).astype(jnp.float32)
+        if cls_positions_BN is None:
+            first = hidden_BSD[:, 0]
+        else:
+            first = ops.gather_positions(hidden_BSD, cls_positions_BN)
+        return self.nsp(jnp.tanh(self.pooler(first))).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,151 @@
+"""Objectives: packed rows learn what their examples learn alone; rows of one cost nothing more."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import mesh, metrics, state, step
+from bert_jax.attention.xla import padding_mask
+from bert_jax.config import OptimConfig
+from bert_jax.objectives import MLM, MLM_NSP, Objective, attention_mask, weighted_term
+from data_pipeline.options import PretrainOptions
+from tests.bert_jax.packed_rows import packed
+from tests.bert_jax.test_step import assert_same, logical, on_mesh
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+
+SHALLOW = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, num_hidden_layers=1))
+EXAMPLES = 32
+ROW_LEN, ROW_SLOTS, MOST = 59, 17, 3  # three of the longest examples, and some room
+
+
+def one_by_one():
+    """Examples with a row each."""
+    return random_batch(batch_size=EXAMPLES)
+
+
+def side_by_side():
+    """The same examples in half as many rows: one, three, two and two in a row."""
+    ends = np.cumsum([1, 3, 2, 2] * (EXAMPLES // 8))
+    of_row = np.split(np.arange(EXAMPLES), ends[:-1])
+    return packed(one_by_one(), of_row, ROW_LEN, ROW_SLOTS, MOST)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Away from the start, where heads are near zero and biases at it."""
+    at = setting(SHALLOW, 1)
+    rng = np.random.default_rng(3)
+    return jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
+        logical(at.model.init(jax.random.key(7)), at.model),
+    )
+
+
+def losses_and_gradients(objective, params, batch, devices=1, micro_batches=1):
+    at = setting(SHALLOW, devices)
+
+    def run(params, batch):
+        return step.gradients(at.model, objective, params, batch, None, micro_batches)
+
+    placed = mesh.place(batch, at.mesh)
+    grads, terms, weights = jax.jit(run)(on_mesh(params, at), placed)
+    numbers = metrics.flat({"terms": terms, "weights": weights})
+    return metrics.read(metrics.add({}, numbers)), logical(grads, at.model)
+
+
+@pytest.mark.parametrize(
+    ("objective", "devices", "micro_batches"),
+    [(MLM_NSP, 1, 1), (MLM_NSP, 8, 2), (MLM, 1, 4)],
+)
+def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(
+    params, objective, devices, micro_batches
+):
+    expected = losses_and_gradients(objective, params, one_by_one())
+    got = losses_and_gradients(objective, params, side_by_side(), devices, micro_batches)
+    terms = {"mlm", "nsp"} if objective is MLM_NSP else {"mlm"}
+    assert {name for name in expected[0] if name.endswith("_accuracy")} == {
+        f"{term}_accuracy" for term in terms
+    }
+    assert_same(got, expected)
+
+
+def test_an_example_does_not_see_its_neighbours(params):
+    at = setting(SHALLOW, 1)
+    batch = side_by_side()
+    other = dict(batch, input_ids=batch["input_ids"].copy())
+    other["input_ids"][batch["example_ids"] != 2] = 5
+
+    @jax.jit
+    def encode(params, batch):
+        return at.model.bind(params).encode(
+            batch["input_ids"],
+            batch["segment_ids"],
+            attention_mask(batch),
+            position_ids_BS=batch["position_ids"],
+        )
+
+    hidden, changed = (
+        np.asarray(encode(on_mesh(params, at), mesh.place(b, at.mesh))) for b in (batch, other)
+    )
+    second = batch["example_ids"] == 2
+    np.testing.assert_array_equal(hidden[second], changed[second])
+    assert not np.allclose(hidden[batch["example_ids"] == 1], changed[batch["example_ids"] == 1])
+
+
+def test_unpacked_rows_compile_to_a_step_that_knows_of_no_packing():
+    def terms(bert, batch, dropout):
+        mask = padding_mask(batch["input_mask"])
+        hidden = bert.encode(batch["input_ids"], batch["segment_ids"], mask, dropout)
+        mlm = weighted_term(
+            bert.mlm_logits(hidden, batch["masked_lm_positions"]),
+            batch["masked_lm_ids"],
+            batch["masked_lm_weights"],
+        )
+        logits = bert.nsp(jnp.tanh(bert.pooler(hidden[:, 0]))).astype(jnp.float32)
+        labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
+        return {"mlm": mlm, "nsp": weighted_term(logits, labels, weights)}
+
+    at = setting(SHALLOW, 8)
+    phase = SHALLOW.phases[0]
+
+    def program(objective, config):
+        take_step = step.train_step(at.model, objective, at.tx, config, phase, at.where)
+        batch = step.abstract_batch(config, phase, at.mesh)
+        return take_step.lower(state.abstract(at.model, at.tx, at.where), batch).as_text()
+
+    plain = Objective(weights=MLM_NSP.weights, terms=terms)
+    assert program(MLM_NSP, SHALLOW) == program(plain, SHALLOW)
+    packing = dataclasses.replace(SHALLOW, data=PretrainOptions(packed_examples=2))
+    assert program(MLM_NSP, packing) != program(MLM_NSP, SHALLOW)
+
+
+def test_a_batch_with_nothing_to_weigh_has_no_nan(params):
+    batch = one_by_one()
+    for name in ("masked_lm_weights", "next_sentence_weights"):
+        batch[name] = np.zeros_like(batch[name])
+    losses, grads = losses_and_gradients(MLM_NSP, params, batch)
+    assert losses["mlm_loss"] == losses["nsp_loss"] == losses["nsp_accuracy"] == 0.0
+    assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(grads))
+
+
+def test_mlm_alone_leaves_the_pooler_as_it_was_drawn():
+    config = dataclasses.replace(
+        SHALLOW,
+        optim=OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, weight_decay=0.5),
+    )
+    at = setting(config, 2)
+    take_step = step.train_step(at.model, MLM, at.tx, config, config.phases[0], at.where)
+    first = state.init(at.model, at.tx, at.where, 0)
+    before = jax.tree.map(np.asarray, first.params)
+    after = take_step(first, mesh.place(random_batch(), at.mesh))[0].params
+    for part in before:
+        same = all(
+            np.array_equal(old, new)
+            for old, new in zip(
+                jax.tree.leaves(before[part]), jax.tree.leaves(after[part]), strict=True
+            )
+        )
+        assert same == (part in ("pooler", "nsp")), part
