@@ -15,8 +15,8 @@ import numpy as np
 import optax
 
 from bert_jax import config as config_lib
+from bert_jax import config_check, metrics, optim, receipt
 from bert_jax import mesh as mesh_lib
-from bert_jax import metrics, optim, receipt
 from bert_jax import state as state_lib
 from bert_jax import step as step_lib
 from bert_jax.checkpoint import Checkpoints, check_space, newest_step
@@ -65,7 +65,7 @@ def prepare(
     Raises:
       ValueError, OSError: one sentence about the first thing that does not fit.
     """
-    config_lib.check(config)
+    config_check.check(config)
     store = open_store(config)
     config = config_lib.with_vocab_size(config, store.vocab_size)
     receipt.check(workdir, config, store)

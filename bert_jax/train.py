@@ -21,6 +21,7 @@ from absl import flags, logging
 
 from bert_jax import (
     command_line,
+    config_check,
     curves,
     feed,
     loop,
@@ -74,7 +75,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     logging.set_verbosity(logging.ERROR)
     command_line.refuse_arguments(arguments, USAGE)
     config = command_line.resolved(_CONFIG)
-    config_lib.check(config)
+    config_check.check(config)
     objective = objectives.find(config.objective)
     mesh.presets(config.mesh)
     if _PRINT_CONFIG.value:

@@ -1,15 +1,13 @@
-"""Settings: the way through a ConfigDict, and one clear sentence for each contradiction."""
-
-import dataclasses
+"""Settings: the way through a ConfigDict, and meshes that fit."""
 
 import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax import config as config_lib
-from bert_jax import mesh, objectives
-from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
+from bert_jax import config_check, mesh, objectives
+from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from configs import base, large, tiny
-from data_pipeline.options import PretrainOptions
+from tests.bert_jax.test_config_check import changed, phase
 
 EVERY_CONFIG = [
     (tiny, None),
@@ -27,7 +25,7 @@ EVERY_CONFIG = [
 def test_every_config_resolves_and_is_consistent(file, arguments):
     shown = file.get_config() if arguments is None else file.get_config(arguments)
     config = config_lib.from_config_dict(shown)
-    config_lib.check(config)
+    config_check.check(config)
     objectives.find(config.objective)
     assert config_lib.from_config_dict(config_lib.to_config_dict(config)) == config
 
@@ -71,50 +69,6 @@ def test_a_misspelt_field_is_refused_with_the_nearest_name():
     shown = base.get_config()
     with pytest.raises((AttributeError, KeyError), match=r"Did you mean .learning_rate"):
         shown.optim.learnin_rate = 1.0
-
-
-PHASE = Phase(seq_len=64, steps=10, batch_size=16, max_predictions_per_seq=9)
-
-
-def changed(**settings):
-    return dataclasses.replace(
-        Config(phases=(PHASE,), optim=OptimConfig(warmup_steps=2)), **settings
-    )
-
-
-def phase(**settings):
-    return changed(phases=(dataclasses.replace(PHASE, **settings),))
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (phase(seq_len=513), r"phases\[0\].seq_len is 513; the position table ends at .* = 512"),
-        (phase(steps=0), r"phases\[0\].steps is 0; it must be 1 or more"),
-        (phase(micro_batches=3), r"micro_batches is 3; it must divide batch_size = 16"),
-        (phase(max_predictions_per_seq=62), "from 1 to seq_len - 3 = 61"),
-        (phase(restart_warmup_steps=3), "needs a restart_learning_rate"),
-        (phase(restart_learning_rate=1e-3), "the first phase has nothing to restart"),
-        (
-            changed(phases=(PHASE, Phase(16, 5, 16, 2, 1, 1e-3, 5))),
-            r"phases\[1\].restart_warmup_steps is 5; the schedule has only 5 steps",
-        ),
-        (changed(phases=()), "at least one phase"),
-        (changed(seed=-1), "config.seed is -1"),
-        (changed(model=ModelConfig(hidden_size=100)), "multiple of num_attention_heads = 12"),
-        (changed(model=ModelConfig(hidden_act="gelu")), "gelu_tanh.*gelu_erf"),
-        (changed(model=ModelConfig(hidden_dropout_prob=1.0)), "from 0 to below 1"),
-        (changed(model=ModelConfig(compute_dtype="fp8")), "compute_dtype is 'fp8'"),
-        (changed(optim=OptimConfig(name="sgd", warmup_steps=1)), "'sgd'; one of .*'lamb'"),
-        (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
-        (changed(optim=OptimConfig(learning_rate=0.0)), "learning_rate is 0.0; above 0"),
-        (changed(data=PretrainOptions(masked_lm_prob=1.5)), "masked_lm_prob is 1.5"),
-        (changed(log_every_steps=0), "log_every_steps is 0"),
-    ],
-)
-def test_contradictions_are_refused(config, words):
-    with pytest.raises(ValueError, match=words):
-        config_lib.check(config)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

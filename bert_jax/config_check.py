@@ -1,0 +1,172 @@
+"""Settings that contradict each other, found before anything is opened or compiled."""
+
+from typing import Any
+
+from bert_jax.config import Config, ModelConfig, Phase
+from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS
+
+HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
+COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
+OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
+
+
+def _require(holds: bool, key: str, value: Any, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"config.{key} is {value!r}; {allowed}")
+
+
+def check(config: Config) -> None:
+    """Raise if settings contradict each other; needs neither devices nor a store.
+
+    Raises:
+      ValueError: names the key, its value, what is allowed and a way out.
+    """
+    config.data.check()
+    _check_model(config.model)
+    _require(len(config.phases) > 0, "phases", config.phases, "a run needs at least one phase")
+    for index, phase in enumerate(config.phases):
+        _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)
+        _check_packing(config.data.packed_examples, phase, f"phases[{index}]")
+    _check_segments(config)
+    _check_optim(config)
+    for key, value in (
+        ("log_every_steps", config.log_every_steps),
+        ("eval.every_steps", config.eval.every_steps),
+        ("eval.examples", config.eval.examples),
+        ("checkpoint.every_steps", config.checkpoint.every_steps),
+        ("checkpoint.keep", config.checkpoint.keep),
+        ("mesh.model_size", config.mesh.model_size),
+    ):
+        _require(value >= 1, key, value, "it must be 1 or more")
+    _require(config.mesh.fsdp_size >= 0, "mesh.fsdp_size", config.mesh.fsdp_size, "0 or more")
+    _require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
+
+
+def _check_model(model: ModelConfig) -> None:
+    for name in (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+    ):
+        _require(
+            getattr(model, name) >= 1, f"model.{name}", getattr(model, name), "it must be 1 or more"
+        )
+    _require(model.vocab_size >= 0, "model.vocab_size", model.vocab_size, "0 takes the store's")
+    _require(
+        model.type_vocab_size >= 2,
+        "model.type_vocab_size",
+        model.type_vocab_size,
+        "sentence pairs need 2",
+    )
+    _require(
+        model.hidden_size % model.num_attention_heads == 0,
+        "model.hidden_size",
+        model.hidden_size,
+        f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
+    )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        rate = getattr(model, name)
+        _require(0.0 <= rate < 1.0, f"model.{name}", rate, "it must be from 0 to below 1")
+    _require(
+        model.hidden_act in HIDDEN_ACTS,
+        "model.hidden_act",
+        model.hidden_act,
+        f"one of {HIDDEN_ACTS}",
+    )
+    _require(
+        model.compute_dtype in COMPUTE_DTYPES,
+        "model.compute_dtype",
+        model.compute_dtype,
+        f"one of {COMPUTE_DTYPES}",
+    )
+    for name in ("initializer_range", "layer_norm_eps"):
+        value = getattr(model, name)
+        _require(value > 0.0, f"model.{name}", value, "it must be above 0")
+
+
+def _check_phase(phase: Phase, at: str, max_positions: int) -> None:
+    _require(
+        phase.seq_len <= max_positions,
+        f"{at}.seq_len",
+        phase.seq_len,
+        f"the position table ends at config.model.max_position_embeddings = {max_positions}; "
+        "shorten the one or enlarge the other",
+    )
+    _require(phase.seq_len >= 8, f"{at}.seq_len", phase.seq_len, "a sentence pair needs 8 or more")
+    for name in ("steps", "batch_size", "micro_batches"):
+        value = getattr(phase, name)
+        _require(value >= 1, f"{at}.{name}", value, "it must be 1 or more")
+    _require(
+        phase.batch_size % phase.micro_batches == 0,
+        f"{at}.micro_batches",
+        phase.micro_batches,
+        f"it must divide batch_size = {phase.batch_size}",
+    )
+    _require(
+        1 <= phase.max_predictions_per_seq <= phase.seq_len - 3,
+        f"{at}.max_predictions_per_seq",
+        phase.max_predictions_per_seq,
+        f"it must lie from 1 to seq_len - 3 = {phase.seq_len - 3} "
+        f"(BERT: about 0.15 * seq_len = {round(0.15 * phase.seq_len)})",
+    )
+    for name in ("restart_learning_rate", "restart_warmup_steps"):
+        value = getattr(phase, name)
+        _require(value >= 0, f"{at}.{name}", value, "it must be 0 or more")
+    _require(
+        phase.restart_learning_rate > 0 or phase.restart_warmup_steps == 0,
+        f"{at}.restart_warmup_steps",
+        phase.restart_warmup_steps,
+        "it needs a restart_learning_rate; without one the phase goes on with the last schedule",
+    )
+
+
+def _check_packing(packed_examples: int, phase: Phase, at: str) -> None:
+    most = phase.seq_len // SHORTEST_EXAMPLE_TOKENS
+    _require(
+        packed_examples <= most,
+        "data.packed_examples",
+        packed_examples,
+        f"{at}.seq_len = {phase.seq_len} has room for {most} at most; pack fewer, or 1 for none",
+    )
+
+
+def _check_segments(config: Config) -> None:
+    if config.objective == "mlm_nsp" and not config.data.has_next_sentences:
+        raise ValueError(
+            "config.objective is 'mlm_nsp', which learns from pairs, and config.data.segments is "
+            f"{config.data.segments!r}, which has none; set config.objective=mlm, or segments to "
+            "nsp or sop"
+        )
+
+
+def _check_optim(config: Config) -> None:
+    optim = config.optim
+    _require(optim.name in OPTIMIZERS, "optim.name", optim.name, f"one of {OPTIMIZERS}")
+    _require(optim.learning_rate > 0, "optim.learning_rate", optim.learning_rate, "above 0")
+    for name in ("beta1", "beta2"):
+        value = getattr(optim, name)
+        _require(0.0 <= value < 1.0, f"optim.{name}", value, "it must be from 0 to below 1")
+    for name in ("epsilon", "decay_power"):
+        value = getattr(optim, name)
+        _require(value > 0.0, f"optim.{name}", value, "it must be above 0")
+    for name in ("weight_decay", "clip_norm", "end_learning_rate", "warmup_steps"):
+        value = getattr(optim, name)
+        _require(value >= 0, f"optim.{name}", value, "it must be 0 or more")
+    _require(
+        config.phases[0].restart_learning_rate == 0,
+        "phases[0].restart_learning_rate",
+        config.phases[0].restart_learning_rate,
+        "the first phase has nothing to restart; set config.optim.learning_rate",
+    )
+    warm_ups = [("optim.warmup_steps", optim.warmup_steps)]
+    lengths = [0]  # steps of the schedule that each warm-up begins
+    for index, phase in enumerate(config.phases):
+        if phase.restart_learning_rate > 0:
+            warm_ups.append((f"phases[{index}].restart_warmup_steps", phase.restart_warmup_steps))
+            lengths.append(0)
+        lengths[-1] += phase.steps
+    for (key, warmup_steps), steps in zip(warm_ups, lengths, strict=True):
+        allowed = f"the schedule has only {steps} steps; warm up over fewer"
+        _require(warmup_steps < steps, key, warmup_steps, allowed)
