@@ -1,15 +1,15 @@
-"""Masked-LM targets: an exact number of positions in each row, replaced 80/10/10."""
+"""Masked-LM targets: a number of positions in each row, replaced 80/10/10."""
 
 import dataclasses
 
 import numpy as np
 
-from data_pipeline import hashing
+from data_pipeline import hashing, word_masks
 
 # Sorts after every candidate.
 _NEVER = np.uint32(0xFFFFFFFF)
-# Counters of a row's draws: which positions, what happens to each, which random id.
-_CHOOSE, _REPLACE, _RANDOM_ID = 0, 1 << 16, 2 << 16
+# Counters of a row's draws: which positions, what happens to each, which random id, how many words.
+_CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,10 @@ class MaskRules:
     mask_id: int
     mask_token_share: float = 0.8  # of the predicted tokens, shown as mask_id
     random_token_share: float = 0.1  # of the predicted tokens, shown as any id; the rest stays
+    masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
+    longest_ngram: int = 3
+    is_continuation_V: np.ndarray | None = None  # bool, pieces that go on with a word
+    exact: bool = False  # Google's whole words, which go on behind the [SEP] after A
 
 
 def prediction_counts(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
@@ -45,22 +49,32 @@ def mask_rows(
     """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules give
-    other shares. Each draw depends on the row's key and the position alone.
+    other shares. Each draw depends on the row's key and the position alone. Whole words can leave
+    slots unused where no word left is short enough; tokens never do.
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
+
+    Raises:
+      ValueError: the rules mask words and do not say which pieces go on with one.
 
     Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
     create_masked_lm_predictions.
     """
     slots = rules.max_predictions_per_seq
     count_B = prediction_counts(length_B, np.count_nonzero(is_text_BS, axis=1), rules)
-    positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
-    used_BP = np.arange(slots) < count_B[:, None]
-    # Unused slots sort behind all positions, then become 0 = [CLS].
-    positions_BP[~used_BP] = np.iinfo(np.int32).max
-    positions_BP.sort(axis=1)
-    positions_BP[~used_BP] = 0
+    if rules.masking == "token":
+        positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
+        used_BP = np.arange(slots) < count_B[:, None]
+        # Unused slots sort behind all positions, then become 0 = [CLS].
+        positions_BP[~used_BP] = np.iinfo(np.int32).max
+        positions_BP.sort(axis=1)
+        positions_BP[~used_BP] = 0
+    else:
+        chosen_BS = _choose_words(input_ids_BS, is_text_BS, count_B, row_keys_B, rules)
+        used_BP = np.arange(slots) < np.count_nonzero(chosen_BS, axis=1)[:, None]
+        positions_BP = np.zeros(used_BP.shape, np.int32)
+        positions_BP[used_BP] = np.nonzero(chosen_BS)[1]
     original_BP = _replace(input_ids_BS, positions_BP, used_BP, row_keys_B, rules)
     return positions_BP, original_BP, used_BP.astype(np.float32)
 
@@ -85,6 +99,31 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
     keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
     keys_BP.sort(axis=1)
     return (keys_BP & low_mask).astype(np.int32)
+
+
+def _choose_words(
+    input_ids_BS: np.ndarray,
+    is_text_BS: np.ndarray,
+    count_B: np.ndarray,
+    row_keys_B: np.ndarray,
+    rules: MaskRules,
+) -> np.ndarray:
+    """Whole words, or runs of them, of at most `count` tokens: bool[B,S]."""
+    if rules.is_continuation_V is None:
+        raise ValueError(
+            f"config.data.masking is {rules.masking!r} and nothing says which pieces go on with a "
+            "word; hand in the vocabulary's is_continuation, or mask by 'token'"
+        )
+    return word_masks.choose_words(
+        input_ids_BS,
+        is_text_BS,
+        count_B,
+        row_keys_B,
+        rules.is_continuation_V,
+        longest_ngram=rules.longest_ngram if rules.masking == "ngram" else 1,
+        joins_segments=rules.exact,
+        counters=(_CHOOSE, _RUN_LENGTH),
+    )
 
 
 def _replace(

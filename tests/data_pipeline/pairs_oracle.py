@@ -128,13 +128,14 @@ def _instance(
 ) -> Instance:
     tokens = [rules.cls, *a, rules.sep, *b, rules.sep]
     segment_ids = [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    masked, positions, labels = _masked(tokens, rules, rng)
-    return Instance(masked, segment_ids, is_random, positions, labels, target)
+    shown, positions, labels = masked(tokens, rules, rng)
+    return Instance(shown, segment_ids, is_random, positions, labels, target)
 
 
-def _masked(
+def masked(
     tokens: list[int], rules: Rules, rng: random.Random
 ) -> tuple[list[int], list[int], list[int]]:
+    """The tokens shown, the positions to predict in ascending order, the tokens there."""
     sets: list[list[int]] = []
     for position, token in enumerate(tokens):
         if token in (rules.cls, rules.sep):
