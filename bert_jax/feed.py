@@ -3,6 +3,7 @@
 TensorFlow is needed by train_batches alone, and imported there by data_pipeline.pretrain.
 """
 
+import dataclasses
 from collections.abc import Generator
 
 import numpy as np
@@ -11,7 +12,8 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config
 from data_pipeline import pretrain
 from data_pipeline import store as store_lib
-from data_pipeline.pretrain import PretrainSource, open_source
+from data_pipeline.examples import PretrainSource, open_examples
+from data_pipeline.options import PretrainOptions
 from data_pipeline.store import Split, Store
 
 BUILD_COMMAND = (
@@ -47,16 +49,20 @@ class Feed:
         phase = self.config.phases[index]
         kind = (split.name, phase.seq_len, phase.max_predictions_per_seq)
         if kind not in self._sources:
-            self._sources[kind] = open_source(
+            self._sources[kind] = open_examples(
+                self.store,
                 split,
-                vocab_size=self.store.vocab_size,
-                special_ids=self.store.special_ids,
-                options=self.config.data,
+                self._options(split),
                 seq_len=phase.seq_len,
                 max_predictions_per_seq=phase.max_predictions_per_seq,
-                sidecar_dir=self.store.directory,
             )
         return self._sources[kind]
+
+    def _options(self, split: Split) -> PretrainOptions:
+        """Held-out rows hold one example each, so that figures compare whatever training packs."""
+        if split.name == store_lib.TRAIN:
+            return self.config.data
+        return dataclasses.replace(self.config.data, packed_examples=1)
 
     def check(self) -> None:
         """Open every phase's source once, so that a store unfit for it is refused at the start."""
@@ -66,8 +72,7 @@ class Feed:
 
     def mean_epoch_examples(self, index: int) -> float:
         """Examples in a pass over the training split at a phase's length, a mean over walks."""
-        pairs_of_walk = self._source(self.store.train, index).pairs_of_walk
-        return sum(pairs_of_walk) / len(pairs_of_walk)
+        return self._source(self.store.train, index).mean_rows_per_epoch
 
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
@@ -77,7 +82,7 @@ class Feed:
         return pretrain.train_batches(
             self._source(self.store.train, index),
             batch_size=phase.batch_size,
-            first_example=config_lib.first_example(self.config, index),
+            first_row=config_lib.first_example(self.config, index),
             first_step=first_step,
             last_step=phase.steps,
             rows=rows,

@@ -16,7 +16,6 @@ from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
 from bert_jax.ops import DROPOUT_HASH_VERSION
 from data_pipeline.hashing import HASH_VERSION
-from data_pipeline.options import PretrainOptions
 from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
@@ -36,17 +35,13 @@ def short_digest(store: Store) -> str:
     return store.digest[:12]
 
 
-def _fixed_data(options: PretrainOptions) -> dict[str, Any]:
-    return {
-        f"data.{name}": value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in _FREE_DATA
-    }
-
-
 def _fixed(config: Config, store: Store) -> dict[str, Any]:
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
-    data = _fixed_data(config.data)
+    data = {
+        f"data.{name}": value
+        for name, value in dataclasses.asdict(config.data).items()
+        if name not in _FREE_DATA
+    }
     phases = {
         f"phases[{i}].{name}": getattr(phase, name)
         for i, phase in enumerate(config.phases)
@@ -103,13 +98,12 @@ def read(workdir: pathlib.Path) -> Receipt:
         config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
         path, lowercase = workdir / of["file"], of["lowercase"]
         digest = shown["fixed"][STORE_DIGEST]
-        resolved = from_config_dict(ConfigDict(config))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError) as error:
         raise ValueError(
             f"{workdir / FILE} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
-    return Receipt(resolved, load_vocabulary(path, lowercase), digest)
+    return Receipt(from_config_dict(ConfigDict(config)), load_vocabulary(path, lowercase), digest)
 
 
 def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
@@ -121,10 +115,7 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
     if not (workdir / FILE).exists():
         _refuse_remains(workdir, store)
         return
-    # A setting that the receipt does not name is younger than the run: its default is what the
-    # run did, or hash_version would differ too.
-    before = _fixed_data(PretrainOptions())
-    before |= _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
+    before = _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
     now = json.loads(json.dumps(_fixed(config, store)))
     differing = [
         f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"

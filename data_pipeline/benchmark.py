@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Callable
 
+from data_pipeline.examples import open_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.options import PretrainOptions
-from data_pipeline.pretrain import open_source, train_batches
+from data_pipeline.pretrain import train_batches
 from data_pipeline.store import open_store
 
 _WARM_UP_GROUPS = 3
@@ -64,18 +65,10 @@ def measure(flags: argparse.Namespace) -> Measurement:
     options = PretrainOptions(store=flags.store, group_sequences=flags.group_sequences)
     started = time.perf_counter()
     store = open_store(flags.store)
-    source = open_source(
-        store.train,
-        store.vocab_size,
-        store.special_ids,
-        options,
-        flags.seq_len,
-        slots,
-        store.directory,
-    )
+    source = open_examples(store, store.train, options, flags.seq_len, slots)
     opened = time.perf_counter()
     batches = train_batches(
-        source, batch_size=flags.batch_size, first_example=0, first_step=0, last_step=2**40
+        source, batch_size=flags.batch_size, first_row=0, first_step=0, last_step=2**40
     )
     next(batches)
     first_batch = time.perf_counter()

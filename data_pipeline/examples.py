@@ -1,53 +1,78 @@
 """Rows of pre-training batches as a pure function of their positions in an endless stream.
 
 Position p of the stream lies in epoch e at index i; epochs follow each other without a gap. Epoch e
-takes its pairs from walk e mod dupe_factor, in an order, with masks and with truncation of its own.
+takes its examples from walk e mod dupe_factor, in an order, with masks and truncation of its own.
 """
 
 import dataclasses
-import pathlib
 
 import numpy as np
 
-from data_pipeline import hashing, masking, pairs
+from data_pipeline import hashing, pairs
+from data_pipeline.chunks import LONGEST_SEQ_LEN
+from data_pipeline.masking import MaskRules
 from data_pipeline.options import PretrainOptions
+from data_pipeline.rows import Assembly, assemble, pack
 from data_pipeline.schema import RowShape, row_shape
-from data_pipeline.store import Split
-from data_pipeline.walks import WalkCache, pair_counts
+from data_pipeline.store import Split, Store
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.walks import SIDECAR_FOLDER, Sidecar, WalkCache, WalkFacts, walk_facts
 
-_EPOCH, _ORDER, _MASKS = range(101, 104)
+SHORTEST_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
+
+_EPOCH, _ORDER, _MASKS, _WALK_MASKS = range(101, 105)
 _SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
+class Pieces:
+    """What the sampler must know of a vocabulary."""
+
+    size: int
+    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    is_continuation_V: np.ndarray | None = None  # bool: goes on with a word; for masks of words
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The text of B rows, before it is gathered: M examples in the order of the rows."""
+
+    spans: pairs.Spans  # of M
+    keys_M: np.ndarray  # uint64, of the masks
+    examples_in_row_B: np.ndarray  # int64
+
+
+@dataclasses.dataclass(frozen=True)
 class PretrainSource:
-    """The stream of examples of one split at one sequence length. Made by open_source."""
+    """The stream of rows of one split at one sequence length. Made by open_source."""
 
     split: Split
-    vocab_size: int
-    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
     options: PretrainOptions
-    seq_len: int
-    max_predictions_per_seq: int
-    pairs_of_walk: tuple[int, ...]
+    shape: RowShape
+    facts: WalkFacts
     walks: WalkCache
+    assembly: Assembly
 
     @property
-    def shape(self) -> RowShape:
-        """The shape of its rows."""
-        return row_shape(self.options, self.seq_len, self.max_predictions_per_seq)
+    def special_ids(self) -> dict[str, int]:
+        return self.assembly.special_ids
 
-    def examples_per_epoch(self, epoch: int) -> int:
-        """How many examples, each pair of the epoch's walk once, epoch number `epoch` has."""
-        return self.pairs_of_walk[epoch % len(self.pairs_of_walk)]
+    def rows_in_epoch(self, epoch: int) -> int:
+        """How many rows, each example of the epoch's walk once, epoch number `epoch` has."""
+        return self.facts.rows_K[epoch % len(self.facts.rows_K)]
 
-    def epoch_of(self, position: int) -> tuple[int, int]:
-        """Epoch of a position in the stream, and the index within that epoch."""
-        epoch, index = self._locate(np.asarray([position], np.int64))
-        return int(epoch[0]), int(index[0])
+    @property
+    def mean_rows_per_epoch(self) -> float:
+        """Rows in a pass over the split; passes differ a little."""
+        return sum(self.facts.rows_K) / len(self.facts.rows_K)
 
-    def rows(self, example_positions: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples at the given positions of the stream, in the order given.
+    @property
+    def mean_examples_in_row(self) -> float:
+        """Examples in a row, a mean over all walks; 1 where rows are not packed."""
+        return sum(self.facts.examples_K) / sum(self.facts.rows_K)
+
+    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows at the given positions of the stream, in the order given.
 
         A pure function: a row is the same alone, among any others, and in any process.
 
@@ -56,119 +81,101 @@ class PretrainSource:
         Raises:
           ValueError: a negative position, or a token id beyond the vocabulary.
         """
-        positions = np.asarray(example_positions, np.int64)
+        positions = np.asarray(positions, np.int64)
         if len(positions) and positions.min() < 0:
-            raise ValueError(f"example position {positions.min()} is negative; the first is 0")
+            raise ValueError(f"row position {positions.min()} is negative; the first is 0")
         epoch_B, index_B = self._locate(positions)
-        batch = _empty_rows(self, len(positions))
+        batch = {
+            name: np.zeros(dims, dtype)
+            for name, (dims, dtype) in self.shape.arrays(len(positions)).items()
+        }
         for epoch in np.unique(epoch_B):
             members = np.flatnonzero(epoch_B == epoch)
-            rows = self._rows_of_epoch(int(epoch), index_B[members])
+            made = self._rows_of_epoch(int(epoch), index_B[members])
             if len(members) == len(positions):
-                return rows
-            for name, array in rows.items():
+                return made
+            for name, array in made.items():
                 batch[name][members] = array
         return batch
 
     def _locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ends_K = np.cumsum(np.asarray(self.pairs_of_walk, np.int64))
+        """Epoch of each position, and index within that epoch."""
+        ends_K = np.cumsum(np.asarray(self.facts.rows_K, np.int64))
         round_N, rest_N = np.divmod(positions, ends_K[-1])
         walk_N = np.searchsorted(ends_K, rest_N, side="right")
-        index_N = rest_N - (ends_K - self.pairs_of_walk)[walk_N]
+        index_N = rest_N - (ends_K - self.facts.rows_K)[walk_N]
         return round_N * len(ends_K) + walk_N, index_N
 
     def _rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        walk_number = epoch % len(self.pairs_of_walk)
-        walk = self.walks.get(walk_number)
+        drawn = self.draw(epoch, index_B)
+        made = assemble(drawn.spans, self.split.token_ids, drawn.keys_M, self.assembly)
+        if self.shape.examples == 1:
+            return made
+        return pack(made, drawn.examples_in_row_B, self.shape, self.special_ids["pad"])
+
+    def draw(self, epoch: int, index_B: np.ndarray) -> Drawn:
+        """Which text stands in the rows with the given numbers of an epoch: int64[B]."""
+        number = epoch % len(self.facts.rows_K)
+        planned = self.walks.get(number)
         # From half-way through an epoch on there is need of the next one soon enough.
-        if len(index_B) and 2 * int(index_B.max()) >= len(walk):
-            self.walks.build_ahead((walk_number + 1) % len(self.pairs_of_walk))
-        epoch_key = hashing.subkey(self.options.random_seed, _EPOCH, self.seq_len, epoch)
+        if len(index_B) and 2 * int(index_B.max()) >= planned.rows:
+            self.walks.build_ahead((number + 1) % len(self.facts.rows_K))
+        seed, seq_len = self.options.random_seed, self.shape.seq_len
+        epoch_key = hashing.subkey(seed, _EPOCH, seq_len, epoch)
         order_key = hashing.subkey(epoch_key, _ORDER)
-        spans = pairs.resolve(
-            self.split, walk, hashing.permuted(order_key, index_B, len(walk)), epoch_key
-        )
-        row_keys_B = hashing.hash64(hashing.subkey(epoch_key, _MASKS), spans.first_sentence_B)
-        return self._assemble(spans, row_keys_B)
-
-    def _assemble(self, spans: pairs.Spans, row_keys_B: np.ndarray) -> dict[str, np.ndarray]:
-        """[CLS] A [SEP] B [SEP], padded, with its masks."""
-        special = self.special_ids
-        middle_sep_B1 = (spans.a_tokens_B + 1)[:, None]
-        last_sep_B1 = middle_sep_B1 + spans.b_tokens_B[:, None] + 1
-        position_S = np.arange(self.seq_len)
-        is_after_a_BS = position_S > middle_sep_B1
-        # The token at position p is A's number p - 1, or B's number p - middle - 1. Special pieces
-        # and padding read some token near by, and out of range the nearest one.
-        a_zero_B1 = (spans.a_start_B - 1)[:, None]
-        b_zero_B1 = spans.b_start_B[:, None] - middle_sep_B1 - 1
-        source_BS = np.where(is_after_a_BS, b_zero_B1, a_zero_B1)
-        source_BS += position_S
-        stored_BS = self.split.token_ids.take(source_BS, mode="clip")
-        self._check_ids(stored_BS)
-        ids_BS = stored_BS.astype(np.int32)
-        is_token_BS = position_S <= last_sep_B1
-        ids_BS[~is_token_BS] = special["pad"]
-        ids_BS[:, 0] = special["cls"]
-        row_B = np.arange(len(ids_BS))
-        ids_BS[row_B, middle_sep_B1[:, 0]] = special["sep"]
-        ids_BS[row_B, last_sep_B1[:, 0]] = special["sep"]
-        is_text_BS = position_S < last_sep_B1
-        is_text_BS[:, 0] = False
-        is_text_BS[row_B, middle_sep_B1[:, 0]] = False
-
-        positions_BP, labels_BP, weights_BP = masking.mask_rows(
-            ids_BS, is_text_BS, last_sep_B1[:, 0] + 1, row_keys_B, self._mask_rules()
-        )
-        return {
-            "input_ids": ids_BS,
-            "input_mask": is_token_BS.astype(np.int32),
-            "segment_ids": (is_after_a_BS & is_token_BS).astype(np.int32),
-            "masked_lm_positions": positions_BP,
-            "masked_lm_ids": labels_BP,
-            "masked_lm_weights": weights_BP,
-            "next_sentence_labels": spans.is_random_B.astype(np.int32),
-            "next_sentence_weights": np.ones(len(ids_BS), np.float32),
-        }
-
-    def _mask_rules(self) -> masking.MaskRules:
-        return masking.MaskRules(
-            masked_lm_prob=self.options.masked_lm_prob,
-            max_predictions_per_seq=self.max_predictions_per_seq,
-            vocab_size=self.vocab_size,
-            mask_id=self.special_ids["mask"],
+        if not self.options.new_masks_each_epoch:
+            epoch_key = hashing.subkey(seed, _WALK_MASKS, seq_len, number)
+        examples_BN = planned.examples_of(hashing.permuted(order_key, index_B, planned.rows))
+        is_there_BN = examples_BN >= 0
+        spans = pairs.resolve(self.split, planned.walk, examples_BN[is_there_BN], epoch_key)
+        return Drawn(
+            spans=spans,
+            keys_M=hashing.hash64(hashing.subkey(epoch_key, _MASKS), spans.first_sentence_B),
+            examples_in_row_B=np.count_nonzero(is_there_BN, axis=1),
         )
 
-    def _check_ids(self, stored_BS: np.ndarray) -> None:
-        if stored_BS.size and stored_BS.max() >= self.vocab_size:
-            raise ValueError(
-                f"token id {stored_BS.max()} in split {self.split.name} is beyond the vocabulary "
-                f"of {self.vocab_size} ids; the store is damaged or was built with another one"
-            )
+
+def open_examples(
+    store: Store,
+    split: Split,
+    options: PretrainOptions,
+    seq_len: int,
+    max_predictions_per_seq: int,
+) -> PretrainSource:
+    """Make the stream of rows of a store's split; counts its walks the first time.
+
+    Raises:
+      ValueError: a setting, or a corpus that cannot give examples with these settings.
+    """
+    is_continuation_V = None
+    if options.masking != "token":
+        vocabulary = load_vocabulary(store.vocab_path, store.manifest["vocabulary"]["lowercase"])
+        is_continuation_V = vocabulary.is_continuation
+    pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V)
+    sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
+    return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
 
 
 def open_source(
     split: Split,
-    vocab_size: int,
-    special_ids: dict[str, int],
+    pieces: Pieces,
     options: PretrainOptions,
     seq_len: int,
     max_predictions_per_seq: int,
-    sidecar_dir: pathlib.Path | None,
+    sidecar: Sidecar | None = None,
 ) -> PretrainSource:
-    """Make the stream of examples of a split; counts its walks the first time.
+    """Make the stream of rows of a split.
 
     Args:
-      special_ids: ids of the pieces pad, unk, cls, sep and mask.
-      sidecar_dir: the store's folder, where the counts are kept; None counts them each time.
+      sidecar: where facts about walks are kept; None finds them each time.
 
     Raises:
-      ValueError: a setting, or a corpus that cannot give pairs with these settings.
+      ValueError: a setting, or a corpus that cannot give examples with these settings.
     """
     options.check()
     _check_lengths(seq_len, max_predictions_per_seq)
-    _check_split(split)
-    _check_vocabulary(split, vocab_size, special_ids)
+    _check_split(split, options)
+    _check_vocabulary(split, pieces)
     # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
     plain = dataclasses.replace(
         split,
@@ -176,24 +183,34 @@ def open_source(
         sentence_offsets=np.asarray(split.sentence_offsets),
         document_offsets=np.asarray(split.document_offsets),
     )
-    counts = pair_counts(plain, options, seq_len, sidecar_dir)
+    mask_rules = MaskRules(
+        masked_lm_prob=options.masked_lm_prob,
+        max_predictions_per_seq=max_predictions_per_seq,
+        vocab_size=pieces.size,
+        mask_id=pieces.special_ids["mask"],
+        mask_token_share=options.mask_token_share,
+        random_token_share=options.random_token_share,
+        masking=options.masking,
+        longest_ngram=options.longest_ngram,
+        is_continuation_V=pieces.is_continuation_V,
+        exact=options.exact,
+    )
+    facts = walk_facts(plain, options, seq_len, sidecar)
     return PretrainSource(
         split=plain,
-        vocab_size=vocab_size,
-        special_ids=dict(special_ids),
         options=options,
-        seq_len=seq_len,
-        max_predictions_per_seq=max_predictions_per_seq,
-        pairs_of_walk=counts,
-        walks=WalkCache(plain, options, seq_len, counts),
+        shape=row_shape(options, seq_len, max_predictions_per_seq),
+        facts=facts,
+        walks=WalkCache(plain, options, seq_len, facts),
+        assembly=Assembly(seq_len, dict(pieces.special_ids), mask_rules),
     )
 
 
 def _check_lengths(seq_len: int, max_predictions_per_seq: int) -> None:
-    if not pairs.SHORTEST_SEQ_LEN <= seq_len <= pairs.LONGEST_SEQ_LEN:
+    if not SHORTEST_SEQ_LEN <= seq_len <= LONGEST_SEQ_LEN:
         raise ValueError(
-            f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {pairs.SHORTEST_SEQ_LEN} or more, "
-            f"and {pairs.LONGEST_SEQ_LEN} is the most (BERT: 128 and 512): change config.phases"
+            f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {SHORTEST_SEQ_LEN} or more, "
+            f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512): change config.phases"
         )
     if max_predictions_per_seq < 1:
         raise ValueError(
@@ -202,17 +219,18 @@ def _check_lengths(seq_len: int, max_predictions_per_seq: int) -> None:
         )
 
 
-def _check_split(split: Split) -> None:
+def _check_split(split: Split, options: PretrainOptions) -> None:
     if split.documents < 1 or split.tokens < 1:
         raise ValueError(
-            f"split {split.name} is empty; it needs 2 or more documents: build the store from "
-            "more text"
+            f"split {split.name} is empty; it needs a document, and for next-sentence prediction "
+            "2: build the store from more text"
         )
-    if split.documents < 2:
+    if split.documents < 2 and options.segments == "nsp":
         raise ValueError(
             f"split {split.name} has 1 document; next-sentence prediction takes its random second "
             "segments from another one and needs 2 or more: build the store from more text, with "
-            "another --documents rule, or with a larger --holdout if this is the held-out split"
+            "another --documents rule, or with a larger --holdout if this is the held-out split, "
+            "or choose other config.data.segments"
         )
     if split.sentences >= 2**32:
         raise ValueError(
@@ -227,22 +245,16 @@ def _check_split(split: Split) -> None:
         )
 
 
-def _check_vocabulary(split: Split, vocab_size: int, special_ids: dict[str, int]) -> None:
+def _check_vocabulary(split: Split, pieces: Pieces) -> None:
     counted = np.flatnonzero(split.token_counts)
-    if len(counted) and counted[-1] >= vocab_size:
+    if len(counted) and counted[-1] >= pieces.size:
         raise ValueError(
             f"split {split.name} holds token id {counted[-1]}, the vocabulary has "
-            f"{vocab_size} ids; the store was built with another vocabulary"
+            f"{pieces.size} ids; the store was built with another vocabulary"
         )
     for name in _SPECIAL_NAMES:
-        if not 0 <= special_ids.get(name, -1) < vocab_size:
+        if not 0 <= pieces.special_ids.get(name, -1) < pieces.size:
             raise ValueError(
-                f"the id of the special piece {name!r} is {special_ids.get(name)}; it must lie "
-                f"from 0 to {vocab_size - 1}: use a vocabulary that has it"
+                f"the id of the special piece {name!r} is {pieces.special_ids.get(name)}; it must "
+                f"lie from 0 to {pieces.size - 1}: use a vocabulary that has it"
             )
-
-
-def _empty_rows(source: PretrainSource, rows: int) -> dict[str, np.ndarray]:
-    return {
-        name: np.zeros(dims, dtype) for name, (dims, dtype) in source.shape.arrays(rows).items()
-    }

@@ -4,16 +4,14 @@ from collections.abc import Generator
 
 import numpy as np
 
-from data_pipeline.examples import PretrainSource, open_source
-
-__all__ = ["PretrainSource", "heldout_batches", "open_source", "train_batches"]
+from data_pipeline.example_source import ExampleSource
 
 
 def train_batches(
-    source: PretrainSource,
+    source: ExampleSource,
     *,
     batch_size: int,
-    first_example: int,
+    first_row: int,
     first_step: int,
     last_step: int,
     process_index: int = 0,
@@ -22,13 +20,13 @@ def train_batches(
 ) -> Generator[dict[str, np.ndarray], None, None]:
     """This process's rows of the global batch of each step from first_step to last_step - 1.
 
-    Step t, counted within its phase, covers positions first_example + t * batch_size onwards of
+    Step t, counted within its phase, covers positions first_row + t * batch_size onwards of
     the source's stream; process p of n gets the p-th of n equal parts. Any step can be made again
     by starting there. Closing the iterator ends its threads.
 
     Args:
-      batch_size: sequences in the global batch.
-      first_example: the stream's position of the phase's step 0.
+      batch_size: rows in the global batch.
+      first_row: the stream's position of the phase's step 0.
       rows: int[n] from 0 to batch_size - 1, instead of the p-th part: a mesh may deal the rows of
         a batch out to processes in another order, or one row to several.
 
@@ -39,19 +37,19 @@ def train_batches(
     if rows is None:
         part = _rows_per_process(batch_size, process_index, process_count)
         rows = process_index * part + np.arange(part)
-    if first_example < 0 or first_step < 0 or last_step < first_step:
+    if first_row < 0 or first_step < 0 or last_step < first_step:
         raise ValueError(
-            f"steps {first_step} to {last_step} from example {first_example} are no range; all "
+            f"steps {first_step} to {last_step} from row {first_row} are no range; all "
             "must be 0 or more and the last step not before the first"
         )
-    return _run_dataset(source, batch_size, rows, first_example, first_step, last_step)
+    return _run_dataset(source, batch_size, rows, first_row, first_step, last_step)
 
 
 def _run_dataset(
-    source: PretrainSource,
+    source: ExampleSource,
     batch_size: int,
     rows: np.ndarray,
-    first_example: int,
+    first_row: int,
     first_step: int,
     last_step: int,
 ) -> Generator[dict[str, np.ndarray], None, None]:
@@ -65,7 +63,7 @@ def _run_dataset(
 
     def make_steps(start: int) -> list[np.ndarray]:
         stop = min(int(start) + steps_per_call, last_step)
-        step_offsets = first_example + batch_size * np.arange(start, stop, dtype=np.int64)
+        step_offsets = first_row + batch_size * np.arange(start, stop, dtype=np.int64)
         try:
             made = source.rows((step_offsets[:, None] + rows).ravel())
         except Exception as failure:
@@ -104,13 +102,14 @@ def _one_worker(tf):  # type: ignore[no-untyped-def]
 
 
 def heldout_batches(
-    source: PretrainSource,
+    source: ExampleSource,
     *,
     batch_size: int,
     examples: int,
 ) -> list[dict[str, np.ndarray]]:
-    """The first `examples` examples of epoch 0 in whole batches: the same at every call.
+    """The first `examples` rows of epoch 0 in whole batches: the same at every call.
 
+    Give a source whose rows hold one example each: figures then compare, whatever training packs.
     Fewer where the epoch has fewer. The last batch is filled up with rows whose weights are zero
     and whose only visible token is [CLS], so that no mean over a row divides by zero.
 
@@ -119,7 +118,7 @@ def heldout_batches(
     """
     if examples < 1:
         raise ValueError(f"examples to evaluate is {examples}; it must be 1 or more")
-    total = min(examples, source.examples_per_epoch(0))
+    total = min(examples, source.rows_in_epoch(0))
     batches = []
     for start in range(0, total, batch_size):
         made = source.rows(np.arange(start, min(start + batch_size, total), dtype=np.int64))
@@ -128,9 +127,9 @@ def heldout_batches(
 
 
 def _filled_up(
-    source: PretrainSource, made: dict[str, np.ndarray], rows: int
+    source: ExampleSource, made: dict[str, np.ndarray], rows: int
 ) -> dict[str, np.ndarray]:
-    """A batch of `rows` rows, those after the given ones of zero weight."""
+    """A batch of `rows` rows, those after the given ones of one token and zero weight."""
     batch = {
         name: np.zeros(dims, dtype) for name, (dims, dtype) in source.shape.arrays(rows).items()
     }

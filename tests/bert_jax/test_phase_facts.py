@@ -13,7 +13,8 @@ from bert_jax.models import bert
 from bert_jax.objectives import MLM_NSP, Objective
 from bert_jax.opening import opening_rows
 from bert_jax.phase_facts import facts_of
-from data_pipeline import pairs, pretrain
+from data_pipeline import chunks
+from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
@@ -38,14 +39,8 @@ def feed(config):
 def test_counts_are_those_of_the_heldout_examples(config, feed):
     facts = facts_of(feed, 0, MLM_NSP)
     phase = config.phases[0]
-    source = pretrain.open_source(
-        feed.store.heldout,
-        feed.store.vocab_size,
-        feed.store.special_ids,
-        config.data,
-        phase.seq_len,
-        phase.max_predictions_per_seq,
-        None,
+    source = open_examples(
+        feed.store, feed.store.heldout, config.data, phase.seq_len, phase.max_predictions_per_seq
     )
     rows = source.rows(np.arange(23))
     assert facts.heldout_examples == 23
@@ -57,8 +52,9 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
 def test_epochs_are_examples_over_those_of_a_pass(config, feed):
     """A pass has been counted by walking over the sentences one by one."""
     options, split = config.data, feed.store.train
+    share = chunks.balanced_random_share(split, chunks.walk_rules(options, 24, 0))
     passes = [
-        len(pairs.walk_pairs(split, pairs.walk_rules(options, 24, walk)))
+        len(chunks.walk_corpus(split, chunks.walk_rules(options, 24, walk, share)))
         for walk in range(options.dupe_factor)
     ]
     assert facts_of(feed, 0, MLM_NSP).epochs == pytest.approx(600 / np.mean(passes))

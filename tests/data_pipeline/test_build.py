@@ -16,7 +16,7 @@ import pytest
 
 from data_pipeline import build, encode_corpus
 from data_pipeline.build import BUILDING, main
-from data_pipeline.examples import open_source
+from data_pipeline.examples import open_examples
 from data_pipeline.findings import build_findings
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
@@ -404,9 +404,7 @@ def test_of_four_documents_the_report_s_command_can_train(corpus, vocab_path, tm
     assert "bert_jax.train" in capsys.readouterr().out
     opened = open_store(tmp_path / "store")
     for split in (opened.train, opened.heldout):
-        source = open_source(
-            split, opened.vocab_size, opened.special_ids, PretrainOptions(), 16, 3, None
-        )
+        source = open_examples(opened, split, PretrainOptions(), 16, 3)
         assert source.rows(np.arange(2))["input_ids"].shape == (2, 16)
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data_pipeline.examples import PretrainSource, open_source
+from data_pipeline.chunks import Walk, walk_corpus, walk_rules
+from data_pipeline.examples import Pieces, PretrainSource, open_source
 from data_pipeline.options import PretrainOptions
-from data_pipeline.pairs import walk_pairs, walk_rules
 from data_pipeline.schema import check_pretrain_batch
 from data_pipeline.store import Split
 from tests.data_pipeline.corpora import (
@@ -32,12 +32,18 @@ def source_of(
     slots: int = SLOTS,
     special_ids: dict[str, int] = SPECIAL_IDS,
 ) -> PretrainSource:
-    return open_source(split, vocab_size_of(split), special_ids, options, seq_len, slots, None)
+    pieces = Pieces(vocab_size_of(split), special_ids)
+    return open_source(split, pieces, options, seq_len, slots)
+
+
+def walk_of(source: PretrainSource, number: int) -> Walk:
+    rules = walk_rules(source.options, source.shape.seq_len, number, source.facts.random_share)
+    return walk_corpus(source.split, rules)
 
 
 def epoch_rows(source: PretrainSource, epoch: int) -> dict[str, np.ndarray]:
-    first = sum(source.examples_per_epoch(before) for before in range(epoch))
-    return source.rows(np.arange(first, first + source.examples_per_epoch(epoch)))
+    first = sum(source.rows_in_epoch(before) for before in range(epoch))
+    return source.rows(np.arange(first, first + source.rows_in_epoch(epoch)))
 
 
 def first_sentences(rows: dict[str, np.ndarray]) -> list[int]:
@@ -81,7 +87,7 @@ def test_special_ids_come_from_the_caller():
 
 def test_a_row_is_the_same_alone_and_among_others_in_any_order():
     source = source_of()
-    total = sum(source.pairs_of_walk)
+    total = sum(source.facts.rows_K)
     positions = np.random.default_rng(0).permutation(2 * total + 17)
     shuffled = source.rows(positions)
     again = source_of().rows(np.arange(len(positions)))
@@ -94,15 +100,17 @@ def test_a_row_is_the_same_alone_and_among_others_in_any_order():
 
 
 def test_positions_run_through_epochs_without_a_gap():
-    source = source_of()
-    expected = [
-        (epoch, index) for epoch in range(7) for index in range(source.examples_per_epoch(epoch))
-    ]
-    assert [source.epoch_of(position) for position in range(len(expected))] == expected
-    epoch, index = source.epoch_of(10**15)
-    round_size = sum(source.pairs_of_walk)
-    assert 0 <= index < source.examples_per_epoch(epoch)
-    assert 10**15 // round_size == epoch // 3
+    source = source_of(seq_len=2048)
+    ends = np.cumsum([source.rows_in_epoch(epoch) for epoch in range(7)])
+    all_at_once = first_sentences(source.rows(np.arange(ends[-1])))
+    for epoch, end in enumerate(ends):
+        part = all_at_once[end - source.rows_in_epoch(epoch) : end]
+        walk = walk_of(source, epoch % 3)
+        assert sorted(part) == walk.first_sentence_N.tolist()
+    round_size = sum(source.facts.rows_K)
+    # Epoch 3 * 10**12 is of walk 0 again, and begins where so many rounds end.
+    far = source.rows(np.arange(10**12 * round_size, 10**12 * round_size + source.rows_in_epoch(0)))
+    assert sorted(first_sentences(far)) == walk_of(source, 0).first_sentence_N.tolist()
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -111,7 +119,7 @@ def test_every_pair_of_the_walk_is_there_exactly_once_in_each_epoch(exact):
     options = replace(OPTIONS, exact=exact, short_seq_prob=0.5)
     source = source_of(options=options, seq_len=2048)
     for epoch in range(5):
-        walk = walk_pairs(source.split, walk_rules(options, 2048, epoch % 3))
+        walk = walk_of(source, epoch % 3)
         found = first_sentences(epoch_rows(source, epoch))
         assert sorted(found) == walk.first_sentence_N.tolist() != found
 
@@ -175,7 +183,7 @@ def test_bad_input_gets_one_sentence():
         (lambda: source_of(slots=0), "max_predictions_per_seq is 0; it must be 1 or more"),
         (lambda: source_of(special_ids={"pad": 0}), "special piece 'unk' is None; it must lie"),
         (
-            lambda: open_source(SPLIT, 500, SPECIAL_IDS, OPTIONS, SEQ_LEN, SLOTS, None),
+            lambda: open_source(SPLIT, Pieces(500, SPECIAL_IDS), OPTIONS, SEQ_LEN, SLOTS),
             f"split train holds token id {SPLIT.token_ids.max()}, the vocabulary has 500 ids",
         ),
         (
@@ -186,7 +194,7 @@ def test_bad_input_gets_one_sentence():
             lambda: source_of(options=replace(OPTIONS, dupe_factor=0)),
             "config.data.dupe_factor is 0",
         ),
-        (lambda: source_of().rows(np.asarray([5, -1])), "example position -1 is negative"),
+        (lambda: source_of().rows(np.asarray([5, -1])), "row position -1 is negative"),
     ]
     for call, sentence in cases:
         with pytest.raises(ValueError, match=re.escape(sentence)):
@@ -197,5 +205,5 @@ def test_an_id_beyond_the_vocabulary_that_was_not_counted_is_caught_in_its_row()
     ids = SPLIT.token_ids.copy()
     ids[:] = 2**32 - 5
     source = replace(source_of(), split=replace(SPLIT, token_ids=ids))
-    with pytest.raises(ValueError, match="token id 4294967291 in split train is beyond the voc"):
+    with pytest.raises(ValueError, match="token id 4294967291 of the store is beyond its voc"):
         source.rows(np.arange(3))

@@ -1,4 +1,4 @@
-"""Walks follow Google's rules chunk by chunk, and pairs resolve to the text those rules give."""
+"""Chunks resolve to the text that Google's rules, and the other segments' rules, give."""
 
 import math
 import pathlib
@@ -8,16 +8,13 @@ import pytest
 from tokenizers import BertWordPieceTokenizer
 
 from data_pipeline import hashing, pairs
-from data_pipeline.options import PretrainOptions
-from data_pipeline.pairs import WalkRules, resolve, split_chunks, target_tokens, walk_pairs
+from data_pipeline.chunks import WalkRules, walk_corpus
+from data_pipeline.pairs import resolve
 from data_pipeline.store import Split
 from tests.data_pipeline import pairs_oracle
 from tests.data_pipeline.corpora import numbered, split_of, varied
+from tests.data_pipeline.test_chunks import rules_of
 from tests.data_pipeline.test_hashing import chi_square_z
-
-
-def rules_of(seq_len: int = 37, exact: bool = False, short: float = 0.1, key: int = 5) -> WalkRules:
-    return WalkRules(hashing.subkey(key), seq_len, short, exact)
 
 
 @pytest.mark.parametrize(
@@ -67,92 +64,12 @@ def test_truncation_in_closed_form_is_the_loop(most):
                     kept_a -= 1
                 else:
                     kept_b -= 1
-            made = pairs.truncated(np.asarray([a]), np.asarray([b]), most)
+            made = pairs.truncated(np.asarray([a]), np.asarray([b]), rules_of(seq_len=most + 3))
             assert (int(made[0][0]), int(made[1][0])) == (kept_a, kept_b), (a, b)
 
 
-def one_by_one(split: Split, rules: WalkRules) -> list[tuple[int, int, int]]:
-    """First sentence, document and sentences of each chunk, walking one sentence at a time."""
-    lengths = np.diff(split.sentence_offsets)
-    found = []
-    for document in range(split.documents):
-        at, end = (int(offset) for offset in split.document_offsets[document : document + 2])
-        while at < end:
-            target = int(target_tokens(rules, np.asarray([document]), np.asarray([at]))[0])
-            sentences = tokens = 0
-            while at + sentences < end and tokens < target:
-                tokens += int(lengths[at + sentences])
-                sentences += 1
-            a, is_random = split_chunks(rules, np.asarray([at]), np.asarray([sentences]))
-            found.append((at, document, sentences))
-            at += int(a[0]) if is_random[0] else sentences
-    return found
-
-
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("block_sentences", [1, 40, 10**6])
-@pytest.mark.parametrize("few_documents", [0, 3, 10**6])
-def test_a_walk_finds_the_chunks_found_one_by_one(
-    monkeypatch, exact, block_sentences, few_documents
-):
-    monkeypatch.setattr(pairs, "_FEW_DOCUMENTS", few_documents)
-    # Shorter than the longest document: a document that is longer than what is looked up at once.
-    monkeypatch.setattr(pairs, "_ALONE_SENTENCES", 17)
-    long_document = [1 + number % 13 for number in range(211)]
-    lengths = [[len(s) for s in d] for d in varied(23, seed=3)]
-    split = split_of(numbered([*lengths[:9], long_document, [5], [90], [1] * 30, *lengths[9:]]))
-    rules = rules_of(exact=exact, short=0.3)
-    walk = walk_pairs(split, rules, block_sentences)
-    made = list(zip(walk.first_sentence_N, walk.document_N, walk.sentences_N, strict=True))
-    assert made == one_by_one(split, rules)
-
-
-def test_walks_of_different_numbers_and_lengths_differ():
-    split = split_of(varied(30, seed=1))
-    walks = [
-        walk_pairs(split, pairs.walk_rules(PretrainOptions(), seq_len, number))
-        for seq_len, number in ((64, 0), (64, 1), (32, 0))
-    ]
-    firsts = [walk.first_sentence_N.tolist() for walk in walks]
-    assert firsts[0] != firsts[1] != firsts[2] != firsts[0]
-    again = walk_pairs(split, pairs.walk_rules(PretrainOptions(), 64, 0))
-    assert again.first_sentence_N.tolist() == firsts[0]
-
-
-def test_targets_are_drawn_per_document_when_exact_and_per_chunk_else():
-    first = np.arange(20_000)
-    document = first // 10
-    for exact in (False, True):
-        targets = target_tokens(rules_of(37, exact), document, first)
-        assert targets.min() == 2 and targets.max() == 34
-        within = targets.reshape(-1, 10)
-        assert (within == within[:, :1]).all() == exact
-        draws = targets[::10] if exact else targets
-        is_short = draws < 34
-        # A short target is one of 2 to 34, so one in 33 is not short after all.
-        share = 0.1 * 32 / 33
-        assert abs(is_short.mean() - share) < 4.5 * math.sqrt(share * (1 - share) / len(draws))
-        counts = np.bincount(draws[is_short], minlength=34)[2:34]
-        assert chi_square_z(counts, is_short.sum() / 32) < 4.5
-
-
-def test_split_points_are_uniform_and_single_sentences_always_random():
-    first = np.arange(60_000)
-    for sentences in (1, 2, 3, 9):
-        a, is_random = split_chunks(rules_of(), first, np.full(len(first), sentences))
-        if sentences == 1:
-            assert (a == 1).all() and is_random.all()
-            continue
-        counts = np.bincount(a, minlength=sentences)[1:]
-        assert a.min() >= 1 and len(counts) == sentences - 1
-        for label in (False, True):
-            assert abs(is_random.mean() - 0.5) < 4.5 * 0.5 / math.sqrt(len(first))
-            part = np.bincount(a[is_random == label], minlength=sentences)[1:]
-            assert sentences == 2 or chi_square_z(part, part.mean()) < 4.5
-
-
 def resolved(split: Split, rules: WalkRules) -> pairs.Spans:
-    walk = walk_pairs(split, rules)
+    walk = walk_corpus(split, rules)
     return resolve(split, walk, np.arange(len(walk)), epoch_key=99)
 
 
@@ -169,7 +86,7 @@ def test_the_second_segment_follows_or_comes_from_where_it_may(exact):
         spans = resolved(split, rules_of(exact=exact, key=key))
         a_document = document_of(split, spans.a_start_B)
         b_document = document_of(split, spans.b_start_B)
-        follows = ~spans.is_random_B
+        follows = ~spans.label_B
         assert (spans.a_tokens_B >= 1).all() and (spans.b_tokens_B >= 1).all()
         assert (spans.a_tokens_B + spans.b_tokens_B <= 34).all()
         assert (a_document == document_of(split, spans.a_start_B + spans.a_tokens_B - 1)).all()
@@ -177,8 +94,8 @@ def test_the_second_segment_follows_or_comes_from_where_it_may(exact):
         assert (a_document == b_document)[follows].all()
         a_end = spans.a_start_B + spans.a_tokens_B
         assert (spans.b_start_B >= a_end)[follows].all()
-        seen_same += int((a_document == b_document)[spans.is_random_B].sum())
-        of_three = spans.is_random_B & (a_document == 3)
+        seen_same += int((a_document == b_document)[spans.label_B].sum())
+        of_three = spans.label_B & (a_document == 3)
         other_counts += np.bincount(b_document[of_three], minlength=7)
         own_counts += np.bincount(a_document, minlength=7)
     if not exact:
@@ -194,7 +111,7 @@ def test_exact_takes_the_same_document_after_ten_failed_draws():
     for key in range(200):
         spans = resolved(split, rules_of(exact=True, short=0.0, key=key))
         own = document_of(split, spans.a_start_B) == document_of(split, spans.b_start_B)
-        assert spans.is_random_B.all()
+        assert spans.label_B.all()
         same += int(own.sum())
         pairs_seen += len(own)
     expected = pairs_seen / 2**10
@@ -203,11 +120,11 @@ def test_exact_takes_the_same_document_after_ten_failed_draws():
 
 def test_a_sentence_longer_than_the_sequence_is_cut_on_both_sides():
     split = split_of(numbered([[500], [700]]))
-    walk = walk_pairs(split, rules_of())
+    walk = walk_corpus(split, rules_of())
     fronts = []
     for epoch in range(400):
         spans = resolve(split, walk, np.arange(2), epoch_key=hashing.subkey(epoch))
-        assert spans.is_random_B.all()
+        assert spans.label_B.all()
         assert spans.a_tokens_B.tolist() == spans.b_tokens_B.tolist() == [17, 17]
         fronts.append((int(spans.a_start_B[0]), int(spans.b_start_B[0]) - 500))
     a_front, b_front = np.asarray(fronts).T
@@ -217,15 +134,66 @@ def test_a_sentence_longer_than_the_sequence_is_cut_on_both_sides():
     assert abs(np.corrcoef(a_front, b_front)[0, 1]) * 20 < 4.5
 
 
-def test_a_gap_in_the_corpus_is_named():
-    good = split_of(numbered([[3, 4], [2], [6]]))
-    offsets = good.sentence_offsets.copy()
-    offsets[2] = offsets[1]
-    bad = Split("train", good.token_ids, offsets, good.document_offsets, good.token_counts)
-    with pytest.raises(ValueError, match="sentence 1 of split train has no tokens"):
-        walk_pairs(bad, rules_of())
-    empty = Split(
-        "train", good.token_ids, good.sentence_offsets, np.asarray([0, 2, 2, 4]), good.token_counts
-    )
-    with pytest.raises(ValueError, match="document 1 of split train has no sentences"):
-        walk_pairs(empty, rules_of())
+def sentence_of(split: Split, token: np.ndarray) -> np.ndarray:
+    return np.searchsorted(split.sentence_offsets, token, side="right") - 1
+
+
+def test_in_sop_the_second_segment_follows_or_precedes():
+    split = split_of(varied(60, seed=2, most_sentences=9))
+    walk = walk_corpus(split, rules_of(segments="sop"))
+    swapped, alone = 0, 0
+    for epoch in range(40):
+        spans = resolve(split, walk, np.arange(len(walk)), epoch_key=hashing.subkey(epoch))
+        has_b = spans.b_tokens_B > 0
+        assert (spans.has_label_B == has_b).all() and not spans.label_B[~has_b].any()
+        assert (walk.sentences_N[~has_b] == 1).all() and (walk.sentences_N[has_b] > 1).all()
+        first, second = (
+            np.where(spans.label_B, spans.b_start_B, spans.a_start_B),
+            np.where(spans.label_B, spans.a_start_B, spans.b_start_B),
+        )
+        assert (first < second)[has_b].all()
+        assert (document_of(split, first) == document_of(split, second))[has_b].all()
+        # All sentences of the chunk stand in one of the two, cut tokens aside.
+        whole = sentence_of(split, second) - sentence_of(split, first)
+        assert (whole < walk.sentences_N)[has_b].all()
+        assert (spans.length_B <= 37).all()
+        swapped += int(spans.label_B.sum())
+        alone += int((~has_b).sum())
+    pairs_seen = 40 * len(walk) - alone
+    assert alone > 100 and abs(swapped / pairs_seen - 0.5) < 4.5 * 0.5 / math.sqrt(pairs_seen)
+
+
+@pytest.mark.parametrize("segments", ["doc_sentences", "full_sentences"])
+def test_runs_of_sentences_are_whole_and_tell_where_documents_end(segments):
+    lengths = [[len(s) for s in d] for d in varied(90, seed=2, most_sentences=5)]
+    split = split_of(numbered([*lengths, [80], [1], [1], [1], [1], [2]]))
+    walk = walk_corpus(split, rules_of(segments=segments))
+    spans = resolve(split, walk, np.arange(len(walk)), epoch_key=7)
+    assert not spans.b_tokens_B.any() and not spans.has_label_B.any() and not spans.label_B.any()
+    ends = np.split(spans.tokens_before_K, np.cumsum(spans.document_ends_B)[:-1])
+    bounds = set(split.sentence_offsets[split.document_offsets].tolist())
+    for number in range(len(walk)):
+        first, sentences = int(walk.first_sentence_N[number]), int(walk.sentences_N[number])
+        start, stop = split.sentence_offsets[[first, first + sentences]]
+        if stop - start > 35:
+            assert sentences == 1 and spans.a_tokens_B[number] == 35
+            assert start <= spans.a_start_B[number] <= stop - 35
+            continue
+        assert spans.a_start_B[number] == start
+        assert spans.a_tokens_B[number] == stop - start
+        inside = sorted(bound - start for bound in bounds if start < bound < stop)
+        assert ends[number].tolist() == inside
+    assert (spans.length_B <= 37).all() and (spans.length_B == 37).any()
+    assert (len(spans.tokens_before_K) > 20) == (segments == "full_sentences")
+
+
+@pytest.mark.parametrize("segments", ["nsp", "sop", "doc_sentences", "full_sentences"])
+def test_lengths_are_those_of_the_resolved_examples_in_every_epoch(monkeypatch, segments):
+    monkeypatch.setattr(pairs, "_LENGTHS_AT_A_TIME", 17)
+    split = split_of(varied(50, seed=6))
+    walk = walk_corpus(split, rules_of(segments=segments))
+    lengths_N = pairs.example_lengths(split, walk)
+    assert lengths_N.dtype == np.uint16 and len(lengths_N) == len(walk) > 100
+    for epoch_key in (1, 2):
+        spans = resolve(split, walk, np.arange(len(walk)), epoch_key)
+        np.testing.assert_array_equal(lengths_N, spans.length_B)

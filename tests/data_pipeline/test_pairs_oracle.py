@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pytest
 
-from data_pipeline.examples import open_source
+from data_pipeline.examples import Pieces, open_source
 from data_pipeline.options import PretrainOptions
 from tests.data_pipeline import pairs_oracle
 from tests.data_pipeline.corpora import FIRST_ID, SPECIAL_IDS, numbered, split_of, vocab_size_of
@@ -133,10 +133,10 @@ def scores(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> dict[s
 
 
 def sampled(options: PretrainOptions) -> dict[str, np.ndarray]:
-    source = open_source(SPLIT, VOCAB_SIZE, SPECIAL_IDS, options, SEQ_LEN, SLOTS, None)
-    total = sum(source.pairs_of_walk)
+    source = open_source(SPLIT, Pieces(VOCAB_SIZE, SPECIAL_IDS), options, SEQ_LEN, SLOTS)
+    total = sum(source.facts.rows_K)
     rows = source.rows(np.arange(total))
-    ends = np.cumsum(source.pairs_of_walk)[:-1]
+    ends = np.cumsum(source.facts.rows_K)[:-1]
     parts = {name: np.split(values, ends) for name, values in rows.items()}
     names = [name for name in rows if name != "next_sentence_weights"]
     return epoch_means([{name: parts[name][epoch] for name in names} for epoch in range(EPOCHS)])

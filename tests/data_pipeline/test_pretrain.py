@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_pipeline import pretrain
-from data_pipeline.examples import PretrainSource, open_source
+from data_pipeline.examples import Pieces, PretrainSource, open_source
 from data_pipeline.options import PretrainOptions
 from data_pipeline.schema import check_pretrain_batch
 from tests.data_pipeline.corpora import SPECIAL_IDS, split_of, varied, vocab_size_of
@@ -25,7 +25,7 @@ def source() -> PretrainSource:
 
 
 def source_of(options: PretrainOptions) -> PretrainSource:
-    return open_source(SPLIT, vocab_size_of(SPLIT), SPECIAL_IDS, options, SEQ_LEN, SLOTS, None)
+    return open_source(SPLIT, Pieces(vocab_size_of(SPLIT), SPECIAL_IDS), options, SEQ_LEN, SLOTS)
 
 
 def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
@@ -37,10 +37,10 @@ def same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> bool:
 
 def test_each_step_holds_its_positions_of_the_stream_across_epochs(source):
     batches = list(
-        pretrain.train_batches(source, batch_size=24, first_example=5, first_step=0, last_step=11)
+        pretrain.train_batches(source, batch_size=24, first_row=5, first_step=0, last_step=11)
     )
     assert len(batches) == 11
-    assert 2 * source.examples_per_epoch(0) < 24 * 11
+    assert 2 * source.rows_in_epoch(0) < 24 * 11
     for step, batch in enumerate(batches):
         check_pretrain_batch(batch, source.shape)
         assert same(batch, source.rows(np.arange(5 + step * 24, 5 + (step + 1) * 24)))
@@ -48,7 +48,7 @@ def test_each_step_holds_its_positions_of_the_stream_across_epochs(source):
 
 @pytest.mark.parametrize("process_count", [2, 4, 8])
 def test_the_shares_of_all_processes_make_the_batch_of_one(source, process_count):
-    steps = dict(batch_size=24, first_example=3, first_step=2, last_step=9)
+    steps = dict(batch_size=24, first_row=3, first_step=2, last_step=9)
     alone = list(pretrain.train_batches(source, **steps))
     shares = [
         list(
@@ -64,7 +64,7 @@ def test_the_shares_of_all_processes_make_the_batch_of_one(source, process_count
 
 
 def test_a_stream_from_a_later_step_is_the_rest_of_the_stream(source):
-    steps = dict(batch_size=16, first_example=0, last_step=20)
+    steps = dict(batch_size=16, first_row=0, last_step=20)
     whole = list(pretrain.train_batches(source, **steps, first_step=0))
     for start in (1, 6, 19, 20):
         rest = list(pretrain.train_batches(source, **steps, first_step=start))
@@ -74,7 +74,7 @@ def test_a_stream_from_a_later_step_is_the_rest_of_the_stream(source):
 
 @pytest.mark.parametrize("group_sequences", [1, 7, 64, 5000])
 def test_the_size_of_a_group_changes_nothing(source, group_sequences):
-    steps = dict(batch_size=8, first_example=0, first_step=1, last_step=31)
+    steps = dict(batch_size=8, first_row=0, first_step=1, last_step=31)
     other = source_of(replace(source.options, group_sequences=group_sequences))
     pairs = zip(
         pretrain.train_batches(other, **steps),
@@ -89,9 +89,9 @@ def test_an_error_in_making_rows_surfaces_as_itself(source, capfd):
     ids[len(ids) // 2] = 10**6
     damaged = replace(source, split=replace(SPLIT, token_ids=ids))
     batches = pretrain.train_batches(
-        damaged, batch_size=8, first_example=0, first_step=0, last_step=10**9
+        damaged, batch_size=8, first_row=0, first_step=0, last_step=10**9
     )
-    with pytest.raises(ValueError, match="token id 1000000 in split train is beyond the vocab"):
+    with pytest.raises(ValueError, match="token id 1000000 of the store is beyond its vocab"):
         for _ in batches:
             pass
     printed = "".join(capfd.readouterr())
@@ -101,7 +101,7 @@ def test_an_error_in_making_rows_surfaces_as_itself(source, capfd):
 def test_closing_ends_the_work_and_the_threads(source):
     def open_one() -> int:
         batches = pretrain.train_batches(
-            source, batch_size=8, first_example=0, first_step=0, last_step=10**9
+            source, batch_size=8, first_row=0, first_step=0, last_step=10**9
         )
         next(batches)
         batches.close()
@@ -123,7 +123,7 @@ def test_closing_ends_the_work_and_the_threads(source):
 
 
 def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(source):
-    total = source.examples_per_epoch(0)
+    total = source.rows_in_epoch(0)
     for examples in (1, 10, 16, 10**6):
         batches = pretrain.heldout_batches(source, batch_size=16, examples=examples)
         again = pretrain.heldout_batches(source, batch_size=16, examples=examples)
@@ -143,7 +143,7 @@ def test_heldout_batches_are_fixed_and_the_last_is_filled_with_zero_weights(sour
 
 
 def test_any_rows_of_the_global_batch_can_be_asked_for(source):
-    steps = {"batch_size": 16, "first_example": 5, "first_step": 2, "last_step": 7}
+    steps = {"batch_size": 16, "first_row": 5, "first_step": 2, "last_step": 7}
     rows = np.array([1, 2, 7, 11, 12])
     whole = list(pretrain.train_batches(source, **steps))
     some = list(pretrain.train_batches(source, **steps, rows=rows))
@@ -153,14 +153,14 @@ def test_any_rows_of_the_global_batch_can_be_asked_for(source):
 
 
 def test_bad_arguments_are_refused_before_the_first_batch(source):
-    good = dict(batch_size=16, first_example=0, first_step=0, last_step=5)
+    good = dict(batch_size=16, first_row=0, first_step=0, last_step=5)
     for changed, sentence in (
         (dict(batch_size=15, process_count=4), "batch_size is 15; it must be a multiple of the 4"),
         (dict(batch_size=2, process_count=4), "e.g. 4"),
         (dict(batch_size=0), "batch_size is 0"),
         (dict(process_index=4, process_count=4), "process 4 of 4 does not exist"),
-        (dict(first_step=6), "steps 6 to 5 from example 0 are no range"),
-        (dict(first_example=-1), "from example -1 are no range"),
+        (dict(first_step=6), "steps 6 to 5 from row 0 are no range"),
+        (dict(first_row=-1), "from row -1 are no range"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
             pretrain.train_batches(source, **{**good, **changed})

@@ -1,0 +1,308 @@
+"""A walk: one pass over the corpus, which cuts it into chunks, each the text of an example.
+
+BERT reads a document front to back. Sentences are collected into a chunk until it holds a target
+number of tokens. For next-sentence pairs the chunk is split in two at a random sentence; the second
+half stays, or is replaced by text from elsewhere and goes back to be read again. Each choice is
+hashed from the chunk's first sentence, so the next chunk follows from that sentence alone, all
+documents can walk at the same time, and a chunk can be made again from its first sentence.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipeline import hashing
+from data_pipeline.options import PretrainOptions
+from data_pipeline.store import Split
+
+LONGEST_SEQ_LEN = 2**15
+
+# What a key is for; a number once given is never given again, here or in pairs.py (from 4 on).
+_WALK, _TARGET, _SPLIT, _STRETCH = 1, 2, 3, 9
+
+# Documents walk together in blocks of about this many sentences (8 bytes each, several times).
+_BLOCK_SENTENCES = 1 << 20
+# With this few documents left, NumPy's cost per call outweighs the work: each goes on alone.
+_FEW_DOCUMENTS = 64
+_ALONE_SENTENCES = 1 << 16
+# full_sentences reads on from one document into the next in stretches of about this many sentences,
+# which walk together; at each stretch's end a row stays short.
+_STRETCH_SENTENCES = 1 << 13
+# Share of random second segments: found on this many sentences, in so many places and rounds.
+_SHARE_SENTENCES, _SHARE_PLACES, _SHARE_ROUNDS = 1 << 20, 16, 6
+
+
+@dataclasses.dataclass(frozen=True)
+class WalkRules:
+    """All that a walk depends on beside the corpus."""
+
+    key: int  # hashed from the seed, the sequence length and the walk's number
+    seq_len: int
+    short_seq_prob: float
+    exact: bool = False  # Google's rules to the letter
+    segments: str = "nsp"  # as in PretrainOptions
+    random_share: float = 0.5  # nsp: of the chunks that could keep their B, those that do not
+
+    @property
+    def has_pairs(self) -> bool:
+        return self.segments in ("nsp", "sop")
+
+    @property
+    def text_tokens(self) -> int:
+        """Most tokens of text in a sequence: [CLS] A [SEP] B [SEP], or [CLS] text [SEP]."""
+        return self.seq_len - (3 if self.has_pairs else 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """All chunks of one pass over a split, N of them, in the order of the corpus."""
+
+    rules: WalkRules
+    first_sentence_N: np.ndarray  # uint32
+    document_N: np.ndarray  # uint32, the document that the first sentence lies in
+    sentences_N: np.ndarray  # uint16, how many sentences the chunk has
+
+    def __len__(self) -> int:
+        return len(self.first_sentence_N)
+
+
+def walk_rules(
+    options: PretrainOptions, seq_len: int, walk: int, random_share: float = 0.5
+) -> WalkRules:
+    """The rules of walk number `walk`, from 0 to dupe_factor - 1."""
+    return WalkRules(
+        key=hashing.subkey(options.random_seed, _WALK, seq_len, walk),
+        seq_len=seq_len,
+        short_seq_prob=options.short_seq_prob,
+        exact=options.exact,
+        segments=options.segments,
+        random_share=random_share,
+    )
+
+
+def target_tokens(rules: WalkRules, document_N: np.ndarray, first_N: np.ndarray) -> np.ndarray:
+    """How many tokens a chunk aims at: the most that fit, or sometimes a random lower number.
+
+    Google draws the number once for a document, which makes passes differ in size by 2-15% and
+    16-21% of pairs short; drawn for each chunk the share is the short_seq_prob that was asked for.
+
+    Shapes: integer[N], integer[N] -> int64[N].
+
+    Source: create_pretraining_data.py@eedf5716ce, create_instances_from_document.
+    """
+    bits = hashing.hash64(
+        hashing.subkey(rules.key, _TARGET), document_N if rules.exact else first_N
+    )
+    short = 2 + hashing.uniform_below(bits, rules.text_tokens - 1)
+    return np.where(hashing.chance(bits, rules.short_seq_prob), short, rules.text_tokens)
+
+
+def split_chunks(
+    rules: WalkRules, first_N: np.ndarray, sentences_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How many sentences of each chunk become A, and whether B comes from elsewhere.
+
+    A chunk of one sentence has nothing left for B, which is then always random.
+
+    Shapes: int64[N], int64[N] -> int64[N] from 1 to sentences - 1 (or 1), bool[N].
+    """
+    bits = hashing.hash64(hashing.subkey(rules.key, _SPLIT), first_N)
+    a_sentences_N = 1 + hashing.uniform_below(bits, np.maximum(sentences_N - 1, 1))
+    if rules.segments != "nsp":
+        return a_sentences_N, np.zeros(len(a_sentences_N), bool)
+    return a_sentences_N, (sentences_N == 1) | hashing.chance(bits, rules.random_share)
+
+
+def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SENTENCES) -> Walk:
+    """Find the chunks of one pass over all documents of a split.
+
+    Memory: 10 bytes a chunk, twice while the blocks are joined, and some 10 MiB for a block of a
+    million sentences. The result is the same for any block size.
+
+    Raises:
+      ValueError: a document without sentences or a sentence without tokens.
+    """
+    bounds_G = _bounds(split, rules)
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    start = 0
+    while start < len(bounds_G) - 1:
+        # Whole stretches only; one that is longer than a block is a block of its own.
+        limit = bounds_G[start] + block_sentences
+        stop = max(start + 1, int(np.searchsorted(bounds_G, limit, side="right")) - 1)
+        parts.append(_walk_block(split, rules, np.asarray(bounds_G[start : stop + 1])))
+        start = stop
+    first, document, sentences = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Walk(rules, first, document, sentences)
+
+
+def balanced_random_share(split: Split, rules: WalkRules) -> float:
+    """How often a chunk that could keep its B must lose it, for half of all pairs to be random.
+
+    A chunk of one sentence is always random, so the others must be so less often than one time in
+    two. Found by walking over samples of the corpus, again and again with the share found before;
+    0 where more than half of the chunks have one sentence.
+    """
+    share = 0.5
+    documents_D = _sample_of_documents(split)
+    for _ in range(_SHARE_ROUNDS):
+        trial = dataclasses.replace(rules, random_share=share)
+        parts = [
+            _walk_block(split, trial, np.asarray(split.document_offsets[start : stop + 1]))
+            for start, stop in documents_D
+        ]
+        sentences_N = np.concatenate([sentences for _, _, sentences in parts])
+        chunks, single = len(sentences_N), int(np.count_nonzero(sentences_N == 1))
+        share = max(0.0, (0.5 * chunks - single) / max(chunks - single, 1))
+    return share
+
+
+def _sample_of_documents(split: Split) -> list[tuple[int, int]]:
+    """Ranges of documents, all of a small split, that together hold about _SHARE_SENTENCES."""
+    offsets_D = split.document_offsets
+    if split.sentences <= _SHARE_SENTENCES:
+        return [(0, split.documents)]
+    size = _SHARE_SENTENCES // _SHARE_PLACES
+    starts = np.linspace(0, split.sentences - size, _SHARE_PLACES).astype(np.int64)
+    ranges = []
+    for first_sentence in starts:
+        start = int(np.searchsorted(offsets_D, first_sentence, side="right")) - 1
+        stop = int(np.searchsorted(offsets_D, first_sentence + size, side="right")) - 1
+        ranges.append((start, max(stop, start + 1)))
+    return ranges
+
+
+def _bounds(split: Split, rules: WalkRules) -> np.ndarray:
+    """Sentences at which a chunk must end: int64[G+1], those of documents or of longer stretches.
+
+    A stretch ends with the first document past a multiple of _STRETCH_SENTENCES, which is shifted
+    for each walk: rows do not stay short at the same places in all of them.
+    """
+    offsets_D = split.document_offsets
+    if rules.segments != "full_sentences":
+        return offsets_D
+    shift = hashing.subkey(rules.key, _STRETCH) % _STRETCH_SENTENCES
+    stretch_D = (offsets_D + shift) // _STRETCH_SENTENCES
+    is_bound_D = np.ones(len(offsets_D), bool)
+    is_bound_D[1:-1] = stretch_D[1:-1] != stretch_D[:-2]
+    return offsets_D[is_bound_D]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """S sentences in whole documents, as one part of a walk sees them; all counts are its own."""
+
+    base: int  # its first sentence, counted from the start of the split
+    first_document: int
+    document_bounds_D: np.ndarray  # int64, first sentence of each document, then S
+    starts_S: np.ndarray  # int64[S+1], token at which each sentence starts
+    ends_S: np.ndarray  # int64[S], starts[i + 1], or what the chunk holds of [SEP] added
+
+
+def _block_of(split: Split, rules: WalkRules, start: int, stop: int) -> _Block:
+    """The block of sentences start to stop - 1, which hold whole documents."""
+    offsets_D = split.document_offsets
+    first, last = (int(np.searchsorted(offsets_D, sentence)) for sentence in (start, stop))
+    bounds_D = np.asarray(offsets_D[first : last + 1], np.int64) - start
+    starts = np.asarray(split.sentence_offsets[start : stop + 1], np.int64)
+    _check_no_gaps(split, bounds_D, starts, first, start)
+    ends = starts[1:]
+    if rules.segments == "full_sentences":
+        # A [SEP] stands between documents: sentences lie as much further on as documents precede.
+        document_S = np.repeat(np.arange(len(bounds_D) - 1), np.diff(bounds_D))
+        ends = ends + document_S
+        starts = starts.copy()
+        starts[:-1] += document_S
+    return _Block(start, first, bounds_D, starts, ends)
+
+
+def _walk_block(
+    split: Split, rules: WalkRules, bounds_G: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The chunks between the first and the last bound: first sentence, document, sentences."""
+    block = _block_of(split, rules, int(bounds_G[0]), int(bounds_G[-1]))
+    sentences = len(block.ends_S)
+    chunk_sentences_S = np.zeros(sentences, np.uint16)
+    at, end = bounds_G[:-1] - block.base, bounds_G[1:] - block.base
+    # With exact rules a target belongs to a document; nobody asks for it in longer stretches.
+    documents = block.first_document + np.arange(len(at))
+    while len(at) > _FEW_DOCUMENTS:
+        found, next_at = _next_chunks(rules, block, documents, at, end)
+        chunk_sentences_S[at] = found
+        live = next_at < end
+        at, end, documents = next_at[live], end[live], documents[live]
+    for document, at_one, end_one in zip(documents, at, end, strict=True):
+        _walk_alone(rules, block, int(document), int(at_one), int(end_one), chunk_sentences_S)
+
+    first = np.flatnonzero(chunk_sentences_S)
+    chunks_of_document = np.diff(np.searchsorted(first, block.document_bounds_D))
+    last_document = block.first_document + len(chunks_of_document)
+    numbers = np.arange(block.first_document, last_document, dtype=np.uint32)
+    document_N = np.repeat(numbers, chunks_of_document)
+    return (first + block.base).astype(np.uint32), document_N, chunk_sentences_S[first]
+
+
+def _next_chunks(
+    rules: WalkRules,
+    block: _Block,
+    documents_N: np.ndarray | int,
+    at_N: np.ndarray,
+    end_N: np.ndarray | int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The chunk that starts at each sentence: how many sentences, and where the next one starts."""
+    first_N = at_N + block.base
+    targets_N = target_tokens(rules, np.broadcast_to(documents_N, at_N.shape), first_N)
+    wanted_N = block.starts_S[at_N] + targets_N
+    if rules.has_pairs:  # until the target is reached; what is too much will be cut
+        chunk_end_N = np.searchsorted(block.starts_S, wanted_N)
+        least = 1 if rules.exact else 2
+    else:  # as many whole sentences as fit
+        chunk_end_N = np.searchsorted(block.ends_S, wanted_N, side="right")
+        least = 1
+    chunk_end_N = np.minimum(np.maximum(chunk_end_N, at_N + least), end_N)
+    sentences_N = chunk_end_N - at_N
+    if rules.segments != "nsp":
+        return sentences_N, chunk_end_N
+    a_sentences_N, is_random_N = split_chunks(rules, first_N, sentences_N)
+    return sentences_N, np.where(is_random_N, at_N + a_sentences_N, chunk_end_N)
+
+
+def _walk_alone(
+    rules: WalkRules,
+    block: _Block,
+    document: int,
+    at: int,
+    end: int,
+    chunk_sentences_S: np.ndarray,
+) -> None:
+    """Walk one document to its end, noting each chunk's sentences at its first one.
+
+    What would follow is computed for every sentence of a part of it at once, then only looked up.
+    """
+    while at < end:
+        part = np.arange(at, min(at + _ALONE_SENTENCES, end))
+        sentences, next_at = _next_chunks(rules, block, document, part, end)
+        following = (next_at - at).tolist()
+        visited, step = [], 0
+        while step < len(following):
+            visited.append(step)
+            step = following[step]
+        chunk_sentences_S[part[visited]] = sentences[visited]
+        at += step
+
+
+def _check_no_gaps(
+    split: Split, bounds_D: np.ndarray, offsets_S: np.ndarray, first_document: int, base: int
+) -> None:
+    """Raise if a document has no sentence or a sentence no token: a chunk would never end."""
+    if (bounds_D[1:] <= bounds_D[:-1]).any():
+        document = first_document + int(np.argmax(bounds_D[1:] <= bounds_D[:-1]))
+        raise ValueError(
+            f"document {document} of split {split.name} has no sentences; every document of a "
+            "store has one or more: build the store again"
+        )
+    if (offsets_S[1:] <= offsets_S[:-1]).any():
+        sentence = base + int(np.argmax(offsets_S[1:] <= offsets_S[:-1]))
+        raise ValueError(
+            f"sentence {sentence} of split {split.name} has no tokens; every sentence of a store "
+            "has one or more: build the store again"
+        )
