@@ -24,6 +24,7 @@ from data_pipeline.store_writing import (
     write_manifest,
 )
 from data_pipeline.text import read_documents
+from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
 from data_pipeline.vocab_training import TEXT_CHARS, train_vocabulary, training_text
 
@@ -90,7 +91,7 @@ def _vocabulary_bytes(
     """The name and bytes of the vocabulary file: read and checked, or trained on the input."""
     if flags.vocab:
         vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
-        return FILE_NAMES[vocabulary.kind], vocabulary.path.read_bytes()
+        return FILE_NAMES[vocabulary.kind], vocabulary.file_bytes
     label = f"training a {flags.train_vocab} vocabulary of {flags.vocab_size:,}"
     with progress_bar(console, label, total_bytes=None) as advance:
         trained = train_vocabulary(
@@ -113,6 +114,7 @@ def _build_inside(
     vocab_name, vocab_bytes = vocab_file
     (building / vocab_name).write_bytes(vocab_bytes)
     vocabulary = load_vocabulary(building / vocab_name, flags.lowercase)
+    write_tokenizer_json(vocabulary, building)
     read: list[dict[str, Any]] = [
         {"path": source.address, "bytes": source.stored_bytes, "documents": 0} for source in sources
     ]
@@ -219,7 +221,7 @@ def _move_into_place(
     (output / MANIFEST).unlink(missing_ok=True)
     for name in (TRAIN, HELDOUT):
         shutil.rmtree(output / name, ignore_errors=True)
-    for name in FILE_NAMES.values():
+    for name in (*FILE_NAMES.values(), TOKENIZER_JSON):
         (output / name).unlink(missing_ok=True)
     for path in building.iterdir():
         path.rename(output / path.name)

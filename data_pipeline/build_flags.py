@@ -75,7 +75,12 @@ def _parser() -> FlagParser:
         "first line that is a JSON object, as WikiExtractor's --json writes); or the .gz of these",
     )
     add("--output", default="", metavar="STORE", help="the folder to make")
-    add("--vocab", default="", metavar="FILE", help="a vocab.txt or a SentencePiece *.model")
+    add(
+        "--vocab",
+        default="",
+        metavar="FILE",
+        help="a vocab.txt, the tokenizer.json of a BERT, or a SentencePiece *.model",
+    )
     add(
         "--train_vocab",
         default="",

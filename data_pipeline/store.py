@@ -2,6 +2,7 @@
 
     STORE/manifest.json            written last; without it the folder is not a store
     STORE/vocab.txt | vocab.model  the vocabulary that made the ids
+    STORE/tokenizer.json           the same for Hugging Face's libraries; nothing here reads it
     STORE/{train,heldout}/token_ids.npy         uint16 or uint32 [T], documents one after another
     STORE/{train,heldout}/sentence_offsets.npy  int64 [S+1], first token of each sentence, then T
     STORE/{train,heldout}/document_offsets.npy  int64 [D+1], first sentence of each document, then S

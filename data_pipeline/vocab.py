@@ -1,14 +1,18 @@
-"""Vocabularies: text to token ids and back. The file says which kind: vocab.txt or *.model."""
+"""Vocabularies: text to token ids and back. The file's name says which kind it is."""
 
 import dataclasses
 import hashlib
 import itertools
 import pathlib
+import re
+import string
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import sentencepiece
 
+from data_pipeline.vocab_files import check_case, list_bytes, read_json, read_list
 from data_pipeline.wordpiece import WordpieceEncoder, wordpiece_tokenizer
 
 WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
@@ -23,6 +27,12 @@ SPECIAL_PIECES = {
     "mask": ("[MASK]", "<mask>"),
 }
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # of SentencePiece models that fall back to bytes
+# Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
+_NO_SPACES = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
 
 Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 
@@ -46,6 +56,9 @@ class Vocabulary:
     lowercase: bool
     special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
     digest: str  # SHA-256 of the file
+    file_bytes: (
+        bytes  # what a store keeps of it: a list without \r or JSON around it, a model whole
+    )
     encode: Encode
     decode: Callable[[Sequence[int]], str]
     _pieces: tuple[str, ...]
@@ -60,31 +73,42 @@ class Vocabulary:
 
     @property
     def is_continuation(self) -> np.ndarray:
-        """bool[V]: whether a piece goes on with the word of the piece before it."""
+        """bool[V]: whether a piece goes on with the word of the piece before it.
+
+        WordPiece marks such pieces by ##; there each Chinese character is a word. SentencePiece
+        marks the others, and in a language without spaces hardly any: there a piece that opens
+        with punctuation, or in a script without spaces, is a word's start too. What follows
+        punctuation without a space goes with it, and the bytes of a rare character go with the
+        word before it.
+
+        Source: create_pretraining_data.py@eedf5716ce; ALBERT's create_pretraining_data.py, where
+        every piece that is not English starts a word.
+        """
         if self.kind == WORDPIECE:
             continues = [piece.startswith("##") for piece in self._pieces]
         else:
-            continues = [not piece.startswith(WORD_START) for piece in self._pieces]
+            continues = [not _starts_word(piece) for piece in self._pieces]
             for special_id in self.special_ids.values():
                 continues[special_id] = False
         return np.array(continues, dtype=bool)
 
 
 def load_vocabulary(path: str | pathlib.Path, lowercase: bool = True) -> Vocabulary:
-    """Read a vocabulary: *.model is SentencePiece, everything else a WordPiece list of lines.
+    """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model carries its
     own normalisation; there `lowercase` is ignored and the result says what the model does.
 
     Raises:
-      ValueError: no such file, no vocabulary, a special piece missing, a piece twice, or a list
-        whose case does not fit `lowercase`.
+      ValueError: no such file, no vocabulary, a special piece missing or found in texts, a piece
+        twice, a list whose case does not fit `lowercase`, a tokenizer.json of other rules.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise ValueError(
-            f"--vocab is {path}, which is not a file; give a vocab.txt or a *.model, "
-            "or train one with --train_vocab=wordpiece --vocab_size=30522"
+            f"--vocab is {path}, which is not a file; give a vocab.txt, a "
+            "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
+            "--vocab_size=30522"
         )
     data = path.read_bytes()
     if path.suffix == ".model":
@@ -93,9 +117,10 @@ def load_vocabulary(path: str | pathlib.Path, lowercase: bool = True) -> Vocabul
 
 
 def _load_wordpiece(path: pathlib.Path, data: bytes, lowercase: bool) -> Vocabulary:
-    pieces = _read_pieces(path, data)
+    is_json = path.suffix == ".json"
+    pieces = read_json(path, data, lowercase) if is_json else read_list(path, data)
     special_ids = _find_special_ids(path, pieces)
-    _check_case(path, pieces, lowercase)
+    check_case(path, pieces, lowercase)
     tokenizer = wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
     return Vocabulary(
         kind=WORDPIECE,
@@ -103,6 +128,7 @@ def _load_wordpiece(path: pathlib.Path, data: bytes, lowercase: bool) -> Vocabul
         lowercase=lowercase,
         special_ids=special_ids,
         digest=hashlib.sha256(data).hexdigest(),
+        file_bytes=list_bytes(pieces),
         encode=WordpieceEncoder(tokenizer, token_dtype(len(pieces))).encode,
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
         _pieces=tuple(pieces),
@@ -119,12 +145,21 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
             "another name, as in vocab.txt"
         ) from error
     pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+    special_ids = _find_special_ids(path, pieces)
+    for special_id in set(special_ids.values()) - {special_ids["unk"]}:
+        if special_id in processor.Encode(pieces[special_id]):
+            raise ValueError(
+                f"{path} turns the characters {pieces[special_id]} of a text into the id that "
+                "BERT marks sentences with; train the model with --control_symbols instead of "
+                "--user_defined_symbols"
+            )
     return Vocabulary(
         kind=SENTENCEPIECE,
         path=path,
         lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
-        special_ids=_find_special_ids(path, pieces),
+        special_ids=special_ids,
         digest=hashlib.sha256(data).hexdigest(),
+        file_bytes=data,
         encode=lambda sentences: _encode_sentencepiece(processor, sentences),
         decode=lambda ids: processor.Decode([int(i) for i in ids]),
         _pieces=tuple(pieces),
@@ -142,24 +177,13 @@ def _encode_sentencepiece(
     return np.fromiter(flat, dtype, int(lengths.sum())), lengths
 
 
-def _read_pieces(path: pathlib.Path, data: bytes) -> list[str]:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"--vocab is {path}, which is not a UTF-8 list of pieces (byte offset {error.start}); "
-            "a SentencePiece model must have a name that ends in .model"
-        ) from error
-    pieces = [line.strip() for line in text.rstrip().split("\n")]
-    line_of: dict[str, int] = {}
-    for number, piece in enumerate(pieces, 1):
-        if piece in line_of:
-            raise ValueError(
-                f"{path} has the piece {piece!r} twice, in lines {line_of[piece]} and {number}; "
-                "a line number is an id, so every piece must stand in one line only"
-            )
-        line_of[piece] = number
-    return pieces
+def _starts_word(piece: str) -> bool:
+    """Whether a SentencePiece piece begins a word."""
+    if _BYTE_PIECE.fullmatch(piece):
+        return False
+    first = piece[:1]
+    is_punctuation = first in string.punctuation or unicodedata.category(first).startswith("P")
+    return first == WORD_START or is_punctuation or _NO_SPACES.match(first) is not None
 
 
 def _find_special_ids(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, int]:
@@ -175,22 +199,6 @@ def _find_special_ids(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, in
             )
         special_ids[name] = found[0]
     return special_ids
-
-
-def _check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> None:
-    """Refuse a list whose case contradicts the flag: words in capitals would all be unknown."""
-    words = [piece for piece in pieces if not piece.startswith("[")]
-    capitals = sum(piece != piece.lower() for piece in words)
-    if lowercase and capitals > len(words) // 100:
-        raise ValueError(
-            f"--lowercase is true, but {capitals} of the {len(pieces)} pieces of {path} have "
-            "capitals and could never occur: it is a cased vocabulary; use --lowercase=false"
-        )
-    if not lowercase and not capitals and any(piece != piece.upper() for piece in words):
-        raise ValueError(
-            f"--lowercase is false, but {path} has no piece with a capital, so every capitalised "
-            "word would be [UNK]: it is an uncased vocabulary; use --lowercase=true"
-        )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from data_pipeline.sources import Source
 from data_pipeline.text import read_documents
 from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
+from data_pipeline.vocab_files import list_bytes
 from data_pipeline.wordpiece import wordpiece_normalizer
 
 # Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
@@ -51,8 +52,7 @@ def train_vocabulary(kind: str, read_text: ReadText, vocab_size: int, lowercase:
     """
     if kind == SENTENCEPIECE:
         return train_sentencepiece(read_text, vocab_size, lowercase)
-    pieces = train_wordpiece(read_text, vocab_size, lowercase)
-    return "".join(piece + "\n" for piece in pieces).encode()
+    return list_bytes(train_wordpiece(read_text, vocab_size, lowercase))
 
 
 def training_text(

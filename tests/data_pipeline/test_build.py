@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+import tokenizers
 
 from data_pipeline import build, encode_corpus
 from data_pipeline.build import BUILDING, main
@@ -141,6 +142,19 @@ def test_a_vocabulary_is_trained_and_kept_in_the_store(corpus, tmp_path, kind, s
     first = opened.train.token_ids[: opened.train.sentence_offsets[1]]
     assert vocabulary.decode(first).startswith("line 0 of document")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "one" / "tokenizer.json"))
+    line = vocabulary.decode(first)
+    assert theirs.encode(line, add_special_tokens=False).ids == first.tolist()
+
+
+def test_a_tokenizer_json_gives_the_store_of_the_list_it_was_made_from(
+    corpus, vocab_path, tmp_path
+):
+    assert main(flags(corpus, tmp_path / "one", vocab_path)) == 0
+    assert main(flags(corpus, tmp_path / "two", tmp_path / "one" / "tokenizer.json")) == 0
+    one, two = open_store(tmp_path / "one"), open_store(tmp_path / "two")
+    assert two.vocab_path.name == "vocab.txt"
+    assert one.digest == two.digest
 
 
 @pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("sentencepiece", 80)])

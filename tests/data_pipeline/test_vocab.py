@@ -1,9 +1,11 @@
 """What a vocabulary says of itself, and vocabularies that must be refused."""
 
+import io
 import pathlib
 
 import numpy as np
 import pytest
+import sentencepiece
 
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab_training import train_sentencepiece
@@ -87,3 +89,55 @@ def test_files_that_are_no_vocabulary_are_refused(tmp_path, sentencepiece_path):
     renamed.write_bytes(sentencepiece_path.read_bytes())
     with pytest.raises(ValueError, match=r"not a UTF-8 list of pieces .*ends in \.model"):
         load_vocabulary(renamed)
+
+
+def train(path: pathlib.Path, lines: list[str], **settings: object) -> pathlib.Path:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        pad_id=3,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **settings,
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+def test_a_model_that_reads_special_pieces_in_texts_is_refused(tmp_path):
+    symbols = ["<cls>", "<sep>", "<mask>"]
+    words = ["one word two words"] * 9
+    good = train(tmp_path / "a.model", words, vocab_size=30, control_symbols=symbols)
+    assert load_vocabulary(good).special_ids["mask"] == 6
+    bad = train(tmp_path / "b.model", words, vocab_size=30, user_defined_symbols=symbols)
+    with pytest.raises(ValueError, match=r"turns the characters <.*> of a text into the id"):
+        load_vocabulary(bad)
+
+
+def test_words_of_sentencepiece_start_at_spaces_signs_and_unspaced_scripts(tmp_path):
+    symbols = ["<cls>", "<sep>", "<mask>"]
+    words = ["don't 我喜欢 (of) 3,000 naïve", "don't stop"] * 9
+    path = train(
+        tmp_path / "a.model",
+        words,
+        vocab_size=330,
+        control_symbols=symbols,
+        byte_fallback=True,
+        model_type="char",
+    )
+    loaded = load_vocabulary(path)
+    pieces, goes_on = loaded.pieces(), loaded.is_continuation
+    assert not goes_on[list(loaded.special_ids.values())].any()
+    of_text = {piece: bool(goes_on[i]) for i, piece in enumerate(pieces)}
+    assert {p for p in "\u2581'(,我喜欢" if of_text[p]} == set()
+    assert {p for p in "donïve30" if not of_text[p]} == set()
+    assert of_text["<0xE4>"]
+    assert of_text["<0x41>"]
+
+
+def test_each_chinese_character_is_a_word_of_wordpiece(tmp_path):
+    loaded = load_vocabulary(write(tmp_path, [*SPECIALS, "我", "喜", "##喜", "a", "##b"]))
+    (ids,) = id_lists(loaded, ["我喜ab"])
+    assert [loaded.pieces()[i] for i in ids] == ["我", "喜", "a", "##b"]
+    assert loaded.is_continuation[ids].tolist() == [False, False, False, True]

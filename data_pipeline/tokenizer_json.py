@@ -1,0 +1,128 @@
+"""A vocabulary as the tokenizer.json that Hugging Face's tokenizers and transformers read.
+
+It gives the ids of Vocabulary.encode, with these differences: [PAD], [UNK], [CLS], [SEP], [MASK]
+and SentencePiece's other control pieces stand for themselves where a text spells them out, as
+readers of the file expect; unigram models may order pieces of equal probability otherwise ("00 0",
+"0 00"); letters under heaps of combining marks may be normalised otherwise; so may a "<0x41>" that
+a text spells out where the model falls back to bytes.
+"""
+
+import pathlib
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from data_pipeline.sentencepiece_model import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencepieceModel,
+    read_model,
+)
+from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.wordpiece import wordpiece_tokenizer
+
+TOKENIZER_JSON = "tokenizer.json"  # in a store, beside the vocabulary that the ids are made with
+
+
+def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
+    """Write tokenizer.json into a folder, or nothing where that format cannot say the rules."""
+    text = tokenizer_json(vocabulary)
+    if text is not None:
+        (directory / TOKENIZER_JSON).write_text(text, encoding="utf-8")
+
+
+def tokenizer_json(vocabulary: Vocabulary) -> str | None:
+    """The text of tokenizer.json, the same for the same vocabulary.
+
+    None for a SentencePiece model whose rules that format cannot say: words or characters for
+    pieces, spaces that end words, are not marked or are kept in runs, pieces across spaces,
+    user-defined pieces.
+    """
+    pieces = vocabulary.pieces()
+    special = {name: pieces[i] for name, i in vocabulary.special_ids.items()}
+    registered = list(special.values())
+    if vocabulary.kind == WORDPIECE:
+        tokenizer = wordpiece_tokenizer(pieces, special["unk"], vocabulary.lowercase)
+        tokenizer.decoder = decoders.WordPiece(prefix="##")
+    else:
+        model = read_model(vocabulary.file_bytes)
+        if not _can_be_said(model):
+            return None
+        tokenizer = _sentencepiece_tokenizer(model)
+        is_control = zip(model.pieces, model.piece_types, strict=True)
+        registered += [piece for piece, kind in is_control if kind == CONTROL]
+    tokenizer.add_special_tokens(
+        [tokenizers.AddedToken(piece, normalized=False, special=True) for piece in registered]
+    )
+    cls, sep = special["cls"], special["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(piece, tokenizer.token_to_id(piece)) for piece in (cls, sep)],
+    )
+    return tokenizer.to_str(pretty=True) + "\n"
+
+
+def _can_be_said(model: SentencepieceModel) -> bool:
+    return (
+        model.model_type in (UNIGRAM, BPE)
+        and model.marks_spaces
+        and model.removes_extra_spaces
+        and not model.space_ends_a_word
+        and not {USER_DEFINED, UNUSED}.intersection(model.piece_types)
+        and not any(WORD_START in piece[1:] for piece in model.pieces)
+    )
+
+
+def _sentencepiece_tokenizer(model: SentencepieceModel) -> tokenizers.Tokenizer:
+    if model.model_type == BPE:
+        tokenizer = tokenizers.Tokenizer(_bpe(model))
+    else:
+        scored = list(zip(model.pieces, model.scores, strict=True))
+        unk_id = model.piece_types.index(UNKNOWN)
+        tokenizer = tokenizers.Tokenizer(
+            models.Unigram(scored, unk_id=unk_id, byte_fallback=model.has_byte_fallback)
+        )
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    # At the start too where no mark is set before a text; elsewhere the mark takes its place.
+    ends = r" +\z" if model.adds_space_before_text else r"\A +| +\z"
+    steps.append(normalizers.Replace(tokenizers.Regex(ends), ""))
+    steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    # "first", so that what follows a [MASK] without a space is read as going on with its word.
+    scheme = "first" if model.adds_space_before_text else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace(WORD_START, prepend_scheme=scheme)]
+    )
+    return tokenizer
+
+
+def _bpe(model: SentencepieceModel) -> models.BPE:
+    """The pieces as merges of two others; a piece that SentencePiece scores higher comes first."""
+    id_of = {piece: i for i, piece in enumerate(model.pieces)}
+    of_text = {
+        piece: score
+        for piece, score, kind in zip(model.pieces, model.scores, model.piece_types, strict=True)
+        if kind == NORMAL
+    }
+    merges = sorted(
+        (-score, id_of[left], id_of[right])
+        for piece, score in of_text.items()
+        for left, right in ((piece[:cut], piece[cut:]) for cut in range(1, len(piece)))
+        if left in of_text and right in of_text
+    )
+    return models.BPE(
+        id_of,
+        [(model.pieces[left], model.pieces[right]) for _, left, right in merges],
+        unk_token=model.pieces[model.piece_types.index(UNKNOWN)],
+        fuse_unk=True,
+        byte_fallback=model.has_byte_fallback,
+    )
