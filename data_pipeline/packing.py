@@ -145,17 +145,15 @@ def _best_fit(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int
         left = int(examples_L[length])
         while left:
             room, held, rows = open_rows.take(length)
-            each = min(room // length, most - len(held))
+            each = min(room // length, most - len(held), left)
             filled = min(rows, left // each)
-            rest = left - filled * each if filled < rows else 0
-            open_rows.put(room, held, rows - filled - (rest > 0))
-            for added, count in ((each, filled), (rest, min(rest, 1))):
-                composition = held + (length,) * added
-                if count and len(composition) == most:
-                    closed[composition] = closed.get(composition, 0) + count
-                else:
-                    open_rows.put(room - added * length, composition, count)
-            left -= filled * each + rest
+            left -= filled * each
+            open_rows.put(room, held, rows - filled)
+            composition = held + (length,) * each
+            if len(composition) == most:
+                closed[composition] = closed.get(composition, 0) + filled
+            else:
+                open_rows.put(room - each * length, composition, filled)
     closed |= open_rows.all_but_empty()
     return closed
 
