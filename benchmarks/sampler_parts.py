@@ -5,17 +5,16 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from data_pipeline import hashing
-from data_pipeline.examples import PretrainSource, open_source
-from data_pipeline.masking import MaskRules, mask_rows
+from data_pipeline.examples import open_examples
+from data_pipeline.masking import mask_rows
 from data_pipeline.options import MASKING, PretrainOptions
 from data_pipeline.packing import plan_rows
+from data_pipeline.pairs import example_lengths
 from data_pipeline.store import Store, open_store
-from data_pipeline.vocab import load_vocabulary
 
 _SEQ_LENS_AND_SLOTS = ((128, 20), (512, 77))
 _ROWS = 1024
@@ -23,7 +22,7 @@ _TIMES = 25
 
 
 def main() -> None:
-    """Measure on one core and print."""
+    """Measure on one core and print; processor time, since other programs may run there too."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.sampler_parts",
         description="Times masks alone, and plans of packed rows with their fill, on one core.",
@@ -40,51 +39,39 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     store = open_store(flags.store)
     for seq_len, slots in _SEQ_LENS_AND_SLOTS:
-        source = open_source(
-            store.train,
-            store.vocab_size,
-            store.special_ids,
-            PretrainOptions(),
-            seq_len,
-            slots,
-            store.directory,
-        )
-        _time_masks(store, source)
-        lengths = _lengths_of_epoch(source)
+        for masking in MASKING:
+            _time_masks(store, masking, seq_len, slots)
+        source = open_examples(store, store.train, PretrainOptions(), seq_len, slots)
+        lengths = example_lengths(store.train, source.walks.get(0).walk)
         for most in flags.packed_examples:
             _print_fill(lengths, seq_len, most)
         many = np.random.default_rng(0).choice(lengths, flags.plan_examples)
-        start = time.perf_counter()
+        start = time.process_time()
         plan_rows(many, 1, seq_len, flags.packed_examples[-1])
-        secs = time.perf_counter() - start
+        secs = time.process_time() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
             f"{seq_len:5} tokens, plan of {len(many):,}: {secs:.2f} s, peak {peak:.2f} GiB in all"
         )
 
 
-def _time_masks(store: Store, source: PretrainSource) -> None:
+def _time_masks(store: Store, masking: str, seq_len: int, slots: int) -> None:
+    """Of rows as they are before they are masked."""
+    options = PretrainOptions(masking=masking)
+    source = open_examples(store, store.train, options, seq_len, slots)
     made = source.rows(np.arange(_ROWS))
     ids, length = made["input_ids"], made["input_mask"].sum(axis=1)
-    # The text as it was before it was masked.
     used = made["masked_lm_weights"] > 0
     ids[np.nonzero(used)[0], made["masked_lm_positions"][used]] = made["masked_lm_ids"][used]
-    special = [store.special_ids[name] for name in ("pad", "cls", "sep")]
-    is_text = ~np.isin(ids, special)
+    is_text = ~np.isin(ids, [source.special_ids[name] for name in ("pad", "cls", "sep")])
     keys = hashing.hash64(1, np.arange(_ROWS))
-    lowercase = store.manifest["vocabulary"]["lowercase"]
-    is_continuation = load_vocabulary(store.vocab_path, lowercase).is_continuation
-    for masking in MASKING:
-        rules = MaskRules(
-            masked_lm_prob=0.15,
-            max_predictions_per_seq=source.max_predictions_per_seq,
-            vocab_size=store.vocab_size,
-            mask_id=store.special_ids["mask"],
-            masking=masking,
-            is_continuation_V=is_continuation,
-        )
-        secs = _median_secs(ids, lambda rows, r=rules: mask_rows(rows, is_text, length, keys, r))
-        print(f"{source.seq_len:5} tokens, {masking} masks: {_ROWS / secs:,.0f} rows/s")
+    secs = []
+    for _ in range(_TIMES):
+        rows = ids.copy()
+        start = time.process_time()
+        mask_rows(rows, is_text, length, keys, source.assembly.mask_rules)
+        secs.append(time.process_time() - start)
+    print(f"{seq_len:5} tokens, {masking} masks: {_ROWS / np.median(secs):,.0f} rows/s")
 
 
 def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> None:
@@ -99,27 +86,6 @@ def _print_fill(lengths: np.ndarray, seq_len: int, most: int) -> None:
         f"positions hold a token; packed by {_ROWS}: {in_windows / (sum(rows_of) * seq_len):.1%}, "
         f"{min(rows_of)} to {max(rows_of)} rows"
     )
-
-
-def _median_secs(ids: np.ndarray, mask: Callable[[np.ndarray], object]) -> float:
-    """Processor time of one call, which another process on the core does not lengthen much."""
-    secs = []
-    for _ in range(_TIMES):
-        rows = ids.copy()
-        start = time.process_time()
-        mask(rows)
-        secs.append(time.process_time() - start)
-    return float(np.median(secs))
-
-
-def _lengths_of_epoch(source: PretrainSource) -> np.ndarray:
-    """Tokens of each example of epoch 0: uint16[N]."""
-    total = source.examples_per_epoch(0)
-    parts = [
-        source.rows(np.arange(start, min(start + _ROWS, total)))["input_mask"].sum(axis=1)
-        for start in range(0, total, _ROWS)
-    ]
-    return np.concatenate(parts).astype(np.uint16)
 
 
 if __name__ == "__main__":
