@@ -1,6 +1,7 @@
 """Measures how fast a store gives training batches: python -m data_pipeline.benchmark --help."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -8,130 +9,292 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from data_pipeline.examples import open_examples
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+from data_pipeline.examples import PretrainSource, open_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
+from data_pipeline.flag_parser import FlagParser
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.options import PretrainOptions
+from data_pipeline.masking import mask_rows
+from data_pipeline.options import MASKING, SEGMENTS, PretrainOptions
 from data_pipeline.pretrain import train_batches
+from data_pipeline.rows import assemble, gather, pack
 from data_pipeline.store import open_store
 
 _WARM_UP_GROUPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Measurement:
-    """What was measured and on what; the keys of --json_out."""
+class Stage:
+    """A step in the making of rows, alone, in plain NumPy on one core."""
 
+    name: str
+    microseconds_a_sequence: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Throughput:
+    """What comes out of tf.data on so many cores."""
+
+    cores: int
     sequences_per_sec: float
+    rows_per_sec: float
+    tokens_per_sec: float  # padding not counted
+    measured_secs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What was measured and on what; the keys of --json_out. A sequence is one example."""
+
+    sequences_per_sec: float  # on the most cores that were measured
     tokens_per_sec: float
-    open_secs: float  # opening the store and counting its pairs, or reading the sidecar
+    numpy_sequences_per_sec: float  # a plain loop over PretrainSource.rows, on one core
+    by_cores: tuple[Throughput, ...]
+    stages: tuple[Stage, ...]
+    open_secs: float  # opening the store and counting its walks, or reading the sidecar
     first_batch_secs: float  # one walk, and tensorflow's import
     seq_len: int
     max_predictions_per_seq: int
+    segments: str
+    masking: str
+    packed_examples: int
+    sequences_in_row: float
+    text_share: float  # of the positions of a row, those that are not padding
     batch_size: int
-    cores: int
-    measured_secs: float
+    store_tokens: int
     store_digest: str
 
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
     """Measure and print; 0, or 2 after one line that says what is wrong."""
+    return exit_code_of(lambda: _measure_and_print(sys.argv[1:] if argv is None else argv), say)
+
+
+def _measure_and_print(argv: list[str]) -> None:
     flags = _parser().parse_args(argv)
-    return exit_code_of(lambda: _measure_and_print(flags), say)
-
-
-def _measure_and_print(flags: argparse.Namespace) -> None:
     measurement = measure(flags)
     if flags.json_out:
         record = json.dumps(dataclasses.asdict(measurement), indent=2)
         pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
-    print(
-        f"{measurement.sequences_per_sec:,.0f} sequences/s of {measurement.seq_len} tokens on "
-        f"{measurement.cores} core(s); opened in {measurement.open_secs:.2f} s, first batch after "
-        f"{measurement.first_batch_secs:.2f} s"
-    )
+    _print(measurement, rich.console.Console(highlight=False))
 
 
 def measure(flags: argparse.Namespace) -> Measurement:
-    """Draw batches through tf.data for flags.secs seconds, after a warm-up.
+    """Time each stage, a plain NumPy loop, and tf.data on 1 core, 2, 4, ... up to flags.cores.
 
     Raises:
       ValueError, OSError: the store, or a flag that it cannot be read with.
     """
-    cores = _pin_to_cores(flags.cores)
+    core_counts = _core_counts(flags.cores)
     slots = flags.max_predictions_per_seq or math.ceil(0.15 * flags.seq_len)
-    options = PretrainOptions(store=flags.store, group_sequences=flags.group_sequences)
+    options = PretrainOptions(
+        store=flags.store,
+        segments=flags.segments,
+        masking=flags.masking,
+        packed_examples=flags.packed_examples,
+        group_sequences=flags.group_sequences,
+    )
     started = time.perf_counter()
     store = open_store(flags.store)
     source = open_examples(store, store.train, options, flags.seq_len, slots)
     opened = time.perf_counter()
     batches = train_batches(
-        source, batch_size=flags.batch_size, first_row=0, first_step=0, last_step=2**40
+        source, batch_size=flags.batch_size, first_row=0, first_step=0, last_step=1
     )
     next(batches)
-    first_batch = time.perf_counter()
-    for _ in range(_WARM_UP_GROUPS * max(1, options.group_sequences // flags.batch_size)):
-        next(batches)
-    steps, start = 0, time.perf_counter()
-    while time.perf_counter() - start < flags.secs:
-        next(batches)
-        steps += 1
-    measured_secs = time.perf_counter() - start
     batches.close()
-    rate = steps * flags.batch_size / measured_secs
+    first_batch = time.perf_counter()
+    with _pinned_to(1):
+        stages = tuple(_time_stages(source, flags.secs / 8))
+        numpy_rate = _time_rows(source, flags.secs / 4)
+    text_share = _text_share(source)
+    by_cores = tuple(_time_batches(source, flags, cores, text_share) for cores in core_counts)
     return Measurement(
-        sequences_per_sec=rate,
-        tokens_per_sec=rate * flags.seq_len,
+        sequences_per_sec=by_cores[-1].sequences_per_sec,
+        tokens_per_sec=by_cores[-1].tokens_per_sec,
+        numpy_sequences_per_sec=numpy_rate,
+        by_cores=by_cores,
+        stages=stages,
         open_secs=opened - started,
         first_batch_secs=first_batch - opened,
         seq_len=flags.seq_len,
         max_predictions_per_seq=slots,
+        segments=options.segments,
+        masking=options.masking,
+        packed_examples=options.packed_examples,
+        sequences_in_row=source.mean_examples_in_row,
+        text_share=text_share,
         batch_size=flags.batch_size,
-        cores=cores,
-        measured_secs=measured_secs,
+        store_tokens=store.train.tokens,
         store_digest=store.digest,
     )
 
 
-def _pin_to_cores(cores: int) -> int:
-    """Keep this process on its first `cores` cores; 0 leaves all. Returns how many it may use."""
-    if sys.platform == "linux":
-        allowed = sorted(os.sched_getaffinity(0))
-        if not 0 <= cores <= len(allowed):
-            raise ValueError(
-                f"--cores is {cores}; this process may use 1 to {len(allowed)}, 0 for all"
-            )
-        if cores:
-            os.sched_setaffinity(0, allowed[:cores])
-        return cores or len(allowed)
-    else:  # macOS has neither function
+def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
+    """Each step of the way from numbers of rows to arrays, on what the step before it gave."""
+    rows = max(1, round(source.options.group_sequences / source.mean_examples_in_row))
+    index_B = np.arange(min(rows, source.rows_in_epoch(0)))
+    drawn = source.draw(0, index_B)
+    rules, token_ids = source.assembly.mask_rules, source.split.token_ids
+    sequences = len(drawn.keys_M)
+
+    def micros(call: Callable[[], object]) -> float:
+        calls, start = 0, time.perf_counter()
+        while time.perf_counter() - start < secs or not calls:
+            call()
+            calls += 1
+        return (time.perf_counter() - start) / calls / sequences * 1e6
+
+    yield Stage("which text", micros(lambda: source.draw(0, index_B)))
+    text = gather(drawn.spans, token_ids, source.assembly)
+    yield Stage("text", micros(lambda: gather(drawn.spans, token_ids, source.assembly)))
+    length_M = drawn.spans.length_B
+    masks = micros(
+        lambda: mask_rows(text.ids_BS.copy(), text.is_text_BS, length_M, drawn.keys_M, rules)
+    )
+    yield Stage("masks", masks)
+    if source.shape.examples > 1:
+        made = assemble(drawn.spans, token_ids, drawn.keys_M, source.assembly)
+        in_row_B, pad_id = drawn.examples_in_row_B, source.special_ids["pad"]
+        yield Stage("packing", micros(lambda: pack(made, in_row_B, source.shape, pad_id)))
+
+
+def _time_rows(source: PretrainSource, secs: float) -> float:
+    """Sequences a second of a plain loop over rows, without tf.data."""
+    group = max(1, round(source.options.group_sequences / source.mean_examples_in_row))
+    calls, start = 0, time.perf_counter()
+    while time.perf_counter() - start < secs or not calls:
+        source.rows(np.arange(calls * group, (calls + 1) * group))
+        calls += 1
+    return calls * group * source.mean_examples_in_row / (time.perf_counter() - start)
+
+
+def _time_batches(
+    source: PretrainSource, flags: argparse.Namespace, cores: int, text_share: float
+) -> Throughput:
+    """Draw batches through tf.data for flags.secs seconds, after a warm-up."""
+    groups = max(1, source.options.group_sequences // flags.batch_size)
+    with _pinned_to(cores):
+        batches = train_batches(
+            source, batch_size=flags.batch_size, first_row=0, first_step=0, last_step=2**40
+        )
+        for _ in range(_WARM_UP_GROUPS * groups):
+            next(batches)
+        steps, start = 0, time.perf_counter()
+        while time.perf_counter() - start < flags.secs:
+            next(batches)
+            steps += 1
+        measured_secs = time.perf_counter() - start
+        batches.close()
+    rows_per_sec = steps * flags.batch_size / measured_secs
+    return Throughput(
+        cores=cores,
+        sequences_per_sec=rows_per_sec * source.mean_examples_in_row,
+        rows_per_sec=rows_per_sec,
+        tokens_per_sec=rows_per_sec * flags.seq_len * text_share,
+        measured_secs=measured_secs,
+    )
+
+
+def _text_share(source: PretrainSource) -> float:
+    """Of the positions of rows, the share that is not padding: on the first 4,096 of epoch 0."""
+    rows = source.rows(np.arange(min(4096, source.rows_in_epoch(0))))
+    return float(rows["input_mask"].mean())
+
+
+def _core_counts(cores: int) -> list[int]:
+    """1, 2, 4, ... up to the cores that this process may use; only `cores` where it is given."""
+    if sys.platform != "linux":  # macOS cannot hold a process to some cores
         if cores:
             raise ValueError(f"--cores is {cores}; only Linux can hold a process to some cores")
-        return os.cpu_count() or 1
+        return [os.cpu_count() or 1]
+    allowed = len(os.sched_getaffinity(0))
+    if not 0 <= cores <= allowed:
+        raise ValueError(f"--cores is {cores}; this process may use 1 to {allowed}, 0 for each")
+    if cores:
+        return [cores]
+    return [*(1 << power for power in range(allowed.bit_length()) if 1 << power < allowed), allowed]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+@contextlib.contextmanager
+def _pinned_to(cores: int) -> Iterator[None]:
+    """Keep what starts here on the first `cores` cores; threads inherit it from who makes them."""
+    if sys.platform != "linux":
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _print(measured: Measurement, console: rich.console.Console) -> None:
+    packed = f", up to {measured.packed_examples} in a row" if measured.packed_examples > 1 else ""
+    console.print(
+        f"{measured.segments} examples of {measured.seq_len} tokens, masked by "
+        f"{measured.masking}{packed}; {measured.store_tokens:,} tokens in the store"
+    )
+    console.print(
+        f"  opened in {measured.open_secs:.2f} s, first batch {measured.first_batch_secs:.2f} s "
+        f"later\n  {measured.sequences_in_row:.2f} examples a row, {measured.text_share:.1%} of "
+        "its positions are text"
+    )
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("on one core, in NumPy")
+    table.add_column("us a sequence", justify="right")
+    table.add_column("sequences/s", justify="right")
+    for stage in measured.stages:
+        rate = 1e6 / stage.microseconds_a_sequence
+        table.add_row(stage.name, f"{stage.microseconds_a_sequence:.2f}", f"{rate:,.0f}")
+    rate = measured.numpy_sequences_per_sec
+    table.add_row("all, rows in any order", f"{1e6 / rate:.2f}", f"{rate:,.0f}")
+    console.print(table)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("through tf.data")
+    for name in ("sequences/s", "tokens/s", "rows/s", "of NumPy's"):
+        table.add_column(name, justify="right")
+    for line in measured.by_cores:
+        table.add_row(
+            f"{line.cores} core{'' if line.cores == 1 else 's'}",
+            f"{line.sequences_per_sec:,.0f}",
+            f"{line.tokens_per_sec:,.0f}",
+            f"{line.rows_per_sec:,.0f}",
+            f"{line.sequences_per_sec / rate:.0%}",
+        )
+    console.print(table)
+
+
+def _parser() -> FlagParser:
+    parser = FlagParser(
         prog="python -m data_pipeline.benchmark",
-        description="Measures how fast a store gives training batches through tf.data.",
+        description="Measures how fast a store gives training batches, by stage and through "
+        "tf.data.",
     )
-    parser.add_argument("store", help="folder that python -m data_pipeline.build wrote")
-    parser.add_argument("--seq_len", type=int, default=128, help="tokens in a sequence")
-    parser.add_argument("--batch_size", type=int, default=256, help="sequences in a batch")
-    parser.add_argument(
-        "--max_predictions_per_seq", type=int, default=0, help="0: 15%% of seq_len, rounded up"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("store", metavar="STORE", help="folder that python -m data_pipeline.build wrote")
+    add("--seq_len", type=int, default=128, help="tokens in a sequence")
+    add("--batch_size", type=int, default=256, help="rows in a batch")
+    add("--max_predictions_per_seq", type=int, default=0, help="0: 15%% of seq_len, rounded up")
+    add("--segments", default="nsp", help=" | ".join(SEGMENTS))
+    add("--masking", default="token", help=" | ".join(MASKING))
+    add("--packed_examples", type=int, default=1, help="most examples in a row")
+    add(
         "--group_sequences",
         type=int,
         default=PretrainOptions.group_sequences,
-        help="sequences made by one call into NumPy",
+        help="rows made by one call into NumPy",
     )
-    parser.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 for all")
-    parser.add_argument("--secs", type=float, default=10.0, help="seconds to measure")
-    parser.add_argument("--json_out", default="", help="file to write the measurement to")
+    add("--cores", type=int, default=0, help="CPU cores to use; 0: 1, 2, 4, ... up to all")
+    add("--secs", type=float, default=10.0, help="seconds to measure each number of cores")
+    add("--json_out", default="", metavar="FILE", help="file to write the measurement to")
     return parser
 
 

@@ -28,8 +28,6 @@ _ALONE_SENTENCES = 1 << 16
 # full_sentences reads on from one document into the next in stretches of about this many sentences,
 # which walk together; at each stretch's end a row stays short.
 _STRETCH_SENTENCES = 1 << 13
-# Share of random second segments: found on this many sentences, in so many places and rounds.
-_SHARE_SENTENCES, _SHARE_PLACES, _SHARE_ROUNDS = 1 << 20, 16, 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,46 +127,10 @@ def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SE
         # Whole stretches only; one that is longer than a block is a block of its own.
         limit = bounds_G[start] + block_sentences
         stop = max(start + 1, int(np.searchsorted(bounds_G, limit, side="right")) - 1)
-        parts.append(_walk_block(split, rules, np.asarray(bounds_G[start : stop + 1])))
+        parts.append(walk_block(split, rules, np.asarray(bounds_G[start : stop + 1])))
         start = stop
     first, document, sentences = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Walk(rules, first, document, sentences)
-
-
-def balanced_random_share(split: Split, rules: WalkRules) -> float:
-    """How often a chunk that could keep its B must lose it, for half of all pairs to be random.
-
-    A chunk of one sentence is always random, so the others must be so less often than one time in
-    two. Found by walking over samples of the corpus, again and again with the share found before;
-    0 where more than half of the chunks have one sentence.
-    """
-    share = 0.5
-    documents_D = _sample_of_documents(split)
-    for _ in range(_SHARE_ROUNDS):
-        trial = dataclasses.replace(rules, random_share=share)
-        parts = [
-            _walk_block(split, trial, np.asarray(split.document_offsets[start : stop + 1]))
-            for start, stop in documents_D
-        ]
-        sentences_N = np.concatenate([sentences for _, _, sentences in parts])
-        chunks, single = len(sentences_N), int(np.count_nonzero(sentences_N == 1))
-        share = max(0.0, (0.5 * chunks - single) / max(chunks - single, 1))
-    return share
-
-
-def _sample_of_documents(split: Split) -> list[tuple[int, int]]:
-    """Ranges of documents, all of a small split, that together hold about _SHARE_SENTENCES."""
-    offsets_D = split.document_offsets
-    if split.sentences <= _SHARE_SENTENCES:
-        return [(0, split.documents)]
-    size = _SHARE_SENTENCES // _SHARE_PLACES
-    starts = np.linspace(0, split.sentences - size, _SHARE_PLACES).astype(np.int64)
-    ranges = []
-    for first_sentence in starts:
-        start = int(np.searchsorted(offsets_D, first_sentence, side="right")) - 1
-        stop = int(np.searchsorted(offsets_D, first_sentence + size, side="right")) - 1
-        ranges.append((start, max(stop, start + 1)))
-    return ranges
 
 
 def _bounds(split: Split, rules: WalkRules) -> np.ndarray:
@@ -215,7 +177,7 @@ def _block_of(split: Split, rules: WalkRules, start: int, stop: int) -> _Block:
     return _Block(start, first, bounds_D, starts, ends)
 
 
-def _walk_block(
+def walk_block(
     split: Split, rules: WalkRules, bounds_G: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The chunks between the first and the last bound: first sentence, document, sentences."""

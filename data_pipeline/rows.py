@@ -19,6 +19,16 @@ class Assembly:
     mask_rules: MaskRules
 
 
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Padded rows of text and special pieces, before anything is masked."""
+
+    ids_BS: np.ndarray  # int32
+    is_token_BS: np.ndarray  # bool, no padding
+    is_text_BS: np.ndarray  # bool, no special piece either
+    is_b_BS: np.ndarray  # bool, of the second segment
+
+
 def assemble(
     spans: Spans, token_ids_T: np.ndarray, keys_B: np.ndarray, assembly: Assembly
 ) -> dict[str, np.ndarray]:
@@ -29,7 +39,29 @@ def assemble(
     Raises:
       ValueError: a token id beyond the vocabulary.
     """
-    special, rules = assembly.special_ids, assembly.mask_rules
+    text = gather(spans, token_ids_T, assembly)
+    positions_BP, labels_BP, weights_BP = masking.mask_rows(
+        text.ids_BS, text.is_text_BS, spans.length_B, keys_B, assembly.mask_rules
+    )
+    return {
+        "input_ids": text.ids_BS,
+        "input_mask": text.is_token_BS.astype(np.int32),
+        "segment_ids": text.is_b_BS.astype(np.int32),
+        "masked_lm_positions": positions_BP,
+        "masked_lm_ids": labels_BP,
+        "masked_lm_weights": weights_BP,
+        "next_sentence_labels": spans.label_B.astype(np.int32),
+        "next_sentence_weights": spans.has_label_B.astype(np.float32),
+    }
+
+
+def gather(spans: Spans, token_ids_T: np.ndarray, assembly: Assembly) -> Text:
+    """The text of examples from the store, between its special pieces.
+
+    Raises:
+      ValueError: a token id beyond the vocabulary.
+    """
+    special = assembly.special_ids
     position_S = np.arange(assembly.seq_len)
     first_sep_B, last_B = spans.a_and_ends_B + 1, spans.length_B - 1
     is_after_a_BS = position_S > first_sep_B[:, None]
@@ -44,7 +76,7 @@ def assemble(
         is_end_BS[end_rows_K, end_positions_K] = True
         source_BS -= np.cumsum(is_end_BS, axis=1)
     stored_BS = token_ids_T.take(source_BS, mode="clip")
-    _check_ids(stored_BS, rules.vocab_size)
+    _check_ids(stored_BS, assembly.mask_rules.vocab_size)
     ids_BS = stored_BS.astype(np.int32)
     is_token_BS = position_S <= last_B[:, None]
     ids_BS[~is_token_BS] = special["pad"]
@@ -59,19 +91,7 @@ def assemble(
     ):
         ids_BS[rows, positions] = special[name]
         is_text_BS[rows, positions] = False
-    positions_BP, labels_BP, weights_BP = masking.mask_rows(
-        ids_BS, is_text_BS, last_B + 1, keys_B, rules
-    )
-    return {
-        "input_ids": ids_BS,
-        "input_mask": is_token_BS.astype(np.int32),
-        "segment_ids": (is_after_a_BS & is_token_BS).astype(np.int32),
-        "masked_lm_positions": positions_BP,
-        "masked_lm_ids": labels_BP,
-        "masked_lm_weights": weights_BP,
-        "next_sentence_labels": spans.label_B.astype(np.int32),
-        "next_sentence_weights": spans.has_label_B.astype(np.float32),
-    }
+    return Text(ids_BS, is_token_BS, is_text_BS, is_after_a_BS & is_token_BS)
 
 
 def _document_ends(spans: Spans) -> tuple[np.ndarray, np.ndarray]:

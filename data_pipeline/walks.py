@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from data_pipeline import hashing
-from data_pipeline.chunks import Walk, balanced_random_share, walk_corpus, walk_rules
+from data_pipeline.chunks import Walk, walk_corpus, walk_rules
+from data_pipeline.label_balance import balanced_random_share
 from data_pipeline.options import PretrainOptions
 from data_pipeline.packing import RowPlan, plan_rows
 from data_pipeline.pairs import example_lengths

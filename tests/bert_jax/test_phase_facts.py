@@ -13,7 +13,7 @@ from bert_jax.models import bert
 from bert_jax.objectives import MLM_NSP, Objective
 from bert_jax.opening import opening_rows
 from bert_jax.phase_facts import facts_of
-from data_pipeline import chunks
+from data_pipeline import chunks, label_balance
 from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
@@ -52,7 +52,7 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
 def test_epochs_are_examples_over_those_of_a_pass(config, feed):
     """A pass has been counted by walking over the sentences one by one."""
     options, split = config.data, feed.store.train
-    share = chunks.balanced_random_share(split, chunks.walk_rules(options, 24, 0))
+    share = label_balance.balanced_random_share(split, chunks.walk_rules(options, 24, 0))
     passes = [
         len(chunks.walk_corpus(split, chunks.walk_rules(options, 24, walk, share)))
         for walk in range(options.dupe_factor)

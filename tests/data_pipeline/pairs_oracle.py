@@ -27,6 +27,9 @@ class Rules:
     short_seq_prob: float = 0.1
     whole_words: bool = False
     continuations: frozenset[int] = frozenset()  # ids of the pieces that start with ##
+    # Instead of the script's own rules those without its defects: a target for each chunk, two
+    # sentences where there are two, B from another document, and this share of B that is random.
+    random_share: float | None = None
 
 
 @dataclasses.dataclass
@@ -68,29 +71,37 @@ def _instances_of_document(
 ) -> list[Instance]:
     document = documents[index]
     most = rules.seq_len - 3
-    target = most
-    if rng.random() < rules.short_seq_prob:
-        target = rng.randint(2, most)
+    is_mended = rules.random_share is not None
+    target = _target(rules, most, rng)
     instances = []
     chunk: list[list[int]] = []
     at = 0
     while at < len(document):
         chunk.append(document[at])
         at += 1
-        if at < len(document) and sum(map(len, chunk)) < target:
+        is_enough = sum(map(len, chunk)) >= target and not (is_mended and len(chunk) == 1)
+        if at < len(document) and not is_enough:
             continue
         split = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
         a = _joined(chunk[:split])
-        is_random = len(chunk) == 1 or rng.random() < 0.5
+        share = rules.random_share if is_mended else 0.5
+        is_random = len(chunk) == 1 or rng.random() < share
         if is_random:
-            b = _random_segment(documents, index, target - len(a), rng)
+            draws = 10**9 if is_mended else 10
+            b = _random_segment(documents, index, target - len(a), draws, rng)
             at -= len(chunk) - split
         else:
             b = _joined(chunk[split:])
         a, b = _truncated(a, b, most, rng)
         instances.append(_instance(a, b, is_random, target, rules, rng))
         chunk = []
+        if is_mended:
+            target = _target(rules, most, rng)
     return instances
+
+
+def _target(rules: Rules, most: int, rng: random.Random) -> int:
+    return rng.randint(2, most) if rng.random() < rules.short_seq_prob else most
 
 
 def _joined(sentences: Sequence[list[int]]) -> list[int]:
@@ -98,9 +109,9 @@ def _joined(sentences: Sequence[list[int]]) -> list[int]:
 
 
 def _random_segment(
-    documents: list[Document], index: int, wanted: int, rng: random.Random
+    documents: list[Document], index: int, wanted: int, draws: int, rng: random.Random
 ) -> list[int]:
-    for _ in range(10):
+    for _ in range(draws):
         other = rng.randint(0, len(documents) - 1)
         if other != index:
             break

@@ -21,17 +21,35 @@ def opened(tmp_path, monkeypatch) -> str:
     return str(tmp_path)
 
 
-def test_the_rate_is_written(opened, tmp_path, capsys):
+@pytest.mark.parametrize("packed_examples", [1, 3])
+def test_the_rates_are_written(opened, tmp_path, capsys, packed_examples):
     out = tmp_path / "out.json"
     flags = ["--seq_len=32", "--batch_size=8", "--group_sequences=16", "--secs=0.2"]
-    assert benchmark.main([opened, *flags, f"--json_out={out}"]) == 0
+    flags.append(f"--packed_examples={packed_examples}")
+    assert benchmark.main([opened, *flags, "--cores=1", f"--json_out={out}"]) == 0
     record = json.loads(out.read_text(encoding="utf-8"))
-    assert record["sequences_per_sec"] > 0 and record["measured_secs"] >= 0.2
-    assert record["tokens_per_sec"] == record["sequences_per_sec"] * 32
+    (line,) = record["by_cores"]
+    assert record["sequences_per_sec"] == line["sequences_per_sec"] > 0
+    assert line["cores"] == 1 and line["measured_secs"] >= 0.2
+    in_row = record["sequences_in_row"]
+    assert (in_row > 1) == (packed_examples > 1)
+    assert line["sequences_per_sec"] == pytest.approx(line["rows_per_sec"] * in_row)
+    text = line["rows_per_sec"] * 32 * record["text_share"]
+    assert line["tokens_per_sec"] == pytest.approx(text) and 0.3 < record["text_share"] < 1
+    assert record["numpy_sequences_per_sec"] > 0
     assert (record["seq_len"], record["max_predictions_per_seq"]) == (32, 5)
-    is_linux = sys.platform == "linux"  # macOS has no os.sched_getaffinity
-    assert record["cores"] == (len(os.sched_getaffinity(0)) if is_linux else os.cpu_count())
-    assert "sequences/s of 32 tokens" in capsys.readouterr().out
+    stages = {stage["name"]: stage["microseconds_a_sequence"] for stage in record["stages"]}
+    expected = ["which text", "text", "masks"] + ["packing"] * (packed_examples > 1)
+    assert list(stages) == expected and min(stages.values()) > 0
+    shown = capsys.readouterr().out
+    assert "through tf.data" in shown and all(name in shown for name in expected)
+
+
+def test_each_number_of_cores_is_measured_where_none_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(3, 9)), raising=False)
+    assert benchmark._core_counts(0) == [1, 2, 4, 6]
+    assert benchmark._core_counts(5) == [5]
 
 
 def test_without_linux_all_cores_are_used_and_none_can_be_named(opened, monkeypatch, capsys):
@@ -40,7 +58,7 @@ def test_without_linux_all_cores_are_used_and_none_can_be_named(opened, monkeypa
     monkeypatch.setattr(sys, "platform", "darwin")
     assert benchmark.main([opened, "--cores=1"]) == 2
     assert capsys.readouterr().err.startswith("error: --cores is 1; only Linux can hold")
-    assert benchmark._pin_to_cores(0) == os.cpu_count()
+    assert benchmark._core_counts(0) == [os.cpu_count()]
 
 
 def test_what_cannot_be_measured_is_one_line_and_exit_2(opened, tmp_path, monkeypatch, capsys):
@@ -48,6 +66,11 @@ def test_what_cannot_be_measured_is_one_line_and_exit_2(opened, tmp_path, monkey
     for flags, sentence in (
         (["--cores=9999"], f"error: --cores is 9999; {allowed}"),
         (["--seq_len=3"], "error: seq_len is 3; "),
+        (
+            ["--seq_length=3"],
+            "error: '--seq_length=3' is not a flag of python -m",
+        ),
+        (["--segments=pairs"], "error: config.data.segments is 'pairs'; it must be one of nsp, "),
     ):
         assert benchmark.main([opened, *flags]) == 2
         assert capsys.readouterr().err.startswith(sentence)

@@ -11,7 +11,7 @@ import random
 import numpy as np
 import pytest
 
-from data_pipeline.examples import Pieces, open_source
+from data_pipeline.examples import Pieces, PretrainSource, open_source
 from data_pipeline.options import PretrainOptions
 from tests.data_pipeline import pairs_oracle
 from tests.data_pipeline.corpora import FIRST_ID, SPECIAL_IDS, numbered, split_of, vocab_size_of
@@ -132,8 +132,12 @@ def scores(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> dict[s
     return found
 
 
+def source_of(options: PretrainOptions) -> PretrainSource:
+    return open_source(SPLIT, Pieces(VOCAB_SIZE, SPECIAL_IDS), options, SEQ_LEN, SLOTS)
+
+
 def sampled(options: PretrainOptions) -> dict[str, np.ndarray]:
-    source = open_source(SPLIT, Pieces(VOCAB_SIZE, SPECIAL_IDS), options, SEQ_LEN, SLOTS)
+    source = source_of(options)
     total = sum(source.facts.rows_K)
     rows = source.rows(np.arange(total))
     ends = np.cumsum(source.facts.rows_K)[:-1]
@@ -142,21 +146,40 @@ def sampled(options: PretrainOptions) -> dict[str, np.ndarray]:
     return epoch_means([{name: parts[name][epoch] for name in names} for epoch in range(EPOCHS)])
 
 
-@pytest.fixture(scope="module")
-def oracle_means() -> dict[str, np.ndarray]:
-    rng = random.Random(71)
-    rules = pairs_oracle.Rules(SEQ_LEN, SLOTS, VOCAB_SIZE)
+def oracle(rules: pairs_oracle.Rules, seed: int) -> dict[str, np.ndarray]:
+    rng = random.Random(seed)
     passes = (pairs_oracle.one_pass(DOCUMENTS, rules, rng) for _ in range(EPOCHS))
     return epoch_means([pairs_oracle.to_arrays(instances, rules) for instances in passes])
 
 
-def test_the_exact_sampler_agrees_with_the_oracle(oracle_means):
-    exact = PretrainOptions(exact=True, dupe_factor=EPOCHS, random_seed=1)
-    found = scores(sampled(exact), oracle_means)
+@pytest.fixture(scope="module")
+def oracle_means() -> dict[str, np.ndarray]:
+    return oracle(pairs_oracle.Rules(SEQ_LEN, SLOTS, VOCAB_SIZE), seed=71)
+
+
+def check_agreement(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
+    found = scores(ours, theirs)
     far = {name: z for name, z in found.items() if abs(z) > MOST_Z}
     assert len(found) == 49 and not far
     # Nor are they too near: scores of one normal distribution have a mean square of about 1.
     assert 0.3 < np.mean(np.square(list(found.values()))) < 2.5
+
+
+def test_the_mended_sampler_agrees_with_the_oracle_of_mended_rules():
+    options = PretrainOptions(dupe_factor=EPOCHS, random_seed=3)
+    share = source_of(options).facts.random_share
+    rules = pairs_oracle.Rules(SEQ_LEN, SLOTS, VOCAB_SIZE, random_share=share)
+    means = sampled(options)
+    check_agreement(means, oracle(rules, seed=72))
+    random_pairs = float((means["label"] * means["pairs"]).sum())
+    # The share was found on eight walks of some 46 pairs.
+    assert 0.2 < share < 0.45 and abs(random_pairs / means["pairs"].sum() - 0.5) < 0.03
+    assert not means["same document if random"].any()
+
+
+def test_the_exact_sampler_agrees_with_the_oracle(oracle_means):
+    exact = PretrainOptions(exact=True, dupe_factor=EPOCHS, random_seed=1)
+    check_agreement(sampled(exact), oracle_means)
 
 
 @pytest.mark.parametrize(

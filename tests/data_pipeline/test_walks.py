@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from data_pipeline import walks
-from data_pipeline.chunks import balanced_random_share, walk_corpus, walk_rules
+from data_pipeline.chunks import walk_corpus, walk_rules
+from data_pipeline.label_balance import balanced_random_share
 from data_pipeline.options import PretrainOptions
 from tests.data_pipeline.corpora import split_of, varied
 
