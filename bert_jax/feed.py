@@ -12,7 +12,8 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config
 from data_pipeline import pretrain
 from data_pipeline import store as store_lib
-from data_pipeline.examples import PretrainSource, open_examples
+from data_pipeline.example_source import ExampleSource
+from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import Split, Store
 
@@ -42,9 +43,9 @@ class Feed:
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
         self.config = config
-        self._sources: dict[tuple[str, int, int], PretrainSource] = {}
+        self._sources: dict[tuple[str, int, int], ExampleSource] = {}
 
-    def _source(self, split: Split, index: int) -> PretrainSource:
+    def _source(self, split: Split, index: int) -> ExampleSource:
         """The source of a split at a phase's length, opened once: phases may share it."""
         phase = self.config.phases[index]
         kind = (split.name, phase.seq_len, phase.max_predictions_per_seq)

@@ -20,7 +20,7 @@ from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, que
 from bert_jax.receipt import short_digest
 from bert_jax.trained import Trained
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.store import open_store
+from data_pipeline.store import EXAMPLES, open_store
 from data_pipeline.vocab import WORD_START
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run of bert_jax.train")
@@ -48,6 +48,11 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
             raise ValueError(
                 f"{store.directory} is not the store that the run of {_WORKDIR.value} was trained "
                 "on; put that one back, or ask your own sentences without --heldout"
+            )
+        if store.kind == EXAMPLES:
+            raise ValueError(
+                f"--heldout is {_HELDOUT.value}, but {store.directory} holds ready-made examples "
+                "and no sentences; ask your own sentences without --heldout"
             )
         questions += heldout_questions(model.vocabulary, store.heldout, _HELDOUT.value)
     return functools.partial(_answer, model, questions)

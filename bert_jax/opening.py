@@ -8,7 +8,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
 from bert_jax.models.bert import Model
 from bert_jax.phase_facts import PhaseFacts
-from data_pipeline.store import Store
+from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 
 
 def opening_rows(
@@ -29,7 +29,7 @@ def opening_rows(
     start = "from scratch" if not done else f"resuming at step {done:,} of {total:,}"
     if done == total:
         start = f"finished before, at step {total:,}: evaluating once more"
-    corpus = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"
+    corpus, heldout = _corpus(store)
     rows = [
         ("devices", f"{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}"),
         (
@@ -38,7 +38,7 @@ def opening_rows(
             f"{shape.hidden_size}, {shape.vocab_size:,} pieces; matmuls in {model.dtype}",
         ),
         ("corpus", f"{corpus} in {store.directory}"),
-        ("", f"{store.heldout.documents:,} more documents are held out, never trained on"),
+        ("", f"{heldout} are held out, never trained on"),
     ]
     for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
         rows += [
@@ -47,6 +47,15 @@ def opening_rows(
             ("", _heldout(facts)),
         ]
     return [*rows, ("steps", f"{total:,}, {start}")]
+
+
+def _corpus(store: Store) -> tuple[str, str]:
+    """What the training split holds, and what is held out."""
+    if store.kind == EXAMPLES:
+        train, heldout = (store.manifest["splits"][name]["examples"] for name in (TRAIN, HELDOUT))
+        return f"{train:,} ready-made examples", f"{heldout:,} more examples"
+    text = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"
+    return text, f"{store.heldout.documents:,} more documents"
 
 
 def _lengths(phase: Phase, facts: PhaseFacts) -> str:

@@ -28,10 +28,14 @@ class ExampleSource(Protocol):
     def mean_rows_per_epoch(self) -> float:
         """Rows in a pass over the split, a mean where passes differ."""
 
+    @property
+    def mean_examples_in_row(self) -> float:
+        """Examples in a row, a mean; 1 where rows are not packed."""
+
     def rows_in_epoch(self, epoch: int) -> int:
         """Rows that epoch number `epoch`, 0 or more, has."""
 
-    def rows(self, row_positions: np.ndarray) -> dict[str, np.ndarray]:
+    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """The rows at these positions of the stream, in the order given.
 
         The same alone, among any others, and in any process.

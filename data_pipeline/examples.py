@@ -10,11 +10,13 @@ import numpy as np
 
 from data_pipeline import hashing, pairs
 from data_pipeline.chunks import LONGEST_SEQ_LEN
+from data_pipeline.example_source import ExampleSource
 from data_pipeline.masking import MaskRules
 from data_pipeline.options import PretrainOptions
 from data_pipeline.rows import Assembly, assemble, pack
 from data_pipeline.schema import RowShape, row_shape
-from data_pipeline.store import Split, Store
+from data_pipeline.store import EXAMPLES, Split, Store
+from data_pipeline.stored_examples import open_stored_examples
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.walks import SIDECAR_FOLDER, Sidecar, WalkCache, WalkFacts, walk_facts
 
@@ -141,12 +143,16 @@ def open_examples(
     options: PretrainOptions,
     seq_len: int,
     max_predictions_per_seq: int,
-) -> PretrainSource:
-    """Make the stream of rows of a store's split; counts its walks the first time.
+) -> ExampleSource:
+    """Make the stream of rows of a store's split: drawn from its text, or ready-made in it.
+
+    Counts the walks of a text the first time.
 
     Raises:
-      ValueError: a setting, or a corpus that cannot give examples with these settings.
+      ValueError: a setting, or a store that cannot give examples with these settings.
     """
+    if store.kind == EXAMPLES:
+        return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
     is_continuation_V = None
     if options.masking != "token":
         vocabulary = load_vocabulary(store.vocab_path, store.manifest["vocabulary"]["lowercase"])

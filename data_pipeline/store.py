@@ -10,6 +10,7 @@
 
 Keys of the manifest, public:
     format, format_version   "bert_jax store" and FORMAT_VERSION
+    kind                     "examples": ready-made ones, see example_arrays.py; else text, as here
     digest                   SHA-256 over the arrays and the vocabulary; names the store
     arrays                   file -> {dtype, size, sha256}
     vocabulary               {kind, file, size, lowercase, sha256, special_ids}
@@ -40,6 +41,7 @@ FORMAT = "bert_jax store"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
+TEXT, EXAMPLES = "text", "examples"  # kinds of store
 ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
 
 # Ids that open_store looks at; a larger store is looked at in blocks all over it, so that opening
@@ -84,6 +86,11 @@ class Store:
     heldout: Split
 
     @property
+    def kind(self) -> str:
+        """TEXT, or EXAMPLES: of its splits' arrays token_counts alone is not empty then."""
+        return EXAMPLES if self.manifest.get("kind") == EXAMPLES else TEXT
+
+    @property
     def vocab_size(self) -> int:
         return int(self.manifest["vocabulary"]["size"])
 
@@ -118,7 +125,8 @@ def open_store(directory: str | pathlib.Path) -> Store:
     try:
         vocabulary = manifest["vocabulary"]
         _check_vocabulary_file(directory / vocabulary["file"], vocabulary["sha256"])
-        train, heldout = (_open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
+        open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
+        train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
     except KeyError as error:
         raise ValueError(
             f"{directory / MANIFEST} has no key {error}; it was changed by hand or is of an "
@@ -183,7 +191,7 @@ def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) ->
         "token_counts": ("int64", vocab_size),
     }
     arrays = {
-        array: _open_array(directory / name / f"{array}.npy", dtype, size)
+        array: open_array(directory / name / f"{array}.npy", dtype, (size,))
         for array, (dtype, size) in sizes.items()
     }
     split = Split(name, **arrays)
@@ -206,16 +214,33 @@ def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) ->
     return split
 
 
-def _open_array(path: pathlib.Path, dtype: str, size: int) -> np.ndarray:
+def _open_counts(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
+    """A split of a store of ready-made examples: how often each id occurs, and no text."""
+    size = manifest["vocabulary"]["size"]
+    return Split(
+        name,
+        token_ids=np.zeros(0, np.uint16),
+        sentence_offsets=np.zeros(1, np.int64),
+        document_offsets=np.zeros(1, np.int64),
+        token_counts=open_array(directory / name / "token_counts.npy", "int64", (size,)),
+    )
+
+
+def open_array(path: pathlib.Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Map an array of a store into memory.
+
+    Raises:
+      ValueError: it is missing, damaged, or not of this dtype and shape.
+    """
     if not path.is_file():
         raise ValueError(f"{path} is missing from the store; copy the store again")
     try:
         array = np.load(path, mmap_mode="r")
     except (ValueError, EOFError) as error:
         raise ValueError(f"{path} is damaged or cut off ({error}); copy the store again") from error
-    if array.dtype != np.dtype(dtype) or array.shape != (size,):
+    if array.dtype != np.dtype(dtype) or array.shape != shape:
         raise ValueError(
-            f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}[{size}]; "
+            f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}{list(shape)}; "
             "the two are of different builds: copy the store again"
         )
     return array

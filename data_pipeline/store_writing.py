@@ -12,11 +12,15 @@ from data_pipeline.store import ARRAYS, HELDOUT, MANIFEST, TRAIN
 
 
 class ArrayFile:
-    """A one-dimensional .npy file that grows; its length goes into the header when it is closed."""
+    """A .npy file that grows along its first axis; its length is written when it is closed.
 
-    def __init__(self, path: pathlib.Path, dtype: np.dtype) -> None:
+    Shapes: [N] values, or [N, *row_dims] of rows.
+    """
+
+    def __init__(self, path: pathlib.Path, dtype: np.dtype, row_dims: tuple[int, ...] = ()) -> None:
         self._file = open(path, "wb")  # noqa: SIM115 - stays open until close()
         self._dtype = np.dtype(dtype)
+        self.row_dims = row_dims
         self.size = 0
         self._write_header()
 
@@ -25,9 +29,11 @@ class ArrayFile:
         self.size += len(values)
 
     def close(self) -> None:
-        self._file.seek(0)
-        self._write_header()
-        self._file.close()
+        """End the file; a second call does nothing."""
+        if not self._file.closed:
+            self._file.seek(0)
+            self._write_header()
+            self._file.close()
 
     def _write_header(self) -> None:
         # NumPy pads the header so that the first axis can grow without moving the data.
@@ -36,7 +42,7 @@ class ArrayFile:
             {
                 "descr": np.lib.format.dtype_to_descr(self._dtype),
                 "fortran_order": False,
-                "shape": (self.size,),
+                "shape": (self.size, *self.row_dims),
             },
         )
 

@@ -1,0 +1,122 @@
+"""The flags of `python -m data_pipeline.export_tfrecord`, read and checked before any work."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from data_pipeline.flag_parser import FlagParser, boolean
+from data_pipeline.options import PretrainOptions
+from data_pipeline.store import HELDOUT, TRAIN, check_is_local
+from data_pipeline.tfrecord import COMPRESSIONS
+
+EXAMPLE = (
+    "python -m data_pipeline.export_tfrecord STORE --output=DIR --seq_len=128 "
+    "--max_predictions_per_seq=20"
+)
+# Of PretrainOptions: where a training run reads, and how it waits. All others are flags here.
+_OF_A_RUN = ("store", "data_cache", "group_sequences", "prefetch_batches")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportFlags:
+    """What to export: each field is a flag of the same name, PretrainOptions' fields among them."""
+
+    store: str
+    output: pathlib.Path
+    seq_len: int
+    max_predictions_per_seq: int
+    split: str
+    epochs: int
+    shards: int
+    compression: str
+    workers: int
+    options: PretrainOptions
+
+
+def parse_flags(argv: list[str]) -> ExportFlags:
+    """Read the command line.
+
+    Raises:
+      ValueError: an unknown or a missing flag, a value outside what is allowed, packed rows.
+    """
+    values = vars(_parser().parse_args(argv))
+    options = PretrainOptions(
+        store=values["store"], **{name: values.pop(name) for name in _sampler_flags()}
+    )
+    if not values["output"]:
+        raise ValueError(f"--output is missing; a whole command is: {EXAMPLE}")
+    check_is_local("--output", values["output"])
+    values["output"] = pathlib.Path(values["output"])
+    values["epochs"] = values["epochs"] or options.dupe_factor
+    values["workers"] = values["workers"] or os.cpu_count() or 1
+    flags = ExportFlags(**values, options=options)
+    _check(flags)
+    return flags
+
+
+def _sampler_flags() -> dict[str, Any]:
+    """Name and default of the settings that shape examples."""
+    fields = dataclasses.fields(PretrainOptions)
+    return {field.name: field.default for field in fields if field.name not in _OF_A_RUN}
+
+
+def _parser() -> FlagParser:
+    parser = FlagParser(
+        prog="python -m data_pipeline.export_tfrecord",
+        description="Writes the examples of a store as TFRecords with Google BERT's features.",
+        epilog=f"example: {EXAMPLE}",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("store", metavar="STORE", help="folder that python -m data_pipeline.build wrote")
+    add("--output", default="", metavar="DIR", help="the folder to make")
+    add("--seq_len", default=128, type=int, metavar="N", help="tokens in an example; default 128")
+    add(
+        "--max_predictions_per_seq",
+        default=20,
+        type=int,
+        metavar="N",
+        help="masked tokens in an example at most; default 20, for 512 tokens take 77",
+    )
+    add("--split", default=TRAIN, metavar="SPLIT", help=f"{TRAIN} or {HELDOUT}")
+    add(
+        "--epochs",
+        default=0,
+        type=int,
+        metavar="N",
+        help="passes over the text, each with pairs, masks and order of its own; default: "
+        "--dupe_factor",
+    )
+    add("--shards", default=10, type=int, metavar="N", help="files, filled in turn; default 10")
+    add("--compression", default="none", metavar="KIND", help=" | ".join(COMPRESSIONS))
+    add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
+    for name, default in _sampler_flags().items():
+        add(
+            f"--{name}",
+            default=default,
+            type=boolean if isinstance(default, bool) else type(default),
+            metavar=type(default).__name__.upper(),
+            help=f"config.data.{name} of a training run; default {default}",
+        )
+    return parser
+
+
+def _check(flags: ExportFlags) -> None:
+    try:
+        flags.options.check()
+    except ValueError as error:
+        raise ValueError(str(error).replace("config.data.", "--")) from error
+    if flags.options.packed_examples > 1:
+        raise ValueError(
+            f"--packed_examples is {flags.options.packed_examples}; Google BERT's records know one "
+            "example a row: leave it out"
+        )
+    for name, allowed in (("split", (TRAIN, HELDOUT)), ("compression", tuple(COMPRESSIONS))):
+        if getattr(flags, name) not in allowed:
+            raise ValueError(
+                f"--{name} is {getattr(flags, name)!r}; it must be one of {', '.join(allowed)}"
+            )
+    for name in ("epochs", "shards", "workers"):
+        if getattr(flags, name) < 1:
+            raise ValueError(f"--{name} is {getattr(flags, name)}; it must be 1 or more")

@@ -1,0 +1,144 @@
+"""Rows of batches from a store of ready-made examples, by their position in an endless stream.
+
+Every epoch has each example of the split once, in an order of its own.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipeline import hashing
+from data_pipeline.example_arrays import FOLDER, SPLIT_ROWS, field_arrays
+from data_pipeline.options import PretrainOptions
+from data_pipeline.schema import RowShape
+from data_pipeline.store import Store, open_array
+
+_ORDER = 211
+# What a store of examples leaves open; the other settings are settled in its records.
+_OPEN_OPTIONS = ("store", "data_cache", "random_seed", "group_sequences", "prefetch_batches")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredExamples:
+    """The stream of examples of one split at one sequence length. Made by open_stored_examples."""
+
+    arrays: dict[str, np.ndarray]  # by the names of tfrecord.FEATURES, [N, ...]
+    split_rows: np.ndarray  # int64, which of the N rows the split has
+    shape: RowShape
+    options: PretrainOptions
+    vocab_size: int
+    special_ids: dict[str, int]
+
+    @property
+    def mean_rows_per_epoch(self) -> float:
+        """Examples in the split."""
+        return float(len(self.split_rows))
+
+    @property
+    def mean_examples_in_row(self) -> float:
+        """One: the format has no packed rows."""
+        return 1.0
+
+    def rows_in_epoch(self, epoch: int) -> int:
+        """Examples in the split: every epoch has each once."""
+        return len(self.split_rows)
+
+    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """The examples at the given positions of the stream, in the order given.
+
+        Shapes: int64[B], 0 or more -> the fields of `shape`.
+
+        Raises:
+          ValueError: a negative position, or a token id beyond the vocabulary.
+        """
+        positions_B = np.asarray(positions, np.int64)
+        if len(positions_B) and positions_B.min() < 0:
+            raise ValueError(f"row position {positions_B.min()} is negative; the first is 0")
+        row_B = self._stored_rows(positions_B)
+        batch = {
+            name: self.arrays[name][row_B].astype(field.dtype)
+            for name, field in self.shape.fields.items()
+            if name in self.arrays
+        }
+        batch["next_sentence_weights"] = np.ones(len(row_B), np.float32)
+        self._check_ids(batch)
+        return batch
+
+    def _stored_rows(self, positions_B: np.ndarray) -> np.ndarray:
+        size = len(self.split_rows)
+        epoch_B, index_B = np.divmod(positions_B, size)
+        row_B = np.empty_like(index_B)
+        for epoch in np.unique(epoch_B):
+            members = np.flatnonzero(epoch_B == epoch)
+            key = hashing.subkey(self.options.random_seed, _ORDER, self.shape.seq_len, int(epoch))
+            row_B[members] = self.split_rows[hashing.permuted(key, index_B[members], size)]
+        return row_B
+
+    def _check_ids(self, batch: dict[str, np.ndarray]) -> None:
+        for name in ("input_ids", "masked_lm_ids"):
+            if batch[name].size and batch[name].max() >= self.vocab_size:
+                raise ValueError(
+                    f"{name} has the id {batch[name].max()}, beyond the {self.vocab_size} pieces "
+                    "of the store's vocabulary; the store is damaged: copy it again, or import the "
+                    "records again"
+                )
+
+
+def open_stored_examples(
+    store: Store,
+    split_name: str,
+    options: PretrainOptions,
+    seq_len: int,
+    max_predictions_per_seq: int,
+) -> StoredExamples:
+    """Make the stream of examples of a split of a store of kind examples.
+
+    Raises:
+      ValueError: examples of another length than the store has, a setting that the examples have
+        settled already, an array missing or changed.
+    """
+    options.check()
+    _check_options(store, options)
+    lengths = store.manifest["examples"]
+    if str(seq_len) not in lengths:
+        raise ValueError(
+            f"seq_len is {seq_len}, but {store.directory} holds ready-made examples of "
+            f"{' and '.join(lengths)} tokens: change config.phases, or import others"
+        )
+    length = lengths[str(seq_len)]
+    if max_predictions_per_seq != length["max_predictions_per_seq"]:
+        raise ValueError(
+            f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "
+            f"of {seq_len} tokens in {store.directory} have {length['max_predictions_per_seq']}: "
+            "change config.phases"
+        )
+    shape = RowShape(seq_len, max_predictions_per_seq, 1)
+    directory = store.directory / FOLDER / str(seq_len)
+    name = SPLIT_ROWS[split_name]
+    examples = sum(length[split] for split in SPLIT_ROWS)
+    arrays = {
+        field: open_array(directory / f"{field}.npy", str(dtype), (examples, *dims))
+        for field, (dims, dtype) in field_arrays(shape, store.vocab_size).items()
+    }
+    return StoredExamples(
+        # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
+        arrays={field: np.asarray(array) for field, array in arrays.items()},
+        split_rows=np.asarray(
+            open_array(directory / f"{name}.npy", "int64", (length[split_name],))
+        ),
+        shape=shape,
+        options=options,
+        vocab_size=store.vocab_size,
+        special_ids=store.special_ids,
+    )
+
+
+def _check_options(store: Store, options: PretrainOptions) -> None:
+    for field in dataclasses.fields(PretrainOptions):
+        value = getattr(options, field.name)
+        if field.name not in _OPEN_OPTIONS and value != field.default:
+            raise ValueError(
+                f"config.data.{field.name} is {value!r}, but {store.directory} holds ready-made "
+                f"examples, whose segments and masks are settled: leave it at {field.default!r}, "
+                "or train from a store of text"
+            )

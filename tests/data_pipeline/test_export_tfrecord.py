@@ -1,0 +1,135 @@
+"""Exported records, read with TensorFlow as other people's trainers read them."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_pipeline.examples import open_examples
+from data_pipeline.export_tfrecord import main
+from data_pipeline.options import PretrainOptions
+from data_pipeline.store import open_store
+
+SEQ_LEN, SLOTS = 37, 5
+SIZES = [f"--seq_len={SEQ_LEN}", f"--max_predictions_per_seq={SLOTS}"]
+# As run_pretraining.py@eedf5716ce reads them.
+GOOGLE_SPEC = {
+    "input_ids": tf.io.FixedLenFeature([SEQ_LEN], tf.int64),
+    "input_mask": tf.io.FixedLenFeature([SEQ_LEN], tf.int64),
+    "segment_ids": tf.io.FixedLenFeature([SEQ_LEN], tf.int64),
+    "masked_lm_positions": tf.io.FixedLenFeature([SLOTS], tf.int64),
+    "masked_lm_ids": tf.io.FixedLenFeature([SLOTS], tf.int64),
+    "masked_lm_weights": tf.io.FixedLenFeature([SLOTS], tf.float32),
+    "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+}
+
+
+def records_of(path):
+    compression = "GZIP" if path.suffix == ".gz" else ""
+    return list(tf.data.TFRecordDataset(str(path), compression).as_numpy_iterator())
+
+
+def lists_of(record):
+    """Name, kind and length of each feature."""
+    features = tf.train.Example.FromString(record).features.feature
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    return frozenset(
+        (name, kind, len(getattr(features[name], kind).value)) for name, kind in kinds.items()
+    )
+
+
+def source_of(store, options, split="train"):
+    opened = open_store(store)
+    return open_examples(opened, getattr(opened, split), options, SEQ_LEN, SLOTS)
+
+
+def export(store, output, *flags):
+    assert main([str(store), f"--output={output}", *SIZES, *flags]) == 0
+    return json.loads((output / "export.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_store, tmp_path_factory):
+    output = tmp_path_factory.mktemp("exported")
+    flags = ["--epochs=2", "--shards=3", "--workers=1", "--random_seed=7", "--masking=whole_word"]
+    return output, export(tiny_store, output, *flags)
+
+
+def test_every_record_parses_as_google_reads_it_to_the_row_of_its_position(tiny_store, exported):
+    output, facts = exported
+    source = source_of(tiny_store, PretrainOptions(random_seed=7, masking="whole_word"))
+    assert facts["examples"] == source.rows_in_epoch(0) + source.rows_in_epoch(1)
+    files = [records_of(output / f"train-{n:05}-of-00003.tfrecord") for n in range(3)]
+    assert sum(map(len, files)) == facts["examples"]
+    rows = source.rows(np.arange(facts["examples"]))
+    for position in range(facts["examples"]):
+        record = files[position % 3][position // 3]
+        parsed = tf.io.parse_single_example(record, GOOGLE_SPEC)
+        for name, value in parsed.items():
+            np.testing.assert_array_equal(value, np.atleast_1d(rows[name][position]), name)
+
+
+def test_features_are_those_of_googles_own_file(tiny_store, tmp_path, shared_data):
+    flags = ["--seq_len=128", "--max_predictions_per_seq=20", "--epochs=1", "--shards=1"]
+    export(tiny_store, tmp_path / "out", *flags)
+    ours = records_of(tmp_path / "out" / "train-00000-of-00001.tfrecord")
+    theirs = records_of(shared_data / "golden" / "google_bert_instances" / "sample_text.tfrecord")
+
+    assert {lists_of(record) for record in ours} == {lists_of(record) for record in theirs}
+
+
+def test_processes_and_gzip_change_no_record(tiny_store, tmp_path, exported):
+    flags = ["--epochs=2", "--shards=3", "--random_seed=7", "--masking=whole_word", "--workers=2"]
+    export(tiny_store, tmp_path / "gz", *flags, "--compression=gzip")
+    for number in range(3):
+        plain = exported[0] / f"train-{number:05}-of-00003.tfrecord"
+        packed = tmp_path / "gz" / f"train-{number:05}-of-00003.tfrecord.gz"
+        assert packed.read_bytes()[:2] == b"\x1f\x8b"
+        assert records_of(packed) == records_of(plain)
+
+
+def test_export_json_says_how_it_was_made_and_the_vocabulary_lies_beside(tiny_store, exported):
+    output, facts = exported
+    store = open_store(tiny_store)
+    assert facts["store_digest"] == store.digest
+    assert facts["options"]["masking"] == "whole_word" and facts["options"]["random_seed"] == 7
+    assert facts["features"]["masked_lm_weights"] == f"float[{SLOTS}]"
+    assert sorted(path.name for path in output.iterdir()) == sorted(
+        [*facts["files"], "export.json", "vocab.txt"]
+    )
+    assert (output / "vocab.txt").read_bytes() == store.vocab_path.read_bytes()
+
+
+def test_the_default_is_a_pass_for_each_walk_of_the_split(tiny_store, tmp_path):
+    flags = ["--split=heldout", "--dupe_factor=3", "--shards=1"]
+    facts = export(tiny_store, tmp_path / "out", *flags)
+    source = source_of(tiny_store, PretrainOptions(dupe_factor=3), "heldout")
+    assert facts["examples"] == sum(map(source.rows_in_epoch, range(3)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--packed_examples=2"], "--packed_examples is 2; Google BERT's records know one"),
+        (["--split=test"], "--split is 'test'; it must be one of train, heldout"),
+        (["--compression=zip"], "--compression is 'zip'; it must be one of none, gzip"),
+        (["--shards=1000000"], "--shards is 1000000; the"),
+        (["--shards=0"], "--shards is 0; it must be 1 or more"),
+        (["--masked_lm_prob=1.5"], "--masked_lm_prob is 1.5; it must lie between 0 and 1"),
+        (["--mask=token"], "'--mask=token' is not a flag"),
+        (["--seq_len=4"], "seq_len is 4"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(tiny_store, tmp_path, capsys, flags, words):
+    assert main([str(tiny_store), f"--output={tmp_path / 'out'}", *flags]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(tiny_store, tmp_path, capsys):
+    (tmp_path / "notes").write_text("mine")
+    assert main([str(tiny_store), f"--output={tmp_path}"]) == 2
+    assert "is not empty; give a new or an empty folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]

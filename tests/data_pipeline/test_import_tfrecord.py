@@ -1,0 +1,277 @@
+"""TFRecords into a store: every value as Google's own reader finds it, and every mistake named."""
+
+import gzip
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_pipeline.import_tfrecord import main
+from data_pipeline.store import open_store
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(25))]
+SEQ_LEN, SLOTS = 13, 3
+
+
+def example(number, seq_len=SEQ_LEN, slots=SLOTS):
+    """A masked pair: [CLS] a b c [SEP] d e [SEP], with b shown as [MASK] and d as itself."""
+    a = 5 + number % 25
+    visible = [2, a, 4, 7, 3, 8, 9, 3]
+    return {
+        "input_ids": visible + [0] * (seq_len - 8),
+        "input_mask": [1] * 8 + [0] * (seq_len - 8),
+        "segment_ids": [0] * 5 + [1] * 3 + [0] * (seq_len - 8),
+        "masked_lm_positions": [2, 5] + [0] * (slots - 2),
+        "masked_lm_ids": [6, 8] + [0] * (slots - 2),
+        "masked_lm_weights": [1.0, 1.0] + [0.0] * (slots - 2),
+        "next_sentence_labels": [number % 2],
+    }
+
+
+def record(features):
+    made = {}
+    for name, values in features.items():
+        if name == "masked_lm_weights":
+            made[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        else:
+            made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+def write(path, records):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for one in records:
+            writer.write(one)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    write(tmp_path / "good.tfrecord", [record(example(n)) for n in range(50)])
+    return tmp_path
+
+
+def run(folder, *flags):
+    return main([f"--vocab={folder / 'vocab.txt'}", f"--output={folder / 'store'}", *flags])
+
+
+def stored(store, seq_len, name):
+    return np.load(store / "examples" / str(seq_len) / f"{name}.npy")
+
+
+def test_googles_own_file_imports_bit_for_bit_and_in_its_order(tmp_path, shared_data):
+    golden = shared_data / "golden" / "google_bert_instances"
+    vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
+    records = golden / "sample_text.tfrecord"
+    assert main([f"--input={records}", f"--vocab={vocab}", f"--output={tmp_path / 's'}"]) == 0
+    for name, values in np.load(golden / "sample_text.s128.p20.dupe5.seed12345.npz").items():
+        np.testing.assert_array_equal(
+            stored(tmp_path / "s", 128, name).reshape(values.shape), values, name
+        )
+    train, heldout = (stored(tmp_path / "s", 128, f"{split}_rows") for split in SPLITS)
+    assert sorted([*train, *heldout]) == list(range(60)) and len(heldout) >= 1
+
+
+SPLITS = ("train", "heldout")
+
+
+def test_the_smallest_dtypes_hold_the_fields(folder):
+    assert run(folder, f"--input={folder}/good.tfrecord", "--holdout=0.2") == 0
+    dtypes = {
+        path.stem: str(np.load(path).dtype) for path in (folder / "store/examples/13").iterdir()
+    }
+    rows = {"train_rows": "int64", "heldout_rows": "int64"}
+    assert dtypes == rows | dict.fromkeys(example(0), "uint8")
+
+
+def test_copies_that_begin_with_the_same_text_go_to_one_side(folder):
+    assert run(folder, f"--input={folder}/good.tfrecord", "--holdout=0.3") == 0
+    ids = stored(folder / "store", SEQ_LEN, "input_ids")
+    sides = [set(ids[stored(folder / "store", SEQ_LEN, f"{name}_rows"), 1]) for name in SPLITS]
+    assert sides[0] and sides[1] and not sides[0] & sides[1]
+
+
+def test_other_masks_and_another_second_segment_change_no_side(folder):
+    def remasked(n):
+        other = example(n)
+        other["input_ids"][2:6] = [6, 4, 3, 21]
+        other["masked_lm_positions"], other["masked_lm_ids"] = [3, 0, 0], [7, 0, 0]
+        other["masked_lm_weights"] = [1.0, 0.0, 0.0]
+        return other
+
+    write(folder / "other.tfrecord", [record(remasked(n)) for n in range(25)])
+    assert run(folder, f"--input={folder}/*.tfrecord", "--holdout=0.3") == 0
+    heldout = stored(folder / "store", SEQ_LEN, "heldout_rows")
+    good, other = heldout[heldout < 50], heldout[heldout >= 50] - 50
+    assert set(good % 25) == set(other)
+
+
+def test_token_counts_are_those_of_the_text_before_masking(folder):
+    assert run(folder, f"--input={folder}/good.tfrecord", "--holdout=0.2") == 0
+    store = open_store(folder / "store")
+    for split in (store.train, store.heldout):
+        expected = np.zeros(len(PIECES), np.int64)
+        for n in stored(folder / "store", SEQ_LEN, f"{split.name}_rows"):
+            for token in (5 + n % 25, 6, 7, 8, 9):
+                expected[token] += 1
+        np.testing.assert_array_equal(split.token_counts, expected)
+        assert store.manifest["splits"][split.name]["tokens"] == expected.sum()
+
+
+def test_held_out_files_are_held_out(folder):
+    write(folder / "dev.rec", [record(example(n)) for n in range(7)])
+    flags = [f"--input={folder}/good.tfrecord", f"--heldout_input={folder}/dev.rec"]
+    assert run(folder, *flags) == 0
+    np.testing.assert_array_equal(
+        stored(folder / "store", SEQ_LEN, "heldout_rows"), np.arange(50, 57)
+    )
+
+
+def test_gzip_and_several_lengths_in_one_store(folder):
+    packed = gzip.compress((folder / "good.tfrecord").read_bytes())
+    (folder / "packed.tfrecord").write_bytes(packed)
+    long = [record(example(n, seq_len=29, slots=5)) for n in range(40)]
+    write(folder / "long.tfrecord", long)
+    files = f"{folder}/packed.tfrecord,{folder}/long.tfrecord"
+    assert run(folder, f"--input={files}", "--holdout=0.2") == 0
+    manifest = json.loads((folder / "store/manifest.json").read_text())
+    assert {
+        seq_len: (length["max_predictions_per_seq"], length["train"] + length["heldout"])
+        for seq_len, length in manifest["examples"].items()
+    } == {"13": (3, 50), "29": (5, 40)}
+    assert [source["examples"] for source in manifest["sources"]] == [50, 40]
+
+
+def test_the_manifest_pins_every_array(folder):
+    assert run(folder, f"--input={folder}/good.tfrecord") == 0
+    store = folder / "store"
+    manifest = json.loads((store / "manifest.json").read_text())
+    assert set(manifest["arrays"]) == {
+        path.relative_to(store).as_posix() for path in store.rglob("*.npy")
+    }
+    for name, facts in manifest["arrays"].items():
+        assert hashlib.sha256((store / name).read_bytes()).hexdigest() == facts["sha256"]
+        assert len(np.load(store / name)) == facts["size"]
+
+
+def changed(**features):
+    return [record(example(0)), record(example(1) | features)]
+
+
+def without(name):
+    return [record({key: value for key, value in example(0).items() if key != name})]
+
+
+BAD = {
+    "shorter": (
+        changed(segment_ids=[0] * 12),
+        "feature segment_ids in record 1 of FILE has 12 values, it should have 13",
+    ),
+    "missing": (
+        without("masked_lm_ids"),
+        "record 0 of FILE has no feature masked_lm_ids, its features are ['input_ids'",
+    ),
+    "missing later": ([record(example(0)), *without("input_mask")], "record 1 of FILE has no feat"),
+    "float ids": (
+        [
+            tf.train.Example(
+                features=tf.train.Features(
+                    feature={
+                        name: tf.train.Feature(float_list=tf.train.FloatList(value=[1.0]))
+                        for name in example(0)
+                    }
+                )
+            ).SerializeToString()
+        ],
+        "feature input_ids in record 0 of FILE is a float_list, it must be a int64_list",
+    ),
+    "no example": ([b"garbage"], "record 0 of FILE is no tf.train.Example"),
+    "id": (
+        changed(input_ids=[2, 30] + [5] * 11),
+        "input_ids of record 1 of FILE has 30, it must lie from 0 to 29; --vocab=",
+    ),
+    "label id": (changed(masked_lm_ids=[6, -1, 0]), "masked_lm_ids of record 1 of FILE has -1"),
+    "position": (changed(masked_lm_positions=[2, 13, 0]), "has 13, it must lie from 0 to 12"),
+    "weight": (changed(masked_lm_weights=[0.5, 0, 0]), "masked_lm_weights of record 1 of FILE has"),
+    "nsp": (changed(next_sentence_labels=[2]), "next_sentence_labels of record 1 of FILE has 2"),
+    "vocabulary": (
+        changed(input_ids=[9, *example(0)["input_ids"][1:]]),
+        "record 1 of FILE begins with the id 9, which is 'w4' in --vocab=",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_record_that_cannot_be_right_is_one_sentence(folder, capsys, name):
+    records, words = BAD[name]
+    path = write(folder / "bad.tfrecord", records)
+    assert run(folder, f"--input={path}") == 2
+    error = capsys.readouterr().err
+    assert words.replace("FILE", str(path)) in error and error.count("\n") == 1
+    assert not (folder / "store").exists()
+
+
+def test_damage_is_found_whatever_is_lost(folder, capsys):
+    whole = (folder / "good.tfrecord").read_bytes()
+    flipped = bytearray(whole)
+    flipped[1000] ^= 1
+    zipped = gzip.compress(whole)
+    size = len(record(example(0))) + 16
+    cases = {
+        "flipped": (bytes(flipped), "is damaged in the record at byte"),
+        "cut": (whole[:-7], "is cut off in the record at byte"),
+        "cut in a record's head": (whole[: 3 * size + 5], "is cut off in the record at byte"),
+        "text": (b"One sentence a line, and no record.\n", "is no TFRecord file"),
+        "empty": (b"", "holds no record"),
+        "gzip cut": (zipped[: len(zipped) // 2], "is cut off in the record"),
+        "gzip without its end": (zipped[:-4], "is a damaged gzip file"),
+        "gzip of text": (gzip.compress(b"text"), "is a damaged gzip file"),
+    }
+    for name, (data, words) in cases.items():
+        (folder / "bad.tfrecord").write_bytes(data)
+        assert run(folder, f"--input={folder}/bad.tfrecord") == 2, name
+        error = capsys.readouterr().err
+        assert words in error and error.count("\n") == 1, (name, error)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--input=FOLDER/none*"], "which matches no file under"),
+        ([], "--input is missing; a whole command is"),
+        (["--input=gs://bucket/x"], "--input is gs://bucket/x"),
+        (["--input=FOLDER/good.tfrecord", "--holdout=0.7"], "--holdout is 0.7; it must be more"),
+        (
+            ["--input=FOLDER/good.tfrecord", "--heldout_input=FOLDER/good.tfrecord"],
+            "good.tfrecord, which --input has too",
+        ),
+        (
+            ["--input=FOLDER/good.tfrecord", "--heldout_input=x", "--holdout=0.1"],
+            "leave one of them out",
+        ),
+        (["--input=FOLDER/one.tfrecord"], "none can be held out while others are trained on"),
+        (["--input=FOLDER/good.tfrecord,FOLDER/slots.tfrecord"], "has 4 predictions an example"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, capsys, flags, words):
+    write(folder / "one.tfrecord", [record(example(3))] * 4)
+    write(folder / "slots.tfrecord", [record(example(3, slots=4))])
+    assert run(folder, *(flag.replace("FOLDER", str(folder)) for flag in flags)) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert not (folder / "store").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(folder, capsys):
+    assert run(folder, f"--input={folder}/good.tfrecord") == 0
+    assert run(folder, f"--input={folder}/good.tfrecord") == 2
+    assert "is not empty; give a new or an empty folder" in capsys.readouterr().err
+
+
+def test_what_a_killed_import_left_does_not_stand_in_the_way(folder):
+    (folder / "store" / "unfinished" / "examples").mkdir(parents=True)
+    assert run(folder, f"--input={folder}/good.tfrecord") == 0
+    assert not (folder / "store" / "unfinished").exists()
