@@ -1,6 +1,7 @@
 """bert-jax ENTRY [FLAGS]: the same as python -m with the entry's module.
 
     bert-jax build        data_pipeline.build         text files to a store
+    bert-jax inspect      data_pipeline.inspect       what is in a store, and what looks wrong
     bert-jax train        bert_jax.train              a store to a trained model
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
 
@@ -16,6 +17,7 @@ from data_pipeline.exit_code import REFUSED
 
 MODULES = {
     "build": "data_pipeline.build",
+    "inspect": "data_pipeline.inspect",
     "train": "bert_jax.train",
     "fill_mask": "bert_jax.fill_mask",
 }

@@ -121,7 +121,7 @@ def open_store(directory: str | pathlib.Path) -> Store:
     """
     check_is_local("the store", str(directory))
     directory = pathlib.Path(directory)
-    manifest = _read_manifest(directory)
+    manifest = read_manifest(directory)
     try:
         vocabulary = manifest["vocabulary"]
         _check_vocabulary_file(directory / vocabulary["file"], vocabulary["sha256"])
@@ -149,7 +149,12 @@ def is_store(directory: pathlib.Path) -> bool:
     return (directory / MANIFEST).is_file()
 
 
-def _read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+    """The manifest of a store of this version.
+
+    Raises:
+      ValueError: there is none, or it is damaged or of another version.
+    """
     path = directory / MANIFEST
     if not path.is_file():
         raise ValueError(

@@ -39,7 +39,8 @@ def test_an_unknown_entry_is_refused_with_those_that_there_are():
     ran = bert_jax("trian")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert (
-        ran.stderr == "error: 'trian' is no entry of bert-jax; they are build, train, fill_mask\n"
+        ran.stderr
+        == "error: 'trian' is no entry of bert-jax; they are build, inspect, train, fill_mask\n"
     )
 
 

@@ -1,0 +1,56 @@
+"""Whether the files of a store are those that were built: each against its SHA-256."""
+
+import hashlib
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from data_pipeline.store_writing import store_digest
+
+_BLOCK_BYTES = 1 << 22
+
+
+def verified_files(directory: pathlib.Path, manifest: dict[str, Any]) -> dict[pathlib.Path, str]:
+    """The files whose SHA-256 the manifest has, and what it is."""
+    vocabulary = manifest["vocabulary"]
+    files = {directory / name: array["sha256"] for name, array in manifest["arrays"].items()}
+    return files | {directory / vocabulary["file"]: vocabulary["sha256"]}
+
+
+def size_bytes(files: dict[pathlib.Path, str]) -> int:
+    """How much there is to read; a file that is missing counts nothing."""
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def verify(
+    directory: pathlib.Path, manifest: dict[str, Any], advance: Callable[[int], None]
+) -> None:
+    """Read every array and the vocabulary; `advance` is told the bytes as they are read.
+
+    Raises:
+      ValueError: names the files that are missing or changed.
+    """
+    wrong = []
+    for path, expected in verified_files(directory, manifest).items():
+        if not path.is_file():
+            wrong.append(f"{path} is missing")
+        elif (found := _sha256(path, advance)) != expected:
+            wrong.append(
+                f"{path} has the SHA-256 {found[:12]}..., the manifest says {expected[:12]}..."
+            )
+    if wrong:
+        raise ValueError(f"{'; '.join(wrong)}: copy the store again, or build it again")
+    if store_digest(manifest["arrays"], manifest["vocabulary"]["sha256"]) != manifest["digest"]:
+        raise ValueError(
+            f"{directory}/manifest.json has a digest that does not belong to its files: it was "
+            "changed by hand or is damaged; copy the store again, or build it again"
+        )
+
+
+def _sha256(path: pathlib.Path, advance: Callable[[int], None]) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+            advance(len(block))
+    return digest.hexdigest()

@@ -1,0 +1,148 @@
+"""The entry: the report on the screen, as a page and as numbers, and all that is refused."""
+
+import html.parser
+import json
+import re
+
+import pytest
+
+from data_pipeline import inspect
+from tests.data_pipeline.stores import healthy_store, random_documents, words, write_store
+
+VOID = {"meta", "br"}
+HOSTILE = ["<script>alert(1)</script>", "&amp;", '"><img', "</style>", "[/bold]"]
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that what is opened is closed, and collects tags, attributes and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return healthy_store(tmp_path_factory.mktemp("inspect") / "store")
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A store whose vocabulary and sources hold HTML and the screen's own markup."""
+    documents = random_documents(20, seed=1, vocab_size=10)
+    return write_store(tmp_path / "a<b>store", documents[:12], documents[12:], HOSTILE)
+
+
+def run(*arguments: object) -> int:
+    return inspect.main([*map(str, arguments), "--seq_len=32"])
+
+
+def test_a_healthy_store_on_the_screen(store, capsys):
+    assert run(store, "--verify", "--examples=2") == 0
+    shown, error = capsys.readouterr()
+    assert error == ""
+    assert shown.startswith(f"OK: the 9 files of {store}, ")
+    assert re.search(r"documents +250 +250 *\n", shown)
+    assert re.search(r"tokens a sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
+    assert "nothing looks wrong" in shown and "dropped     nothing" in shown
+    assert shown.count("tokens\n    [CLS]") == 2
+
+
+def test_findings_stand_last_and_in_one_line_where_it_is_no_terminal(hostile, capsys):
+    assert run(hostile, "--examples=0") == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("  ! ") and len(last) > 100
+
+
+def test_the_page_stands_alone_and_escapes_what_a_corpus_holds(hostile, tmp_path):
+    out = tmp_path / "page.html"
+    assert run(hostile, f"--html={out}") == 0
+    text = out.read_text(encoding="utf-8")
+    page = Page(text)
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "img", "link", "iframe", "object", "base"}
+    assert {"svg", "table", "style"} <= names
+    attributes = {name for _, one in page.tags for name in one}
+    assert not attributes & {"src", "href", "action", "xlink:href"}
+    assert not any(name.startswith("on") for name in attributes)
+    assert not re.search(r"https?:|//|url\(|@import", text)
+    seen = "".join(page.text)
+    assert all(piece in seen for piece in HOSTILE) and "a<b>store" in seen
+
+
+def test_the_page_shows_each_distribution_and_the_examples(store, tmp_path):
+    out = tmp_path / "page.html"
+    assert run(store, f"--html={out}", "--examples=3") == 0
+    page = Page(out.read_text(encoding="utf-8"))
+    assert sum(tag == "svg" for tag, _ in page.tags) == 6
+    classes = [one.get("class") for _, one in page.tags]
+    assert classes.count("example") == 3
+    assert {"token hidden", "token kept", "token replaced"} <= set(classes)
+    assert "Nothing." in page.text
+
+
+def test_the_numbers_are_written_with_the_findings(store, tmp_path):
+    out = tmp_path / "numbers.json"
+    assert run(store, f"--json_out={out}", "--examples=1") == 0
+    numbers = json.loads(out.read_text(encoding="utf-8"))
+    assert numbers["findings"] == [] and len(numbers["digest"]) == 64
+    assert numbers["splits"]["train"]["sentences"] == 250 * 40
+    assert numbers["copies"]["leaked_documents"]["copies"] == 0
+    assert numbers["rows"]["seq_len"] == 32 and len(numbers["examples"]) == 1
+    assert "manifest" not in numbers
+
+
+def test_a_flipped_byte_is_one_sentence_and_exit_2(tmp_path, capsys):
+    documents = random_documents(12, seed=1)
+    store = write_store(tmp_path / "store", documents[:6], documents[6:])
+    path = store / "train" / "token_ids.npy"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    assert run(store) == 0
+    capsys.readouterr()
+    assert run(store, "--verify") == 2
+    shown, error = capsys.readouterr()
+    assert shown == "" and error.startswith(f"error: {path} has the SHA-256 ")
+    assert error.count("\n") == 1
+
+
+def test_what_cannot_be_inspected_is_one_sentence_and_exit_2(store, tmp_path, capsys):
+    for arguments, sentence in (
+        ([tmp_path / "absent"], f"error: {tmp_path}/absent is not a store"),
+        ([store, "--examples=-1"], "error: --examples is -1; it must be 0 or more"),
+        ([store, f"--html={tmp_path}/absent/page.html"], f"error: {tmp_path}/absent/page.html: No"),
+    ):
+        assert run(*arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(sentence) and error.count("\n") == 1
+    assert inspect.main([str(store), "--seq_len=4"]) == 2
+    assert capsys.readouterr().err.startswith("error: seq_len is 4; ")
+
+
+def test_a_split_of_one_document_is_reported_without_rows(tmp_path, capsys):
+    documents = random_documents(3, seed=1)
+    store = write_store(tmp_path / "store", documents[:2], documents[2:], words(200))
+    out = tmp_path / "page.html"
+    assert run(store, f"--html={out}") == 0
+    assert "held out and 2 are needed" in capsys.readouterr().out
+    assert sum(tag == "svg" for tag, _ in Page(out.read_text(encoding="utf-8")).tags) == 4
