@@ -1,36 +1,32 @@
 """Builds a store from text files: python -m data_pipeline.build --help."""
 
-import importlib.metadata
 import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import rich.console
 
 from data_pipeline.build_flags import BuildFlags, parse_flags
+from data_pipeline.build_manifest import BuildFound, build_manifest
 from data_pipeline.build_report import BuildRun, count_of_files, print_report, progress_bar
-from data_pipeline.encode_corpus import Document, encode_corpus
+from data_pipeline.cleaning import COUNTED, CleaningOptions
+from data_pipeline.encode_corpus import encode_corpus
+from data_pipeline.encoded_chunk import read_chunks
 from data_pipeline.exit_code import exit_code_of
-from data_pipeline.holdout import Spool, choose_heldout, write_splits
+from data_pipeline.holdout import choose_heldout, write_splits
+from data_pipeline.selection import Selection, select
 from data_pipeline.sources import Source, find_sources
-from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN, is_store
-from data_pipeline.store_writing import (
-    SplitWriter,
-    describe_arrays,
-    store_digest,
-    write_manifest,
-)
-from data_pipeline.text import read_documents
+from data_pipeline.spool import Spool
+from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, is_store
+from data_pipeline.store_writing import SplitWriter, write_manifest
 from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
 from data_pipeline.vocab_training import TEXT_CHARS, train_vocabulary, training_text
 
 # Where a build works inside --output until it is done. Its presence marks the folder as ours.
 BUILDING = "building"
-_LIBRARIES = ("numpy", "sentencepiece", "sentencex", "tokenizers")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -96,7 +92,9 @@ def _vocabulary_bytes(
     with progress_bar(console, label, total_bytes=None) as advance:
         trained = train_vocabulary(
             flags.train_vocab,
-            lambda: training_text(sources, flags.text, TEXT_CHARS[flags.train_vocab], advance),
+            lambda: training_text(
+                sources, flags.text, flags.cleaning, TEXT_CHARS[flags.train_vocab], advance
+            ),
             flags.vocab_size,
             flags.lowercase,
         )
@@ -115,45 +113,48 @@ def _build_inside(
     (building / vocab_name).write_bytes(vocab_bytes)
     vocabulary = load_vocabulary(building / vocab_name, flags.lowercase)
     write_tokenizer_json(vocabulary, building)
-    read: list[dict[str, Any]] = [
-        {"path": source.address, "bytes": source.stored_bytes, "documents": 0} for source in sources
-    ]
     spool = Spool(building / "spool")
-    dropped = {"sentences_without_tokens": 0, "documents_without_sentences": 0}
+    counts = dict.fromkeys(COUNTED, 0)
+    documents_of = [0] * len(sources)
     label = f"encoding {count_of_files(len(sources))} with {flags.workers} processes"
     total_bytes = sum(source.stored_bytes for source in sources)
     with progress_bar(console, label, total_bytes) as advance:
-        documents = _read_all(sources, flags, read, advance)
-        for chunk in encode_corpus(documents, vocabulary, flags.text, flags.workers):
+        chunks = read_chunks(list(enumerate(sources)), flags.text, advance)
+        for chunk in encode_corpus(chunks, vocabulary, flags.text, flags.cleaning, flags.workers):
             spool.append(chunk)
-            dropped["sentences_without_tokens"] += chunk.empty_sentences
-            dropped["documents_without_sentences"] += chunk.empty_documents
-    splits = _part(spool, building, vocabulary, flags.holdout, console)
-    shutil.rmtree(building / "spool")
-    return _manifest(building, flags, vocabulary, splits, read, dropped)
+            for name, count in chunk.counts.items():
+                counts[name] += count
+            for number, count in chunk.source_documents.items():
+                documents_of[number] += count
+    selection = _select(spool, flags.cleaning, counts, console)
+    splits = _part(spool, selection, building, vocabulary, flags.holdout, console)
+    shutil.rmtree(spool.directory)
+    found = BuildFound(counts, documents_of, selection.near_duplicates)
+    return build_manifest(building, flags, vocabulary, splits, sources, found)
 
 
-def _read_all(
-    sources: list[Source],
-    flags: BuildFlags,
-    read: list[dict[str, Any]],
-    advance: Callable[[int], None],
-) -> Iterator[Document]:
-    for source, counts in zip(sources, read, strict=True):
-        for document in read_documents(source, flags.text, advance):
-            counts["documents"] += 1
-            yield document
+def _select(
+    spool: Spool,
+    cleaning: CleaningOptions,
+    counts: dict[str, int],
+    console: rich.console.Console,
+) -> Selection:
+    if not cleaning.compares_documents:
+        return select(spool, cleaning, counts)
+    with progress_bar(console, "finding duplicates", total_bytes=None):
+        return select(spool, cleaning, counts)
 
 
 def _part(
     spool: Spool,
+    selection: Selection,
     building: pathlib.Path,
     vocabulary: Vocabulary,
     holdout: float,
     console: rich.console.Console,
 ) -> dict[str, dict[str, int]]:
     """Write both splits; returns what the manifest says of each."""
-    is_heldout = choose_heldout(spool.hashes(), holdout)
+    is_heldout = choose_heldout(selection.side_hashes[selection.keeps_document], holdout)
     writers = {
         name: SplitWriter(
             building / name,
@@ -163,52 +164,9 @@ def _part(
         )
         for name in (TRAIN, HELDOUT)
     }
-    with progress_bar(console, "writing the splits", total_bytes=spool.stored_bytes) as advance:
-        write_splits(spool.chunks(advance), is_heldout, writers[TRAIN], writers[HELDOUT])
+    with progress_bar(console, "writing the splits", total_bytes=spool.tokens_bytes) as advance:
+        write_splits(spool, selection, is_heldout, writers[TRAIN], writers[HELDOUT], advance)
     return {name: writer.close() for name, writer in writers.items()}
-
-
-def _manifest(
-    building: pathlib.Path,
-    flags: BuildFlags,
-    vocabulary: Vocabulary,
-    splits: dict[str, dict[str, int]],
-    sources: list[dict[str, Any]],
-    dropped: dict[str, int],
-) -> dict[str, Any]:
-    arrays = describe_arrays(building)
-    both = splits.values()
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "digest": store_digest(arrays, vocabulary.digest),
-        "vocabulary": {
-            "kind": vocabulary.kind,
-            "file": vocabulary.path.name,
-            "size": vocabulary.size,
-            "lowercase": vocabulary.lowercase,
-            "sha256": vocabulary.digest,
-            "special_ids": vocabulary.special_ids,
-        },
-        "token_dtype": str(token_dtype(vocabulary.size)),
-        "splits": splits,
-        "unknown_token_share": sum(split["unknown_tokens"] for split in both)
-        / sum(split["tokens"] for split in both),
-        "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
-        "dropped": dropped,
-        "holdout": flags.holdout,
-        "build": {
-            "documents": flags.text.documents,
-            "sentences": flags.text.sentences,
-            "language": flags.text.language,
-            "text_key": flags.text.text_key,
-            "lowercase": flags.lowercase,
-            "train_vocab": flags.train_vocab,
-        },
-        "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},
-        "sources": sources,
-        "arrays": arrays,
-    }
 
 
 def _move_into_place(

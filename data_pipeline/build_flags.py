@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 
+from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningOptions
 from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
 from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
@@ -15,9 +16,12 @@ EXAMPLE = (
 )
 
 
+_CLEANING = dataclasses.fields(CleaningOptions)
+
+
 @dataclasses.dataclass(frozen=True)
 class BuildFlags:
-    """What to build: each field is a flag of the same name, TextOptions' fields among them."""
+    """What to build: a flag for each field, and for each of TextOptions and CleaningOptions."""
 
     input: str
     output: pathlib.Path
@@ -29,6 +33,7 @@ class BuildFlags:
     workers: int
     overwrite: bool
     text: TextOptions
+    cleaning: CleaningOptions
 
 
 def parse_flags(argv: list[str]) -> BuildFlags:
@@ -54,6 +59,9 @@ def parse_flags(argv: list[str]) -> BuildFlags:
         workers=values.workers or os.cpu_count() or 1,
         overwrite=values.overwrite,
         text=TextOptions(values.documents, values.sentences, values.language, values.text_key),
+        cleaning=CleaningOptions(
+            **{field.name: getattr(values, field.name) for field in _CLEANING}
+        ),
     )
     _check(flags, has_output=bool(values.output))
     return flags
@@ -98,7 +106,42 @@ def _parser() -> FlagParser:
     add("--text_key", default="text", metavar="KEY", help="of a JSON line's text; default text")
     add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
     add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
+    _add_cleaning(parser)
     return parser
+
+
+def _add_cleaning(parser: FlagParser) -> None:
+    group = parser.add_argument_group(
+        "cleaning", "nothing is cleaned by default; whatever is left out is counted in the report"
+    )
+    helps = {
+        "normalize": ("FORM", " | ".join(NORMAL_FORMS) + ": Unicode normal form of the text"),
+        "min_document_chars": ("N", "leave out shorter documents"),
+        "max_word_chars": (
+            "N",
+            "leave out lines with a longer word: base64, tables without spaces",
+        ),
+        "drop_duplicate_documents": ("BOOL", "leave out all but the first of equal documents"),
+        "drop_duplicate_lines": (
+            "BOOL",
+            "leave out a line (a paragraph, with --sentences=split) that occurred before anywhere",
+        ),
+        "near_duplicates": (
+            "RULE",
+            f"{KEEP} | {TOGETHER} (a cluster goes to one side of the held-out split) | {DROP} (the "
+            "first of a cluster stays)",
+        ),
+        "near_duplicate_threshold": (
+            "SHARE",
+            "of runs of 5 words in common that makes two documents near duplicates; default 0.8",
+        ),
+    }
+    for field in _CLEANING:
+        metavar, text = helps[field.name]
+        kind = boolean if field.type is bool else field.type
+        group.add_argument(
+            f"--{field.name}", default=field.default, type=kind, metavar=metavar, help=text
+        )
 
 
 def _check(flags: BuildFlags, has_output: bool) -> None:
@@ -132,3 +175,4 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
     if flags.workers < 1:
         raise ValueError(f"--workers is {flags.workers}; it must be 1 or more")
     flags.text.check()
+    flags.cleaning.check()

@@ -15,9 +15,33 @@ import rich.markup
 import rich.progress
 import rich.table
 
+from data_pipeline.cleaning import (
+    DOCUMENTS_OF_DUPLICATE_LINES,
+    DOCUMENTS_WITHOUT_SENTENCES,
+    DUPLICATE_DOCUMENTS,
+    DUPLICATE_LINES,
+    KEEP,
+    LONG_WORD_LINES,
+    NEAR_DUPLICATE_DOCUMENTS,
+    NORMALIZED_DOCUMENTS,
+    SENTENCES_WITHOUT_TOKENS,
+    SHORT_DOCUMENTS,
+    TOGETHER,
+)
 from data_pipeline.findings import build_findings, can_be_trained_on, total
 from data_pipeline.interpreter import python
 from data_pipeline.store import HELDOUT, TRAIN
+
+_REASON_WORDS = {
+    SENTENCES_WITHOUT_TOKENS: "sentences without a token",
+    DOCUMENTS_WITHOUT_SENTENCES: "documents without a sentence",
+    LONG_WORD_LINES: "lines with a long word",
+    SHORT_DOCUMENTS: "short documents",
+    DUPLICATE_DOCUMENTS: "documents that are copies",
+    NEAR_DUPLICATE_DOCUMENTS: "documents that are near copies",
+    DUPLICATE_LINES: "lines that occurred before",
+    DOCUMENTS_OF_DUPLICATE_LINES: "documents of such lines alone",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,14 +90,9 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
     case = "lower case" if vocabulary["lowercase"] else "case kept"
     used = _used_pieces(run)
     read_bytes = sum(source["bytes"] for source in run.manifest["sources"])
-    dropped = run.manifest["dropped"]
-    left_out = (
-        f"{dropped['documents_without_sentences']:,} documents without a sentence, "
-        f"{dropped['sentences_without_tokens']:,} sentences without a token"
-    )
     facts = (
         ("read", f"{count_of_files(len(run.manifest['sources']))}, {_size(read_bytes)} as stored"),
-        ("dropped", left_out),
+        *_cleaning_facts(run.manifest),
         (
             "vocabulary",
             f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
@@ -89,6 +108,28 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
         return
     console.print("\n  [dim]next[/]")
     console.print(f"  {_next_command(run.store)}", markup=False, soft_wrap=True)
+
+
+def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """What was left out and why; what only a flag can leave out is named where it did."""
+    dropped = [
+        f"{count:,} {_REASON_WORDS[reason]}"
+        for reason, count in manifest["dropped"].items()
+        if count or reason in (DOCUMENTS_WITHOUT_SENTENCES, SENTENCES_WITHOUT_TOKENS)
+    ]
+    facts = [("dropped", ", ".join(dropped))]
+    flags = manifest["build"]
+    if flags["normalize"] != "none":
+        changed = manifest["changed"][NORMALIZED_DOCUMENTS]
+        facts.append(("normalized", f"{changed:,} documents were not in {flags['normalize']}"))
+    if flags["near_duplicates"] != KEEP:
+        near = manifest["near_duplicates"]
+        rest = "only the first of each is kept"
+        if flags["near_duplicates"] == TOGETHER:
+            rest = "all are kept, a cluster on one side of the held-out split"
+        found = f"{near['documents']:,} documents in {near['clusters']:,} clusters; {rest}"
+        facts.append(("near copies", found))
+    return facts
 
 
 def _counts_table(run: BuildRun) -> rich.table.Table:

@@ -1,14 +1,12 @@
-"""The held-out split: which documents are in it, and the pass that parts them from the rest.
+"""The held-out split: which documents are in it, and the pass that parts them from the rest."""
 
-Documents wait in a spool on disk until all hashes are known, then go to their split in order.
-"""
-
-import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
-from data_pipeline.encode_corpus import EncodedChunk
+from data_pipeline.encoded_chunk import sums_of_runs
+from data_pipeline.selection import Selection, numbered
+from data_pipeline.spool import Spool
 from data_pipeline.store_writing import SplitWriter
 
 # Maps uint64 hashes of documents to bool: is it held out?
@@ -16,55 +14,6 @@ IsHeldout = Callable[[np.ndarray], np.ndarray]
 
 # Documents that a split needs: a random second half of a pair comes from another one.
 MIN_SPLIT_DOCUMENTS = 2
-
-# Token ids, tokens a sentence, sentences a document and hashes of documents, as in EncodedChunk.
-SpooledChunk = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-class Spool:
-    """Encoded chunks on disk: `append` them all, then read `hashes` and `chunks`, in that order."""
-
-    def __init__(self, directory: pathlib.Path) -> None:
-        directory.mkdir(parents=True)
-        self._hash_path = directory / "document_hashes"
-        self._chunk_path = directory / "chunks"
-        self._hash_path.touch()
-        self._chunk_path.touch()
-        self._chunk_count = 0
-
-    def append(self, chunk: EncodedChunk) -> None:
-        with open(self._hash_path, "ab") as file:
-            file.write(chunk.document_hashes.data)
-        with open(self._chunk_path, "ab") as file:
-            for array in (chunk.token_ids, chunk.sentence_lengths, chunk.document_lengths):
-                np.save(file, array)
-        self._chunk_count += 1
-
-    def hashes(self) -> np.ndarray:
-        """uint64[D], mapped from the disk."""
-        if self._hash_path.stat().st_size == 0:
-            return np.zeros(0, np.uint64)
-        return np.memmap(self._hash_path, np.uint64, mode="r")
-
-    @property
-    def stored_bytes(self) -> int:
-        return self._chunk_path.stat().st_size
-
-    def chunks(
-        self, advance: Callable[[int], None] = lambda stored_bytes: None
-    ) -> Iterator[SpooledChunk]:
-        """Yield what was appended; `advance` is told the bytes as they are read."""
-        with open(self._hash_path, "rb") as hashes, open(self._chunk_path, "rb") as arrays:
-            for _ in range(self._chunk_count):
-                start = arrays.tell()
-                token_ids, sentences, documents = (np.load(arrays) for _ in range(3))
-                yield (
-                    token_ids,
-                    sentences,
-                    documents,
-                    np.fromfile(hashes, np.uint64, len(documents)),
-                )
-                advance(arrays.tell() - start)
 
 
 def choose_heldout(hashes: np.ndarray, share: float) -> IsHeldout:
@@ -117,19 +66,27 @@ def _impossible(documents: int) -> str:
 
 
 def write_splits(
-    chunks: Iterable[SpooledChunk],
+    spool: Spool,
+    selection: Selection,
     is_heldout: IsHeldout,
     train: SplitWriter,
     heldout: SplitWriter,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> None:
-    """Send each document of the spool to its split; the order within a split is the input's."""
-    for token_ids, sentence_lengths, document_lengths, hashes in chunks:
-        held_document = is_heldout(hashes)
-        held_sentence = np.repeat(held_document, document_lengths)
-        held_token = np.repeat(held_sentence, sentence_lengths)
+    """Send what stays of each document of the spool to its split, in the order of the input."""
+    for (documents, lines, facts), (token_ids, sentence_lengths) in zip(
+        numbered(spool), spool.tokens(advance), strict=True
+    ):
+        is_held = is_heldout(selection.side_hashes[documents])
         for writer, side in ((train, False), (heldout, True)):
+            goes_here = selection.keeps_document[documents] & (is_held == side)
+            line_goes = selection.keeps_line[lines] & np.repeat(goes_here, facts.document_lengths)
+            sentence_goes = np.repeat(line_goes, facts.line_lengths)
+            document_sentences = sums_of_runs(
+                facts.line_lengths * line_goes, facts.document_lengths
+            )
             writer.append(
-                token_ids[held_token == side],
-                sentence_lengths[held_sentence == side],
-                document_lengths[held_document == side],
+                token_ids[np.repeat(sentence_goes, sentence_lengths)],
+                sentence_lengths[sentence_goes],
+                document_sentences[goes_here],
             )

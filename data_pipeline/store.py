@@ -19,12 +19,14 @@ Keys of the manifest, public:
                              one_sentence_documents, longest_sentence_tokens}
     unknown_token_share      of all tokens, how many are the unknown piece
     longest_sentence_tokens  in either split
-    dropped                  reason -> how many were left out
+    dropped                  reason -> how many were left out; the reasons of cleaning.REASONS
+    changed                  {normalized_documents}: how many --normalize changed
+    near_duplicates          {clusters, documents} that were found, dropped or not
     holdout                  the share of documents that --holdout asked for
     sources                  [{path, bytes, documents}]: the source's address, its bytes as
                              stored, documents as found
-    build                    the flags that shape the text: documents, sentences, language,
-                             text_key, lowercase, train_vocab
+    build                    the flags that shape the text: those of TextOptions and
+                             CleaningOptions, lowercase, train_vocab
     versions                 of the libraries that cut and encoded the text
 """
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import sentencepiece
 import tokenizers
 
+from data_pipeline.cleaning import CleaningOptions, clean_documents
 from data_pipeline.sentences import sentences_of
 from data_pipeline.sources import Source
 from data_pipeline.text import read_documents
@@ -58,15 +59,21 @@ def train_vocabulary(kind: str, read_text: ReadText, vocab_size: int, lowercase:
 def training_text(
     sources: Sequence[Source],
     options: TextOptions,
+    cleaning: CleaningOptions,
     limit_chars: int,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[str]:
-    """Yield sentences, at most an equal share of `limit_chars` from each source's start."""
+    """Yield sentences, at most an equal share of `limit_chars` from each source's start.
+
+    They are cleaned as those of the store are, except that nobody looks for copies.
+    """
     share = limit_chars // len(sources)
+    counts: collections.Counter[str] = collections.Counter()  # of what all of the build leaves out
     for source in sources:
         left = share
         for document in read_documents(source, options, advance):
-            yield from sentences_of(document, options)
+            for cleaned in clean_documents([document], cleaning, counts):
+                yield from sentences_of(cleaned, options)
             left -= sum(map(len, document))
             if left <= 0:
                 break

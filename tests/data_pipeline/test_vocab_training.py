@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from data_pipeline.cleaning import CleaningOptions
 from data_pipeline.sources import find_sources
 from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import load_vocabulary
@@ -107,5 +108,5 @@ def test_every_file_gives_an_equal_share_of_the_text(tmp_path):
     for name, lines in (("a", 1000), ("b", 1000), ("c", 3)):
         (tmp_path / name).write_text("".join(f"{name} {i:07d}\n\n" for i in range(lines)))
     sources = find_sources(f"{tmp_path}/*", TextOptions())
-    read = list(training_text(sources, TextOptions(), limit_chars=300))
+    read = list(training_text(sources, TextOptions(), CleaningOptions(), limit_chars=300))
     assert collections.Counter(line[0] for line in read) == {"a": 12, "b": 12, "c": 3}
