@@ -23,7 +23,7 @@ from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, is_store
 from data_pipeline.store_writing import SplitWriter, write_manifest
 from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
-from data_pipeline.vocab_training import TEXT_CHARS, train_vocabulary, training_text
+from data_pipeline.vocab_training import TEXT_CHARS, TRAINED, train_vocabulary, training_text
 
 # Where a build works inside --output until it is done. Its presence marks the folder as ours.
 BUILDING = "building"
@@ -97,8 +97,9 @@ def _vocabulary_bytes(
             ),
             flags.vocab_size,
             flags.lowercase,
+            flags.reserved_pieces,
         )
-    return FILE_NAMES[flags.train_vocab], trained
+    return FILE_NAMES[TRAINED[flags.train_vocab]], trained
 
 
 def _build_inside(

@@ -8,7 +8,7 @@ from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningO
 from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
 from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
-from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
+from data_pipeline.vocab_training import BPE, TRAINED, UNIGRAM, WORDPIECE
 
 EXAMPLE = (
     "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
@@ -28,6 +28,7 @@ class BuildFlags:
     vocab: str
     train_vocab: str
     vocab_size: int
+    reserved_pieces: int
     lowercase: bool
     holdout: float
     workers: int
@@ -54,6 +55,7 @@ def parse_flags(argv: list[str]) -> BuildFlags:
         vocab=values.vocab,
         train_vocab=values.train_vocab,
         vocab_size=values.vocab_size,
+        reserved_pieces=values.reserved_pieces,
         lowercase=values.lowercase,
         holdout=values.holdout,
         workers=values.workers or os.cpu_count() or 1,
@@ -94,10 +96,17 @@ def _parser() -> FlagParser:
         default="",
         metavar="KIND",
         help=f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, "
-        f"[CLS] 101, [SEP] 102, [MASK] 103) or {SENTENCEPIECE} ([PAD] 0, [UNK] 1, [CLS] 2, "
-        "[SEP] 3, [MASK] 4)",
+        f"[CLS] 101, [SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} "
+        "([PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4)",
     )
     add("--vocab_size", default=0, type=int, metavar="N", help="pieces of it, special ones counted")
+    add(
+        "--reserved_pieces",
+        default=0,
+        type=int,
+        metavar="N",
+        help="of these, [unusedN] that no text holds, for a later use; BERT's own 99 not counted",
+    )
     add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
     add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
     add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
@@ -154,9 +163,10 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
             f"one of --vocab=FILE and --train_vocab=KIND is needed, {state}; a vocabulary is "
             f"either read or trained, as in: {EXAMPLE}"
         )
-    if flags.train_vocab not in ("", WORDPIECE, SENTENCEPIECE):
+    if flags.train_vocab and flags.train_vocab not in TRAINED:
         raise ValueError(
-            f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE} or {SENTENCEPIECE}"
+            f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
+            f"{BPE} for a SentencePiece model"
         )
     if flags.train_vocab and not 0 < flags.vocab_size <= 1 << 24:
         raise ValueError(
@@ -167,6 +177,11 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
         raise ValueError(
             f"--vocab_size is {flags.vocab_size}, but the size of --vocab={flags.vocab} is fixed; "
             "leave it out, or train a vocabulary with --train_vocab"
+        )
+    if flags.reserved_pieces < 0 or (flags.vocab and flags.reserved_pieces):
+        raise ValueError(
+            f"--reserved_pieces is {flags.reserved_pieces}; it must be 0 or more, and 0 with "
+            "--vocab, whose pieces are fixed"
         )
     if not 0.0 < flags.holdout <= 0.5:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Trains a vocabulary on a corpus: WordPiece in BERT's layout, or a SentencePiece unigram model."""
+"""Trains a vocabulary on a corpus: WordPiece in BERT's layout, or a SentencePiece model."""
 
 import collections
 import io
@@ -18,14 +18,19 @@ from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
 from data_pipeline.vocab_files import list_bytes
 from data_pipeline.wordpiece import wordpiece_normalizer
 
+UNIGRAM, BPE = "unigram", "bpe"
+# What can be trained, and the kind of file that it is.
+TRAINED = {WORDPIECE: WORDPIECE, UNIGRAM: SENTENCEPIECE, BPE: SENTENCEPIECE}
+
 # Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
 # keeps the counts of the different words, SentencePiece the sentences and a suffix array over them.
-TEXT_CHARS = {WORDPIECE: 1 << 30, SENTENCEPIECE: 128 << 20}
+TEXT_CHARS = {WORDPIECE: 1 << 30, UNIGRAM: 128 << 20, BPE: 128 << 20}
 
 # BERT's layout: [PAD] 0, [unused0..98] 1-99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
+_BERTS_UNUSED = 99
 BERT_HEAD = (
     "[PAD]",
-    *(f"[unused{i}]" for i in range(99)),
+    *(f"[unused{i}]" for i in range(_BERTS_UNUSED)),
     "[UNK]",
     "[CLS]",
     "[SEP]",
@@ -42,18 +47,21 @@ _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the 
 ReadText = Callable[[], Iterable[str]]
 
 
-def train_vocabulary(kind: str, read_text: ReadText, vocab_size: int, lowercase: bool) -> bytes:
+def train_vocabulary(
+    kind: str, read_text: ReadText, vocab_size: int, lowercase: bool, reserved_pieces: int = 0
+) -> bytes:
     """Train a vocabulary of exactly `vocab_size` pieces and return its file's bytes.
 
     `read_text` opens the stream of sentences; it is called once a pass. The same stream and
-    settings give the same bytes.
+    settings give the same bytes. `reserved_pieces` counts pieces [unusedN] that no text can hold,
+    for a use that is found later; BERT's own 99 of WordPiece are not among them.
 
     Raises:
       ValueError: the size is too small for the text's characters or too large for the text.
     """
-    if kind == SENTENCEPIECE:
-        return train_sentencepiece(read_text, vocab_size, lowercase)
-    return list_bytes(train_wordpiece(read_text, vocab_size, lowercase))
+    if kind == WORDPIECE:
+        return list_bytes(train_wordpiece(read_text, vocab_size, lowercase, reserved_pieces))
+    return train_sentencepiece(kind, read_text, vocab_size, lowercase, reserved_pieces)
 
 
 def training_text(
@@ -79,10 +87,13 @@ def training_text(
                 break
 
 
-def train_wordpiece(read_text: ReadText, vocab_size: int, lowercase: bool) -> list[str]:
+def train_wordpiece(
+    read_text: ReadText, vocab_size: int, lowercase: bool, reserved_pieces: int = 0
+) -> list[str]:
     """Learn WordPiece pieces by merging the most frequent pairs; returns them in id order.
 
-    Order: BERT_HEAD, the characters, the characters within words, then merges as they were found.
+    Order: BERT_HEAD, [unused99] and on as in BERT's own list, the characters, the characters
+    within words, then merges as they were found.
 
     Raises:
       ValueError: `vocab_size` is too small for the text's characters or too large for the text.
@@ -92,18 +103,20 @@ def train_wordpiece(read_text: ReadText, vocab_size: int, lowercase: bool) -> li
     alphabet = _alphabet(normalizer.normalize_str(text) for text in read_text())
     # Punctuation and Chinese characters are words of their own and never continue one.
     inner = ["##" + c for c in alphabet if _continues_words(c, normalizer, splitter)]
-    smallest = len(BERT_HEAD) + len(alphabet) + len(inner)
+    unused = range(_BERTS_UNUSED, _BERTS_UNUSED + reserved_pieces)
+    head = [*BERT_HEAD, *(f"[unused{i}]" for i in unused)]
+    smallest = len(head) + len(alphabet) + len(inner)
     if vocab_size < smallest:
         raise ValueError(
-            f"--vocab_size is {vocab_size}, too small: BERT's layout takes {len(BERT_HEAD)} pieces "
-            f"and the {len(alphabet)} characters of the text {smallest - len(BERT_HEAD)}; "
+            f"--vocab_size is {vocab_size}, too small: BERT's layout takes {len(head)} pieces "
+            f"and the {len(alphabet)} characters of the text {smallest - len(head)}; "
             f"give {smallest} or more (BERT: 30522)"
         )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = splitter
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size - len(BERT_HEAD),
+        vocab_size=vocab_size - len(head),
         min_frequency=_MIN_PAIR_COUNT,
         show_progress=False,
         initial_alphabet=alphabet,
@@ -115,26 +128,29 @@ def train_wordpiece(read_text: ReadText, vocab_size: int, lowercase: bool) -> li
     tokenizer.train_from_iterator(read_text(), trainer)
     id_of = tokenizer.get_vocab(with_added_tokens=False)
     learned = sorted(id_of.keys() - set(alphabet) - set(inner), key=id_of.__getitem__)
-    pieces = [*BERT_HEAD, *alphabet, *inner, *learned]
+    pieces = [*head, *alphabet, *inner, *learned]
     if len(pieces) < vocab_size:
         raise ValueError(_too_large(vocab_size, len(pieces)))
     return pieces
 
 
 def _alphabet(texts: Iterable[str]) -> list[str]:
-    """ASCII that occurs and the most frequent characters up to _CHARACTER_COVERAGE, in order."""
+    """ASCII that occurs and the most frequent characters up to _CHARACTER_COVERAGE, in order.
+
+    A capital comes with its small letter: the capitals of umlauts are rare in some books.
+    """
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text)
     for space in [c for c in counts if c.isspace()]:
         del counts[space]
     left = counts.total() * _CHARACTER_COVERAGE
-    kept = []
+    kept = set()
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if left > 0 or char in _ASCII:
-            kept.append(char)
+            kept.add(char)
         left -= count
-    return sorted(kept)
+    return sorted(char for char in counts if char in kept or char.lower() in kept)
 
 
 def _continues_words(
@@ -145,11 +161,14 @@ def _continues_words(
     return len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{char}a"))) == 1
 
 
-def train_sentencepiece(read_text: ReadText, vocab_size: int, lowercase: bool) -> bytes:
-    """Learn a unigram model; returns the model file's bytes.
+def train_sentencepiece(
+    kind: str, read_text: ReadText, vocab_size: int, lowercase: bool, reserved_pieces: int = 0
+) -> bytes:
+    """Learn a model of UNIGRAM or BPE; returns the model file's bytes.
 
-    Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then the pieces. Lower-casing is the model's
-    own normalisation (nmt_nfkc_cf), so whoever loads the file gets it right.
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, [unused0] and on, then the pieces.
+    Lower-casing is the model's own normalisation (nmt_nfkc_cf, which keeps accents), so whoever
+    loads the file gets it right.
 
     Raises:
       ValueError: `vocab_size` is too small for the text's characters or too large for the text.
@@ -159,7 +178,7 @@ def train_sentencepiece(read_text: ReadText, vocab_size: int, lowercase: bool) -
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(read_text()),
             model_writer=model,
-            model_type="unigram",
+            model_type=kind,
             vocab_size=vocab_size,
             character_coverage=_CHARACTER_COVERAGE,
             required_chars=_ASCII.translate(_NO_CAPITALS) if lowercase else _ASCII,
@@ -172,7 +191,7 @@ def train_sentencepiece(read_text: ReadText, vocab_size: int, lowercase: bool) -
             unk_piece="[UNK]",
             bos_piece="[CLS]",
             eos_piece="[SEP]",
-            control_symbols=["[MASK]"],
+            control_symbols=["[MASK]", *(f"[unused{i}]" for i in range(reserved_pieces))],
             max_sentence_length=1 << 16,  # bytes; longer ones are skipped
             num_threads=_SENTENCEPIECE_THREADS,
             minloglevel=2,

@@ -145,7 +145,7 @@ def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
     arguments = {
         "input": tiny_store.parent / "text.txt",
         "output": tmp_path / "store",
-        "train_vocab": "sentencepiece",
+        "train_vocab": "unigram",
         "vocab_size": 92,
         "holdout": 0.2,
         "sentences": "lines",
@@ -173,9 +173,7 @@ def test_reading_leaves_a_save_under_way_alone(workdir):
 def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store, tmp_path):
     text = tiny_store.parent / "text.txt"
     path = tmp_path / "vocab.model"
-    path.write_bytes(
-        train_vocabulary("sentencepiece", lambda: text.read_text().split("\n"), 92, True)
-    )
+    path.write_bytes(train_vocabulary("unigram", lambda: text.read_text().split("\n"), 92, True))
     vocabulary = load_vocabulary(path)
     receipt = dataclasses.replace(model.receipt, vocabulary=vocabulary)
     asked = question(dataclasses.replace(model, receipt=receipt), "the cat[MASK]. a [MASK] dog")

@@ -132,14 +132,15 @@ def test_the_store_is_the_same_for_any_number_of_processes(
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("sentencepiece", 80)])
+@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("unigram", 80), ("bpe", 80)])
 def test_a_vocabulary_is_trained_and_kept_in_the_store(corpus, tmp_path, kind, size):
     more = (f"--train_vocab={kind}", f"--vocab_size={size}")
     for name in ("one", "two"):
         assert main(flags(corpus, tmp_path / name, None, *more)) == 0
     opened = open_store(tmp_path / "one")
     vocabulary = load_vocabulary(opened.vocab_path)
-    assert (vocabulary.kind, vocabulary.size) == (kind, size)
+    expected = "wordpiece" if kind == "wordpiece" else "sentencepiece"
+    assert (vocabulary.kind, vocabulary.size) == (expected, size)
     assert vocabulary.special_ids == opened.special_ids
     first = opened.train.token_ids[: opened.train.sentence_offsets[1]]
     assert vocabulary.decode(first).startswith("line 0 of document")
@@ -159,7 +160,7 @@ def test_a_tokenizer_json_gives_the_store_of_the_list_it_was_made_from(
     assert one.digest == two.digest
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("sentencepiece", 80)])
+@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("bpe", 80)])
 def test_help_names_the_special_ids_that_a_trained_vocabulary_has(
     corpus, tmp_path, kind, size, capsys
 ):
@@ -191,8 +192,16 @@ BAD_FLAGS = {
     "no vocabulary": (["--input=CORPUS", "--output=OUT"], "one of --vocab=FILE and --train_vocab"),
     "two": (["--vocab=VOCAB", "--train_vocab=wordpiece", "GOOD"], "both are given"),
     "kind": (
-        ["--train_vocab=bpe", "--vocab_size=99", "GOOD"],
-        "--train_vocab is 'bpe'; it must be",
+        ["--train_vocab=sentencepiece", "--vocab_size=99", "GOOD"],
+        "--train_vocab is 'sentencepiece'; it must be wordpiece, or unigram or bpe for a Sentence",
+    ),
+    "reserved": (
+        ["--train_vocab=bpe", "--vocab_size=99", "--reserved_pieces=-1", "GOOD"],
+        "--reserved_pieces is -1; it must be 0 or more",
+    ),
+    "reserved of a list": (
+        ["--vocab=VOCAB", "--reserved_pieces=3", "GOOD"],
+        "--reserved_pieces is 3; it must be 0 or more, and 0 with --vocab",
     ),
     "no size": (
         ["--train_vocab=wordpiece", "GOOD"],
@@ -304,7 +313,7 @@ def test_a_finished_store_is_replaced_only_when_told_to(corpus, vocab_path, tmp_
         capsys.readouterr().err
     )
     assert contents(output) == before
-    more = ("--train_vocab=sentencepiece", "--vocab_size=80", "--overwrite=true")
+    more = ("--train_vocab=unigram", "--vocab_size=80", "--overwrite=true")
     assert main(flags(corpus, output, None, *more)) == 0
     assert open_store(output).vocab_path.name == "vocab.model"
     assert not (output / "vocab.txt").exists()

@@ -18,7 +18,7 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 def sentencepiece_path(tmp_path_factory) -> pathlib.Path:
     words = [f"{a}{b}{c} Word {a}{c}." for a in "bcdf" for b in "aeiou" for c in "lmnr"]
     path = tmp_path_factory.mktemp("model") / "small.model"
-    path.write_bytes(train_sentencepiece(lambda: words, 99, lowercase=True))
+    path.write_bytes(train_sentencepiece("unigram", lambda: words, 99, lowercase=True))
     return path
 
 

@@ -3,9 +3,12 @@
 import collections
 import hashlib
 import pathlib
+import re
 import subprocess
 import sys
+import unicodedata
 
+import numpy as np
 import pytest
 
 from data_pipeline.cleaning import CleaningOptions
@@ -19,6 +22,7 @@ from data_pipeline.vocab_training import (
     train_wordpiece,
     training_text,
 )
+from tests.data_pipeline.multilingual import sentences
 
 # Many pairs of characters are equally frequent: what ties are broken by shows in the result.
 TEXT = [f"{a}{b}{c}{d} Été {a}{c}!" for a in "bcdf" for b in "aeiou" for c in "lmnr" for d in "xyz"]
@@ -68,7 +72,7 @@ def test_ascii_is_kept_however_rare_and_other_rare_characters_are_not():
     assert "\u0431" not in pieces
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 180), ("sentencepiece", 110)])
+@pytest.mark.parametrize("kind, size", [("wordpiece", 180), ("unigram", 110), ("bpe", 150)])
 def test_another_process_trains_the_same_bytes(kind, size):
     here = hashlib.sha256(train_vocabulary(kind, lambda: TEXT, size, True)).hexdigest()
     root = pathlib.Path(__file__).parents[2]
@@ -84,10 +88,91 @@ def test_another_process_trains_the_same_bytes(kind, size):
 
 def test_sentencepiece_keeps_case_where_asked(tmp_path):
     path = tmp_path / "cased.model"
-    path.write_bytes(train_sentencepiece(lambda: TEXT, 150, lowercase=False))
+    path.write_bytes(train_sentencepiece("unigram", lambda: TEXT, 150, lowercase=False))
     loaded = load_vocabulary(path)
     assert not loaded.lowercase
     assert loaded.decode(loaded.encode(["Été bal"])[0]) == "Été bal"
+
+
+def test_the_first_piece_of_bpe_is_the_most_frequent_pair(tmp_path):
+    text = [*["ab"] * 9, *["cab cab"] * 3, *["cd"] * 8]
+    path = tmp_path / "bpe.model"
+    path.write_bytes(train_sentencepiece("bpe", lambda: text, 75, lowercase=True))
+    words = collections.Counter(word for line in text for word in line.split())
+    pairs: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        marked = "\u2581" + word
+        pairs.update({marked[at : at + 2]: count for at in range(len(marked) - 1)})
+    learned = [p for p in load_vocabulary(path).pieces()[5:] if len(p) > 1]
+    assert learned == [pairs.most_common(1)[0][0]]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+def test_reserved_pieces_follow_the_special_ones_and_no_text_holds_them(tmp_path, kind):
+    plain, more = (
+        read_trained(tmp_path, kind, train_vocabulary(kind, lambda: TEXT, size, True, reserved))
+        for size, reserved in ((150, 0), (153, 3))
+    )
+    first = 99 if kind == "wordpiece" else 0
+    after = more.special_ids["mask"] + 1
+    names = [f"[unused{first + i}]" for i in range(3)]
+    assert more.pieces()[after : after + 3] == names
+    assert more.pieces()[after + 3 :] == plain.pieces()[after:]
+    ids, _ = more.encode([*names, " ".join(names)])
+    assert not set(range(after, after + 3)) & set(ids.tolist())
+
+
+def read_trained(folder: pathlib.Path, kind: str, trained: bytes, lowercase: bool = True):
+    path = folder / ("vocab.txt" if kind == "wordpiece" else "vocab.model")
+    path.write_bytes(trained)
+    return load_vocabulary(path, lowercase)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("language, size", [("de", 2500), ("zh", 2200)])
+def test_other_languages_have_vocabularies_too(
+    shared_data, tmp_path, kind, lowercase, language, size
+):
+    text = sentences(shared_data, language)
+    trained = train_vocabulary(kind, lambda: text, size, lowercase)
+    vocabulary = read_trained(tmp_path, kind, trained, lowercase)
+    assert (vocabulary.size, vocabulary.lowercase) == (size, lowercase)
+    ids, lengths = vocabulary.encode(text)
+    assert 0 < (ids == vocabulary.special_ids["unk"]).mean() < 0.01  # the rarest characters
+    assert len(ids) < sum(map(len, text)) * (0.5 if language == "de" else 1.0)
+    if kind != "wordpiece":
+        rule = str.lower if lowercase else str
+        (same,) = {
+            vocabulary.decode(part.tolist())
+            == " ".join(unicodedata.normalize("NFKC", rule(line)).split())
+            for line, part in zip(text, np.split(ids, np.cumsum(lengths)[:-1]), strict=True)
+            if vocabulary.special_ids["unk"] not in part
+        }
+        assert same
+
+
+def test_german_words_are_pieces_and_keep_what_case_says(shared_data):
+    text = sentences(shared_data, "de")
+    cased = train_wordpiece(lambda: text, 2500, lowercase=False)
+    uncased = train_wordpiece(lambda: text, 2500, lowercase=True)
+    assert {"für", "Ä", "ß", "Die", "##ung"} <= set(cased)
+    assert {"fur", "ß", "die", "##ung"} <= set(uncased)
+    assert not [p for p in uncased[len(BERT_HEAD) :] if p != p.lower() or "ä" in p or "ü" in p]
+
+
+def test_each_chinese_character_is_a_piece_and_sentencepiece_joins_them(shared_data, tmp_path):
+    text = sentences(shared_data, "zh")
+    pieces = train_wordpiece(lambda: text, 2200, lowercase=True)
+    chinese = [p for p in pieces if any("\u4e00" <= c <= "\u9fff" for c in p)]
+    assert len(chinese) > 1000
+    assert {len(p) for p in chinese} == {1}
+    model = read_trained(tmp_path, "unigram", train_vocabulary("unigram", lambda: text, 2500, True))
+    joined = [p for p in model.pieces() if re.fullmatch("[\u4e00-\u9fff]{2,}", p)]
+    assert len(joined) > 300
+    ids, _ = model.encode(text)
+    words = ~model.is_continuation[ids]
+    assert words.sum() > 0.8 * len(ids)  # no sentence is one word to whole-word masks
 
 
 @pytest.mark.parametrize(
@@ -95,8 +180,10 @@ def test_sentencepiece_keeps_case_where_asked(tmp_path):
     [
         ("wordpiece", 120, r"--vocab_size is 120, too small: .* takes 104 .* give 139 or more"),
         ("wordpiece", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces"),
-        ("sentencepiece", 20, r"--vocab_size is 20, too small: .* take \d+; give more"),
-        ("sentencepiece", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pie"),
+        ("unigram", 20, r"--vocab_size is 20, too small: .* take \d+; give more"),
+        ("unigram", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces"),
+        ("bpe", 20, r"--vocab_size is 20, too small: .* take \d+; give more"),
+        ("bpe", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces"),
     ],
 )
 def test_sizes_that_the_text_cannot_fill_or_fit_are_refused(kind, size, sentence):
