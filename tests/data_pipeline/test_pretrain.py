@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data_pipeline import pretrain
+from data_pipeline import pretrain, walks
+from data_pipeline.chunks import walk_corpus
 from data_pipeline.examples import Pieces, PretrainSource, open_source
 from data_pipeline.options import PretrainOptions
 from data_pipeline.schema import check_pretrain_batch
@@ -46,9 +47,14 @@ def test_each_step_holds_its_positions_of_the_stream_across_epochs(source):
         assert same(batch, source.rows(np.arange(5 + step * 24, 5 + (step + 1) * 24)))
 
 
-@pytest.mark.parametrize("process_count", [2, 4, 8])
-def test_the_shares_of_all_processes_make_the_batch_of_one(source, process_count):
-    steps = dict(batch_size=24, first_row=3, first_step=2, last_step=9)
+PACKED = PretrainOptions(dupe_factor=2, group_sequences=100, packed_examples=3)
+
+
+@pytest.mark.parametrize("options", [PretrainOptions(dupe_factor=2), PACKED])
+@pytest.mark.parametrize("process_count", [2, 3, 4, 8, 16])
+def test_the_shares_of_all_processes_make_the_batch_of_one(options, process_count):
+    source = source_of(options)
+    steps = dict(batch_size=48, first_row=3, first_step=2, last_step=6)
     alone = list(pretrain.train_batches(source, **steps))
     shares = [
         list(
@@ -61,6 +67,26 @@ def test_the_shares_of_all_processes_make_the_batch_of_one(source, process_count
     for step, batch in enumerate(alone):
         joined = {name: np.concatenate([share[step][name] for share in shares]) for name in batch}
         assert same(joined, batch)
+
+
+@pytest.mark.parametrize("options", [PretrainOptions(dupe_factor=2), PACKED])
+def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch, options):
+    source = source_of(options)
+    walked = []
+
+    def noted(*arguments):
+        walked.append(arguments)
+        return walk_corpus(*arguments)
+
+    monkeypatch.setattr(walks, "walk_corpus", noted)
+    far = 10**6
+    first, second = pretrain.train_batches(
+        source, batch_size=8, first_row=5, first_step=far, last_step=far + 2
+    )
+    # The walk of the first batch, and that of the next epoch ahead of need.
+    assert 1 <= len(walked) <= 2
+    assert same(first, source.rows(5 + 8 * far + np.arange(8)))
+    assert same(second, source_of(options).rows(5 + 8 * (far + 1) + np.arange(8)))
 
 
 def test_a_stream_from_a_later_step_is_the_rest_of_the_stream(source):
