@@ -16,6 +16,7 @@ import rich.box
 import rich.console
 import rich.table
 
+from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import PretrainSource, open_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.flag_parser import FlagParser
@@ -54,7 +55,7 @@ class Measurement:
 
     sequences_per_sec: float  # on the most cores that were measured
     tokens_per_sec: float
-    numpy_sequences_per_sec: float  # a plain loop over PretrainSource.rows, on one core
+    numpy_sequences_per_sec: float  # a plain loop over rows, on one core
     by_cores: tuple[Throughput, ...]
     stages: tuple[Stage, ...]
     open_secs: float  # opening the store and counting its walks, or reading the sidecar
@@ -111,7 +112,10 @@ def measure(flags: argparse.Namespace) -> Measurement:
     batches.close()
     first_batch = time.perf_counter()
     with _pinned_to(1):
-        stages = tuple(_time_stages(source, flags.secs / 8))
+        # Ready-made examples are read in one step.
+        stages: tuple[Stage, ...] = ()
+        if isinstance(source, PretrainSource):
+            stages = tuple(_time_stages(source, flags.secs / 8))
         numpy_rate = _time_rows(source, flags.secs / 4)
     text_share = _text_share(source)
     by_cores = tuple(_time_batches(source, flags, cores, text_share) for cores in core_counts)
@@ -131,7 +135,7 @@ def measure(flags: argparse.Namespace) -> Measurement:
         sequences_in_row=source.mean_examples_in_row,
         text_share=text_share,
         batch_size=flags.batch_size,
-        store_tokens=store.train.tokens,
+        store_tokens=int(store.train.token_counts.sum()),
         store_digest=store.digest,
     )
 
@@ -165,7 +169,7 @@ def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
         yield Stage("packing", micros(lambda: pack(made, in_row_B, source.shape, pad_id)))
 
 
-def _time_rows(source: PretrainSource, secs: float) -> float:
+def _time_rows(source: ExampleSource, secs: float) -> float:
     """Sequences a second of a plain loop over rows, without tf.data."""
     group = max(1, round(source.options.group_sequences / source.mean_examples_in_row))
     calls, start = 0, time.perf_counter()
@@ -176,7 +180,7 @@ def _time_rows(source: PretrainSource, secs: float) -> float:
 
 
 def _time_batches(
-    source: PretrainSource, flags: argparse.Namespace, cores: int, text_share: float
+    source: ExampleSource, flags: argparse.Namespace, cores: int, text_share: float
 ) -> Throughput:
     """Draw batches through tf.data for flags.secs seconds, after a warm-up."""
     groups = max(1, source.options.group_sequences // flags.batch_size)
@@ -202,7 +206,7 @@ def _time_batches(
     )
 
 
-def _text_share(source: PretrainSource) -> float:
+def _text_share(source: ExampleSource) -> float:
     """Of the positions of rows, the share that is not padding: on the first 4,096 of epoch 0."""
     rows = source.rows(np.arange(min(4096, source.rows_in_epoch(0))))
     return float(rows["input_mask"].mean())

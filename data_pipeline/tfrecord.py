@@ -7,6 +7,7 @@ as a whole.
 """
 
 import contextlib
+import errno
 import glob
 import os
 import pathlib
@@ -60,12 +61,21 @@ def serialized(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_writer(path: pathlib.Path, compression: str) -> Iterator[Any]:
-    """A TFRecord file to call `write(record)` of; compression is a key of COMPRESSIONS."""
+    """A TFRecord file to call `write(record)` of; compression is a key of COMPRESSIONS.
+
+    Raises:
+      OSError: the file cannot be written, as on a full disk.
+    """
     import tensorflow as tf
 
     options = tf.io.TFRecordOptions(compression_type=COMPRESSIONS[compression])
-    with tf.io.TFRecordWriter(str(path), options) as writer:
-        yield writer
+    try:
+        with tf.io.TFRecordWriter(str(path), options) as writer:
+            yield writer
+    except tf.errors.ResourceExhaustedError as error:
+        raise OSError(errno.ENOSPC, error.message, str(path)) from error
+    except tf.errors.OpError as error:
+        raise OSError(errno.EIO, error.message, str(path)) from error
 
 
 def find_record_files(flag: str, patterns: str) -> list[pathlib.Path]:
