@@ -41,6 +41,7 @@ class HashSample:
         self._buffer = np.empty(min(total, most), np.uint64)
         self._filled = 0
         self._zero_bits = 0
+        self._is_sorted = False
 
     def add(self, hashes_N: np.ndarray) -> None:
         kept = self._kept(hashes_N)
@@ -52,6 +53,7 @@ class HashSample:
             kept = self._kept(kept)
         self._buffer[self._filled : self._filled + len(kept)] = kept
         self._filled += len(kept)
+        self._is_sorted = False
 
     def repeats(self) -> Repeats:
         """How many have an equal before them."""
@@ -75,7 +77,7 @@ class HashSample:
         heavy = hashes[:0]
         # A value that occurs n times stands n - 1 places after itself in sorted order.
         while times > 2 and len(heavy) < most:
-            times = max(2, times // 2)
+            times = max(2, times // 4)
             heavy = np.unique(hashes[times - 1 :][hashes[times - 1 :] == hashes[: 1 - times]])
         counts = np.searchsorted(hashes, heavy, "right") - np.searchsorted(hashes, heavy)
         order = np.argsort(-counts, kind="stable")[:most]
@@ -87,7 +89,9 @@ class HashSample:
 
     def _sorted(self) -> np.ndarray:
         filled = self._buffer[: self._filled]
-        filled.sort()  # in place; again it costs little
+        if not self._is_sorted:
+            filled.sort()  # in place
+            self._is_sorted = True
         return filled
 
 
