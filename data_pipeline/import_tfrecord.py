@@ -23,6 +23,7 @@ from data_pipeline.schema import RowShape
 from data_pipeline.store import EXAMPLES, FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store_writing import ArrayFile, sha256, store_digest, write_manifest
 from data_pipeline.tfrecord import find_record_files, read_examples
+from data_pipeline.tokenizer_json import write_tokenizer_json
 from data_pipeline.unmasked import first_segment_hashes, unmasked_ids
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
 from data_pipeline.whole_folder import check_is_free, whole_folder
@@ -58,7 +59,8 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
         whole_folder(flags.output, last=MANIFEST) as folder,
         contextlib.closing(_Import(flags, vocabulary, folder)) as importing,
     ):
-        (folder / FILE_NAMES[vocabulary.kind]).write_bytes(vocabulary.path.read_bytes())
+        (folder / FILE_NAMES[vocabulary.kind]).write_bytes(vocabulary.file_bytes)
+        write_tokenizer_json(vocabulary, folder)
         label = f"reading {count_of_files(len(files))}"
         with progress_bar(console, label, sum(path.stat().st_size for path in files)) as advance:
             for path, split in files.items():

@@ -55,10 +55,8 @@ class Vocabulary:
     path: pathlib.Path
     lowercase: bool
     special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
-    digest: str  # SHA-256 of the file
-    file_bytes: (
-        bytes  # what a store keeps of it: a list without \r or JSON around it, a model whole
-    )
+    # What a store keeps: a list without carriage returns or JSON around it, a model as it is.
+    file_bytes: bytes
     encode: Encode
     decode: Callable[[Sequence[int]], str]
     _pieces: tuple[str, ...]
@@ -66,6 +64,11 @@ class Vocabulary:
     @property
     def size(self) -> int:
         return len(self._pieces)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file that a store keeps."""
+        return hashlib.sha256(self.file_bytes).hexdigest()
 
     def pieces(self) -> list[str]:
         """The pieces in the order of their ids."""
@@ -127,7 +130,6 @@ def _load_wordpiece(path: pathlib.Path, data: bytes, lowercase: bool) -> Vocabul
         path=path,
         lowercase=lowercase,
         special_ids=special_ids,
-        digest=hashlib.sha256(data).hexdigest(),
         file_bytes=list_bytes(pieces),
         encode=WordpieceEncoder(tokenizer, token_dtype(len(pieces))).encode,
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
@@ -158,7 +160,6 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
         path=path,
         lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
         special_ids=special_ids,
-        digest=hashlib.sha256(data).hexdigest(),
         file_bytes=data,
         encode=lambda sentences: _encode_sentencepiece(processor, sentences),
         decode=lambda ids: processor.Decode([int(i) for i in ids]),

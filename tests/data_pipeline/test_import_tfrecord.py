@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+import tokenizers
 
 from data_pipeline.import_tfrecord import main
 from data_pipeline.store import open_store
@@ -60,6 +61,15 @@ def run(folder, *flags):
 
 def stored(store, seq_len, name):
     return np.load(store / "examples" / str(seq_len) / f"{name}.npy")
+
+
+def test_the_store_keeps_a_list_however_the_vocabulary_is_written(folder):
+    (folder / "vocab.txt").write_bytes("\r\n".join(PIECES).encode())
+    assert run(folder, f"--input={folder / 'good.tfrecord'}") == 0
+    store = open_store(folder / "store")
+    assert store.vocab_path.read_text() == "\n".join(PIECES) + "\n"
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "store" / "tokenizer.json"))
+    assert theirs.get_vocab() == {piece: i for i, piece in enumerate(PIECES)}
 
 
 def test_googles_own_file_imports_bit_for_bit_and_in_its_order(tmp_path, shared_data):
