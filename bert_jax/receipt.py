@@ -16,8 +16,10 @@ from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
 from bert_jax.ops import DROPOUT_HASH_VERSION
 from data_pipeline.hashing import HASH_VERSION
+from data_pipeline.options import PretrainOptions
 from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.walks import WALKS_VERSION
 
 FILE = "config.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
@@ -35,21 +37,26 @@ def short_digest(store: Store) -> str:
     return store.digest[:12]
 
 
-def _fixed(config: Config, store: Store) -> dict[str, Any]:
-    model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
-    data = {
+def _fixed_data(options: PretrainOptions) -> dict[str, Any]:
+    return {
         f"data.{name}": value
-        for name, value in dataclasses.asdict(config.data).items()
+        for name, value in dataclasses.asdict(options).items()
         if name not in _FREE_DATA
     }
+
+
+def _fixed(config: Config, store: Store) -> dict[str, Any]:
+    model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
+    data = _fixed_data(config.data)
     phases = {
         f"phases[{i}].{name}": getattr(phase, name)
         for i, phase in enumerate(config.phases)
         for name in _FIXED_PHASE
     }
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
-    hashes = {
+    versions = {
         "hash_version (of this bert_jax)": HASH_VERSION,
+        "walks_version (of this bert_jax)": WALKS_VERSION,
         "dropout_hash_version (of this bert_jax)": DROPOUT_HASH_VERSION,
     }
     return (
@@ -58,7 +65,7 @@ def _fixed(config: Config, store: Store) -> dict[str, Any]:
         | data
         | phases
         | steps
-        | hashes
+        | versions
         | {STORE_DIGEST: short_digest(store)}
     )
 
@@ -98,12 +105,13 @@ def read(workdir: pathlib.Path) -> Receipt:
         config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
         path, lowercase = workdir / of["file"], of["lowercase"]
         digest = shown["fixed"][STORE_DIGEST]
-    except (KeyError, TypeError) as error:
+        resolved = from_config_dict(ConfigDict(config))
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{workdir / FILE} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
-    return Receipt(from_config_dict(ConfigDict(config)), load_vocabulary(path, lowercase), digest)
+    return Receipt(resolved, load_vocabulary(path, lowercase), digest)
 
 
 def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
@@ -115,7 +123,10 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
     if not (workdir / FILE).exists():
         _refuse_remains(workdir, store)
         return
-    before = _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
+    # A setting that the receipt does not name is younger than the run: its default is what the
+    # run did, or a version would differ too.
+    before = _fixed_data(PretrainOptions())
+    before |= _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
     now = json.loads(json.dumps(_fixed(config, store)))
     differing = [
         f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"

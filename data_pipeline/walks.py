@@ -24,7 +24,7 @@ from data_pipeline.store import Split
 SIDECAR_FOLDER = "walks"
 
 # Raised when walks come out differently for the same corpus and settings.
-_WALKS_VERSION = 2
+WALKS_VERSION = 2
 _PACKING = 11  # what a key is for, as in chunks.py and pairs.py
 _BYTES_PER_EXAMPLE = 14
 # All walks of a corpus stay in memory up to this size; of a larger one two, current and next.
@@ -119,7 +119,7 @@ def _planned_walk(
 def _digest(split: Split, options: PretrainOptions, seq_len: int, corpus_digest: str) -> str:
     """SHA-256 over all that the facts are a function of."""
     depends_on = {
-        "versions": [_WALKS_VERSION, hashing.HASH_VERSION],
+        "versions": [WALKS_VERSION, hashing.HASH_VERSION],
         "corpus": corpus_digest,
         "split": split.name,
         "sizes": [split.documents, split.sentences, split.tokens],

@@ -1,0 +1,62 @@
+"""The receipt of a run by a version that had fewer settings, or others."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bert_jax import receipt
+from bert_jax.config import Config
+from bert_jax.feed import open_store
+from data_pipeline.options import PretrainOptions
+
+YOUNGER = ("segments", "masking", "packed_examples", "mask_token_share")
+
+
+@pytest.fixture
+def config(tiny_store):
+    return Config(data=PretrainOptions(store=str(tiny_store)))
+
+
+@pytest.fixture
+def workdir(config, tmp_path):
+    """Holds the receipt of a run before there were some of the settings."""
+    receipt.write(tmp_path, config, open_store(config))
+    rewrite(tmp_path, lambda shown: [shown["fixed"].pop(f"data.{name}") for name in YOUNGER])
+    rewrite(tmp_path, lambda shown: [shown["config"]["data"].pop(name) for name in YOUNGER])
+    return tmp_path
+
+
+def rewrite(workdir, change):
+    shown = json.loads((workdir / "config.json").read_text())
+    change(shown)
+    (workdir / "config.json").write_text(json.dumps(shown))
+
+
+def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
+    receipt.check(workdir, config, open_store(config))
+    assert receipt.read(workdir).config.data == config.data
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("packed_examples", 8, "config.data.packed_examples = 1, this config says 8"),
+        ("segments", "sop", "config.data.segments = 'nsp', this config says 'sop'"),
+    ],
+)
+def test_a_younger_setting_at_another_value_is_another_run(config, workdir, name, value, words):
+    data = dataclasses.replace(config.data, **{name: value})
+    with pytest.raises(ValueError, match=words):
+        receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config))
+
+
+def test_how_fast_a_store_is_read_may_change(config, workdir):
+    data = dataclasses.replace(config.data, prefetch_batches=9, data_cache="elsewhere")
+    receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config))
+
+
+def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):
+    rewrite(workdir, lambda shown: shown["config"]["data"].update(whole_words=True))
+    with pytest.raises(ValueError, match="was written by another version of bert_jax"):
+        receipt.read(workdir)
