@@ -10,7 +10,7 @@ class Progress:
 
     interval: dict[str, float] = dataclasses.field(default_factory=dict)  # sums since the last line
     train_secs: float = 0.0  # wall time in steps; compiling, evaluation and saving left out
-    timed_sequences: int = 0  # sequences trained in that time
+    timed_sequences: float = 0.0  # examples trained on in that time
 
 
 class Clock:
@@ -20,25 +20,27 @@ class Clock:
     time in the next interval; sums over a run come out right.
     """
 
-    def __init__(self, progress: Progress, batch_size: int) -> None:
-        self.sequences_per_sec: float | None = None  # of the last interval that was timed
+    def __init__(self, progress: Progress, batch_size: int, examples_per_row: float) -> None:
+        """batch_size counts rows; examples_per_row is their mean, 1 where rows are not packed."""
+        self.rows_per_sec: float | None = None  # of the last interval that was timed
         self._progress, self._batch_size = progress, batch_size
-        self._sequences, self._since_secs = 0, 0.0
+        self._examples_per_row = examples_per_row
+        self._rows, self._since_secs = 0, 0.0
 
     def start(self) -> None:
         """Begin to measure."""
-        self._sequences, self._since_secs = 0, time.perf_counter()
+        self._rows, self._since_secs = 0, time.perf_counter()
 
     def step(self) -> None:
         """A step was given to the device."""
-        self._sequences += self._batch_size
+        self._rows += self._batch_size
 
     def note(self) -> None:
         """Add the time since the start, or the last note, to the run's."""
-        if self._sequences == 0:
+        if self._rows == 0:
             return
         secs = time.perf_counter() - self._since_secs
-        self.sequences_per_sec = self._sequences / secs
+        self.rows_per_sec = self._rows / secs
         self._progress.train_secs += secs
-        self._progress.timed_sequences += self._sequences
+        self._progress.timed_sequences += self._rows * self._examples_per_row
         self.start()

@@ -36,8 +36,9 @@ class Phase:
 
     seq_len: int
     steps: int
-    batch_size: int = 256  # sequences an optimiser step, over all devices
-    max_predictions_per_seq: int = 20
+    batch_size: int = 256  # rows an optimiser step, over all devices; one sequence each, or up to
+    #                        config.data.packed_examples
+    max_predictions_per_seq: int = 20  # of each sequence
     micro_batches: int = 1  # a step's batch is computed in so many parts, gradients added up
     restart_learning_rate: float = 0.0  # peak of a schedule begun anew here; 0: go on with the last
     restart_warmup_steps: int = 0  # warm-up of that schedule
@@ -95,7 +96,7 @@ class Config:
         Phase(seq_len=512, steps=100_000, max_predictions_per_seq=77),
     )
     seed: int = 0  # of the initial weights and of dropout
-    objective: str = "mlm_nsp"
+    objective: str = "mlm_nsp"  # or mlm: no next-sentence term; see objectives.py
     model: ModelConfig = ModelConfig()
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
     optim: OptimConfig = OptimConfig()
@@ -195,8 +196,8 @@ def phase_start(config: Config, index: int) -> int:
     return sum(phase.steps for phase in config.phases[:index])
 
 
-def first_example(config: Config, index: int) -> int:
-    """Where a phase begins in the stream of examples of its length: after earlier phases of it."""
+def first_row(config: Config, index: int) -> int:
+    """Where a phase begins in the stream of rows of its length: after earlier phases of it."""
     return sum(
         phase.steps * phase.batch_size
         for phase in config.phases[:index]

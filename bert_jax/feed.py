@@ -71,9 +71,13 @@ class Feed:
             self._source(self.store.train, index)
             self._source(self.store.heldout, index)
 
-    def mean_epoch_examples(self, index: int) -> float:
-        """Examples in a pass over the training split at a phase's length, a mean over walks."""
+    def mean_epoch_rows(self, index: int) -> float:
+        """Rows in a pass over the training split at a phase's length; passes differ a little."""
         return self._source(self.store.train, index).mean_rows_per_epoch
+
+    def mean_examples_in_row(self, index: int) -> float:
+        """Examples in a row of a phase's batches; 1 where rows are not packed."""
+        return self._source(self.store.train, index).mean_examples_in_row
 
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
@@ -83,7 +87,7 @@ class Feed:
         return pretrain.train_batches(
             self._source(self.store.train, index),
             batch_size=phase.batch_size,
-            first_row=config_lib.first_example(self.config, index),
+            first_row=config_lib.first_row(self.config, index),
             first_step=first_step,
             last_step=phase.steps,
             rows=rows,

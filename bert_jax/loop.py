@@ -80,7 +80,7 @@ def prepare(
         receipt.check_processes_agree(config, store)
     screen = Screen(is_writer=jax.process_index() == 0)
     feed = Feed(store, config)
-    with screen.spinning("counting the sentence pairs of the store"):
+    with screen.spinning("counting the examples of the store"):
         feed.check()
         phases = tuple(facts_of(feed, index, objective) for index in range(len(config.phases)))
     mesh = mesh_lib.make(config.mesh, devices)
@@ -189,8 +189,8 @@ class _Run:
         for index, phase in enumerate(self.config.phases):
             start = config_lib.phase_start(self.config, index)
             if self.step < start + phase.steps:
-                clock = Clock(self.progress, phase.batch_size)
                 facts = self.setup.phases[index]
+                clock = Clock(self.progress, phase.batch_size, facts.examples_per_row)
                 self._steps_of(_RunningPhase(index, phase, facts, start, clock))
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
             self.heldout = self._evaluation(self.setup.phases[-1])
@@ -259,15 +259,11 @@ class _Run:
     def _record_interval(self, running: _RunningPhase, step: int) -> None:
         line = metrics.read(self.progress.interval)
         self.progress.interval = {}
-        pace = running.clock.sequences_per_sec
+        pace, secs_left = running.clock.rows_per_sec, None
         if pace is not None:  # the step that was compiled for is not timed
-            line["sequences_per_sec"] = pace
+            line["sequences_per_sec"] = pace * running.facts.examples_per_row
+            secs_left = self._positions_left(running, step) / (pace * running.phase.seq_len)
         self.records.write(step, "train", line)
-        secs_left = (
-            None
-            if pace is None
-            else self._positions_left(running, step) / (pace * running.phase.seq_len)
-        )
         self.screen.training_line(step, config_lib.total_steps(self.config), line, secs_left)
         if secs_left is not None and not self.end_is_told:
             self.screen.expected_end(secs_left)

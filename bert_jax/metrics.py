@@ -1,7 +1,8 @@
 """Sums that a step returned -> numbers to read, and the check that they are finite.
 
 Metric names are public: loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate, with
-the terms of the objective: mlm and nsp for BERT.
+the terms of the objective: mlm and nsp for BERT; and from clock.py sequences_per_sec, which counts
+examples, so that it compares whether or not several share a row.
 """
 
 import math

@@ -42,7 +42,7 @@ def opening_rows(
     ]
     for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
         rows += [
-            (f"phase {index}", _lengths(phase, facts)),
+            (f"phase {index}", _lengths(phase, facts, config.data.packed_examples)),
             ("", _a_step(phase, facts)),
             ("", _heldout(facts)),
         ]
@@ -58,18 +58,26 @@ def _corpus(store: Store) -> tuple[str, str]:
     return text, f"{store.heldout.documents:,} more documents"
 
 
-def _lengths(phase: Phase, facts: PhaseFacts) -> str:
+def _lengths(phase: Phase, facts: PhaseFacts, packed_examples: int) -> str:
     parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""
+    rows, at_most = "sequences", ""
+    if packed_examples > 1:
+        rows, at_most = "rows", f", up to {packed_examples} examples in a row"
     return (
-        f"{phase.steps:,} steps of {phase.batch_size:,} sequences{parts} of {phase.seq_len}, "
-        f"{facts.epochs:,.1f} epochs"
+        f"{phase.steps:,} steps of {phase.batch_size:,} {rows}{parts} of {phase.seq_len}"
+        f"{at_most}, {facts.epochs:,.1f} epochs"
     )
 
 
 def _a_step(phase: Phase, facts: PhaseFacts) -> str:
-    tokens = facts.tokens_per_sequence * phase.batch_size
-    predictions = facts.predictions_per_sequence * phase.batch_size
-    return f"a step sees about {tokens:,.0f} tokens and masks {predictions:,.0f} of them"
+    examples = facts.examples_per_row * phase.batch_size
+    tokens = facts.tokens_per_example * examples
+    predictions = facts.predictions_per_example * examples
+    share = tokens / (phase.batch_size * phase.seq_len)
+    return (
+        f"a step sees about {examples:,.0f} examples, {tokens:,.0f} tokens ({share:.0%} of its "
+        f"positions), and masks {predictions:,.0f} of them"
+    )
 
 
 def _heldout(facts: PhaseFacts) -> str:

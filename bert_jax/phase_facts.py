@@ -17,18 +17,18 @@ class PhaseFacts:
     heldout_batches: list[dict[str, np.ndarray]]
     baseline: dict[str, float]  # named as in the records
     heldout_examples: int
-    tokens_per_sequence: float  # padding not counted; mean over the held-out examples
-    predictions_per_sequence: float  # likewise
+    tokens_per_example: float  # mean over the held-out examples
+    predictions_per_example: float  # likewise
+    examples_per_row: float  # mean over the training split; 1 where rows are not packed
     epochs: float  # passes over the training split
 
 
 def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
     """Count in the held-out examples of a phase; baselines are of the objective's terms."""
     batches = feed.heldout_batches(index)
-    examples = sum(int(batch["next_sentence_weights"].sum()) for batch in batches)
-    # Rows that fill up the last batch show one token each, and weigh nothing.
-    filler = sum(len(batch["input_ids"]) for batch in batches) - examples
-    tokens = sum(int(batch["input_mask"].sum()) for batch in batches) - filler
+    tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
+    tokens_B = tokens_B[tokens_B > 1]  # rows that fill up the last batch show one token each
+    examples, tokens = len(tokens_B), int(tokens_B.sum())
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
     phase = feed.config.phases[index]
     terms = jax.eval_shape(objective.weights, batches[0])
@@ -41,7 +41,8 @@ def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
         heldout_batches=batches,
         baseline=baseline,
         heldout_examples=examples,
-        tokens_per_sequence=tokens / examples,
-        predictions_per_sequence=predictions / examples,
-        epochs=phase.steps * phase.batch_size / feed.mean_epoch_examples(index),
+        tokens_per_example=tokens / examples,
+        predictions_per_example=predictions / examples,
+        examples_per_row=feed.mean_examples_in_row(index),
+        epochs=phase.steps * phase.batch_size / feed.mean_epoch_rows(index),
     )

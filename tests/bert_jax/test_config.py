@@ -94,9 +94,9 @@ def test_the_vocabulary_size_comes_from_the_store_or_agrees_with_it():
         config_lib.with_vocab_size(stated, 8192)
 
 
-def test_examples_of_phases_of_one_length_follow_each_other():
+def test_rows_of_phases_of_one_length_follow_each_other():
     config = Config(phases=(Phase(128, 10, 4), Phase(512, 5, 2), Phase(128, 7, 8)))
-    assert [config_lib.first_example(config, i) for i in range(3)] == [0, 0, 40]
+    assert [config_lib.first_row(config, i) for i in range(3)] == [0, 0, 40]
     assert [config_lib.phase_start(config, i) for i in range(3)] == [0, 10, 15]
 
 

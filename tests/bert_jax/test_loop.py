@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax import loop
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
-from bert_jax.objectives import MLM_NSP
+from bert_jax.objectives import find
 from bert_jax.stopping import Interrupted
 from data_pipeline import build
 from data_pipeline.options import PretrainOptions
@@ -38,9 +38,13 @@ def config(tiny_store):
     )
 
 
+def prepare(config, workdir, devices=1):
+    """A run on the first so many devices, checked."""
+    return loop.prepare(config, find(config.objective), workdir, jax.devices()[:devices])
+
+
 def train(config, workdir, devices=1):
-    """A run on the first so many devices."""
-    return loop.train(loop.prepare(config, MLM_NSP, workdir, jax.devices()[:devices]))
+    return loop.train(prepare(config, workdir, devices))
 
 
 def lines_of(workdir):
@@ -49,7 +53,7 @@ def lines_of(workdir):
 
 
 def final_state(workdir, config):
-    setup = loop.prepare(config, MLM_NSP, workdir, jax.devices()[:1])
+    setup = prepare(config, workdir)
     checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
     state, _ = loop.start(setup, checkpoints)
     checkpoints.close()
@@ -125,6 +129,22 @@ def test_records_of_a_run(config, tmp_path, capsys):
     assert sorted(steps) == [10, 13]  # the newest two
 
 
+def test_a_run_of_masked_words_alone_in_packed_rows(config, tmp_path, capsys):
+    data = dataclasses.replace(
+        config.data, segments="doc_sentences", packed_examples=3, short_seq_prob=0.5
+    )
+    config = dataclasses.replace(
+        config, objective="mlm", data=data, phases=config.phases[1:], log_every_steps=1
+    )
+    summary = train(config, tmp_path)
+    assert {"heldout_mlm_loss", "unigram_mlm_loss"} < summary.keys()
+    assert not [name for name in summary if "nsp" in name]
+    assert not [name for line in lines_of(tmp_path) for name in line if "nsp" in name]
+    screen = capsys.readouterr().out
+    assert "4 steps of 8 rows of 24, up to 3 examples in a row" in screen
+    assert "NSP" not in screen and "nsp" not in screen
+
+
 def test_a_finished_run_started_again_only_evaluates(config, tmp_path):
     first = train(config, tmp_path)
     before = lines_of(tmp_path)
@@ -187,7 +207,7 @@ def test_nan_stops_the_run_naming_quantity_and_step(config, tmp_path):
     ],
 )
 def test_a_workdir_of_another_run_is_refused(config, tmp_path, change, words):
-    loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
+    prepare(config, tmp_path)
     with pytest.raises(ValueError, match=words):
         train(dataclasses.replace(config, **change), tmp_path)
     assert not (tmp_path / "checkpoints").exists()
@@ -214,7 +234,7 @@ def test_a_folder_of_something_else_is_refused(config, tmp_path):
 def test_files_that_a_run_would_write_over_are_refused(config, tmp_path, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(ValueError, match=f"holds {name} but no run"):
-        loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
+        prepare(config, tmp_path)
     assert (tmp_path / name).read_text() == "mine"
 
 
@@ -233,7 +253,7 @@ def test_a_run_that_logs_the_step_it_compiled_for_goes_on(config, tmp_path):
 def test_other_files_may_lie_in_the_workdir(config, tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
-    loop.prepare(config, MLM_NSP, tmp_path, jax.devices()[:1])
+    prepare(config, tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
@@ -256,7 +276,7 @@ def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, tmp_path):
 
 
 def test_a_store_with_another_vocabulary_is_refused(config, tiny_store, tmp_path):
-    loop.prepare(config, MLM_NSP, tmp_path / "run", jax.devices()[:1])
+    prepare(config, tmp_path / "run")
     arguments = {
         "input": tiny_store.parent / "text.txt",
         "output": tmp_path / "store",

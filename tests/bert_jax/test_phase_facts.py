@@ -10,7 +10,7 @@ from bert_jax import mesh
 from bert_jax.config import Config, EvalConfig, Phase
 from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert
-from bert_jax.objectives import MLM_NSP, Objective
+from bert_jax.objectives import MLM, MLM_NSP, Objective
 from bert_jax.opening import opening_rows
 from bert_jax.phase_facts import facts_of
 from data_pipeline import chunks, label_balance
@@ -44,8 +44,8 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
     )
     rows = source.rows(np.arange(23))
     assert facts.heldout_examples == 23
-    assert facts.tokens_per_sequence == pytest.approx(rows["input_mask"].sum() / 23)
-    assert facts.predictions_per_sequence == pytest.approx(rows["masked_lm_weights"].sum() / 23)
+    assert facts.tokens_per_example == pytest.approx(rows["input_mask"].sum() / 23)
+    assert facts.predictions_per_example == pytest.approx(rows["masked_lm_weights"].sum() / 23)
     assert set(facts.baseline) == {"unigram_mlm_loss", "majority_nsp_accuracy"}
 
 
@@ -89,3 +89,65 @@ def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     block = "\n".join(text for _, text in rows)
     assert f"{feed.store.train.tokens:,} tokens" in block
     assert "unigram" in block and "majority" in block and "23 examples" in block
+
+
+def of_data(config, **settings):
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **settings))
+
+
+@pytest.fixture
+def packing(config):
+    """Rows with room for the shorter half of the examples beside others."""
+    config = of_data(config, packed_examples=4, short_seq_prob=0.5, dupe_factor=2)
+    phase = dataclasses.replace(config.phases[0], seq_len=64, max_predictions_per_seq=9)
+    return dataclasses.replace(config, phases=(phase,))
+
+
+def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
+    store = open_store(packing)
+    facts = facts_of(Feed(store, packing), 0, MLM_NSP)
+    source = open_examples(store, store.train, packing.data, 64, 9)
+    rows = source.rows_in_epoch(0) + source.rows_in_epoch(1)
+    examples = source.rows(np.arange(rows))["example_ids"].max(axis=1).sum()
+    assert facts.examples_per_row == pytest.approx(examples / rows)
+    assert examples > 1.2 * rows
+    assert facts.epochs == pytest.approx(60 * 10 / (rows / 2))
+    of = mesh.make(packing.mesh, jax.devices()[:1])
+    block = opening_rows(packing, of, bert.build(packing.model, "cpu"), store, [facts], None)
+    said = dict(block)["phase 0"]
+    assert said.startswith("60 steps of 10 rows in 2 parts of 64, up to 4 examples in a row, ")
+    in_step = facts.examples_per_row * 10
+    share = in_step * facts.tokens_per_example / 640
+    assert 0.5 < share <= 1.0
+    step = next(text for _, text in block if "a step sees" in text)
+    assert step.startswith(f"a step sees about {in_step:,.0f} examples, ")
+    assert f"({share:.0%} of its positions)" in step
+    assert step.endswith(f"masks {in_step * facts.predictions_per_example:,.0f} of them")
+
+
+def test_heldout_examples_are_the_same_whatever_training_packs(config, feed):
+    other = Feed(feed.store, of_data(config, packed_examples=4))
+    for alone, beside in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
+        assert alone.keys() == beside.keys()
+        for name in alone:
+            np.testing.assert_array_equal(alone[name], beside[name])
+
+
+def test_examples_without_a_next_sentence_are_counted_too(config):
+    config = of_data(config, segments="doc_sentences")
+    facts = facts_of(Feed(open_store(config), config), 0, MLM)
+    assert facts.heldout_examples == 23
+    assert 2 < facts.tokens_per_example <= 24
+    assert set(facts.baseline) == {"unigram_mlm_loss"}
+
+
+def test_batches_of_packed_rows_can_be_made_again_from_any_step(packing):
+    feed, rows = Feed(open_store(packing), packing), np.arange(10)
+    whole = feed.train_batches(0, 0, rows)
+    for _ in range(57):
+        next(whole)
+    again = feed.train_batches(0, 57, rows)
+    for expected, got in zip(whole, again, strict=True):
+        assert got["example_ids"].max() > 1
+        for name in expected:
+            np.testing.assert_array_equal(got[name], expected[name])

@@ -12,11 +12,14 @@ from tests.smoke.test_train import ROOT, TINY, environment, run
 
 @pytest.fixture(scope="module")
 def workdir(tiny_store, tmp_path_factory):
+    """A run of masked words alone; models that learned more are asked in the same way."""
     folder = tmp_path_factory.mktemp("run")
     run(
         *TINY,
         "--config.phases[0].steps=12",
         "--config.optim.warmup_steps=5",
+        "--config.objective=mlm",
+        "--config.data.segments=full_sentences",
         f"--config.data.store={tiny_store}",
         f"--workdir={folder}",
     )
