@@ -112,7 +112,7 @@ def _row_findings(rows: RowHealth, holdout: float) -> list[str]:
     if rows.heldout_rows < FEW_HELDOUT_ROWS:
         found.append(
             f"the held-out split gives {rows.heldout_rows:,} pairs of {rows.seq_len} tokens: too "
-            "few to tell two models apart. Build the store again with "
+            "few to tell two models apart. Build the store again from more text, or with "
             f"--holdout={_rounded_up(holdout * FEW_HELDOUT_ROWS / rows.heldout_rows):g}."
         )
     return found
@@ -130,27 +130,28 @@ def _copy_findings(copies: Copies) -> list[str]:
     if documents.share > MANY_DOCUMENT_COPIES:
         found.append(
             f"{documents.share:.1%} of the training documents are exact copies of an earlier one: "
-            "the model sees them so much more often. Leave the copies out of the input."
+            "the model sees them so much more often. --drop_duplicate_documents=true leaves them "
+            "out."
         )
     if sentences.share > MANY_SENTENCE_COPIES:
         found.append(
             f"{sentences.share:.0%} of the training sentences are exact copies of an earlier one. "
-            "Look at those that repeat most often: menus, licences and tables can be taken out of "
-            "the text before the build."
+            "Look at those that repeat most often. If they are menus, licences or tables, "
+            "--drop_duplicate_lines=true leaves out all lines but the first of equal ones."
         )
     leaked = copies.leaked_documents
     if leaked.copies:
         found.append(
             f"{leaked.copies:,} of {leaked.looked_at:,} held-out documents also stand in the "
-            "training split: the model has seen what it is measured on. Leave the copies out of "
-            "the input and build the store again."
+            "training split: the model has seen what it is measured on. Build the store again "
+            "with --drop_duplicate_documents=true."
         )
     if copies.leaked_sentences.share > MANY_LEAKED_SENTENCES:
         found.append(
             f"{copies.leaked_sentences.share:.0%} of the held-out sentences also stand in the "
-            "training split, so held-out losses are too low. Are documents near copies of each "
-            "other, or parts of one text? Leave copies out, or let --documents keep the parts "
-            "together."
+            "training split, so held-out losses are too low. If documents are near copies of each "
+            "other, --near_duplicates=together keeps them on one side; if they are parts of one "
+            "text, --documents says where it ends."
         )
     return found
 
@@ -167,7 +168,8 @@ def _repeated_findings(repeated: tuple[Repeated, ...], sentences: int) -> list[s
     words = most.text if len(most.text) <= 60 else most.text[:60] + "..."
     return [
         f"one sentence occurs {most.count:,} times, {most.count / sentences:.1%} of the training "
-        f"sentences: '{words}'. If it is boilerplate, take it out of the text before the build."
+        f"sentences: '{words}'. If it is boilerplate on a line of its own, "
+        "--drop_duplicate_lines=true leaves out all but the first."
     ]
 
 

@@ -24,14 +24,21 @@ def counts(health: Health) -> list[tuple[str, list[str]]]:
         ("sentences", health.copies.sentences),
     ):
         rows.append(
-            (f"copies among {name}", [in_words(repeats[split]) for split in (TRAIN, HELDOUT)])
+            (
+                f"copies among {name}",
+                [_repeats_in_words(repeats[split]) for split in (TRAIN, HELDOUT)],
+            )
         )
-    rows.append(("documents in training, too", ["", in_words(health.copies.leaked_documents)]))
-    rows.append(("sentences in training, too", ["", in_words(health.copies.leaked_sentences)]))
+    rows.append(
+        ("documents in training, too", ["", _repeats_in_words(health.copies.leaked_documents)])
+    )
+    rows.append(
+        ("sentences in training, too", ["", _repeats_in_words(health.copies.leaked_sentences)])
+    )
     return rows
 
 
-def in_words(repeats: Repeats) -> str:
+def _repeats_in_words(repeats: Repeats) -> str:
     """5 (1.2%), or the share alone where it is of a sample."""
     if repeats.looked_at < repeats.total:
         return f"{repeats.share:.1%} of {repeats.looked_at:,} sampled"
@@ -59,10 +66,10 @@ def facts(health: Health) -> list[tuple[str, str]]:
         ("vocabulary", f"{vocabulary['kind']}, {pieces.size:,} pieces, {case}"),
         ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces a word"),
     ]
+    lines.append(("rows", _sampled_rows(health)))
     if health.rows:
         rows = health.rows
         lines += [
-            ("rows", sampled_rows(health)),
             ("", f"{rows.random_share:.1%} of the next sentences are random (half is aimed at)"),
             (
                 "",
@@ -70,13 +77,22 @@ def facts(health: Health) -> list[tuple[str, str]]:
                 f"{rows.packed_padding_share:.1%} with {PACKED_EXAMPLES} examples packed",
             ),
         ]
-    dropped = dropped_in_words(health)
+    dropped = _in_words(health.manifest["dropped"])
     lines.append(("dropped", "; ".join(dropped) if dropped else "nothing"))
+    # Stores of builds that did not look for them lack these keys.
+    changed = _in_words(health.manifest.get("changed", {}))
+    if changed:
+        lines.append(("changed", "; ".join(changed)))
+    near = health.manifest.get("near_duplicates", {})
+    if any(near.values()):
+        lines.append(
+            ("near copies", f"{near['documents']:,} documents in {near['clusters']:,} clusters")
+        )
     lines.append(("store", f"{health.store}  ({health.manifest['digest'][:12]})"))
     return lines
 
 
-def sampled_rows(health: Health) -> str:
+def _sampled_rows(health: Health) -> str:
     """How many rows were looked at, and that they are a sample where they are."""
     rows = health.rows
     if rows is None:
@@ -89,10 +105,6 @@ def sampled_rows(health: Health) -> str:
     )
 
 
-def dropped_in_words(health: Health) -> list[str]:
-    """What the build left out, by reason; a reason is a key such as documents_without_text."""
-    return [
-        f"{count:,} {reason.replace('_', ' ')}"
-        for reason, count in health.manifest["dropped"].items()
-        if count
-    ]
+def _in_words(counts: dict[str, int]) -> list[str]:
+    """What was counted, zeros left out, by reasons such as documents_without_sentences."""
+    return [f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count]

@@ -19,7 +19,7 @@ from data_pipeline.flag_parser import FlagParser
 from data_pipeline.health import Health, measure
 from data_pipeline.health_page import page
 from data_pipeline.health_terminal import print_health
-from data_pipeline.store import open_store, read_manifest
+from data_pipeline.store import EXAMPLES, open_store, read_manifest
 from data_pipeline.verify import size_bytes, verified_files, verify
 
 
@@ -40,7 +40,13 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     step = functools.partial(_progress, rich.console.Console(stderr=True))
     if flags.verify:
         _verify(flags.store, console, step)
-    health = measure(open_store(flags.store), flags.seq_len, flags.examples, step)
+    store = open_store(flags.store)
+    if store.kind == EXAMPLES:
+        raise ValueError(
+            f"{store.directory} holds ready-made examples, as import_tfrecord reads them, and no "
+            "documents to look at; inspect a store that python -m data_pipeline.build made"
+        )
+    health = measure(store, flags.seq_len, flags.examples, step)
     found = findings(health)
     print_health(console, health, found)
     if flags.html:

@@ -28,8 +28,7 @@ def documents():
 @pytest.fixture(scope="module")
 def health(documents, tmp_path_factory):
     folder = tmp_path_factory.mktemp("health") / "store"
-    dropped = {"documents_without_sentences": 3, "bad_language": 2, "near_copies": 0}
-    store = write_store(folder, documents[TRAIN], documents[HELDOUT], PIECES, dropped=dropped)
+    store = write_store(folder, documents[TRAIN], documents[HELDOUT], PIECES)
     return measure(open_store(store), 32, 4, lambda label, total: contextlib.nullcontext(ignore))
 
 
