@@ -1,10 +1,11 @@
 """A vocabulary as the tokenizer.json that Hugging Face's tokenizers and transformers read.
 
-It gives the ids of Vocabulary.encode, with these differences: [PAD], [UNK], [CLS], [SEP], [MASK]
+It gives the ids of Vocabulary.encode, with these differences. [PAD], [UNK], [CLS], [SEP], [MASK]
 and SentencePiece's other control pieces stand for themselves where a text spells them out, as
-readers of the file expect; unigram models may order pieces of equal probability otherwise ("00 0",
-"0 00"); letters under heaps of combining marks may be normalised otherwise; so may a "<0x41>" that
-a text spells out where the model falls back to bytes.
+readers of the file expect. Unigram models may put pieces of equal probability in another order
+("00 0" for "0 00"): SentencePiece adds in float32. Letters under heaps of combining marks may be
+normalised otherwise, and where a model falls back to bytes, a "<0x41>" that a text spells out is
+taken for the byte.
 """
 
 import pathlib
@@ -28,6 +29,8 @@ from data_pipeline.wordpiece import wordpiece_tokenizer
 
 TOKENIZER_JSON = "tokenizer.json"  # in a store, beside the vocabulary that the ids are made with
 
+_USER_DEFINED_SCORE = -0.1  # Source: unigram_model.cc, sentencepiece v0.2.0
+
 
 def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
     """Write tokenizer.json into a folder, or nothing where that format cannot say the rules."""
@@ -41,7 +44,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> str | None:
 
     None for a SentencePiece model whose rules that format cannot say: words or characters for
     pieces, spaces that end words, are not marked or are kept in runs, pieces across spaces,
-    user-defined pieces.
+    unused pieces, user-defined ones of BPE or that its normaliser would change.
     """
     pieces = vocabulary.pieces()
     special = {name: pieces[i] for name, i in vocabulary.special_ids.items()}
@@ -54,8 +57,8 @@ def tokenizer_json(vocabulary: Vocabulary) -> str | None:
         if not _can_be_said(model):
             return None
         tokenizer = _sentencepiece_tokenizer(model)
-        is_control = zip(model.pieces, model.piece_types, strict=True)
-        registered += [piece for piece, kind in is_control if kind == CONTROL]
+        kinds = zip(model.pieces, model.piece_types, strict=True)
+        registered += [piece for piece, kind in kinds if kind == CONTROL]
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(piece, normalized=False, special=True) for piece in registered]
     )
@@ -69,33 +72,24 @@ def tokenizer_json(vocabulary: Vocabulary) -> str | None:
 
 
 def _can_be_said(model: SentencepieceModel) -> bool:
+    kinds = zip(model.pieces, model.piece_types, strict=True)
+    own = [piece for piece, kind in kinds if kind == USER_DEFINED]
+    normalizer = _normalizer(model)
     return (
         model.model_type in (UNIGRAM, BPE)
+        and (not own or model.model_type == UNIGRAM)
+        and all(normalizer.normalize_str(piece) == piece for piece in own)
         and model.marks_spaces
         and model.removes_extra_spaces
         and not model.space_ends_a_word
-        and not {USER_DEFINED, UNUSED}.intersection(model.piece_types)
+        and UNUSED not in model.piece_types
         and not any(WORD_START in piece[1:] for piece in model.pieces)
     )
 
 
 def _sentencepiece_tokenizer(model: SentencepieceModel) -> tokenizers.Tokenizer:
-    if model.model_type == BPE:
-        tokenizer = tokenizers.Tokenizer(_bpe(model))
-    else:
-        scored = list(zip(model.pieces, model.scores, strict=True))
-        unk_id = model.piece_types.index(UNKNOWN)
-        tokenizer = tokenizers.Tokenizer(
-            models.Unigram(scored, unk_id=unk_id, byte_fallback=model.has_byte_fallback)
-        )
-    steps: list[normalizers.Normalizer] = []
-    if model.charsmap:
-        steps.append(normalizers.Precompiled(model.charsmap))
-    # At the start too where no mark is set before a text; elsewhere the mark takes its place.
-    ends = r" +\z" if model.adds_space_before_text else r"\A +| +\z"
-    steps.append(normalizers.Replace(tokenizers.Regex(ends), ""))
-    steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
-    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer = tokenizers.Tokenizer(_bpe(model) if model.model_type == BPE else _unigram(model))
+    tokenizer.normalizer = _normalizer(model)
     # "first", so that what follows a [MASK] without a space is read as going on with its word.
     scheme = "first" if model.adds_space_before_text else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(WORD_START, prepend_scheme=scheme)
@@ -103,6 +97,27 @@ def _sentencepiece_tokenizer(model: SentencepieceModel) -> tokenizers.Tokenizer:
         [decoders.ByteFallback(), decoders.Metaspace(WORD_START, prepend_scheme=scheme)]
     )
     return tokenizer
+
+
+def _normalizer(model: SentencepieceModel) -> normalizers.Normalizer:
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    # At the start too where no mark is set before a text; elsewhere the mark takes its place.
+    ends = r" +\z" if model.adds_space_before_text else r"\A +| +\z"
+    steps.append(normalizers.Replace(tokenizers.Regex(ends), ""))
+    steps.append(normalizers.Replace(tokenizers.Regex(" {2,}"), " "))
+    return normalizers.Sequence(steps)
+
+
+def _unigram(model: SentencepieceModel) -> models.Unigram:
+    """The pieces with their scores; a user-defined one has what SentencePiece takes for it."""
+    scored = [
+        (piece, _USER_DEFINED_SCORE if kind == USER_DEFINED else score)
+        for piece, score, kind in zip(model.pieces, model.scores, model.piece_types, strict=True)
+    ]
+    unk_id = model.piece_types.index(UNKNOWN)
+    return models.Unigram(scored, unk_id=unk_id, byte_fallback=model.has_byte_fallback)
 
 
 def _bpe(model: SentencepieceModel) -> models.BPE:

@@ -75,6 +75,7 @@ def test_wordpiece_ids_are_those_of_the_store(shared_data, uncased, tmp_path):
         {"model_type": "bpe", "byte_fallback": True, "character_coverage": 0.98},
         {"model_type": "bpe", "normalization_rule_name": "identity"},
         {"model_type": "unigram", "add_dummy_prefix": False},
+        {"model_type": "unigram", "user_defined_symbols": ["(", ")", "-", "–", "Haus"]},  # ALBERT's
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
@@ -139,7 +140,8 @@ def test_the_text_is_the_same_for_the_same_vocabulary(uncased):
     [
         {"model_type": "char"},
         {"model_type": "unigram", "treat_whitespace_as_suffix": True},
-        {"model_type": "unigram", "user_defined_symbols": ["Haus"]},
+        {"model_type": "bpe", "user_defined_symbols": ["Haus"]},
+        {"user_defined_symbols": ["Haus"], "normalization_rule_name": "nmt_nfkc_cf"},
         {"model_type": "unigram", "split_by_whitespace": False},
         {"model_type": "bpe", "remove_extra_whitespaces": False},
     ],
