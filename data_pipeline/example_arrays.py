@@ -5,7 +5,14 @@
     STORE/examples/128/train_rows.npy    int64, the rows of the training split
     STORE/examples/128/heldout_rows.npy  int64, those held out
 
-The examples keep the order in which they were read.
+The examples keep the order in which they were read. Keys of the manifest, public, where they are
+not those of a store of text:
+    kind       "examples"
+    examples   length in tokens -> {max_predictions_per_seq, train, heldout: how many examples,
+               random_next: how many of both have the next-sentence label 1}
+    splits     {train, heldout} -> {examples, tokens, unknown_tokens}, special pieces not counted
+    holdout    the share that --holdout asked for; 0: the files of --heldout_input
+    sources    [{path, bytes, examples, split}]
 """
 
 import pathlib

@@ -27,7 +27,7 @@ class ExportFlags:
     seq_len: int
     max_predictions_per_seq: int
     split: str
-    epochs: int
+    epochs: int  # 0: as many as there are different ones
     shards: int
     compression: str
     workers: int
@@ -48,7 +48,6 @@ def parse_flags(argv: list[str]) -> ExportFlags:
         raise ValueError(f"--output is missing; a whole command is: {EXAMPLE}")
     check_is_local("--output", values["output"])
     values["output"] = pathlib.Path(values["output"])
-    values["epochs"] = values["epochs"] or options.dupe_factor
     values["workers"] = values["workers"] or os.cpu_count() or 1
     flags = ExportFlags(**values, options=options)
     _check(flags)
@@ -86,7 +85,7 @@ def _parser() -> FlagParser:
         type=int,
         metavar="N",
         help="passes over the text, each with pairs, masks and order of its own; default: "
-        "--dupe_factor",
+        "--dupe_factor, and 1 of ready-made examples",
     )
     add("--shards", default=10, type=int, metavar="N", help="files, filled in turn; default 10")
     add("--compression", default="none", metavar="KIND", help=" | ".join(COMPRESSIONS))
@@ -117,6 +116,6 @@ def _check(flags: ExportFlags) -> None:
             raise ValueError(
                 f"--{name} is {getattr(flags, name)!r}; it must be one of {', '.join(allowed)}"
             )
-    for name in ("epochs", "shards", "workers"):
-        if getattr(flags, name) < 1:
+    for name, least in (("epochs", 0), ("shards", 1), ("workers", 1)):
+        if getattr(flags, name) < least:
             raise ValueError(f"--{name} is {getattr(flags, name)}; it must be 1 or more")

@@ -22,7 +22,7 @@ from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.export_flags import ExportFlags, parse_flags
 from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.store import Store, open_store
+from data_pipeline.store import EXAMPLES, Store, open_store
 from data_pipeline.store_writing import sha256
 from data_pipeline.tfrecord import FEATURES, feature_lengths, open_writer, serialized
 from data_pipeline.whole_folder import check_is_free, whole_folder
@@ -51,6 +51,8 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     check_is_free(flags.output)
     store = open_store(flags.store)
     source = _open(store, flags)
+    different = 1 if store.kind == EXAMPLES else flags.options.dupe_factor
+    flags = dataclasses.replace(flags, epochs=flags.epochs or different)
     examples = sum(source.rows_in_epoch(epoch) for epoch in range(flags.epochs))
     if flags.shards > examples:
         raise ValueError(f"--shards is {flags.shards}; the {examples} examples fill as many files")

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tokenizers
 
+from data_pipeline import inspect
 from data_pipeline.import_tfrecord import main
 from data_pipeline.store import open_store
 
@@ -165,6 +166,14 @@ def test_the_manifest_pins_every_array(folder):
     for name, facts in manifest["arrays"].items():
         assert hashlib.sha256((store / name).read_bytes()).hexdigest() == facts["sha256"]
         assert len(np.load(store / name)) == facts["size"]
+
+
+def test_the_files_can_be_verified_and_a_report_on_text_is_refused(folder, capsys):
+    assert run(folder, f"--input={folder}/good.tfrecord") == 0
+    assert inspect.main([str(folder / "store"), "--verify"]) == 0
+    assert "OK: the 12 files" in capsys.readouterr().out
+    assert inspect.main([str(folder / "store")]) == 2
+    assert "holds ready-made examples, as import_tfrecord reads them" in capsys.readouterr().err
 
 
 def changed(**features):

@@ -11,6 +11,7 @@ from data_pipeline.options import PretrainOptions
 from data_pipeline.schema import check_pretrain_batch
 from data_pipeline.store import open_store
 from data_pipeline.stored_examples import open_stored_examples
+from data_pipeline.tfrecord import FEATURES, read_examples
 
 SEQ_LEN, SLOTS = 24, 4
 SIZES = [f"--seq_len={SEQ_LEN}", f"--max_predictions_per_seq={SLOTS}"]
@@ -57,6 +58,18 @@ def test_every_exported_example_comes_back_bit_for_bit(tiny_store, store):
     assert as_set(both) == as_set(made)
     for part in back:
         check_pretrain_batch(part, stream(store).shape)
+
+
+def test_ready_made_examples_are_exported_once_as_they_are(store, tmp_path):
+    flags = [*SIZES, "--split=heldout", "--shards=1", "--workers=1"]
+    assert export_tfrecord.main([str(store.directory), f"--output={tmp_path / 'out'}", *flags]) == 0
+    (path,) = (tmp_path / "out").glob("*.tfrecord")
+    written = [batch for _, batch in read_examples(path)]
+    source = stream(store, "heldout")
+    expected = source.rows(np.arange(source.rows_in_epoch(0)))
+    for name in FEATURES:
+        both = np.concatenate([batch[name] for batch in written])
+        np.testing.assert_array_equal(both, expected[name].reshape(len(both), -1))
 
 
 def test_every_epoch_has_each_example_once_in_another_order(store):
