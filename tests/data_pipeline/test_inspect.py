@@ -139,13 +139,15 @@ def test_what_cannot_be_inspected_is_one_sentence_and_exit_2(store, tmp_path, ca
     assert capsys.readouterr().err.startswith("error: seq_len is 4; ")
 
 
-def test_ready_made_examples_are_refused_in_one_sentence(tmp_path, capsys):
+def test_ready_made_examples_are_verified_and_no_more(tmp_path, capsys):
     documents = random_documents(4, seed=1)
     store = write_store(tmp_path / "store", documents[:2], documents[2:], kind="examples")
-    assert run(store, "--verify") == 2
+    assert run(store, "--verify") == 0
+    assert capsys.readouterr().out.startswith("OK: ")
+    assert run(store) == 2
     shown, error = capsys.readouterr()
-    assert shown.startswith("OK: ")
-    assert error.startswith(f"error: {store} holds ready-made examples")
+    assert shown == "" and error.startswith(f"error: {store} holds ready-made examples")
+    assert error.count("\n") == 1
 
 
 def test_a_split_of_one_document_is_reported_without_rows(tmp_path, capsys):
