@@ -110,10 +110,11 @@ def _row_findings(rows: RowHealth, holdout: float) -> list[str]:
             f"{rows.packed_padding_share:.0%}."
         )
     if rows.heldout_rows < FEW_HELDOUT_ROWS:
+        enough = holdout * FEW_HELDOUT_ROWS / rows.heldout_rows
+        or_share = f", or with --holdout={_rounded_up(enough):g}" if enough <= 0.5 else ""
         found.append(
             f"the held-out split gives {rows.heldout_rows:,} pairs of {rows.seq_len} tokens: too "
-            "few to tell two models apart. Build the store again from more text, or with "
-            f"--holdout={_rounded_up(holdout * FEW_HELDOUT_ROWS / rows.heldout_rows):g}."
+            f"few to tell two models apart. Build the store again from more text{or_share}."
         )
     return found
 

@@ -7,7 +7,7 @@ from html import escape
 from data_pipeline.lengths import Lengths
 
 _WIDTH, _HEIGHT = 440, 220
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 28, 40  # margins around the axes
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 18, 28, 40  # margins around the axes
 _SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
 _MOST_LABELS = 8
 

@@ -59,8 +59,13 @@ def _print_wrapped(console: rich.console.Console, text: str, style: str) -> None
 
 
 def _print_fact(console: rich.console.Console, name: str, value: str) -> None:
-    line = rich.text.Text.assemble(_INDENT, (f"{name:<12}", "dim"), value)
+    line = rich.text.Text.assemble(_INDENT, (f"{name:<12}", "dim"), printable(value))
     console.print(line, no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
+
+
+def printable(text: str) -> str:
+    """A text whose control characters, which a vocabulary may hold, cannot steer the terminal."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def _table(*columns: str) -> rich.table.Table:
@@ -138,9 +143,10 @@ def example_lines(example: Example, width: int) -> Iterator[rich.text.Text]:
         shown.append(gap)
         answers.append(gap)
         for token in word:
+            text, answer = printable(token.text), printable(token.original or "")
             style = _STYLES.get(token.fate, "dim" if token.text in _SPECIALS else "")
-            shown.append(_padded(token.text, _columns(token)), style)
-            answers.append(_padded(token.original or "", _columns(token)), style)
+            shown.append(_padded(text, _columns(token)), style)
+            answers.append(_padded(answer, _columns(token)), style)
     yield from _lines(shown, answers)
 
 
@@ -156,7 +162,7 @@ def _words(example: Example) -> Iterator[list[Token]]:
 
 
 def _columns(token: Token) -> int:
-    return max(cell_len(token.text), cell_len(token.original or ""))
+    return max(cell_len(printable(token.text)), cell_len(printable(token.original or "")))
 
 
 def _padded(text: str, columns: int) -> str:

@@ -37,6 +37,9 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     """
     if flags.examples < 0:
         raise ValueError(f"--examples is {flags.examples}; it must be 0 or more")
+    for flag, path in (("--html", flags.html), ("--json_out", flags.json_out)):
+        if path and not path.parent.is_dir():
+            raise ValueError(f"{flag} is {path}, in a folder that does not exist; make it first")
     step = functools.partial(_progress, rich.console.Console(stderr=True))
     if flags.verify:
         _verify(flags.store, console, step)

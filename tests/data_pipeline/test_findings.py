@@ -131,7 +131,7 @@ def test_what_the_build_found_stands_first(healthy):
     ill = dataclasses.replace(healthy, manifest=healthy.manifest | {"dropped": dropped}, rows=few)
     first, second = findings(ill)
     assert first.startswith("50% of the documents had no sentence")
-    assert second.endswith("--holdout=0.5.")
+    assert second.endswith("Build the store again from more text.")
 
 
 def test_a_few_rows_that_lean_to_one_side_by_chance_are_no_finding(healthy):

@@ -49,6 +49,12 @@ def test_markup_in_a_corpus_is_text():
     assert shown.split() == ["[bold", "red]", "[/]"] and answers.strip() == "[link]"
 
 
+def test_control_characters_do_not_reach_the_terminal():
+    tokens = (Token("\x1b[2Jw\n", True, "\x07", "kept"), Token("狗\u200b", True))
+    shown, answers = (line.plain for line in example_lines(Example(False, tokens), 80))
+    assert shown == "\ufffd[2Jw\ufffd 狗\ufffd" and answers == "\ufffd"
+
+
 def test_a_shape_is_as_high_as_what_is_common_and_shows_what_is_rare():
     lengths = lengths_of([np.array([1, 5, *[4] * 100])], is_even=True)
     assert shape(lengths, columns=5) == "▁  █▁"

@@ -130,7 +130,8 @@ def test_what_cannot_be_inspected_is_one_sentence_and_exit_2(store, tmp_path, ca
     for arguments, sentence in (
         ([tmp_path / "absent"], f"error: {tmp_path}/absent is not a store"),
         ([store, "--examples=-1"], "error: --examples is -1; it must be 0 or more"),
-        ([store, f"--html={tmp_path}/absent/page.html"], f"error: {tmp_path}/absent/page.html: No"),
+        ([store, f"--html={tmp_path}/no/page.html"], f"error: --html is {tmp_path}/no/page.html, "),
+        ([store, f"--json_out={tmp_path}"], f"error: {tmp_path}: Is a directory"),
     ):
         assert run(*arguments) == 2
         error = capsys.readouterr().err
