@@ -4,18 +4,21 @@ import pathlib
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import rich.console
 
+from data_pipeline import tfds_documents
 from data_pipeline.build_flags import BuildFlags, parse_flags
 from data_pipeline.build_manifest import BuildFound, build_manifest
 from data_pipeline.build_report import BuildRun, count_of_files, print_report, progress_bar
 from data_pipeline.cleaning import COUNTED, CleaningOptions
 from data_pipeline.encode_corpus import encode_corpus
 from data_pipeline.encoded_chunk import read_chunks
-from data_pipeline.exit_code import exit_code_of
+from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.holdout import choose_heldout, write_splits
+from data_pipeline.library_log import LibraryLog
 from data_pipeline.selection import Selection, select
 from data_pipeline.sources import Source, find_sources
 from data_pipeline.spool import Spool
@@ -29,10 +32,11 @@ from data_pipeline.vocab_training import TEXT_CHARS, TRAINED, train_vocabulary, 
 BUILDING = "building"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the build; 0, or 2 after one line on stderr that says what is wrong."""
+def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
+    """Run the build; 0, or 2 after one line to the screen that says what is wrong."""
     console = rich.console.Console(highlight=False)
-    return exit_code_of(lambda: build(parse_flags(sys.argv[1:] if argv is None else argv), console))
+    flags = sys.argv[1:] if argv is None else argv
+    return exit_code_of(lambda: build(parse_flags(flags), console), say)
 
 
 def build(flags: BuildFlags, console: rich.console.Console) -> None:
@@ -189,4 +193,8 @@ def _move_into_place(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with LibraryLog() as log:
+        if any(tfds_documents.PREFIX in flag for flag in sys.argv):
+            log.hold()  # tensorflow greets
+        exit_code = main(say=log.say)
+    sys.exit(exit_code)

@@ -16,6 +16,9 @@ EXAMPLE = (
 )
 
 
+_COPY_STORE = (
+    "build into a local folder, then copy it: gcloud storage cp --recursive STORE gs://BUCKET/"
+)
 _CLEANING = dataclasses.fields(CleaningOptions)
 
 
@@ -41,13 +44,11 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     """Read the command line.
 
     Raises:
-      ValueError: an unknown flag, a value outside what is allowed, an address such as gs:// for a
-        path, two flags that exclude each other, a flag that is missing.
+      ValueError: an unknown flag, a value outside what is allowed, an address such as gs:// for
+        --output or --vocab, two flags that exclude each other, a flag that is missing.
     """
     values = _parser().parse_args(argv)
-    for pattern in values.input.split(","):
-        check_is_local("--input", pattern.strip())
-    check_is_local("--output", values.output)
+    check_is_local("--output", values.output, _COPY_STORE)
     check_is_local("--vocab", values.vocab)
     flags = BuildFlags(
         input=values.input,
@@ -81,8 +82,9 @@ def _parser() -> FlagParser:
         "--input",
         default="",
         metavar="GLOB[,GLOB]",
-        help="plain text, WikiExtractor's <doc> files, or JSON lines (known by .jsonl, .json or a "
-        "first line that is a JSON object, as WikiExtractor's --json writes); or the .gz of these",
+        help="files, local or gs://, or tfds:NAME/CONFIG: plain text, WikiExtractor's <doc> files, "
+        "JSON lines (known by .jsonl, .json or a first line that is a JSON object, as "
+        "WikiExtractor's --json writes) or Parquet; each plain, or as .gz, .bz2, .xz or .zst",
     )
     add("--output", default="", metavar="STORE", help="the folder to make")
     add(
@@ -112,7 +114,12 @@ def _parser() -> FlagParser:
     add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
     add("--lowercase", default=True, type=boolean, metavar="BOOL", help="and strip accents")
     add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
-    add("--text_key", default="text", metavar="KEY", help="of a JSON line's text; default text")
+    add(
+        "--text_key",
+        default="text",
+        metavar="KEY",
+        help="of the text in JSON, Parquet or TFDS; default text",
+    )
     add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
     add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
     _add_cleaning(parser)

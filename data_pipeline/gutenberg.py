@@ -49,7 +49,32 @@ _ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
 MIN_CHAPTER_CHARS = 200  # of prose; what has less is a part's title page or a table
 
 
-def read_chapters(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
+def may_be_book(head: bytes) -> bool:
+    """Whether a file that begins like this is a book as downloaded, or no plain text at all."""
+    text = head.decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
+    if text.startswith(("<doc ", "{")):
+        return True
+    lines = re.split(r"\r\n?|\n", text, maxsplit=_HEADER_LINES)[:_HEADER_LINES]
+    return any(map(_START.match, lines))
+
+
+def no_books(addresses: list[str], files: int) -> str:
+    """The sentence on files that are no books as downloaded, out of so many."""
+    which = (
+        f"{addresses[0]} is no book"
+        if len(addresses) == 1
+        else f"{len(addresses)} of {files} files, {addresses[0]} the first, are no books"
+    )
+    return (
+        f"--documents is gutenberg, but {which} as Project Gutenberg sends them: no '*** START OF "
+        f"THE PROJECT GUTENBERG EBOOK' in the first {_HEADER_LINES} lines; leave them out, or read "
+        "books without their licence by --documents=chapters"
+    )
+
+
+def read_chapters(
+    address: str, lines: Iterable[str], needs_licence: bool = False
+) -> Iterator[list[str]]:
     """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
@@ -58,7 +83,8 @@ def read_chapters(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     A book without a heading is one chapter. Holds one chapter at a time; `address` is for errors.
 
     Raises:
-      ValueError: a chapter of more than MAX_DOCUMENT_BYTES, as soon as so much of it is read.
+      ValueError: a chapter of more than MAX_DOCUMENT_BYTES, as soon as so much of it is read; with
+        `needs_licence`, a file in which no marker opens the book.
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
     """
@@ -68,7 +94,7 @@ def read_chapters(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     in_notes = False
     front: list[str] = []  # text before the first heading
     size_bytes = 0  # of the chapter, or of the front
-    for blank_lines, paragraph in _paragraphs(address, _book_lines(lines)):
+    for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_licence)):
         if _is_heading(paragraph, blank_lines) and not (in_notes and _NUMBERED.match(paragraph)):
             if headings and is_chapter and _has_prose(chapter):
                 yield _joined(chapter)
@@ -85,7 +111,7 @@ def read_chapters(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
         yield _joined(chapter)
 
 
-def _book_lines(lines: Iterable[str]) -> Iterator[str]:
+def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iterator[str]:
     """Lines between the licence's markers; from the first line on if no marker opens the book."""
     head: list[str] | None = []
     head_chars = 0
@@ -95,6 +121,8 @@ def _book_lines(lines: Iterable[str]) -> Iterator[str]:
             if _START.match(line):
                 head, in_marker = None, True  # what came before is the licence
             elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
+                if needs_licence:
+                    raise ValueError(no_books([address], files=1))
                 yield from head
                 head = None
                 yield line
@@ -107,6 +135,8 @@ def _book_lines(lines: Iterable[str]) -> Iterator[str]:
             return
         else:
             yield line
+    if head and needs_licence:
+        raise ValueError(no_books([address], files=1))
     for line in head or []:
         if _END.match(line):
             return

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from data_pipeline.document_size import grown
+from data_pipeline.lines import paragraphs_of
 
 _FORM = (
     "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
@@ -29,6 +30,8 @@ def read_records(
 ) -> Iterator[list[str]]:
     """Yield the text of each line's object, cut into its lines; `first_line` numbers the first.
 
+    A text that is null is a document without text.
+
     Raises:
       ValueError: no JSON, no object, no text under `text_key`, text that is not Unicode, or
         more than a document may have; the sentence names file and line.
@@ -39,6 +42,9 @@ def read_records(
         place = f"{address} line {number}"
         record = _record(place, line)
         text = record.get(text_key)
+        if text is None and text_key in record:  # as writers of tables say it
+            yield []
+            continue
         if type(text) is not str:
             raise ValueError(
                 f"{place} has no text under the key {text_key!r}; its keys are "
@@ -46,7 +52,7 @@ def read_records(
             )
         _check_unicode(place, text_key, text)
         grown(address, 0, text)
-        yield [stripped for part in text.split("\n") if (stripped := part.strip())]
+        yield paragraphs_of(text)
 
 
 def _record(place: str, line: str) -> dict[str, Any]:

@@ -1,49 +1,86 @@
 """What a build reads: --input as a list of sources, each read from start to end on its own."""
 
 import dataclasses
-import glob
 import os
+from concurrent.futures import ThreadPoolExecutor
 
-from data_pipeline.files import read_blocks
+from data_pipeline import gutenberg, parquet, tfds_documents
+from data_pipeline.files import StoredFile, find_files, is_address
+from data_pipeline.lines import check_is_text, read_head
 from data_pipeline.text_options import TextOptions
+
+_THREADS = 16  # that look at files; on a bucket each look is a request
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One input: a file, by its path or address. Can be sent to another process."""
+    """One input: a file by its path or address, or a shard of a TFDS data set.
+
+    A shard's address is "tfds:NAME/CONFIG:VERSION#train/3". A source can be sent to a process.
+    """
 
     address: str
     stored_bytes: int
 
 
 def find_sources(patterns: str, options: TextOptions) -> list[Source]:
-    """The files that a comma-separated list of globs names, each once, checked as far as is cheap.
+    """The sources that a comma-separated list names, each once, checked as far as is cheap.
 
-    Order: that of the patterns, sorted by name within one. `**` reaches into folders.
+    An entry is a glob of files, local or of any file system that fsspec knows (gs://), or
+    "tfds:NAME[/CONFIG][:VERSION][:SPLIT]". Order: that of the entries, sorted by name within one.
+    `**` reaches into folders.
 
     Raises:
-      ValueError: a pattern without a file, a directory, an empty file, binary data at its start.
+      ValueError: an entry without a file, a directory, an empty file, binary data at its start, a
+        table without the column, a file that is no Gutenberg book where only those are wanted.
+      OSError: a file system that cannot be listed.
     """
-    paths: dict[str, None] = {}
-    for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        matches = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
-        if not matches:
-            raise ValueError(
-                f"--input has {pattern!r}, which matches no file under {os.getcwd()}; give files "
-                "or globs, and put quotes around a glob so that the shell leaves it alone"
-            )
-        paths |= dict.fromkeys(matches)
-    if not paths:
+    found: dict[str, StoredFile] = {}
+    for entry in filter(None, (part.strip() for part in patterns.split(","))):
+        if entry.startswith(tfds_documents.PREFIX):
+            files = tfds_documents.find_shards(entry, options.text_key)
+        else:
+            files = _matches(entry)
+        found |= {file.address: file for file in files}
+    if not found:
         raise ValueError("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
-    return [_checked(path) for path in paths]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        are_books = pool.map(lambda file: _check(file, options), found.values())
+        strangers = [name for name, is_book in zip(found, are_books, strict=True) if not is_book]
+    if strangers:
+        raise ValueError(gutenberg.no_books(strangers, len(found)))
+    return [Source(file.address, file.stored_bytes) for file in found.values()]
 
 
-def _checked(path: str) -> Source:
-    if os.path.isdir(path):
-        raise ValueError(f"--input has {path}, a directory; give its files: --input='{path}/*'")
-    stored_bytes = os.stat(path).st_size
-    if stored_bytes == 0:
-        raise ValueError(f"{path} is empty (0 bytes); remove it from --input")
-    if next(read_blocks(path, lambda stored_bytes: None), None) is None:
-        raise ValueError(f"{path} is the gzip of an empty file; remove it from --input")
-    return Source(path, stored_bytes)
+def _matches(pattern: str) -> list[StoredFile]:
+    files = find_files(pattern)
+    if "**" in pattern:  # the files of a folder that it matches are matched by themselves
+        files = [file for file in files if not file.is_directory]
+    if not files:
+        place = "" if is_address(pattern) else f" under {os.getcwd()}"
+        raise ValueError(
+            f"--input has {pattern!r}, which matches no file{place}; give files or globs, and put "
+            "quotes around a glob so that the shell leaves it alone"
+        )
+    return files
+
+
+def _check(file: StoredFile, options: TextOptions) -> bool:
+    """Look at a file's first bytes; False where Gutenberg's books are wanted and it is none."""
+    address = file.address
+    if address.startswith(tfds_documents.PREFIX):
+        return True
+    if file.is_directory:
+        raise ValueError(
+            f"--input has {address}, a directory; give its files: --input='{address}/*'"
+        )
+    if file.stored_bytes == 0:
+        raise ValueError(f"{address} is empty (0 bytes); remove it from --input")
+    head = read_head(address)
+    if not head:
+        raise ValueError(f"{address} is compressed and holds nothing; remove it from --input")
+    if parquet.is_parquet(head):
+        parquet.check_columns(address, options.text_key)
+        return True
+    check_is_text(address, head, 0)
+    return options.documents != "gutenberg" or gutenberg.may_be_book(head)

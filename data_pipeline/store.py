@@ -137,12 +137,15 @@ def open_store(directory: str | pathlib.Path) -> Store:
     return Store(directory=directory, manifest=manifest, train=train, heldout=heldout)
 
 
-def check_is_local(name: str, path: str) -> None:
+def check_is_local(
+    name: str,
+    path: str,
+    way_out: str = "copy the files here, or mount the bucket (as with gcsfuse) and give that path",
+) -> None:
     """Raise ValueError where a path, which the sentence calls `name`, is an address."""
     if _ADDRESS.search(path):
         raise ValueError(
-            f"{name} is {path}, but this version reads and writes local or mounted folders only; "
-            "copy the files here, or mount the bucket (as with gcsfuse) and give that path"
+            f"{name} is {path}, but this takes local or mounted folders only; {way_out}"
         )
 
 

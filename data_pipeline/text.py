@@ -1,8 +1,9 @@
-"""Files to documents: plain text, gzip of it, WikiExtractor's <doc> files and JSON lines.
+"""Sources to documents: plain text, WikiExtractor's <doc> files, JSON lines, Parquet, TFDS.
 
-The content says what a file is. Its first bytes tell whether it is gzip. A first line (blank ones
-aside) that opens <doc ...> makes it a WikiExtractor file; one that is a JSON object makes it JSON
-lines, as WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON lines.
+The content says what a file is. Its first bytes tell whether it is compressed, and whether it is
+Parquet. A first line (blank ones aside) that opens <doc ...> makes it a WikiExtractor file; one
+that is a JSON object makes it JSON lines, as WikiExtractor's --json writes into wiki_00. A .json or
+.jsonl file must be JSON lines.
 Everything streams: at most one document and one block of a file are in memory.
 """
 
@@ -11,14 +12,15 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from data_pipeline.document_size import check_size, grown
-from data_pipeline.files import read_blocks
+from data_pipeline import parquet, tfds_documents
+from data_pipeline.document_size import grown
 from data_pipeline.gutenberg import read_chapters
 from data_pipeline.json_lines import opens_json_lines, read_records
+from data_pipeline.lines import read_head, read_lines
 from data_pipeline.sources import Source
 from data_pipeline.text_options import TextOptions
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_JSON_NAME = re.compile(r"\.jsonl?(\.(gz|bz2|xz|zst))?$")
 _DOC_START = re.compile(r"<doc\b[^>]*?(?:\btitle=\"(.*?)\")?\s*>$")
 
 
@@ -27,40 +29,53 @@ def read_documents(
     options: TextOptions,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[list[str]]:
-    """Yield the documents of a file, each as its paragraphs (or lines, with --sentences=lines).
+    """Yield the documents of a source, each as its paragraphs (or lines, with --sentences=lines).
 
     Plain text: `options.documents` says what a document is. The lines of a paragraph are joined by
     a space when sentences are to be found in it: a hard-wrapped line ends in mid-sentence.
-    WikiExtractor files and JSON lines bring their own documents; there a line is a paragraph, as
-    their writers have it. `advance` is told the bytes of the stored file as they are read.
+    Every other format brings its own documents; there a line is a paragraph, as their writers have
+    it. `advance` is told the bytes of the stored file as they are read.
 
     Raises:
-      ValueError: bad gzip, bad UTF-8, NUL bytes, a bad JSON line, a broken <doc>, a document over
-        MAX_DOCUMENT_BYTES, a file without a document; the sentence names file and place.
+      ValueError: a file that is gone, damaged, not UTF-8 or binary, a bad JSON line, a broken
+        <doc>, a table without the column, a document over MAX_DOCUMENT_BYTES, a file without a
+        document; the sentence names file and place.
+      OSError: a file that cannot be read.
     """
     found = False
-    address = source.address
-    for document in _documents(address, _lines(address, advance), options):
+    for document in _documents(source, options, advance):
         found = True
         yield document
     if not found:
-        raise ValueError(f"{address} holds no document: it has no text; remove it from --input")
+        raise ValueError(
+            f"{source.address} holds no document: it has no text; remove it from --input"
+        )
 
 
-def _documents(address: str, lines: Iterator[str], options: TextOptions) -> Iterator[list[str]]:
+def _documents(
+    source: Source, options: TextOptions, advance: Callable[[int], None]
+) -> Iterator[list[str]]:
+    address, text_key = source.address, options.text_key
+    if address.startswith(tfds_documents.PREFIX):
+        return tfds_documents.read_shard(address, source.stored_bytes, text_key, advance)
+    if parquet.is_parquet(read_head(address)):
+        return parquet.read_rows(address, source.stored_bytes, text_key, advance)
+    return _of_lines(address, read_lines(address, advance), options)
+
+
+def _of_lines(address: str, lines: Iterator[str], options: TextOptions) -> Iterator[list[str]]:
     number, first = next(
         ((number, line) for number, line in enumerate(lines, 1) if line.strip()), (0, "")
     )
     if not first:
         return iter(())
     lines = itertools.chain([first], lines)
-    is_named_json = address.removesuffix(".gz").endswith((".jsonl", ".json"))
-    if is_named_json or opens_json_lines(first):
+    if _JSON_NAME.search(address) or opens_json_lines(first):
         return read_records(address, lines, number, options.text_key)
     if first.startswith("<doc "):
         return _wiki_articles(address, lines, number)
-    if options.documents == "gutenberg":
-        return read_chapters(address, lines)
+    if options.documents in ("gutenberg", "chapters"):
+        return read_chapters(address, lines, needs_licence=options.documents == "gutenberg")
     paragraphs = _paragraphs(address, lines)
     if options.documents == "file":
         return _whole_file(address, paragraphs, options.sentences)
@@ -131,32 +146,3 @@ def _wiki_articles(address: str, lines: Iterable[str], first_line: int) -> Itera
         raise ValueError(
             f"{address} ends inside a <doc> at line {number}: it is cut off; copy it again"
         )
-
-
-def _lines(address: str, advance: Callable[[int], None]) -> Iterator[str]:
-    """Yield the decoded lines of a file, split at line feeds only."""
-    rest = b""
-    offset = 0  # of `rest` in the (decompressed) text
-    for block in read_blocks(address, advance):
-        block = rest + block
-        cut = block.rfind(b"\n") + 1  # UTF-8 has no line feed inside a character
-        rest = block[cut:]
-        check_size(address, len(rest))
-        if cut:
-            yield from _decoded(address, block[:cut], offset)[:-1].split("\n")
-        offset += cut
-    if rest:
-        yield _decoded(address, rest, offset)
-
-
-def _decoded(address: str, data: bytes, offset: int) -> str:
-    if offset == 0 and data.startswith(_BYTE_ORDER_MARK):
-        data, offset = data[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{address} is not UTF-8: byte 0x{data[error.start]:02x} at byte offset "
-            f"{offset + error.start} ({error.reason}); convert it first, "
-            f"as in: iconv -f LATIN1 -t UTF-8 {address}"
-        ) from error

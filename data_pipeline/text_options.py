@@ -2,7 +2,7 @@
 
 import dataclasses
 
-DOCUMENT_RULES = ("blank_line", "file", "gutenberg")
+DOCUMENT_RULES = ("blank_line", "file", "gutenberg", "chapters")
 SENTENCE_RULES = ("split", "lines")
 
 
@@ -10,10 +10,10 @@ SENTENCE_RULES = ("split", "lines")
 class TextOptions:
     """How files are cut into documents and sentences; the fields are flags of the build."""
 
-    documents: str = "blank_line"  # of plain text; <doc> files and JSON lines bring their own
+    documents: str = "blank_line"  # of plain text; every other format brings its own
     sentences: str = "split"  # "split" finds sentences, "lines" takes one a line
     language: str = "en"  # whose rules find the sentences; an ISO 639-1 code
-    text_key: str = "text"  # of a JSON line
+    text_key: str = "text"  # of a JSON line, a Parquet column or a TFDS feature
 
     def check(self) -> None:
         """Raise if a rule is unknown or two rules contradict each other.
@@ -29,8 +29,8 @@ class TextOptions:
             raise ValueError(
                 f"--sentences is {self.sentences!r}; it must be one of {', '.join(SENTENCE_RULES)}"
             )
-        if (self.documents, self.sentences) == ("gutenberg", "lines"):
+        if self.documents in ("gutenberg", "chapters") and self.sentences == "lines":
             raise ValueError(
-                "--sentences is lines, but with --documents=gutenberg a line is a piece of a "
-                "wrapped paragraph, not a sentence; use --sentences=split"
+                f"--sentences is lines, but with --documents={self.documents} a line is a piece of "
+                "a wrapped paragraph, not a sentence; use --sentences=split"
             )

@@ -224,12 +224,13 @@ BAD_FLAGS = {
         "--holdout is 0.9; it must be more than",
     ),
     "bucket in": (
-        ["--vocab=VOCAB", "--input=CORPUS, gs://b/*.txt", "--output=OUT"],
-        "--input is gs://b/*.txt, but this version reads and writes local or mounted folders only",
+        ["--vocab=VOCAB", "--input=CORPUS, memory://none/*.txt", "--output=OUT"],
+        "--input has 'memory://none/*.txt', which matches no file; give files or globs",
     ),
     "bucket out": (
         ["--vocab=VOCAB", "--input=CORPUS", "--output=gs://b/x"],
-        "--output is gs://b/x, but this version reads and writes local or mounted folders only",
+        "--output is gs://b/x, but this takes local or mounted folders only; build into a local "
+        "folder, then copy it: gcloud storage cp --recursive STORE gs://BUCKET/",
     ),
     "bucket vocab": (["--vocab=s3://b/vocab.txt", "GOOD"], "--vocab is s3://b/vocab.txt, but this"),
     "rule": (

@@ -1,0 +1,126 @@
+"""Stored bytes to bytes: gzip, bzip2, xz and Zstandard, known by how a file begins."""
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+import zstandard
+
+BLOCK_BYTES = 1 << 20
+
+# Zstandard makes 32,000 bytes of one where a text repeats itself, and its decoder returns all that
+# a piece holds: pieces of 4 KiB keep that below 128 MiB.
+_ZSTD_PIECE_BYTES = 4096
+# What `zstd --long=31` needs; such files are common among dumps.
+_ZSTD_WINDOW_BYTES = 1 << 31
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED = frozenset(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
+
+# A text may begin with BZh, but not with the first six digits of pi or of its root, too.
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
+_BZIP2_DAMAGE = "Invalid data stream"  # how the module words an OSError without a number
+
+# What holds several files, or what hardly anyone has: better named than called binary data.
+_REFUSED = {
+    b"PK\x03\x04": "a zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!\x1a\x07": "a rar archive",
+    b"\x04\x22\x4d\x18": "an lz4 file",
+    b"\x1f\x9d": "a file of the old Unix compress",
+}
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
+
+
+def decompressed(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield what an open file holds, a block at a time; `address` is for errors.
+
+    A file may be several compressed ones in a row, as `cat` and parallel compressors make them.
+
+    Raises:
+      ValueError: a file that is cut off or damaged, an archive of several files.
+    """
+    head = stored.read(16)
+    stored.seek(0)
+    for magic, name in _REFUSED.items():
+        if head.startswith(magic):
+            raise ValueError(_unpack_first(address, name))
+    kind = _kind(head)
+    offset = 0
+    try:
+        for block in _blocks(kind, stored, block_bytes):
+            if offset == 0 and block[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC):
+                raise ValueError(_unpack_first(address, "a tar archive"))
+            offset += len(block)
+            yield block
+    except EOFError as error:
+        raise ValueError(
+            f"{address} is a {kind} file that ends early, after {offset} bytes of text; "
+            "it is cut off: copy or download it again"
+        ) from error
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+        raise _damaged(address, kind, error) from error
+    except OSError as error:
+        if str(error) != _BZIP2_DAMAGE:
+            raise
+        raise _damaged(address, kind, error) from error
+
+
+def _kind(head: bytes) -> str:
+    """The name of the compression of a file that begins like this, or "plain"."""
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    if head.startswith(b"BZh") and head[4:10] in _BZIP2_BLOCKS:
+        return "bzip2"
+    if head.startswith(b"\xfd7zXZ\0"):
+        return "xz"
+    if head.startswith(_ZSTD_MAGIC) or head[:4] in _ZSTD_SKIPPED:
+        return "Zstandard"
+    return "plain"
+
+
+def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+    if kind == "Zstandard":
+        return _zstd_blocks(stored, block_bytes)
+    reader = stored
+    if kind == "gzip":
+        reader = cast(BinaryIO, gzip.GzipFile(fileobj=stored))
+    elif kind == "bzip2":
+        reader = cast(BinaryIO, bz2.BZ2File(stored))
+    elif kind == "xz":
+        reader = cast(BinaryIO, lzma.LZMAFile(stored))  # noqa: SIM115 - the caller closes the file
+    return iter(lambda: reader.read(block_bytes), b"")
+
+
+def _zstd_blocks(stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+    """Decode frames one after another; the library's own reader is silent where one is cut off."""
+    decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    frame = None
+    block = bytearray()
+    while piece := stored.read(_ZSTD_PIECE_BYTES):
+        while piece:
+            frame = frame or decoder.decompressobj()
+            block += frame.decompress(piece)
+            piece = frame.unused_data
+            if frame.eof:
+                frame = None
+        if len(block) >= block_bytes:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+    if frame is not None:
+        raise EOFError
+
+
+def _damaged(address: str, kind: str, error: Exception) -> ValueError:
+    return ValueError(f"{address} is a damaged {kind} file ({error}); copy or download it again")
+
+
+def _unpack_first(address: str, name: str) -> str:
+    return (
+        f"{address} is {name}, which is not read; unpack it, and give its files plain or "
+        "compressed by gzip, bzip2, xz or zstd"
+    )

@@ -1,0 +1,120 @@
+"""Stored files to lines of text: decodes UTF-8, and refuses by its place what is no text."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from data_pipeline.compression import decompressed
+from data_pipeline.document_size import check_size
+from data_pipeline.files import one_sentence, open_file
+
+_BLOCK_BYTES = 1 << 20
+_HEAD_BYTES = 128 << 10  # of a file, to see what it is
+_MARK = "\ufeff"
+_OTHER_MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+
+def read_lines(address: str, advance: Callable[[int], None]) -> Iterator[str]:
+    """Yield the lines of a file; `advance` is told the stored bytes read.
+
+    A line ends at a line feed, a carriage return, or both; of both, the line may keep the first
+    (taking it from a million lines takes longer than finding the lines). A byte order mark at
+    the start of a line is left out: files that were joined have one wherever a file began.
+
+    Raises:
+      ValueError: a file that is gone, cut off or damaged; what check_is_text raises; bytes that
+        are not UTF-8; a line over MAX_DOCUMENT_BYTES.
+      OSError: it cannot be read.
+    """
+    rest = b""
+    offset = 0  # of `rest` in the (decompressed) text
+    for block in _blocks(address, advance):
+        block = rest + block
+        # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
+        # of a line's end, so it waits for the next block.
+        cut = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
+        rest = block[cut:]
+        check_size(address, len(rest))
+        if cut:
+            yield from _decoded(address, block[:cut], offset)
+        offset += cut
+    if rest:
+        yield from _decoded(address, rest, offset)
+
+
+def read_head(address: str) -> bytes:
+    """The first bytes of a file, decompressed; none if it is empty.
+
+    Raises:
+      ValueError: it cannot be opened or decompressed.
+      OSError: it cannot be read.
+    """
+    with one_sentence(address), open_file(address, _HEAD_BYTES) as stored:
+        return next(decompressed(address, stored, _HEAD_BYTES), b"")
+
+
+def paragraphs_of(text: str) -> list[str]:
+    """The lines with text in them, for formats in which a line is a paragraph."""
+    if "\r" in text:
+        text = text.replace("\r", "\n")  # of a pair, both: the line between them has no text
+    return [stripped for line in text.split("\n") if (stripped := line.strip())]
+
+
+def _decoded(address: str, data: bytes, offset: int) -> list[str]:
+    """The lines of a piece that begins where a line does, and ends with a line or the file."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{address} is not UTF-8: byte 0x{data[error.start]:02x} at byte offset "
+            f"{offset + error.start} ({error.reason}); convert it first, "
+            f"as in: iconv -f LATIN1 -t UTF-8 {address}"
+        ) from error
+    if b"\r" in data and _has_lone_return(data):
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if _MARK in text:
+        text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()  # what follows the last line's end is the next piece's
+    return lines
+
+
+def _has_lone_return(data: bytes) -> bool:
+    """Whether a carriage return stands without a line feed behind it."""
+    bytes_N = np.frombuffer(data, np.uint8)
+    return data.endswith(b"\r") or bool(((bytes_N[:-1] == 13) & (bytes_N[1:] != 10)).any())
+
+
+def _blocks(address: str, advance: Callable[[int], None]) -> Iterator[bytes]:
+    """Yield a file's bytes, decompressed, a block at a time, refusing binary data."""
+    offset, told_bytes = 0, 0
+    with one_sentence(address), open_file(address) as stored:
+        for block in decompressed(address, stored, _BLOCK_BYTES):
+            check_is_text(address, block, offset)
+            advance(stored.tell() - told_bytes)
+            told_bytes = stored.tell()
+            offset += len(block)
+            yield block
+        advance(stored.tell() - told_bytes)  # the end of a compressed file holds no text
+
+
+def check_is_text(address: str, block: bytes, offset: int) -> None:
+    """Raise ValueError for UTF-16 and for binary data in a block that begins at `offset`."""
+    if offset == 0:
+        for mark, encoding in _OTHER_MARKS.items():
+            if block.startswith(mark):
+                raise ValueError(
+                    f"{address} is {encoding} by its byte order mark, and UTF-8 is needed; convert "
+                    f"it first, as in: iconv -f {encoding} -t UTF-8 {address}"
+                )
+    if (nul := block.find(b"\0")) >= 0:
+        raise ValueError(
+            f"{address} is binary data, not text: a NUL byte at byte offset "
+            f"{offset + nul}; give UTF-8 text (UTF-16 must be converted first)"
+        )

@@ -1,0 +1,131 @@
+"""The file layer: local paths, fsspec's addresses, and what keeps a file from being read."""
+
+import builtins
+import os
+import pathlib
+
+import fsspec
+import pytest
+
+from data_pipeline.files import StoredFile, find_files, one_sentence, open_file
+
+
+@pytest.fixture
+def bucket():
+    """A folder of a file system in memory, where tests need an address; its files go with it."""
+    memory = fsspec.filesystem("memory")
+    yield memory
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+def read(address: str) -> bytes:
+    with one_sentence(address), open_file(address) as file:
+        return file.read()
+
+
+def test_globs_of_an_address_match_as_in_a_folder(bucket, tmp_path, monkeypatch):
+    names = ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", "e.json")
+    for name in names:
+        bucket.pipe(f"/corpus/{name}", name.encode())
+        (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    for pattern in ("*.txt", "*/*.txt", "**/*.txt", "a.txt", "[ab].txt", "?.json", "*", "sub"):
+        local = find_files(f"corpus/{pattern}")
+        remote = find_files(f"memory://corpus/{pattern}")
+        assert [f"memory://{file.address}" for file in local] == [
+            file.address.replace(":///", "://") for file in remote
+        ]
+        assert [file.is_directory for file in local] == [file.is_directory for file in remote]
+        for file, other in zip(local, remote, strict=True):
+            if not file.is_directory:
+                assert file.stored_bytes == other.stored_bytes == len(read(other.address))
+                assert read(file.address) == read(other.address)
+
+
+def test_a_home_folder_and_a_file_address_are_understood(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_files("~/*.txt") == [StoredFile(f"{tmp_path}/a.txt", 4, is_directory=False)]
+    assert find_files(f"file://{tmp_path}/*.txt") == [
+        StoredFile(f"file://{tmp_path}/a.txt", 4, is_directory=False)
+    ]
+
+
+def test_a_missing_driver_is_named_with_the_command_that_installs_it(monkeypatch):
+    original = builtins.__import__
+
+    def without_gcsfs(name, *rest):
+        if name.partition(".")[0] in ("gcsfs", "aiohttp"):
+            raise ImportError(f"No module named {name!r}")
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_gcsfs)
+    with pytest.raises(
+        ValueError, match=r"^gs://b/a\.txt needs .*: pip install 'bert_jax\[gcs\]'$"
+    ):
+        find_files("gs://b/a.txt")
+    with pytest.raises(ValueError, match=r"^https://b/a\.txt needs .*: install it \(.*aiohttp"):
+        find_files("https://b/a.txt")
+    with pytest.raises(ValueError, match=r"^nowhere://b/a\.txt .* is no file system that fsspec"):
+        find_files("nowhere://b/a.txt")
+
+
+def test_a_file_that_went_after_it_was_listed_is_named(bucket, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    bucket.pipe("/corpus/a.txt", b"text")
+    listed = [find_files(str(path))[0], find_files("memory://corpus/*")[0]]
+    path.unlink()
+    bucket.rm("/corpus/a.txt")
+    for file in listed:
+        with pytest.raises(ValueError, match=r"a\.txt was listed by --input and is not there any"):
+            read(file.address)
+
+
+def test_a_link_to_nothing_is_listed_and_named(tmp_path):
+    (tmp_path / "a.txt").symlink_to(tmp_path / "gone.txt")
+    (file,) = find_files(f"{tmp_path}/a.txt")
+    with pytest.raises(ValueError, match=r"a\.txt was listed by --input and is not there any more"):
+        read(file.address)
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    path.chmod(0)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)  # whom permissions concern
+    try:
+        with pytest.raises(ValueError, match=r"a\.txt may not be read by this user; change its"):
+            read(str(path))
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+class DriverError(Exception):
+    """Of a driver that has errors of its own."""
+
+
+def test_errors_of_a_driver_become_one_sentence(bucket, monkeypatch):
+    def refuse(*_, **__):
+        raise DriverError("no credentials")
+
+    bucket.pipe("/corpus/a.txt", b"text")
+    sentence = r"^memory://.* cannot be read: DriverError: no credentials$"
+    monkeypatch.setattr(type(bucket), "_open", refuse)
+    with pytest.raises(OSError, match=sentence):
+        read("memory://corpus/a.txt")
+    monkeypatch.setattr(type(bucket), "glob", refuse)
+    with pytest.raises(OSError, match=sentence):
+        find_files("memory://corpus/*")
+
+
+def test_what_is_wrong_in_our_own_code_stays_what_it_is(tmp_path):
+    path = pathlib.Path(tmp_path / "a.txt")
+    path.write_text("text")
+    with pytest.raises(DriverError), one_sentence(str(path)):
+        raise DriverError

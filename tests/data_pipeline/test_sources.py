@@ -1,0 +1,93 @@
+"""Sources: what --input names, and what is refused before anything is read."""
+
+import gzip
+import pathlib
+import pickle
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_pipeline.sources import Source, find_sources
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
+
+OPTIONS = TextOptions()
+BOOK = "Title\n\n*** START OF THE PROJECT GUTENBERG EBOOK DAYS ***\n\nCHAPTER I\n\nA day.\n"
+
+
+def test_sources_come_in_the_order_of_the_entries_each_once(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x" * len(name))
+    patterns = f"{tmp_path}/b.txt, {tmp_path}/*.txt,{tmp_path}/**/c.txt,{tmp_path}/**"
+    assert find_sources(patterns, OPTIONS) == [
+        Source(f"{tmp_path}/{name}", len(name))
+        for name in ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt")
+    ]
+
+
+def test_a_source_of_a_bucket_is_read_as_a_file_is(tmp_path):
+    memory = fsspec.filesystem("memory")
+    text = "".join(f"Line {i}.\r\n" + "\r\n" * (i % 7 == 0) for i in range(100_000))
+    memory.pipe("/sources/a.txt", text.encode())
+    memory.pipe("/sources/b.txt.gz", gzip.compress(text.encode()))
+    (tmp_path / "a.txt").write_text(text, newline="")
+    (local,) = find_sources(f"{tmp_path}/a.txt", OPTIONS)
+    sources = find_sources("memory://sources/*", OPTIONS)
+    expected = list(read_documents(local, OPTIONS))
+    for source in sources:
+        told: list[int] = []
+        sent = pickle.loads(pickle.dumps(source))
+        assert list(read_documents(sent, OPTIONS, told.append)) == expected
+        assert sum(told) == source.stored_bytes
+    memory.rm("/sources", recursive=True)
+
+
+def parquet(path: pathlib.Path, **columns: list[object]) -> None:
+    pq.write_table(pa.table(columns), path)
+
+
+def test_bad_input_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "empty.txt").touch()
+    (tmp_path / "nothing.gz").write_bytes(gzip.compress(b""))
+    parquet(tmp_path / "numbers.parquet", id=[1, 2], score=[0.5, 1.5])
+    for entry, sentence in (
+        ("*.txt", r"--input has '.*/\*\.txt', which matches no file under /.*; give files or glob"),
+        ("sub", r"--input has .*/sub, a directory; give its files: --input='.*/sub/\*'$"),
+        ("s*", r"--input has .*/sub, a directory; give its files: --input='.*/sub/\*'$"),
+        ("sub/*", r"/sub/empty\.txt is empty \(0 bytes\); remove it from --input$"),
+        ("nothing.gz", r"/nothing\.gz is compressed and holds nothing; remove it from --input$"),
+        (
+            "numbers.parquet",
+            r"/numbers\.parquet has no column of text called 'text'; its columns are id \(int64\), "
+            r"score \(double\); name the right one with --text_key=COLUMN$",
+        ),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            find_sources(f"{tmp_path}/{entry}", OPTIONS)
+    with pytest.raises(ValueError, match=r"^--input has 'memory://no/\*', which matches no file; "):
+        find_sources("memory://no/*", OPTIONS)
+    with pytest.raises(ValueError, match="--input is empty; give files or globs"):
+        find_sources(" , ", OPTIONS)
+
+
+def test_files_that_are_no_gutenberg_books_are_counted_and_refused(tmp_path):
+    for number in range(4):
+        (tmp_path / f"book{number}.txt").write_text(BOOK)
+    (tmp_path / "book4.txt").write_bytes(b"\xef\xbb\xbf" + BOOK.replace("\n", "\r\n").encode())
+    (tmp_path / "book5.txt").write_text(BOOK.replace("\n", "\r"), newline="")
+    (tmp_path / "wiki_00").write_text('<doc id="1" title="T">\nText.\n</doc>\n')
+    parquet(tmp_path / "table", text=["A text."])
+    options = TextOptions("gutenberg")
+    assert len(find_sources(f"{tmp_path}/*", options)) == 8
+    (tmp_path / "a.txt").write_text("Not a book.\n" * 5000 + BOOK)
+    sentence = r"^--documents is gutenberg, but /.*/a\.txt is no book as .* --documents=chapters$"
+    with pytest.raises(ValueError, match=sentence):
+        find_sources(f"{tmp_path}/*", options)
+    (tmp_path / "b.txt").write_text("Nor is this.\n")
+    with pytest.raises(ValueError, match=r"but 2 of 10 files, .*/a\.txt the first, are no books "):
+        find_sources(f"{tmp_path}/*", options)
+    assert len(find_sources(f"{tmp_path}/*", TextOptions("chapters"))) == 10
