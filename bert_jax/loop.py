@@ -301,5 +301,6 @@ class _Run:
             / max(self.progress.train_secs, 1e-9),
             "train_secs": self.progress.train_secs,
             "steps": self.step,
+            "phases": [facts.of_a_step for facts in self.setup.phases],
             "parameters": self.setup.model.parameter_count,
         }

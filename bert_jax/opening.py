@@ -70,13 +70,11 @@ def _lengths(phase: Phase, facts: PhaseFacts, packed_examples: int) -> str:
 
 
 def _a_step(phase: Phase, facts: PhaseFacts) -> str:
-    examples = facts.examples_per_row * phase.batch_size
-    tokens = facts.tokens_per_example * examples
-    predictions = facts.predictions_per_example * examples
-    share = tokens / (phase.batch_size * phase.seq_len)
+    share = facts.tokens_per_step / (phase.batch_size * phase.seq_len)
     return (
-        f"a step sees about {examples:,.0f} examples, {tokens:,.0f} tokens ({share:.0%} of its "
-        f"positions), and masks {predictions:,.0f} of them"
+        f"a step sees about {facts.examples_per_step:,.0f} examples, "
+        f"{facts.tokens_per_step:,.0f} tokens ({share:.0%} of its positions), and masks "
+        f"{facts.predictions_per_step:,.0f} of them"
     )
 
 

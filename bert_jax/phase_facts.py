@@ -19,8 +19,37 @@ class PhaseFacts:
     heldout_examples: int
     tokens_per_example: float  # mean over the held-out examples
     predictions_per_example: float  # likewise
+    seq_len: int
+    rows_per_step: int
     examples_per_row: float  # mean over the training split; 1 where rows are not packed
     epochs: float  # passes over the training split
+
+    @property
+    def examples_per_step(self) -> float:
+        """Examples in a batch, about."""
+        return self.rows_per_step * self.examples_per_row
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens in a batch, padding not counted, about."""
+        return self.examples_per_step * self.tokens_per_example
+
+    @property
+    def predictions_per_step(self) -> float:
+        """Masked tokens in a batch, about."""
+        return self.examples_per_step * self.predictions_per_example
+
+    @property
+    def of_a_step(self) -> dict[str, float]:
+        """What a step sees, named as in the summary; all but lengths and rows are means."""
+        return {
+            "seq_len": self.seq_len,
+            "rows_per_step": self.rows_per_step,
+            "examples_per_step": self.examples_per_step,
+            "tokens_per_step": self.tokens_per_step,
+            "predictions_per_step": self.predictions_per_step,
+            "epochs": self.epochs,
+        }
 
 
 def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
@@ -43,6 +72,8 @@ def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
         heldout_examples=examples,
         tokens_per_example=tokens / examples,
         predictions_per_example=predictions / examples,
+        seq_len=phase.seq_len,
+        rows_per_step=phase.batch_size,
         examples_per_row=feed.mean_examples_in_row(index),
         epochs=phase.steps * phase.batch_size / feed.mean_epoch_rows(index),
     )

@@ -117,6 +117,10 @@ def test_records_of_a_run(config, tmp_path, capsys):
         "steps",
     }
     assert summary["steps"] == 13
+    sizes = [
+        (of["seq_len"], of["rows_per_step"], of["examples_per_step"]) for of in summary["phases"]
+    ]
+    assert sizes == [(16, 16, 16), (24, 8, 8)]  # one example a row
     last_heldout = [line for line in lines if line["split"] == "heldout"][-1]
     assert last_heldout["mlm_loss"] == summary["heldout_mlm_loss"]
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
@@ -139,6 +143,9 @@ def test_a_run_of_masked_words_alone_in_packed_rows(config, tmp_path, capsys):
     summary = train(config, tmp_path)
     assert {"heldout_mlm_loss", "unigram_mlm_loss"} < summary.keys()
     assert not [name for name in summary if "nsp" in name]
+    (seen,) = summary["phases"]
+    assert seen["rows_per_step"] == 8 < seen["examples_per_step"] <= 24
+    assert seen["examples_per_step"] <= seen["predictions_per_step"] < seen["tokens_per_step"]
     assert not [name for line in lines_of(tmp_path) for name in line if "nsp" in name]
     screen = capsys.readouterr().out
     assert "4 steps of 8 rows of 24, up to 3 examples in a row" in screen

@@ -116,7 +116,7 @@ def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
     block = opening_rows(packing, of, bert.build(packing.model, "cpu"), store, [facts], None)
     said = dict(block)["phase 0"]
     assert said.startswith("60 steps of 10 rows in 2 parts of 64, up to 4 examples in a row, ")
-    in_step = facts.examples_per_row * 10
+    in_step = 10 * examples / rows
     share = in_step * facts.tokens_per_example / 640
     assert 0.5 < share <= 1.0
     step = next(text for _, text in block if "a step sees" in text)
