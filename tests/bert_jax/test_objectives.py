@@ -11,7 +11,9 @@ from bert_jax import mesh, metrics, state, step
 from bert_jax.attention.xla import padding_mask
 from bert_jax.config import OptimConfig
 from bert_jax.objectives import MLM, MLM_NSP, Objective, attention_mask, weighted_term
+from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
+from data_pipeline.store import open_store
 from tests.bert_jax.packed_rows import packed
 from tests.bert_jax.test_step import assert_same, logical, on_mesh
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
@@ -149,3 +151,24 @@ def test_mlm_alone_leaves_the_pooler_as_it_was_drawn():
             )
         )
         assert same == (part in ("pooler", "nsp")), part
+
+
+def test_an_epoch_of_packed_rows_has_the_losses_of_its_examples(tiny_store):
+    """The sampler's rows: the same examples with the same masks, whatever rows they share."""
+    store = open_store(tiny_store)
+    model = dataclasses.replace(SHALLOW.model, max_position_embeddings=64)
+    at = setting(dataclasses.replace(SHALLOW, model=model), 1)
+    weights = at.model.init(jax.random.key(1))
+    sums = []
+    for packed_examples in (1, 4):
+        options = PretrainOptions(
+            packed_examples=packed_examples, short_seq_prob=0.5, dupe_factor=1
+        )
+        source = open_examples(store, store.heldout, options, 64, 9)
+        batch = source.rows(np.arange(source.rows_in_epoch(0)))
+        assert ("example_ids" in batch) == (packed_examples > 1)
+        seen = step.eval_step(at.model, MLM_NSP)(weights, mesh.place(batch, at.mesh))
+        sums.append(metrics.flat(seen) | {"rows": len(batch["input_ids"])})
+    alone, beside = sums
+    assert beside.pop("rows") < 0.9 * alone.pop("rows")
+    assert beside == pytest.approx(alone, rel=1e-5)
