@@ -1,5 +1,6 @@
 """Builds a store from text files: python -m data_pipeline.build --help."""
 
+import contextlib
 import pathlib
 import shutil
 import sys
@@ -22,14 +23,12 @@ from data_pipeline.library_log import LibraryLog
 from data_pipeline.selection import Selection, select
 from data_pipeline.sources import Source, find_sources
 from data_pipeline.spool import Spool
-from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, is_store
+from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store_writing import SplitWriter, write_manifest
-from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
+from data_pipeline.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
 from data_pipeline.vocab_training import TEXT_CHARS, TRAINED, train_vocabulary, training_text
-
-# Where a build works inside --output until it is done. Its presence marks the folder as ours.
-BUILDING = "building"
+from data_pipeline.working_folder import check_output, move_into_place, working_folder
 
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
@@ -46,43 +45,15 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
       ValueError, OSError: what is wrong with the flags, the input, the vocabulary or the output.
     """
     started_secs = time.perf_counter()
-    _check_output(flags.output, flags.overwrite)
+    check_output(flags.output, flags.overwrite)
     sources = find_sources(flags.input, flags.text)
     vocab_bytes = _vocabulary_bytes(flags, sources, console)
-    was_there = flags.output.exists()
-    building = flags.output / BUILDING
-    try:
-        # A folder that an earlier build left half-done; _check_output made sure that it is ours.
-        shutil.rmtree(building, ignore_errors=True)
-        building.mkdir(parents=True)
+    with working_folder(flags.output) as building:
         manifest = _build_inside(building, flags, sources, vocab_bytes, console)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        if not was_there and flags.output.is_dir() and not any(flags.output.iterdir()):
-            flags.output.rmdir()
-        raise
-    _move_into_place(building, flags.output, manifest)
+        write_manifest(building, manifest)
+    move_into_place(building, flags.output)
     seconds = time.perf_counter() - started_secs
     print_report(console, BuildRun(flags.output, manifest, seconds, flags.workers))
-
-
-def _check_output(output: pathlib.Path, overwrite: bool) -> None:
-    """Refuse an output folder that holds something else, before any work is done."""
-    if output.exists() and not output.is_dir():
-        raise ValueError(f"--output is {output}, which is a file; give a folder")
-    if not output.exists() or not any(output.iterdir()):
-        return
-    if is_store(output):
-        if not overwrite:
-            raise ValueError(
-                f"--output is {output}, which holds a finished store; give another folder, "
-                "or replace it with --overwrite=true"
-            )
-    elif not (output / BUILDING).is_dir():
-        raise ValueError(
-            f"--output is {output}, a folder with files that are not a store; give a new or an "
-            "empty folder"
-        )
 
 
 def _vocabulary_bytes(
@@ -125,12 +96,14 @@ def _build_inside(
     total_bytes = sum(source.stored_bytes for source in sources)
     with progress_bar(console, label, total_bytes) as advance:
         chunks = read_chunks(list(enumerate(sources)), flags.text, advance)
-        for chunk in encode_corpus(chunks, vocabulary, flags.text, flags.cleaning, flags.workers):
-            spool.append(chunk)
-            for name, count in chunk.counts.items():
-                counts[name] += count
-            for number, count in chunk.source_documents.items():
-                documents_of[number] += count
+        encoded = encode_corpus(chunks, vocabulary, flags.text, flags.cleaning, flags.workers)
+        with contextlib.closing(encoded):  # ends its processes before an error is told
+            for chunk in encoded:
+                spool.append(chunk)
+                for name, count in chunk.counts.items():
+                    counts[name] += count
+                for number, count in chunk.source_documents.items():
+                    documents_of[number] += count
     selection = _select(spool, flags.cleaning, counts, console)
     splits = _part(spool, selection, building, vocabulary, flags.holdout, console)
     shutil.rmtree(spool.directory)
@@ -172,24 +145,6 @@ def _part(
     with progress_bar(console, "writing the splits", total_bytes=spool.tokens_bytes) as advance:
         write_splits(spool, selection, is_heldout, writers[TRAIN], writers[HELDOUT], advance)
     return {name: writer.close() for name, writer in writers.items()}
-
-
-def _move_into_place(
-    building: pathlib.Path, output: pathlib.Path, manifest: dict[str, Any]
-) -> None:
-    """Replace what an older store left by the new files; from first to last it is no store.
-
-    The working folder goes last: until then a build that was killed can simply be run again.
-    """
-    (output / MANIFEST).unlink(missing_ok=True)
-    for name in (TRAIN, HELDOUT):
-        shutil.rmtree(output / name, ignore_errors=True)
-    for name in (*FILE_NAMES.values(), TOKENIZER_JSON):
-        (output / name).unlink(missing_ok=True)
-    for path in building.iterdir():
-        path.rename(output / path.name)
-    write_manifest(output, manifest)
-    building.rmdir()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,12 @@
 import collections
 import gc
 import multiprocessing
+import multiprocessing.connection
+import os
 import pathlib
 import signal
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -23,7 +26,7 @@ def encode_corpus(
     text: TextOptions,
     cleaning: CleaningOptions,
     workers: int,
-) -> Iterator[EncodedChunk]:
+) -> Generator[EncodedChunk, None, None]:
     """Yield the chunks encoded, in the order of the input whatever the number of processes is.
 
     Raises:
@@ -47,7 +50,8 @@ def encode_corpus(
                 "fewer with --workers=N, or cut very large documents with --documents=blank_line"
             ) from error
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Waits for the chunks at work: a pool left alone would write to a pipe that is gone.
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _in_order(
@@ -71,9 +75,18 @@ def _start_worker(
     vocab_path: pathlib.Path, lowercase: bool, text: TextOptions, cleaning: CleaningOptions
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # Nothing here makes cycles, and each collection would walk the lists of a whole chunk.
     gc.disable()
     _worker["encoder"] = ChunkEncoder(load_vocabulary(vocab_path, lowercase), text, cleaning)
+
+
+def _end_with_parent() -> None:
+    """End this process when the build is killed: it would wait for a chunk for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:

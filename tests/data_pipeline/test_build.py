@@ -6,17 +6,13 @@ import json
 import os
 import pathlib
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 import tokenizers
 
-from data_pipeline import build, encoded_chunk
-from data_pipeline.build import BUILDING, main
+from data_pipeline import encoded_chunk
+from data_pipeline.build import main
 from data_pipeline.examples import open_examples
 from data_pipeline.findings import build_findings
 from data_pipeline.options import PretrainOptions
@@ -327,57 +323,6 @@ def test_other_peoples_folders_are_left_alone(corpus, vocab_path, tmp_path, caps
     assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 2
     assert "a folder with files that are not a store" in capsys.readouterr().err
     assert [path.name for path in output.iterdir()] == ["photo"]
-
-
-def test_a_half_built_folder_is_no_store_and_is_built_again(corpus, vocab_path, tmp_path):
-    output = tmp_path / "store"
-    assert main(flags(corpus, output, vocab_path)) == 0
-    expected = contents(output)
-    # What a build leaves that was killed while it replaced this store.
-    (output / BUILDING / "spool").mkdir(parents=True)
-    (output / BUILDING / "spool" / "tokens").write_bytes(b"half")
-    (output / "heldout").rename(output / BUILDING / "heldout")
-    (output / "manifest.json").unlink()
-    with pytest.raises(ValueError, match="is not a store"):
-        open_store(output)
-    assert main(flags(corpus, output, vocab_path)) == 0
-    assert contents(output) == expected
-
-
-def test_a_build_stopped_while_it_replaces_a_store_can_be_run_again(
-    corpus, vocab_path, tmp_path, monkeypatch
-):
-    output = tmp_path / "store"
-    assert main(flags(corpus, output, vocab_path)) == 0
-    expected = contents(output)
-    monkeypatch.setattr(build, "write_manifest", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 130
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match="is not a store"):
-        open_store(output)
-    assert main(flags(corpus, output, vocab_path)) == 0
-    assert contents(output) == expected
-
-
-def test_ctrl_c_stops_the_processes_and_leaves_nothing(vocab_path, tmp_path):
-    corpus = tmp_path / "large.txt"
-    corpus.write_text(corpus_text(200_000))
-    argv = flags(corpus, tmp_path / "store", vocab_path, "--workers=2")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "data_pipeline.build", *argv],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "store" / BUILDING / "spool" / "tokens").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
-    _, error = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert error == "error: interrupted; nothing was written\n"
-    assert not (tmp_path / "store").exists()
 
 
 def test_the_report_shows_counts_findings_and_the_next_command(

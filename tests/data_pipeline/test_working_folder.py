@@ -1,0 +1,197 @@
+"""A build that is killed, interrupted or out of room: a whole store or none, and nothing else."""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_pipeline import build, encoded_chunk, working_folder
+from data_pipeline.build import main
+from data_pipeline.store import open_store
+from data_pipeline.working_folder import BUILDING
+from tests.data_pipeline.test_build import contents, corpus_text, flags
+
+ROOT = pathlib.Path(__file__).parents[2]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "line", "document", "of", ",", "."]
+
+
+@pytest.fixture
+def vocab_path(tmp_path) -> pathlib.Path:
+    path = tmp_path / "pieces.txt"
+    path.write_text("\n".join(PIECES))
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path) -> pathlib.Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text(corpus_text(60))
+    return path
+
+
+def start(*argv: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "data_pipeline.build", *argv],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until_it_encodes(process: subprocess.Popen[str], output: pathlib.Path) -> None:
+    tokens = output / BUILDING / "spool" / "tokens"
+    while not (tokens.exists() and tokens.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_killed_at_any_moment_the_same_command_again_works(replaces, corpus, vocab_path, tmp_path):
+    older = ""
+    if replaces:
+        older = str(tmp_path / "older")
+        small = tmp_path / "small.txt"
+        small.write_text(corpus_text(9))
+        assert main(flags(small, older, vocab_path)) == 0
+    argv = flags(corpus, tmp_path / "store", vocab_path, f"--overwrite={replaces}")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tests.data_pipeline.build_killed",
+            older,
+            tmp_path / "store",
+            *argv,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 20
+
+
+def test_the_processes_of_a_killed_build_end(vocab_path, tmp_path):
+    corpus = tmp_path / "large.txt"
+    corpus.write_text(corpus_text(80_000))
+    argv = flags(corpus, tmp_path / "store", vocab_path, "--workers=2")
+    process = start(*argv)
+    wait_until_it_encodes(process, tmp_path / "store")
+    process.kill()
+    process.communicate()
+    for _ in range(200):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    pytest.fail("processes outlive the build that started them")
+
+
+def test_ctrl_c_stops_the_processes_and_leaves_nothing(vocab_path, tmp_path):
+    corpus = tmp_path / "large.txt"
+    corpus.write_text(corpus_text(80_000))
+    process = start(*flags(corpus, tmp_path / "store", vocab_path, "--workers=2"))
+    wait_until_it_encodes(process, tmp_path / "store")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert error == "error: interrupted; nothing was written\n"
+    assert not (tmp_path / "store").exists()
+
+
+def test_ctrl_c_does_not_stop_a_build_that_replaces_a_store(
+    corpus, vocab_path, tmp_path, monkeypatch
+):
+    output = tmp_path / "store"
+    assert main(flags(corpus, output, vocab_path)) == 0
+    expected = contents(output)
+    remove = working_folder.shutil.rmtree
+
+    def interrupted(*arguments, **keywords):
+        os.kill(os.getpid(), signal.SIGINT)
+        remove(*arguments, **keywords)
+
+    move = build.move_into_place
+
+    def move_interrupted(*arguments):
+        monkeypatch.setattr(working_folder.shutil, "rmtree", interrupted)
+        move(*arguments)
+
+    monkeypatch.setattr(build, "move_into_place", move_interrupted)
+    assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 0
+    assert contents(output) == expected
+
+
+def test_a_failed_build_leaves_a_half_moved_store_to_be_built_again(corpus, vocab_path, tmp_path):
+    output = tmp_path / "store"
+    assert main(flags(corpus, output, vocab_path)) == 0
+    expected = contents(output)
+    # What a build leaves that was killed while it replaced this store.
+    (output / BUILDING).mkdir()
+    (output / "heldout").rename(output / BUILDING / "heldout")
+    (output / "manifest.json").unlink()
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"a\n\nb\n\n" * 400_000 + b"\xff")
+    assert main(flags(bad, output, vocab_path)) == 2
+    with pytest.raises(ValueError, match="is not a store"):
+        open_store(output)
+    assert main(flags(corpus, output, vocab_path)) == 0
+    assert contents(output) == expected
+
+
+def test_a_source_that_goes_away_is_one_sentence(corpus, vocab_path, tmp_path, monkeypatch, capsys):
+    second = tmp_path / "second.txt"
+    second.write_text(corpus_text(5))
+    read = encoded_chunk.read_documents
+
+    def read_and_remove(source, *arguments):
+        yield from read(source, *arguments)
+        second.unlink(missing_ok=True)
+
+    monkeypatch.setattr(encoded_chunk, "read_documents", read_and_remove)
+    assert main(flags(f"{corpus},{second}", tmp_path / "store", vocab_path)) == 2
+    assert re.match(rf"error: .*{second}.*No such file.*\n$", capsys.readouterr().err)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a disk of so many kilobytes in a folder."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def mount(kilobytes: int) -> pathlib.Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)]
+        if sys.platform != "linux" or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("needs the right to mount a tmpfs")
+        return disk
+
+    yield mount
+    subprocess.run(["umount", str(disk)], capture_output=True)
+
+
+@pytest.mark.parametrize("kilobytes, workers", [(120, 1), (600, 1), (900, 1), (900, 2)])
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_store(
+    kilobytes, workers, vocab_path, tmp_path, small_disk
+):
+    output = small_disk(kilobytes) / "store"
+    corpus = tmp_path / "large.txt"
+    corpus.write_text(corpus_text(60))
+    assert main(flags(corpus, output, vocab_path)) == 0
+    before = contents(output)
+    corpus.write_text(corpus_text(12_000))
+    more = (f"--workers={workers}", "--overwrite=true", "--drop_duplicate_lines=true")
+    process = start(*flags(corpus, output, vocab_path, *more))
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert error.count("\n") == 1 and "no space is left on the disk; make room" in error
+    assert contents(output) == before
