@@ -21,10 +21,9 @@ from data_pipeline.examples import PretrainSource, open_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.flag_parser import FlagParser
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.masking import mask_rows
 from data_pipeline.options import MASKING, SEGMENTS, PretrainOptions
 from data_pipeline.pretrain import train_batches
-from data_pipeline.rows import assemble, gather, pack
+from data_pipeline.rows import gather, mask, packed, unpacked
 from data_pipeline.store import open_store
 
 _WARM_UP_GROUPS = 3
@@ -156,17 +155,18 @@ def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
         return (time.perf_counter() - start) / calls / sequences * 1e6
 
     yield Stage("which text", micros(lambda: source.draw(0, index_B)))
-    text = gather(drawn.spans, token_ids, source.assembly)
     yield Stage("text", micros(lambda: gather(drawn.spans, token_ids, source.assembly)))
-    length_M = drawn.spans.length_B
-    masks = micros(
-        lambda: mask_rows(text.ids_BS.copy(), text.is_text_BS, length_M, drawn.keys_M, rules)
-    )
-    yield Stage("masks", masks)
-    if source.shape.examples > 1:
-        made = assemble(drawn.spans, token_ids, drawn.keys_M, source.assembly)
+    text = gather(drawn.spans, token_ids, source.assembly)
+    masks = mask(text, drawn.spans, drawn.keys_M, rules)  # from here on masks what is masked
+    yield Stage("masks", micros(lambda: mask(text, drawn.spans, drawn.keys_M, rules)))
+    if source.shape.examples == 1:
+        yield Stage("fields", micros(lambda: unpacked(text, masks, drawn.spans)))
+    else:
         in_row_B, pad_id = drawn.examples_in_row_B, source.special_ids["pad"]
-        yield Stage("packing", micros(lambda: pack(made, in_row_B, source.shape, pad_id)))
+        yield Stage(
+            "packing",
+            micros(lambda: packed(text, masks, drawn.spans, in_row_B, source.shape, pad_id)),
+        )
 
 
 def _time_rows(source: ExampleSource, secs: float) -> float:

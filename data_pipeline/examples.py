@@ -13,7 +13,7 @@ from data_pipeline.chunks import LONGEST_SEQ_LEN
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.masking import MaskRules
 from data_pipeline.options import PretrainOptions
-from data_pipeline.rows import Assembly, assemble, pack
+from data_pipeline.rows import Assembly, gather, mask, packed, unpacked
 from data_pipeline.schema import RowShape, row_shape
 from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.stored_examples import open_stored_examples
@@ -110,10 +110,12 @@ class PretrainSource:
 
     def _rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
         drawn = self.draw(epoch, index_B)
-        made = assemble(drawn.spans, self.split.token_ids, drawn.keys_M, self.assembly)
+        text = gather(drawn.spans, self.split.token_ids, self.assembly)
+        masks = mask(text, drawn.spans, drawn.keys_M, self.assembly.mask_rules)
         if self.shape.examples == 1:
-            return made
-        return pack(made, drawn.examples_in_row_B, self.shape, self.special_ids["pad"])
+            return unpacked(text, masks, drawn.spans)
+        in_row_B, pad_id = drawn.examples_in_row_B, self.special_ids["pad"]
+        return packed(text, masks, drawn.spans, in_row_B, self.shape, pad_id)
 
     def draw(self, epoch: int, index_B: np.ndarray) -> Drawn:
         """Which text stands in the rows with the given numbers of an epoch: int64[B]."""

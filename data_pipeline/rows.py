@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from data_pipeline import masking
-from data_pipeline.masking import MaskRules
+from data_pipeline.masking import MaskRules, mask_rows
 from data_pipeline.pairs import Spans
 from data_pipeline.schema import RowShape
 
@@ -29,30 +28,13 @@ class Text:
     is_b_BS: np.ndarray  # bool, of the second segment
 
 
-def assemble(
-    spans: Spans, token_ids_T: np.ndarray, keys_B: np.ndarray, assembly: Assembly
-) -> dict[str, np.ndarray]:
-    """[CLS] A [SEP] B [SEP] or [CLS] A [SEP], padded, with masks drawn from each example's key.
+@dataclasses.dataclass(frozen=True)
+class Masks:
+    """What is hidden in rows, and has to be found."""
 
-    Shapes: Spans of B, integer[T] the split's ids, uint64[B] -> schema.PRETRAIN_FIELDS of B rows.
-
-    Raises:
-      ValueError: a token id beyond the vocabulary.
-    """
-    text = gather(spans, token_ids_T, assembly)
-    positions_BP, labels_BP, weights_BP = masking.mask_rows(
-        text.ids_BS, text.is_text_BS, spans.length_B, keys_B, assembly.mask_rules
-    )
-    return {
-        "input_ids": text.ids_BS,
-        "input_mask": text.is_token_BS.astype(np.int32),
-        "segment_ids": text.is_b_BS.astype(np.int32),
-        "masked_lm_positions": positions_BP,
-        "masked_lm_ids": labels_BP,
-        "masked_lm_weights": weights_BP,
-        "next_sentence_labels": spans.label_B.astype(np.int32),
-        "next_sentence_weights": spans.has_label_B.astype(np.float32),
-    }
+    positions_BP: np.ndarray  # int32, ascending
+    ids_BP: np.ndarray  # int32
+    weights_BP: np.ndarray  # float32, 0 in unused slots
 
 
 def gather(spans: Spans, token_ids_T: np.ndarray, assembly: Assembly) -> Text:
@@ -110,43 +92,110 @@ def _check_ids(stored_BS: np.ndarray, vocab_size: int) -> None:
         )
 
 
-def pack(
-    made: dict[str, np.ndarray], examples_in_row_B: np.ndarray, shape: RowShape, pad_id: int
+def mask(text: Text, spans: Spans, keys_B: np.ndarray, rules: MaskRules) -> Masks:
+    """Hide words of the text in place, by each example's key: uint64[B]."""
+    return Masks(*mask_rows(text.ids_BS, text.is_text_BS, spans.length_B, keys_B, rules))
+
+
+def unpacked(text: Text, masks: Masks, spans: Spans) -> dict[str, np.ndarray]:
+    """A row for each example: schema.PRETRAIN_FIELDS."""
+    return {
+        "input_ids": text.ids_BS,
+        "input_mask": text.is_token_BS.astype(np.int32),
+        "segment_ids": text.is_b_BS.astype(np.int32),
+        "masked_lm_positions": masks.positions_BP,
+        "masked_lm_ids": masks.ids_BP,
+        "masked_lm_weights": masks.weights_BP,
+        "next_sentence_labels": spans.label_B.astype(np.int32),
+        "next_sentence_weights": spans.has_label_B.astype(np.float32),
+    }
+
+
+def packed(
+    text: Text,
+    masks: Masks,
+    spans: Spans,
+    examples_in_row_B: np.ndarray,
+    shape: RowShape,
+    pad_id: int,
 ) -> dict[str, np.ndarray]:
     """Put examples into rows, one after another; masks and text stay as they are.
 
-    Shapes: PRETRAIN_FIELDS of M examples in the order of the rows, int64[B] that add up to M ->
-    schema.PACKED_FIELDS of B rows of `shape`.
+    Shapes: text, masks and spans of M examples in the order of the rows, int64[B] that add up to M
+    -> schema.PACKED_FIELDS of B rows of `shape`.
     """
-    rows = len(examples_in_row_B)
-    batch = {name: np.zeros(dims, dtype) for name, (dims, dtype) in shape.arrays(rows).items()}
-    is_token_MS = made["input_mask"].astype(bool)
-    length_M = np.count_nonzero(is_token_MS, axis=1)
+    rows, seq_len = len(examples_in_row_B), shape.seq_len
     row_M = np.repeat(np.arange(rows), examples_in_row_B)
     slot_M = np.arange(len(row_M)) - _starts(examples_in_row_B)[row_M]
-    token_M = _starts(length_M)  # where each example begins if all are laid out in one line
-    filled_B = np.bincount(row_M, weights=length_M, minlength=rows).astype(np.int64)
-    start_M = token_M - _starts(filled_B)[row_M]
+    filled_B = np.bincount(row_M, weights=spans.length_B, minlength=rows).astype(np.int64)
+    start_M = _starts(spans.length_B) - _starts(filled_B)[row_M]
 
-    is_filled_BS = np.arange(shape.seq_len) < filled_B[:, None]
-    batch["input_ids"][~is_filled_BS] = pad_id
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        batch[name][is_filled_BS] = made[name][is_token_MS]
-    batch["example_ids"][is_filled_BS] = np.repeat(slot_M + 1, length_M)
-    batch["position_ids"][is_filled_BS] = np.arange(length_M.sum()) - np.repeat(token_M, length_M)
+    # All rows in one line are pieces: the examples of a row, then its padding.
+    piece_M = np.arange(len(row_M)) + row_M
+    padding_B = np.cumsum(examples_in_row_B) + np.arange(rows)
+    lengths = np.empty(len(row_M) + rows, np.int64)
+    lengths[piece_M], lengths[padding_B] = spans.length_B, seq_len - filled_B
+    numbers = np.zeros(len(lengths), np.int32)
+    numbers[piece_M] = slot_M + 1
+    # From a place in the line to the place in the text of single examples; padding reads anything.
+    moves = np.zeros(len(lengths), np.int64)
+    moves[piece_M] = np.arange(len(row_M)) * seq_len - (row_M * seq_len + start_M)
+    moves[padding_B] = -_starts(lengths)[padding_B]
+    source = np.repeat(moves, lengths) + np.arange(rows * seq_len)
+    example_ids = np.repeat(numbers, lengths)
+    is_padding = example_ids == 0
 
-    is_mask_MP = made["masked_lm_weights"] > 0
-    masks_B = np.bincount(row_M, weights=is_mask_MP.sum(axis=1), minlength=rows)
-    is_used_BP = np.arange(shape.predictions) < masks_B[:, None]
-    moved_MP = made["masked_lm_positions"] + start_M[:, None].astype(np.int32)
-    batch["masked_lm_positions"][is_used_BP] = moved_MP[is_mask_MP]
-    for name in ("masked_lm_ids", "masked_lm_weights"):
-        batch[name][is_used_BP] = made[name][is_mask_MP]
+    line = {
+        "input_ids": text.ids_BS.ravel().take(source),
+        "input_mask": (~is_padding).astype(np.int32),
+        "segment_ids": text.is_b_BS.ravel().take(source).astype(np.int32),
+        "example_ids": example_ids,
+        "position_ids": (source % seq_len).astype(np.int32),
+    }
+    for name, filler in (("input_ids", pad_id), ("segment_ids", 0), ("position_ids", 0)):
+        np.putmask(line[name], is_padding, filler)
+    return {
+        **{name: array.reshape(rows, seq_len) for name, array in line.items()},
+        **_packed_masks(masks, row_M, start_M, rows, shape.predictions),
+        **_packed_labels(spans, row_M, slot_M, start_M, rows, shape.examples),
+    }
 
-    batch["cls_positions"][row_M, slot_M] = start_M
-    for name in ("next_sentence_labels", "next_sentence_weights"):
-        batch[name][row_M, slot_M] = made[name]
-    return batch
+
+def _packed_masks(
+    masks: Masks, row_M: np.ndarray, start_M: np.ndarray, rows: int, slots: int
+) -> dict[str, np.ndarray]:
+    is_used_MP = masks.weights_BP > 0
+    used_M = np.count_nonzero(is_used_MP, axis=1)
+    is_slot_BP = np.arange(slots) < np.bincount(row_M, weights=used_M, minlength=rows)[:, None]
+    moved_MP = masks.positions_BP + start_M[:, None].astype(np.int32)
+    made = {}
+    for name, values_MP in (
+        ("masked_lm_positions", moved_MP),
+        ("masked_lm_ids", masks.ids_BP),
+        ("masked_lm_weights", masks.weights_BP),
+    ):
+        made[name] = np.zeros((rows, slots), values_MP.dtype)
+        made[name][is_slot_BP] = values_MP[is_used_MP]
+    return made
+
+
+def _packed_labels(
+    spans: Spans,
+    row_M: np.ndarray,
+    slot_M: np.ndarray,
+    start_M: np.ndarray,
+    rows: int,
+    examples: int,
+) -> dict[str, np.ndarray]:
+    made = {}
+    for name, values_M, dtype in (
+        ("cls_positions", start_M, np.int32),
+        ("next_sentence_labels", spans.label_B, np.int32),
+        ("next_sentence_weights", spans.has_label_B, np.float32),
+    ):
+        made[name] = np.zeros((rows, examples), dtype)
+        made[name][row_M, slot_M] = values_M
+    return made
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
