@@ -167,8 +167,18 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
             f"--output={directory} --train_vocab=wordpiece --vocab_size=30522"
         )
+    return parse_manifest(path.read_bytes(), str(directory))
+
+
+def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
+    """The manifest of a store of this version from its bytes; `directory` is for errors.
+
+    Raises:
+      ValueError: it is damaged or of another version.
+    """
+    path = f"{directory}/{MANIFEST}"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(data.decode("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); build the store again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
