@@ -19,7 +19,7 @@ from data_pipeline.flag_parser import FlagParser
 from data_pipeline.health import Health, measure
 from data_pipeline.health_page import page
 from data_pipeline.health_terminal import print_health
-from data_pipeline.store import EXAMPLES, open_store, read_manifest
+from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
 from data_pipeline.verify import size_bytes, verified_files, verify
 
 
@@ -71,14 +71,14 @@ def record(health: Health, found: list[str]) -> dict[str, Any]:
 
 
 def _verify(store: pathlib.Path, console: rich.console.Console, step: Callable[..., Any]) -> None:
+    check_is_local("the store", str(store))
     manifest = read_manifest(store)
     files = verified_files(store, manifest)
     total_bytes = size_bytes(files)
     with step("verifying", total_bytes) as advance:
         verify(store, manifest, advance)
     console.print(
-        f"OK: the {len(files)} files of {store}, {total_bytes:,} bytes, have the SHA-256 that the "
-        "manifest says",
+        f"OK: the {len(files)} files, {total_bytes:,} bytes, are those that were built",
         markup=False,
         soft_wrap=True,
     )

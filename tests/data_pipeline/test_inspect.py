@@ -60,7 +60,7 @@ def test_a_healthy_store_on_the_screen(store, capsys):
     assert run(store, "--verify", "--examples=2") == 0
     shown, error = capsys.readouterr()
     assert error == ""
-    assert shown.startswith(f"OK: the 9 files of {store}, ")
+    assert re.match(r"OK: the 9 files, [\d,]+ bytes, are those that were built\n", shown)
     assert re.search(r"documents +250 +250 *\n", shown)
     assert re.search(r"tokens a sentence +\S+ +5 +5 +5 +5 +5\.0", shown)
     assert "nothing looks wrong" in shown and "dropped     nothing" in shown
@@ -129,6 +129,7 @@ def test_a_flipped_byte_is_one_sentence_and_exit_2(tmp_path, capsys):
 def test_what_cannot_be_inspected_is_one_sentence_and_exit_2(store, tmp_path, capsys):
     for arguments, sentence in (
         ([tmp_path / "absent"], f"error: {tmp_path}/absent is not a store"),
+        (["gs://bucket/store", "--verify"], "error: the store is gs:/bucket/store, but this "),
         ([store, "--examples=-1"], "error: --examples is -1; it must be 0 or more"),
         ([store, f"--html={tmp_path}/no/page.html"], f"error: --html is {tmp_path}/no/page.html, "),
         ([store, f"--json_out={tmp_path}"], f"error: {tmp_path}: Is a directory"),
