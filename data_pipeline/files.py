@@ -7,6 +7,7 @@ fsspec's to read; where a driver is missing the sentence names the package.
 import contextlib
 import dataclasses
 import glob
+import io
 import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
@@ -91,7 +92,9 @@ def open_file(address: str, request_bytes: int = _REQUEST_BYTES) -> BinaryIO:
     if not is_address(address):
         return open(address, "rb")
     files, path = filesystem(address)
-    return cast(BinaryIO, files.open(path, "rb", block_size=request_bytes))
+    # Drivers differ in what they read ahead, down to nothing, and decoders ask for 8 KiB at a time.
+    stored = files.open(path, "rb", cache_type="none")
+    return cast(BinaryIO, io.BufferedReader(stored, request_bytes))
 
 
 @contextlib.contextmanager

@@ -10,8 +10,7 @@ from data_pipeline.document_size import grown
 from data_pipeline.files import one_sentence, open_file
 from data_pipeline.lines import paragraphs_of
 
-# The file's end, which says what it holds, is read first; small requests do for that.
-_REQUEST_BYTES = 1 << 20
+_REQUEST_BYTES = 4 << 20  # at a time of a file: what lies between pieces of the column is not read
 _BATCH_BYTES = 4 << 20  # of text, in memory at a time
 _MOST_BATCH_ROWS = 1024
 _MAGIC = b"PAR1"

@@ -1,6 +1,8 @@
 """The file layer: local paths, fsspec's addresses, and what keeps a file from being read."""
 
 import builtins
+import gzip
+import io
 import os
 import pathlib
 
@@ -42,6 +44,28 @@ def test_globs_of_an_address_match_as_in_a_folder(bucket, tmp_path, monkeypatch)
             if not file.is_directory:
                 assert file.stored_bytes == other.stored_bytes == len(read(other.address))
                 assert read(file.address) == read(other.address)
+
+
+def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(bucket, monkeypatch):
+    data = bytes(range(256)) * 1000
+    bucket.pipe("/corpus/a.gz", gzip.compress(data, compresslevel=0))
+    asked: list[int] = []
+
+    class Counting(io.RawIOBase):
+        def __init__(self) -> None:
+            self._file = io.BytesIO(bucket.cat_file("/corpus/a.gz"))
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer) -> int:
+            asked.append(len(buffer))
+            return self._file.readinto(buffer)
+
+    monkeypatch.setattr(type(bucket), "open", lambda *_, **__: Counting())
+    with open_file("memory://corpus/a.gz", 100_000) as file:
+        assert gzip.GzipFile(fileobj=file).read() == data
+    assert min(asked) >= 100_000 and len(asked) < 10
 
 
 def test_a_home_folder_and_a_file_address_are_understood(tmp_path, monkeypatch):
