@@ -16,6 +16,7 @@ from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import Split, Store
+from data_pipeline.store_cache import Advance, cached_store
 
 BUILD_COMMAND = (
     "python -m data_pipeline.build --input='TEXTS/*.txt' --output=STORE "
@@ -23,18 +24,23 @@ BUILD_COMMAND = (
 )
 
 
-def open_store(config: Config) -> Store:
-    """Open the store of a config.
+def open_store(
+    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
+) -> Store:
+    """Open the store of a config.data; one in a bucket is first copied, once a host.
+
+    `advance` is told the bytes copied so far and all there are.
 
     Raises:
       ValueError: there is none; the sentence shows the command that builds one.
+      OSError: a bucket cannot be read, or the copy not written.
     """
-    if not config.data.store:
+    if not options.store:
         raise ValueError(
             "config.data.store is empty; build a store with "
             f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
         )
-    return store_lib.open_store(config.data.store)
+    return store_lib.open_store(cached_store(options.store, options.data_cache, advance))
 
 
 class Feed:

@@ -16,11 +16,12 @@ import rich.text
 from absl import flags
 
 from bert_jax import command_line, trained
+from bert_jax.feed import open_store
 from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
 from bert_jax.receipt import short_digest
 from bert_jax.trained import Trained
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.store import EXAMPLES, open_store
+from data_pipeline.store import EXAMPLES
 from data_pipeline.vocab import WORD_START
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run of bert_jax.train")
@@ -43,7 +44,7 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
     model = trained.load(pathlib.Path(_WORKDIR.value))
     questions = [question(model, sentence) for sentence in sentences]
     if _HELDOUT.value > 0:
-        store = open_store(model.receipt.config.data.store)
+        store = open_store(model.receipt.config.data)
         if short_digest(store) != model.receipt.store_digest:
             raise ValueError(
                 f"{store.directory} is not the store that the run of {_WORKDIR.value} was trained "

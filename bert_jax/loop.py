@@ -66,7 +66,9 @@ def prepare(
       ValueError, OSError: one sentence about the first thing that does not fit.
     """
     config_check.check(config)
-    store = open_store(config)
+    screen = Screen(is_writer=jax.process_index() == 0)
+    with screen.copying(config.data.store) as advance:
+        store = open_store(config.data, advance)
     config = config_lib.with_vocab_size(config, store.vocab_size)
     receipt.check(workdir, config, store)
     done, total = newest_step(workdir / CHECKPOINTS), config_lib.total_steps(config)
@@ -78,7 +80,6 @@ def prepare(
     mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         receipt.check_processes_agree(config, store)
-    screen = Screen(is_writer=jax.process_index() == 0)
     feed = Feed(store, config)
     with screen.spinning("counting the examples of the store"):
         feed.check()

@@ -32,7 +32,9 @@ class PhaseFacts:
     @property
     def tokens_per_step(self) -> float:
         """Tokens in a batch, padding not counted, about."""
-        return self.examples_per_step * self.tokens_per_example
+        # Held-out examples may be longer than those of training, and full rows would overflow.
+        most = float(self.rows_per_step * self.seq_len)
+        return min(self.examples_per_step * self.tokens_per_example, most)
 
     @property
     def predictions_per_step(self) -> float:

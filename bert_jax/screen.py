@@ -6,7 +6,7 @@ Colours on a terminal only, and not where NO_COLOR is set; rich sees to both.
 import contextlib
 import datetime
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import rich.console
 import rich.live
@@ -52,11 +52,18 @@ class Screen:
         return textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
 
     @contextlib.contextmanager
-    def spinning(self, what: str) -> Iterator[None]:
-        """On a terminal, show what is waited for until it is there."""
+    def spinning(self, what: str) -> Iterator[Callable[[str], None]]:
+        """On a terminal, show what is waited for until it is there.
+
+        Yields a function that shows other words in its place.
+        """
+        spinner = rich.spinner.Spinner("dots", rich.text.Text(what, FAINT), style=GOOD)
+
+        def show(words: str) -> None:
+            spinner.update(text=rich.text.Text(words, FAINT))
+
         if self._console.is_terminal and not self._console.quiet:
             # Not rich's Status: that one takes stderr over, and would show what libraries warn of.
-            spinner = rich.spinner.Spinner("dots", rich.text.Text(what, FAINT), style=GOOD)
             with rich.live.Live(
                 spinner,
                 console=self._console,
@@ -64,9 +71,24 @@ class Screen:
                 redirect_stdout=False,
                 redirect_stderr=False,
             ):
-                yield
+                yield show
         else:
-            yield
+            yield show
+
+    @contextlib.contextmanager
+    def copying(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Yield what is to be told the bytes copied and all of them; the first time says so."""
+        is_told = False
+        with self.spinning(f"opening {what}") as show:
+
+            def advance(done_bytes: int, total_bytes: int) -> None:
+                nonlocal is_told
+                if not is_told:
+                    self.say(f"copying {what}, {total_bytes / 1e9:.2f} GB", FAINT)
+                is_told = True
+                show(f"{done_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB are copied")
+
+            yield advance
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:

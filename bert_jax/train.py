@@ -32,6 +32,7 @@ from bert_jax import (
 )
 from bert_jax import config as config_lib
 from bert_jax import log as log_lib
+from data_pipeline.files import is_address
 from data_pipeline.interpreter import python
 from data_pipeline.library_log import FILE as LIBRARY_LOG
 from data_pipeline.library_log import LibraryLog
@@ -79,8 +80,8 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     objective = objectives.find(config.objective)
     mesh.presets(config.mesh)
     if _PRINT_CONFIG.value:
-        if config.data.store:
-            vocab_size = feed.open_store(config).vocab_size
+        if config.data.store and not is_address(config.data.store):
+            vocab_size = feed.open_store(config.data).vocab_size
             config = config_lib.with_vocab_size(config, vocab_size)
         return functools.partial(_show, config)
     workdir = _checked_workdir()

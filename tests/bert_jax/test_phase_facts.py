@@ -33,7 +33,7 @@ def config(tiny_store):
 
 @pytest.fixture
 def feed(config):
-    return Feed(open_store(config), config)
+    return Feed(open_store(config.data), config)
 
 
 def test_counts_are_those_of_the_heldout_examples(config, feed):
@@ -104,7 +104,7 @@ def packing(config):
 
 
 def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
-    store = open_store(packing)
+    store = open_store(packing.data)
     facts = facts_of(Feed(store, packing), 0, MLM_NSP)
     source = open_examples(store, store.train, packing.data, 64, 9)
     rows = source.rows_in_epoch(0) + source.rows_in_epoch(1)
@@ -125,6 +125,12 @@ def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
     assert step.endswith(f"masks {in_step * facts.predictions_per_example:,.0f} of them")
 
 
+def test_a_step_never_sees_more_tokens_than_positions(config, feed):
+    facts = facts_of(feed, 0, MLM_NSP)
+    longer = dataclasses.replace(facts, examples_per_row=24.0)
+    assert longer.tokens_per_step == 240 > facts.tokens_per_step > 120
+
+
 def test_heldout_examples_are_the_same_whatever_training_packs(config, feed):
     other = Feed(feed.store, of_data(config, packed_examples=4))
     for alone, beside in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
@@ -135,14 +141,14 @@ def test_heldout_examples_are_the_same_whatever_training_packs(config, feed):
 
 def test_examples_without_a_next_sentence_are_counted_too(config):
     config = of_data(config, segments="doc_sentences")
-    facts = facts_of(Feed(open_store(config), config), 0, MLM)
+    facts = facts_of(Feed(open_store(config.data), config), 0, MLM)
     assert facts.heldout_examples == 23
     assert 2 < facts.tokens_per_example <= 24
     assert set(facts.baseline) == {"unigram_mlm_loss"}
 
 
 def test_batches_of_packed_rows_can_be_made_again_from_any_step(packing):
-    feed, rows = Feed(open_store(packing), packing), np.arange(10)
+    feed, rows = Feed(open_store(packing.data), packing), np.arange(10)
     whole = feed.train_batches(0, 0, rows)
     for _ in range(57):
         next(whole)

@@ -21,7 +21,7 @@ def config(tiny_store):
 @pytest.fixture
 def workdir(config, tmp_path):
     """Holds the receipt of a run before there were some of the settings."""
-    receipt.write(tmp_path, config, open_store(config))
+    receipt.write(tmp_path, config, open_store(config.data))
     rewrite(tmp_path, lambda shown: [shown["fixed"].pop(f"data.{name}") for name in YOUNGER])
     rewrite(tmp_path, lambda shown: [shown["config"]["data"].pop(name) for name in YOUNGER])
     return tmp_path
@@ -34,7 +34,7 @@ def rewrite(workdir, change):
 
 
 def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
-    receipt.check(workdir, config, open_store(config))
+    receipt.check(workdir, config, open_store(config.data))
     assert receipt.read(workdir).config.data == config.data
 
 
@@ -48,12 +48,12 @@ def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
 def test_a_younger_setting_at_another_value_is_another_run(config, workdir, name, value, words):
     data = dataclasses.replace(config.data, **{name: value})
     with pytest.raises(ValueError, match=words):
-        receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config))
+        receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config.data))
 
 
 def test_how_fast_a_store_is_read_may_change(config, workdir):
     data = dataclasses.replace(config.data, prefetch_batches=9, data_cache="elsewhere")
-    receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config))
+    receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config.data))
 
 
 def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):

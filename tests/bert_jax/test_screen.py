@@ -85,6 +85,21 @@ def test_the_lines_of_a_small_run_fit_80_columns(plain, capsys):
     assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
 
 
+def test_a_copy_is_a_line_once_it_begins(plain, capsys):
+    with plain.copying("gs://bucket/store") as advance:
+        assert capsys.readouterr().out == ""  # there may be a copy already
+        for done_bytes in (0, 2 * 10**9, 5 * 10**9):
+            advance(done_bytes, 5 * 10**9)
+    assert capsys.readouterr().out == "copying gs://bucket/store, 5.00 GB\n"
+
+
+def test_on_a_terminal_a_copy_shows_how_far_it_is(terminal):
+    screen, out = terminal()
+    with screen.copying("gs://bucket/store") as advance:
+        advance(3 * 10**9, 5 * 10**9)
+    assert "3.00 of 5.00 GB are copied" in out.getvalue()
+
+
 def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):
     plain.expected_end(3 * 86_400)
     day = datetime.datetime.now() + datetime.timedelta(days=3)

@@ -123,6 +123,11 @@ def test_print_config_of_every_recipe():
         assert "learning_rate" in out and "phases" in out
 
 
+def test_print_config_copies_no_store_from_a_bucket():
+    out = run("--config=configs/tiny.py", "--config.data.store=gs://b/s", "--print_config").stdout
+    assert "store: gs://b/s" in out and "vocab_size: 0" in out
+
+
 def test_overrides_reach_the_config():
     out = run(
         "--config=configs/base.py",
