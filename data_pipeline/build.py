@@ -5,18 +5,19 @@ import pathlib
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import rich.console
 
 from data_pipeline import tfds_documents
-from data_pipeline.build_flags import BuildFlags, parse_flags
+from data_pipeline.beam_encoding import encode_with_beam
+from data_pipeline.build_flags import BEAM, BuildFlags, parse_flags
 from data_pipeline.build_manifest import BuildFound, build_manifest
 from data_pipeline.build_report import BuildRun, count_of_files, print_report, progress_bar
 from data_pipeline.cleaning import COUNTED, CleaningOptions
 from data_pipeline.encode_corpus import encode_corpus
-from data_pipeline.encoded_chunk import read_chunks
+from data_pipeline.encoded_chunk import EncodedChunk, read_chunks
 from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.holdout import choose_heldout, write_splits
 from data_pipeline.library_log import LibraryLog
@@ -53,7 +54,7 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
         write_manifest(building, manifest)
     move_into_place(building, flags.output)
     seconds = time.perf_counter() - started_secs
-    print_report(console, BuildRun(flags.output, manifest, seconds, flags.workers))
+    print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
 
 
 def _vocabulary_bytes(
@@ -92,23 +93,47 @@ def _build_inside(
     spool = Spool(building / "spool")
     counts = dict.fromkeys(COUNTED, 0)
     documents_of = [0] * len(sources)
-    label = f"encoding {count_of_files(len(sources))} with {flags.workers} processes"
-    total_bytes = sum(source.stored_bytes for source in sources)
-    with progress_bar(console, label, total_bytes) as advance:
-        chunks = read_chunks(list(enumerate(sources)), flags.text, advance)
-        encoded = encode_corpus(chunks, vocabulary, flags.text, flags.cleaning, flags.workers)
-        with contextlib.closing(encoded):  # ends its processes before an error is told
-            for chunk in encoded:
-                spool.append(chunk)
-                for name, count in chunk.counts.items():
-                    counts[name] += count
-                for number, count in chunk.source_documents.items():
-                    documents_of[number] += count
+    label = f"encoding {count_of_files(len(sources))} with {_encoded_by(flags)}"
+    total_bytes = None if flags.runner == BEAM else sum(source.stored_bytes for source in sources)
+    with (
+        progress_bar(console, label, total_bytes) as advance,
+        # Closed at once after an error: its processes end before it is told.
+        contextlib.closing(_encoded(flags, sources, vocabulary, spool, advance)) as encoded,
+    ):
+        for chunk in encoded:
+            spool.append(chunk)
+            for name, count in chunk.counts.items():
+                counts[name] += count
+            for number, count in chunk.source_documents.items():
+                documents_of[number] += count
     selection = _select(spool, flags.cleaning, counts, console)
     splits = _part(spool, selection, building, vocabulary, flags.holdout, console)
     shutil.rmtree(spool.directory)
     found = BuildFound(counts, documents_of, selection.near_duplicates)
     return build_manifest(building, flags, vocabulary, splits, sources, found)
+
+
+def _encoded_by(flags: BuildFlags) -> str:
+    if flags.runner == BEAM:
+        return "Apache Beam"
+    return f"{flags.workers} process{'' if flags.workers == 1 else 'es'}"
+
+
+def _encoded(
+    flags: BuildFlags,
+    sources: list[Source],
+    vocabulary: Vocabulary,
+    spool: Spool,
+    advance: Callable[[int], None],
+) -> Generator[EncodedChunk, None, None]:
+    """The chunks of the corpus in the order of the input, made by the runner that was asked for."""
+    text, cleaning = flags.text, flags.cleaning
+    if flags.runner == BEAM:
+        return encode_with_beam(
+            sources, vocabulary, text, cleaning, flags.beam_options, spool.directory
+        )
+    chunks = read_chunks(list(enumerate(sources)), text, advance)
+    return encode_corpus(chunks, vocabulary, text, cleaning, flags.workers)
 
 
 def _select(

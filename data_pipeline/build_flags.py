@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 
+from data_pipeline.beam_encoding import check_installed
 from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningOptions
 from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
@@ -19,6 +20,7 @@ EXAMPLE = (
 _COPY_STORE = (
     "build into a local folder, then copy it: gcloud storage cp --recursive STORE gs://BUCKET/"
 )
+LOCAL, BEAM = "local", "beam"  # runners
 _CLEANING = dataclasses.fields(CleaningOptions)
 
 
@@ -34,7 +36,9 @@ class BuildFlags:
     reserved_pieces: int
     lowercase: bool
     holdout: float
+    runner: str
     workers: int
+    beam_options: str
     overwrite: bool
     text: TextOptions
     cleaning: CleaningOptions
@@ -59,7 +63,9 @@ def parse_flags(argv: list[str]) -> BuildFlags:
         reserved_pieces=values.reserved_pieces,
         lowercase=values.lowercase,
         holdout=values.holdout,
+        runner=values.runner,
         workers=values.workers or os.cpu_count() or 1,
+        beam_options=values.beam_options,
         overwrite=values.overwrite,
         text=TextOptions(values.documents, values.sentences, values.language, values.text_key),
         cleaning=CleaningOptions(
@@ -67,6 +73,7 @@ def parse_flags(argv: list[str]) -> BuildFlags:
         ),
     )
     _check(flags, has_output=bool(values.output))
+    _check_runner(flags, has_workers=bool(values.workers))
     return flags
 
 
@@ -121,6 +128,18 @@ def _parser() -> FlagParser:
         help="of the text in JSON, Parquet or TFDS; default text",
     )
     add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
+    add(
+        "--runner",
+        default=LOCAL,
+        metavar="RUNNER",
+        help=f"{LOCAL} | {BEAM}: processes of this machine, or Apache Beam; the same store",
+    )
+    add(
+        "--beam_options",
+        default="",
+        metavar="'--OPTION=...'",
+        help="Beam's own, as in '--runner=DataflowRunner --temp_location=gs://...'",
+    )
     add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
     _add_cleaning(parser)
     return parser
@@ -198,3 +217,20 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
         raise ValueError(f"--workers is {flags.workers}; it must be 1 or more")
     flags.text.check()
     flags.cleaning.check()
+
+
+def _check_runner(flags: BuildFlags, has_workers: bool) -> None:
+    if flags.runner not in (LOCAL, BEAM):
+        raise ValueError(f"--runner is {flags.runner!r}; it must be {LOCAL} or {BEAM}")
+    if flags.runner == LOCAL and flags.beam_options:
+        raise ValueError(
+            f"--beam_options is {flags.beam_options!r}, but --runner is {LOCAL}; give "
+            f"--runner={BEAM} too, or leave it out"
+        )
+    if flags.runner == BEAM:
+        if has_workers:
+            raise ValueError(
+                f"--workers is {flags.workers}, but with --runner={BEAM} it is Beam that starts "
+                "processes; leave it out, or give what your Beam runner takes with --beam_options"
+            )
+        check_installed()

@@ -51,7 +51,7 @@ class BuildRun:
     store: pathlib.Path
     manifest: dict[str, Any]
     seconds: float
-    workers: int
+    encoded_by: str  # whom, in words
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
             "vocabulary",
             f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
         ),
-        ("took", f"{run.seconds:.1f} s with {run.workers} processes"),
+        ("took", f"{run.seconds:.1f} s with {run.encoded_by}"),
         ("store", f"{run.store}  ({run.manifest['digest'][:12]})"),
     )
     for name, value in facts:

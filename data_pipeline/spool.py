@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from data_pipeline.cleaning import COUNTED
 from data_pipeline.encoded_chunk import ChunkFacts, EncodedChunk
 
 _FACTS = tuple(field.name for field in dataclasses.fields(ChunkFacts))
@@ -55,6 +56,28 @@ class Spool:
                 start = file.tell()
                 yield np.load(file), np.load(file)
                 advance(file.tell() - start)
+
+
+def write_chunk(file: BinaryIO, chunk: EncodedChunk) -> None:
+    """Write all of a chunk, as a file of its own."""
+    write_facts(file, chunk.facts)
+    sources = np.array(list(chunk.source_documents.items()), np.int64)
+    counts = np.array([chunk.counts.get(name, 0) for name in COUNTED], np.int64)
+    for array in (chunk.token_ids, chunk.sentence_lengths, sources, counts):
+        np.save(file, array)
+
+
+def read_chunk(file: BinaryIO) -> EncodedChunk:
+    """Read what write_chunk wrote."""
+    facts = read_facts(file)
+    token_ids, sentence_lengths, sources, counts = (np.load(file) for _ in range(4))
+    return EncodedChunk(
+        token_ids=token_ids,
+        sentence_lengths=sentence_lengths,
+        facts=facts,
+        counts=dict(zip(COUNTED, counts.tolist(), strict=True)),
+        source_documents=dict(sources.tolist()),
+    )
 
 
 def write_facts(file: BinaryIO, facts: ChunkFacts) -> None:

@@ -1,0 +1,211 @@
+"""Encodes a corpus with Apache Beam, on a cluster or here: the chunks of a build on one machine.
+
+Sources are read in groups, each from start to end by one worker; their chunks are spread over all
+workers, and each is written, encoded, as a file. When the pipeline is done the files are read back
+in the order of the input, so the store has the bytes that one machine gives it. Apache Beam is
+imported when it is asked for: it is an extra.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import io
+import json
+import pathlib
+import shlex
+import tempfile
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from data_pipeline.cleaning import CleaningOptions
+from data_pipeline.encoded_chunk import ChunkEncoder, EncodedChunk, TextChunk, read_chunks
+from data_pipeline.files import is_address
+from data_pipeline.sources import Source
+from data_pipeline.spool import read_chunk, write_chunk
+from data_pipeline.text_options import TextOptions
+from data_pipeline.vocab import Vocabulary, load_vocabulary
+
+# Stored bytes that one worker reads from start to end: many small files are one group, and a
+# larger file is a group of its own.
+_GROUP_BYTES = 64 << 20
+
+NumberedSources = Sequence[tuple[int, Source]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamWork:
+    """What every worker needs to know. Sent to the workers, so it holds no open vocabulary."""
+
+    folder: str  # where the encoded chunks are written: local, shared or gs://
+    vocab_name: str
+    vocab_bytes: bytes
+    lowercase: bool
+    text: TextOptions
+    cleaning: CleaningOptions
+
+
+def check_installed() -> None:
+    """Raise ValueError where Apache Beam cannot be imported."""
+    if importlib.util.find_spec("apache_beam") is None:
+        raise ValueError(
+            "--runner is beam, but Apache Beam is not installed; pip install 'bert_jax[beam]', or "
+            "build on this machine with --runner=local"
+        )
+
+
+def encode_with_beam(
+    sources: Sequence[Source],
+    vocabulary: Vocabulary,
+    text: TextOptions,
+    cleaning: CleaningOptions,
+    beam_options: str,
+    local_folder: pathlib.Path,
+) -> Generator[EncodedChunk, None, None]:
+    """Run the pipeline, then yield the chunks in the order of the input.
+
+    `beam_options` are Beam's own flags. Encoded chunks are kept under their --temp_location, or in
+    `local_folder`, which every worker must then be able to write.
+
+    Raises:
+      ValueError: what is wrong with a source; a pipeline that did not finish, or whose files are
+        not to be seen from here.
+    """
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+
+    options = PipelineOptions(shlex.split(beam_options))
+    shared = options.view_as(GoogleCloudOptions).temp_location
+    folder = FileSystems.join(shared or str(local_folder), f"bert_jax-{uuid.uuid4().hex}")
+    work = BeamWork(
+        folder,
+        vocabulary.path.name,
+        vocabulary.path.read_bytes(),
+        vocabulary.lowercase,
+        text,
+        cleaning,
+    )
+    groups = list(enumerate(grouped(sources)))
+    FileSystems.mkdirs(folder)
+    try:
+        _run(groups, work, options)
+        for group, _ in groups:
+            yield from _read_back(group, folder)
+    finally:
+        FileSystems.delete([f"{folder}/" if is_address(folder) else folder])  # as Beam wants it
+
+
+def grouped(sources: Sequence[Source]) -> Iterator[NumberedSources]:
+    """Yield sources that follow each other, with their numbers, up to _GROUP_BYTES together."""
+    group: list[tuple[int, Source]] = []
+    group_bytes = 0
+    for number, source in enumerate(sources):
+        if group and group_bytes + source.stored_bytes > _GROUP_BYTES:
+            yield group
+            group, group_bytes = [], 0
+        group.append((number, source))
+        group_bytes += source.stored_bytes
+    if group:
+        yield group
+
+
+def _run(groups: list[tuple[int, NumberedSources]], work: BeamWork, options: Any) -> None:
+    """Run the pipeline to its end.
+
+    Raises:
+      ValueError: it failed, in whatever way the runner has to say so.
+    """
+    import apache_beam as beam
+
+    try:
+        with beam.Pipeline(options=options) as pipeline:
+            (
+                pipeline
+                | "groups of sources" >> beam.Create(groups)
+                | "to any worker" >> beam.Reshuffle()
+                | "read" >> beam.FlatMap(_read_group, work.folder, work.text)
+                | "chunks to any worker" >> beam.Reshuffle()
+                | "encode" >> beam.Map(_encode_part, work)
+            )
+    except Exception as error:  # runners raise what they like
+        *_, last = str(error).strip().split("\n")
+        raise ValueError(
+            f"the Beam pipeline did not finish ({type(error).__name__}: {last}); nothing was "
+            "written: look into the runner's log, or build with --runner=local"
+        ) from error
+
+
+def _read_group(
+    numbered: tuple[int, NumberedSources], folder: str, text: TextOptions
+) -> Iterator[tuple[str, TextChunk]]:
+    """Yield the chunks of a group with the names of their files; then say how many there were.
+
+    What is wrong with a source is written down instead of raised: to try again would not mend it.
+    """
+    group, sources = numbered
+    chunks = 0
+    try:
+        for chunk in read_chunks(sources, text):
+            yield _part_name(group, chunks), chunk
+            chunks += 1
+    except ValueError as error:
+        _write(folder, _end_name(group), json.dumps({"refused": str(error)}).encode())
+        return
+    _write(folder, _end_name(group), json.dumps({"chunks": chunks}).encode())
+
+
+def _encode_part(part: tuple[str, TextChunk], work: BeamWork) -> None:
+    name, chunk = part
+    data = io.BytesIO()
+    write_chunk(data, _encoder(work).encode(chunk))
+    _write(work.folder, name, data.getvalue())
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(work: BeamWork) -> ChunkEncoder:
+    """One a process: a vocabulary is loaded once, and its cache of words is worth keeping."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / work.vocab_name
+        path.write_bytes(work.vocab_bytes)
+        return ChunkEncoder(load_vocabulary(path, work.lowercase), work.text, work.cleaning)
+
+
+def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:
+    """Yield the chunks of a group in order, and remove their files."""
+    from apache_beam.io.filesystems import FileSystems
+
+    end_path = FileSystems.join(folder, _end_name(group))
+    if not FileSystems.exists(end_path):
+        raise ValueError(
+            f"the Beam pipeline finished, but {end_path} is not there: its workers wrote to a "
+            "place of their own; give one that they and this machine can reach, as in "
+            "--beam_options='--temp_location=gs://BUCKET/temp ...'"
+        )
+    with FileSystems.open(end_path) as file:
+        end = json.loads(file.read())
+    if "refused" in end:
+        raise ValueError(end["refused"])
+    for number in range(end["chunks"]):
+        path = FileSystems.join(folder, _part_name(group, number))
+        with FileSystems.open(path) as file:
+            yield read_chunk(io.BytesIO(file.read()))
+        FileSystems.delete([path])
+
+
+def _part_name(group: int, number: int) -> str:
+    return f"{group:06d}-{number:06d}.chunk"
+
+
+def _end_name(group: int) -> str:
+    return f"{group:06d}.end"
+
+
+def _write(folder: str, name: str, data: bytes) -> None:
+    """Write a file in one move: Beam may do a piece of work twice, at the same time even."""
+    from apache_beam.io.filesystems import FileSystems
+
+    path = FileSystems.join(folder, name)
+    unfinished = f"{path}.{uuid.uuid4().hex}"
+    with FileSystems.create(unfinished) as file:
+        file.write(data)
+    FileSystems.rename([unfinished], [path])
