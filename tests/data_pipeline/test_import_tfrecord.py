@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -245,7 +246,8 @@ def test_damage_is_found_whatever_is_lost(folder, capsys):
         "cut in a record's head": (whole[: 3 * size + 5], "is cut off in the record at byte"),
         "text": (b"One sentence a line, and no record.\n", "is no TFRecord file"),
         "empty": (b"", "holds no record"),
-        "gzip cut": (zipped[: len(zipped) // 2], "is cut off in the record"),
+        # TensorFlow tells at one time that a record is cut, at another that nothing follows.
+        "gzip cut": (zipped[: len(zipped) // 2], "is (cut off in the record|a damaged gzip file)"),
         "gzip without its end": (zipped[:-4], "is a damaged gzip file"),
         "gzip of text": (gzip.compress(b"text"), "is a damaged gzip file"),
     }
@@ -253,7 +255,7 @@ def test_damage_is_found_whatever_is_lost(folder, capsys):
         (folder / "bad.tfrecord").write_bytes(data)
         assert run(folder, f"--input={folder}/bad.tfrecord") == 2, name
         error = capsys.readouterr().err
-        assert words in error and error.count("\n") == 1, (name, error)
+        assert re.search(words, error) and error.count("\n") == 1, (name, error)
 
 
 @pytest.mark.parametrize(
