@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from data_pipeline.document_size import grown
-from data_pipeline.files import StoredFile
+from data_pipeline.files import StoredFile, driver_errors
 from data_pipeline.lines import paragraphs_of
 
 PREFIX = "tfds:"
@@ -110,7 +110,8 @@ def _builder(name: str) -> Any:
     from tensorflow_datasets.core import constants, read_only_builder
 
     try:
-        return read_only_builder.builder_from_files(name)
+        with driver_errors(str(constants.DATA_DIR)):  # TensorFlow's, where that is a bucket
+            return read_only_builder.builder_from_files(name)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
         raise ValueError(
             f"--input has tfds:{name}, which is not among the data sets in {constants.DATA_DIR}; "
@@ -165,7 +166,7 @@ def _tf_records(address: str, path: str) -> Iterator[list[bytes]]:
     try:
         for records in dataset.batch(_BATCH_RECORDS).as_numpy_iterator():
             yield list(records)
-    except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
+    except tf.errors.OpError as error:
         raise ValueError(
             f"{address} cannot be read from {path} ({_first_line(error)}); copy or prepare the "
             "data set again"

@@ -127,6 +127,18 @@ def test_what_a_data_set_does_not_have_is_refused(data_dir):
         find_sources("tfds:articles/20230601.en", OPTIONS)
 
 
+def test_a_bucket_of_data_sets_that_cannot_be_read_is_one_sentence(data_dir, monkeypatch):
+    from tensorflow_datasets.core import constants, read_only_builder
+
+    def fail(name):
+        raise RuntimeError("no credentials")
+
+    monkeypatch.setattr(constants, "DATA_DIR", "gs://bucket/data")
+    monkeypatch.setattr(read_only_builder, "builder_from_files", fail)
+    with pytest.raises(OSError, match=r"^gs://bucket/data cannot be read: RuntimeError: no cred"):
+        find_sources("tfds:articles/20230601.en", OPTIONS)
+
+
 @pytest.mark.parametrize("suffix", ["tfrecord", "array_record"])
 def test_damaged_and_cut_off_shards_are_refused(data_dir, suffix):
     path = write_data_set(data_dir, suffix)[2]
