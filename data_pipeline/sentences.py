@@ -11,7 +11,7 @@ from data_pipeline.text_options import TextOptions
 # Longer ones than this (about 60 tokens) are cut again as if the marks were not there.
 _LONG_SENTENCE_CHARS = 250
 _MARKS = "\"'“”‘’«»„‚‹›()[]「」『』（）"
-_HIDE_MARKS = dict.fromkeys(map(ord, _MARKS), "_")
+_MARK = re.compile(f"[{re.escape(_MARKS)}]")
 _CLOSING = re.compile(rf"[{re.escape(_MARKS)}]+(?:\s+|$)")
 
 
@@ -46,7 +46,7 @@ def _split(paragraph: str, language: str) -> Iterator[str]:
 def _split_speech(speech: str, language: str) -> Iterator[str]:
     """Cut inside quotation marks; a closing mark stays with the sentence that it closes."""
     start, end = 0, 0
-    for piece in sentencex.segment(language, speech.translate(_HIDE_MARKS)):
+    for piece in sentencex.segment(language, _MARK.sub("_", speech)):
         end += len(piece)
         if closing := _CLOSING.match(speech, end):
             yield speech[start : closing.end()]

@@ -1,5 +1,6 @@
 """WordPiece as BERT cuts words into pieces: the tokenizers library, each word asked for once."""
 
+import array
 import re
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ import tokenizers
 
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 LONGEST_WORD_CHARS = 200
-_CACHED_WORDS = 1 << 18  # about 50 MB a process
+_CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB a process
 _LONGEST_CACHED_WORD_CHARS = 32  # longer ones do not come back
 
 # Characters that BERT makes words of their own: punctuation and Chinese ones. Not all of them: a
@@ -72,15 +73,19 @@ class _WordCache(dict[str, bytes]):
     def __init__(self, tokenizer: tokenizers.Tokenizer, dtype: np.dtype) -> None:
         super().__init__()
         self._tokenizer = tokenizer
-        self._dtype = dtype
+        self._type_code = dtype.char
+        self._older: dict[str, bytes] = {}  # what was here before the last time it was full
 
     def __missing__(self, word: str) -> bytes:
         # One by one: the library's batches cost more for words, and use threads of their own
         # where the build runs a process a core.
-        ids = self._tokenizer.encode(word, add_special_tokens=False).ids
-        id_bytes = np.array(ids, self._dtype).tobytes()
+        id_bytes = self._older.pop(word, None)
+        if id_bytes is None:
+            ids = self._tokenizer.encode(word, add_special_tokens=False).ids
+            id_bytes = array.array(self._type_code, ids).tobytes()
         if len(word) <= _LONGEST_CACHED_WORD_CHARS:
             if len(self) >= _CACHED_WORDS:
+                self._older = dict(self)
                 self.clear()
             self[word] = id_bytes
         return id_bytes
