@@ -16,7 +16,7 @@ from data_pipeline.build import main
 from data_pipeline.examples import open_examples
 from data_pipeline.findings import build_findings
 from data_pipeline.options import PretrainOptions
-from data_pipeline.store import open_store
+from data_pipeline.store import Split, open_store
 from data_pipeline.vocab import load_vocabulary, token_dtype
 from tests.data_pipeline import wordpiece_oracle
 
@@ -107,15 +107,22 @@ def test_the_manifest_says_what_went_in_and_what_came_out(corpus, vocab_path, tm
 
 
 def test_documents_keep_their_side_when_the_corpus_grows(corpus, vocab_path, tmp_path):
-    held = []
-    for documents in (60, 90):
-        corpus.write_text(corpus_text(documents))
-        store_path = tmp_path / str(documents)
-        assert main(flags(corpus, store_path, vocab_path, "--holdout=0.2")) == 0
-        split = open_store(store_path).heldout
-        ends = split.sentence_offsets[split.document_offsets]
-        held.append([part.tobytes() for part in np.split(split.token_ids, ends[1:-1])])
-    assert held[0] == held[1][: len(held[0])]
+    in_letters = str.maketrans("0123456789", "abcdefghij")  # or documents are copies of others
+    blocks = corpus_text(300).translate(in_letters).split("\n\n")
+    sides = []
+    for name, some in (("small", blocks[::7]), ("large", blocks[::-1])):  # all around the old ones
+        corpus.write_text("\n\n".join(some))
+        assert main(flags(corpus, tmp_path / name, vocab_path, "--holdout=0.2")) == 0
+        opened = open_store(tmp_path / name)
+        sides.append([texts_of(split) for split in (opened.train, opened.heldout)])
+    (old_train, old_heldout), (train, heldout) = sides
+    assert old_train <= train and old_heldout <= heldout
+    assert len(old_heldout) > 5
+
+
+def texts_of(split: Split) -> set[bytes]:
+    ends = split.sentence_offsets[split.document_offsets]
+    return {part.tobytes() for part in np.split(split.token_ids, ends[1:-1])}
 
 
 def test_the_store_is_the_same_for_any_number_of_processes(
