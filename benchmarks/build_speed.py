@@ -1,0 +1,136 @@
+"""Times builds of replicated text: python -m benchmarks.build_speed --help.
+
+Each copy of the text differs from the others: from the second on some words are misspelled, at the
+rate at which real text brings new ones (4% of words over 4 letters in the last of 26 real files).
+Memory is what Linux counts as anonymous pages of the build and all its processes, sampled.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from data_pipeline.files import find_files
+from data_pipeline.lines import read_lines
+
+NEW_WORDS = 0.04
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def main() -> None:
+    """Print a line for each size of the text and each number of processes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.build_speed")
+    parser.add_argument("--input", required=True, help="text to replicate, as of the build")
+    parser.add_argument("--vocab", required=True)
+    parser.add_argument("--megabytes", default="60,300")
+    parser.add_argument("--workers", default="1,2")
+    parser.add_argument("--build_flags", default="--documents=gutenberg", help="further ones")
+    given = parser.parse_args()
+    for megabytes in map(int, given.megabytes.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "text"
+            stored_bytes = replicate(given.input, megabytes * 10**6, text)
+            for workers in given.workers.split(","):
+                store = pathlib.Path(folder) / "store"
+                flags = [f"--input={text}/*", f"--output={store}", f"--vocab={given.vocab}"]
+                flags += [f"--workers={workers}", *given.build_flags.split()]
+                print(
+                    f"{stored_bytes / 1e6:.0f} MB, --workers={workers}:",
+                    measured(flags, stored_bytes),
+                )
+                shutil.rmtree(store)
+
+
+def replicate(pattern: str, wanted_bytes: int, folder: pathlib.Path) -> int:
+    """Write copies of the text until there is enough of it; returns its size."""
+    folder.mkdir()
+    files = {
+        file.address: list(read_lines(file.address, lambda stored_bytes: None))
+        for part in pattern.split(",")
+        for file in find_files(part)
+    }
+    rng = random.Random(7)
+    size_bytes, copy = 0, 0
+    while True:
+        for address, lines in files.items():
+            text = "\n".join(lines if copy == 0 else [misspelled(line, rng) for line in lines])
+            path = folder / f"{copy:03d}_{pathlib.Path(address).name.partition('.')[0]}"
+            path.write_text(text, encoding="utf-8")
+            size_bytes += path.stat().st_size
+            if size_bytes >= wanted_bytes:
+                return size_bytes
+        copy += 1
+
+
+def misspelled(line: str, rng: random.Random) -> str:
+    """Spell some words of a line anew; the marks of WikiExtractor and Gutenberg stay."""
+    if line.startswith(("<doc", "</doc", "***")):
+        return line
+    words = line.split(" ")
+    for i, word in enumerate(words):
+        if len(word) > 4 and rng.random() < NEW_WORDS:
+            at = rng.randrange(1, len(word) - 2)
+            words[i] = word[:at] + "".join(rng.choices(LETTERS, k=2)) + word[at + 1 :]
+    return " ".join(words)
+
+
+def measured(flags: list[str], stored_bytes: int) -> str:
+    """Run a build; its pace by the clock and by CPU time, its memory, the load before."""
+    load, *_ = os.getloadavg()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started_secs = time.perf_counter()
+    build = subprocess.Popen(
+        [sys.executable, "-m", "data_pipeline.build", *flags], stdout=subprocess.DEVNULL
+    )
+    peak_kb = [0]
+    watcher = threading.Thread(target=watch, args=(build, peak_kb))
+    watcher.start()
+    if build.wait():
+        raise SystemExit(build.returncode)
+    seconds = time.perf_counter() - started_secs
+    watcher.join()
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_secs = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    megabytes = stored_bytes / 1e6
+    return (
+        f"{megabytes / seconds:.2f} MB/s, {megabytes / cpu_secs:.2f} MB a CPU second, "
+        f"{seconds:.1f} s, {peak_kb[0] / 1000:.0f} MB of memory, load before {load:.1f}"
+    )
+
+
+def watch(build: subprocess.Popen[bytes], peak_kb: list[int]) -> None:
+    """Keep the most memory that a process and its children had together."""
+    while build.poll() is None:
+        peak_kb[0] = max(peak_kb[0], sum(map(anonymous_kb, family(build.pid))))
+        time.sleep(0.05)
+
+
+def family(pid: int) -> list[int]:
+    """A process, its children and theirs."""
+    found = [pid]
+    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += [one for child in task.read_text().split() for one in family(int(child))]
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def anonymous_kb(pid: int) -> int:
+    """Memory that is a process's own, not a file's."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in status.split("\n") if line.startswith("RssAnon"))
+
+
+if __name__ == "__main__":
+    main()
