@@ -94,6 +94,30 @@ def _parser() -> FlagParser:
         "WikiExtractor's --json writes) or Parquet; each plain, or as .gz, .bz2, .xz or .zst",
     )
     add("--output", default="", metavar="STORE", help="the folder to make")
+    add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
+    add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
+    _add_text(parser)
+    _add_vocabulary(parser)
+    _add_cleaning(parser)
+    _add_runner(parser)
+    return parser
+
+
+def _add_text(parser: FlagParser) -> None:
+    add = parser.add_argument_group("text").add_argument
+    add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
+    add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
+    add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
+    add(
+        "--text_key",
+        default="text",
+        metavar="KEY",
+        help="of the text in JSON, Parquet or TFDS; default text",
+    )
+
+
+def _add_vocabulary(parser: FlagParser) -> None:
+    add = parser.add_argument_group("vocabulary", "is read or trained").add_argument
     add(
         "--vocab",
         default="",
@@ -116,33 +140,7 @@ def _parser() -> FlagParser:
         metavar="N",
         help="of these, [unusedN] that no text holds, for a later use; BERT's own 99 not counted",
     )
-    add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
-    add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
-    add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
     add("--lowercase", default=True, type=boolean, metavar="BOOL", help="and strip accents")
-    add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
-    add(
-        "--text_key",
-        default="text",
-        metavar="KEY",
-        help="of the text in JSON, Parquet or TFDS; default text",
-    )
-    add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
-    add(
-        "--runner",
-        default=LOCAL,
-        metavar="RUNNER",
-        help=f"{LOCAL} | {BEAM}: processes of this machine, or Apache Beam; the same store",
-    )
-    add(
-        "--beam_options",
-        default="",
-        metavar="'--OPTION=...'",
-        help="Beam's own, as in '--runner=DataflowRunner --temp_location=gs://...'",
-    )
-    add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
-    _add_cleaning(parser)
-    return parser
 
 
 def _add_cleaning(parser: FlagParser) -> None:
@@ -177,6 +175,23 @@ def _add_cleaning(parser: FlagParser) -> None:
         group.add_argument(
             f"--{field.name}", default=field.default, type=kind, metavar=metavar, help=text
         )
+
+
+def _add_runner(parser: FlagParser) -> None:
+    add = parser.add_argument_group("who does the work").add_argument
+    add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
+    add(
+        "--runner",
+        default=LOCAL,
+        metavar="RUNNER",
+        help=f"{LOCAL} | {BEAM}: processes of this machine, or Apache Beam; the same store",
+    )
+    add(
+        "--beam_options",
+        default="",
+        metavar="'--OPTION=...'",
+        help="Beam's own, as in '--runner=DataflowRunner --temp_location=gs://...'",
+    )
 
 
 def _check(flags: BuildFlags, has_output: bool) -> None:
