@@ -16,6 +16,7 @@ INSTALL_REQUIRES = [
     "datasketch>=2.0",
     "flax>=0.12",
     "fsspec>=2026.1",
+    "importlib_resources>=6",  # tensorflow-datasets imports it and does not ask for it
     "jax>=0.10,<0.13",
     "matplotlib>=3.10",
     "ml_collections>=1.0",

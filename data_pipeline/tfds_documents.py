@@ -116,7 +116,8 @@ def _builder(name: str) -> Any:
         raise ValueError(
             f"--input has tfds:{name}, which is not among the data sets in {constants.DATA_DIR}; "
             "name the folder by TFDS_DATA_DIR, or make it there first (the build downloads "
-            f"nothing), as in: tfds build {name}"
+            'nothing), as in: python -c "import tensorflow_datasets as tfds; '
+            f"tfds.builder('{name}').download_and_prepare()\""
         ) from error
 
 
@@ -138,8 +139,8 @@ def _check_format(entry: str, builder: Any) -> None:
     if builder.info.file_format not in (formats.TFRECORD, formats.ARRAY_RECORD):
         raise ValueError(
             f"--input has {entry!r}, whose files are {builder.info.file_format.value}; tfrecord "
-            "and array_record are read: prepare it so with tfds build --file_format=tfrecord, or "
-            "give Parquet files by their paths"
+            "and array_record are read: prepare it so (tfds.builder with file_format='tfrecord'), "
+            "or give Parquet files by their paths"
         )
 
 

@@ -116,7 +116,11 @@ def test_what_a_data_set_does_not_have_is_refused(data_dir):
         ("tfds:articles/20230601.de", "text", r"tfds:articles/20230601\.de, which is not among th"),
         ("tfds:articles/20230601.en:2.0.0", "text", r"2\.0\.0, which is not among the data sets "),
         ("tfds:wikipedia/20230601.en", "text", r"wikipedia.* not among the data sets in /.*; nam"),
-        ("tfds:no_such", "text", r"the build downloads nothing\), as in: tfds build no_such$"),
+        (
+            "tfds:no_such",
+            "text",
+            r"the build downloads nothing\), as in: python -c .*\('no_such'\)\.download_and_prep",
+        ),
         ("tfds:", "text", r"is given as tfds:NAME\[/CONFIG\]\[:VERSION\]\[:SPLIT\], as in tfds:w"),
         ("tfds:articles/20230601.en:train[:9%]", "text", r"is given as tfds:NAME\[/CONFIG\]"),
     ):
