@@ -4,7 +4,7 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, cast
 
 import zstandard
@@ -14,6 +14,8 @@ BLOCK_BYTES = 1 << 20
 # Zstandard makes 32,000 bytes of one where a text repeats itself, and its decoder returns all that
 # a piece holds: pieces of 4 KiB keep that below 128 MiB.
 _ZSTD_PIECE_BYTES = 4096
+# A file of many short streams copies the rest of a piece once for each.
+_STREAM_PIECE_BYTES = 8192
 # What `zstd --long=31` needs; such files are common among dumps.
 _ZSTD_WINDOW_BYTES = 1 << 31
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -84,14 +86,48 @@ def _kind(head: bytes) -> str:
 def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
     if kind == "Zstandard":
         return _zstd_blocks(stored, block_bytes)
-    reader = stored
-    if kind == "gzip":
-        reader = cast(BinaryIO, gzip.GzipFile(fileobj=stored))
-    elif kind == "bzip2":
-        reader = cast(BinaryIO, bz2.BZ2File(stored))
-    elif kind == "xz":
-        reader = cast(BinaryIO, lzma.LZMAFile(stored))  # noqa: SIM115 - the caller closes the file
+    if kind == "bzip2":
+        return _stream_blocks(stored, block_bytes, bz2.BZ2Decompressor, padding=b"")
+    if kind == "xz":
+        return _stream_blocks(stored, block_bytes, _xz_decompressor, padding=b"\0")
+    reader = cast(BinaryIO, gzip.GzipFile(fileobj=stored)) if kind == "gzip" else stored
     return iter(lambda: reader.read(block_bytes), b"")
+
+
+def _xz_decompressor() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+
+def _stream_blocks(
+    stored: BinaryIO,
+    block_bytes: int,
+    new_decoder: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+    padding: bytes,
+) -> Iterator[bytes]:
+    """Decode streams one after another; the libraries' own readers take a damaged one for junk.
+
+    They end there without a word, 51 of 52 streams lost. Here only `padding` may follow a stream.
+    """
+    decoder = None
+    block = bytearray()
+    while piece := stored.read(_STREAM_PIECE_BYTES):
+        while piece or (decoder is not None and not decoder.needs_input):
+            if decoder is None:
+                piece = piece.lstrip(padding)
+                if not piece:
+                    break
+                decoder = new_decoder()
+            block += decoder.decompress(piece, block_bytes)
+            piece = b""
+            if decoder.eof:
+                piece, decoder = decoder.unused_data, None
+            if len(block) >= block_bytes:
+                yield bytes(block)
+                block.clear()
+    if block:
+        yield bytes(block)
+    if decoder is not None:
+        raise EOFError
 
 
 def _zstd_blocks(stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:

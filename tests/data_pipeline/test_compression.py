@@ -72,10 +72,31 @@ def test_a_damaged_file_is_refused(kind):
         read(bytes(data))
 
 
-def test_what_follows_a_compressed_file_is_not_taken_for_text():
-    for kind in ("gzip", "Zstandard"):
-        with pytest.raises(ValueError, match=rf"a\.txt is a damaged {kind} file"):
-            read(COMPRESS[kind](TEXT) + b"and more")
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_a_file_of_many_streams_is_read_to_its_end(kind):
+    pieces = [TEXT[start : start + 9973] for start in range(0, len(TEXT), 9973)]
+    assert len(pieces) > 40
+    assert read(b"".join(map(COMPRESS[kind], pieces)), block_bytes=1009) == TEXT
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+@pytest.mark.parametrize("damaged_from", [0, 20])
+def test_damage_in_a_later_stream_is_refused(kind, damaged_from):
+    first, second = COMPRESS[kind](b"one\n" * 250), bytearray(COMPRESS[kind](b"two\n" * 250))
+    second[damaged_from : damaged_from + 8] = b"\xff" * 8
+    with pytest.raises(ValueError, match=rf"^a\.txt is a damaged {kind} file \(.+\); copy"):
+        read(first + bytes(second) + first * 50)
+
+
+@pytest.mark.parametrize("kind", COMPRESS)
+def test_what_follows_a_compressed_file_is_not_taken_for_text(kind):
+    with pytest.raises(ValueError, match=rf"a\.txt is a damaged {kind} file"):
+        read(COMPRESS[kind](TEXT) + b"and more than a header")
+
+
+def test_zeros_may_follow_each_stream_of_an_xz_file():
+    padded = lzma.compress(TEXT) + bytes(8)
+    assert read(padded + lzma.compress(b"end") + bytes(1 << 16)) == TEXT + b"end"
 
 
 def test_archives_are_refused_by_name():
