@@ -13,6 +13,10 @@ _LONG_SENTENCE_CHARS = 250
 _MARKS = "\"'“”‘’«»„‚‹›()[]「」『』（）"
 _MARK = re.compile(f"[{re.escape(_MARKS)}]")
 _CLOSING = re.compile(rf"[{re.escape(_MARKS)}]+(?:\s+|$)")
+# Its time grows with the square of a text without spaces or with an unclosed mark: it gets windows.
+_WINDOW_CHARS = 10_000
+# It panics on some of them: "B\u00a0." is cut in the middle of the space's two bytes.
+_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
 
 
 def sentences_of(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
@@ -20,7 +24,10 @@ def sentences_of(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
 
     With --sentences=lines the paragraphs are lines and each is a sentence. Otherwise sentencex
     finds them, lossless up to the white space around sentences; a language that it has no rules
-    for falls back to a related one's or to English.
+    for falls back to a related one's or to English. Work is linear in a paragraph's length.
+
+    Raises:
+      ValueError: sentencex fails on a paragraph.
 
     Source: sentencex (Wikimedia), see docs/decisions/0002-text-libraries.md.
     """
@@ -36,8 +43,11 @@ def sentences_of(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
 
 def _split(paragraph: str, language: str) -> Iterator[str]:
     """Yield the pieces of a paragraph; joined they are the paragraph."""
-    for sentence in sentencex.segment(language, paragraph):
-        if len(sentence) <= _LONG_SENTENCE_CHARS:
+    start = 0
+    for length in _lengths(paragraph, language):
+        sentence = paragraph[start : start + length]
+        start += length
+        if length <= _LONG_SENTENCE_CHARS:
             yield sentence
         else:
             yield from _split_speech(sentence, language)
@@ -46,8 +56,8 @@ def _split(paragraph: str, language: str) -> Iterator[str]:
 def _split_speech(speech: str, language: str) -> Iterator[str]:
     """Cut inside quotation marks; a closing mark stays with the sentence that it closes."""
     start, end = 0, 0
-    for piece in sentencex.segment(language, _MARK.sub("_", speech)):
-        end += len(piece)
+    for length in _lengths(_MARK.sub("_", speech), language):
+        end += length
         if closing := _CLOSING.match(speech, end):
             yield speech[start : closing.end()]
             start = closing.end()
@@ -56,3 +66,41 @@ def _split_speech(speech: str, language: str) -> Iterator[str]:
             start = end
     if start < len(speech):
         yield speech[start:]
+
+
+def _lengths(text: str, language: str) -> Iterator[int]:
+    """Yield the characters of each sentence of a text; their sum is the text's length.
+
+    The last sentence of a window may go on: the next window starts with it. One that fills half a
+    window is not read again, but joined to the first sentence of the next.
+    """
+    text = _WIDE_SPACE.sub(" ", text)
+    start, carried = 0, 0
+    while start < len(text):
+        window = text[start : start + _WINDOW_CHARS]
+        lengths = list(map(len, _segments(window, language)))
+        start += len(window)
+        unfinished = 0
+        if start < len(text):
+            unfinished = lengths.pop()
+            if unfinished <= _WINDOW_CHARS // 2:
+                start -= unfinished
+                unfinished = 0
+        for length in lengths:
+            yield carried + length
+            carried = 0
+        carried += unfinished
+    if carried:
+        yield carried
+
+
+def _segments(text: str, language: str) -> list[str]:
+    try:
+        return list(sentencex.segment(language, text))
+    except BaseException as error:  # a panic of Rust is no Exception, and its class has no module
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(
+            f"sentencex cannot find the sentences of a text that starts with {text[:60]!r} "
+            f"({error}); change that text, or give one sentence a line with --sentences=lines"
+        ) from error

@@ -1,8 +1,10 @@
 """Sentences are found without losing text."""
 
+import random
 import re
 
 import pytest
+import sentencex
 
 from data_pipeline.sentences import sentences_of
 from data_pipeline.sources import find_sources
@@ -50,3 +52,100 @@ def test_no_text_is_lost_on_real_files(shared_data, name):
     for paragraphs in read_documents(source, options):
         found = sentences_of(paragraphs, TextOptions())
         assert squeezed("".join(found)) == squeezed("".join(paragraphs))
+
+
+WIDE_SPACES = "\u0085\u00a0\u1680\u2003\u2009\u2028\u202f\u205f\u3000"
+
+
+def test_wide_spaces_neither_stop_sentencex_nor_get_lost():
+    assert sentences_of(["Plan B\u00a0. He\u00a0left.\u3000So."], TextOptions()) == [
+        "Plan B\u00a0.",
+        "He\u00a0left.",
+        "So.",
+    ]
+    draw = random.Random(7)
+    parts = [
+        *WIDE_SPACES,
+        " ",
+        ".",
+        "!",
+        "?",
+        "B",
+        "Dr",
+        "cat",
+        "é",
+        "猫",
+        "。",
+        '"',
+        "“",
+        "”",
+        "(",
+        ")",
+    ]
+    for language in ("en", "de", "fr", "ja", "kk"):
+        for _ in range(400):
+            paragraph = "".join(draw.choices(parts, k=draw.randint(1, 60)))
+            found = sentences_of([paragraph], TextOptions(language=language))
+            assert squeezed("".join(found)) == squeezed(paragraph), repr(paragraph)
+
+
+def test_a_panic_of_sentencex_is_a_sentence_about_the_text(monkeypatch):
+    class PanicException(BaseException):  # as Rust's bindings name theirs
+        pass
+
+    def panic(language: str, text: str) -> list[str]:
+        raise PanicException("byte index 2 is not a char boundary")
+
+    monkeypatch.setattr(sentencex, "segment", panic)
+    with pytest.raises(ValueError, match=r"starts with 'It rained.'.*byte index 2"):
+        sentences_of(["It rained."], TextOptions())
+
+
+def test_an_interrupt_within_sentencex_stays_one(monkeypatch):
+    def interrupt(language: str, text: str) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sentencex, "segment", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        sentences_of(["It rained."], TextOptions())
+
+
+LONG_PARAGRAPHS = {
+    "English": ("en", "The cat sat. It was late, Dr. Smith said. "),
+    "no spaces": ("zh", "第一句很长，没有空格。"),
+    "unclosed marks": ("ja", "「猫。"),
+    "no sentence's end": ("en", "word and "),
+    "no sentence's end, no spaces": ("ja", "猫"),
+    "speech": ("en", "“" + "I went. " * 700 + "” He went. "),
+    "longer speech": ("en", "“" + "I went. " * 1900 + "” He went. "),
+}
+
+
+@pytest.mark.parametrize("kind", LONG_PARAGRAPHS)
+def test_work_is_linear_in_the_length_of_a_paragraph(monkeypatch, kind):
+    handed: list[int] = []
+    segment = sentencex.segment
+
+    def counted(language: str, text: str) -> list[str]:
+        handed.append(len(text))
+        return list(segment(language, text))
+
+    monkeypatch.setattr(sentencex, "segment", counted)
+    language, unit = LONG_PARAGRAPHS[kind]
+    paragraph = (unit * (60_000 // len(unit) + 1))[:60_000]
+    found = sentences_of([paragraph], TextOptions(language=language))
+    assert squeezed("".join(found)) == squeezed(paragraph)
+    assert max(handed) <= 10_000
+    assert sum(handed) <= 4 * len(paragraph)  # twice at most, and again without marks
+
+
+def test_windows_cut_where_the_whole_paragraph_is_cut():
+    sentences = [f"Sentence {i} has {'many ' * (i % 7)}words, Mr. Smith said." for i in range(600)]
+    assert sentences_of([" ".join(sentences)], TextOptions()) == sentences
+    speech = ["“I went."] + [f"Then number {i} went." for i in range(2000)] + ["So?”", "He left."]
+    assert sentences_of([" ".join(speech)], TextOptions()) == speech
+
+
+def test_what_no_window_can_cut_is_one_sentence():
+    paragraph = "word and " * 3000 + "no end."
+    assert sentences_of([paragraph], TextOptions()) == [paragraph]
