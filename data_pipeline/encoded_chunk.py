@@ -23,6 +23,7 @@ from data_pipeline.text_options import TextOptions
 from data_pipeline.vocab import Vocabulary
 
 CHUNK_CHARS = 1 << 20  # text that is encoded in one piece; a larger document is one chunk
+CHUNK_DOCUMENTS = 1 << 15  # the most in a chunk: millions of empty ones have hardly a character
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +66,10 @@ def read_chunks(
     options: TextOptions,
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[TextChunk]:
-    """Read numbered sources one after another, grouped until a chunk holds CHUNK_CHARS.
+    """Read numbered sources one after another, grouped into chunks.
 
-    Where a chunk ends does not matter to the store; `advance` is told the bytes as they are read.
+    A chunk ends when it holds CHUNK_CHARS or CHUNK_DOCUMENTS; where it does, does not matter to
+    the store. `advance` is told the bytes as they are read.
 
     Raises:
       ValueError: what data_pipeline.text.read_documents finds wrong.
@@ -80,7 +82,7 @@ def read_chunks(
             documents.append(document)
             source_documents[number] += 1
             chars += sum(map(len, document))
-            if chars >= CHUNK_CHARS:
+            if chars >= CHUNK_CHARS or len(documents) >= CHUNK_DOCUMENTS:
                 yield TextChunk(documents, dict(source_documents))
                 documents, chars = [], 0
                 source_documents.clear()
@@ -154,6 +156,7 @@ class ChunkEncoder:
 
 def sums_of_runs(counts_N: np.ndarray, lengths_R: np.ndarray | list[int]) -> np.ndarray:
     """int64[R]: the sums of runs of the given lengths, one after another; an empty one is 0."""
-    ends_R = np.cumsum(lengths_R, dtype=np.int64)
+    lengths_R = np.asarray(lengths_R, np.int64)  # an empty list would be floats
+    ends_R = np.cumsum(lengths_R)
     totals = np.concatenate([[0], np.cumsum(counts_N, dtype=np.int64)])
     return totals[ends_R] - totals[ends_R - lengths_R]

@@ -55,7 +55,10 @@ def _lowest_with(least: int, fits: np.ndarray, copies: np.ndarray) -> np.ndarray
 
 def _impossible(documents: int) -> str:
     if documents == 0:
-        return "the input has no document with a token; give files with text"
+        return (
+            "the input has no document with a token, or cleaning left none; give files with text, "
+            "or clean less, as without --min_document_chars"
+        )
     state = (
         "a single document" if documents == 1 else f"{documents} documents that all say the same"
     )
