@@ -1,5 +1,6 @@
 """Settings that contradict each other, found before anything is opened or compiled."""
 
+import math
 from typing import Any
 
 from bert_jax.config import Config, ModelConfig, Phase
@@ -27,6 +28,7 @@ def check(config: Config) -> None:
     for index, phase in enumerate(config.phases):
         _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)
         _check_packing(config.data.packed_examples, phase, f"phases[{index}]")
+        _check_predictions(config.data.masked_lm_prob, phase, f"phases[{index}]")
     _check_segments(config)
     _check_optim(config)
     for key, value in (
@@ -129,6 +131,18 @@ def _check_packing(packed_examples: int, phase: Phase, at: str) -> None:
         "data.packed_examples",
         packed_examples,
         f"{at}.seq_len = {phase.seq_len} has room for {most} at most; pack fewer, or 1 for none",
+    )
+
+
+def _check_predictions(masked_lm_prob: float, phase: Phase, at: str) -> None:
+    wanted = min(math.floor(phase.seq_len * masked_lm_prob), phase.seq_len - 3)
+    _require(
+        phase.max_predictions_per_seq >= wanted,
+        f"{at}.max_predictions_per_seq",
+        phase.max_predictions_per_seq,
+        f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob = "
+        f"{masked_lm_prob}, and the rest would be left out; set it to {wanted} or more, or lower "
+        "the share",
     )
 
 

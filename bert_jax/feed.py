@@ -15,6 +15,7 @@ from data_pipeline import store as store_lib
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
+from data_pipeline.schema import RowShape
 from data_pipeline.store import Split, Store
 from data_pipeline.store_cache import Advance, cached_store
 
@@ -66,10 +67,16 @@ class Feed:
         return self._sources[kind]
 
     def _options(self, split: Split) -> PretrainOptions:
-        """Held-out rows hold one example each, so that figures compare whatever training packs."""
+        """Held-out figures compare whatever training packs, and however often it draws masks.
+
+        One pass is all that is read of the split.
+        """
         if split.name == store_lib.TRAIN:
             return self.config.data
-        return dataclasses.replace(self.config.data, packed_examples=1)
+        alone = dataclasses.replace(self.config.data, packed_examples=1)
+        if self.store.kind != store_lib.TEXT:
+            return alone
+        return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
 
     def check(self) -> None:
         """Open every phase's source once, so that a store unfit for it is refused at the start."""
@@ -85,6 +92,10 @@ class Feed:
         """Examples in a row of a phase's batches; 1 where rows are not packed."""
         return self._source(self.store.train, index).mean_examples_in_row
 
+    def row_shape(self, index: int) -> RowShape:
+        """What a row of a phase's batches holds at most."""
+        return self._source(self.store.train, index).shape
+
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[dict[str, np.ndarray], None, None]:
@@ -98,6 +109,11 @@ class Feed:
             last_step=phase.steps,
             rows=rows,
         )
+
+    def first_rows(self, index: int, most: int) -> dict[str, np.ndarray]:
+        """Rows of the first epoch of a phase's training split, `most` at most."""
+        source = self._source(self.store.train, index)
+        return source.rows(np.arange(min(most, source.rows_in_epoch(0))))
 
     def heldout_batches(self, index: int) -> list[dict[str, np.ndarray]]:
         """The fixed held-out batches of a phase's length, whole, as large as a micro-batch."""

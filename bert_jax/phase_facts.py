@@ -9,6 +9,9 @@ from bert_jax import baselines
 from bert_jax.feed import Feed
 from bert_jax.objectives import Objective
 
+_LABELLED_ROWS = 1024  # of the training split, looked at for their labels
+_FEW_LABELS = 32  # of so few all may be alike by chance
+
 
 @dataclasses.dataclass(frozen=True)
 class PhaseFacts:
@@ -21,6 +24,7 @@ class PhaseFacts:
     predictions_per_example: float  # likewise
     seq_len: int
     rows_per_step: int
+    row_predictions: int  # slots of a row for masked tokens
     examples_per_row: float  # mean over the training split; 1 where rows are not packed
     epochs: float  # passes over the training split
 
@@ -39,7 +43,8 @@ class PhaseFacts:
     @property
     def predictions_per_step(self) -> float:
         """Masked tokens in a batch, about."""
-        return self.examples_per_step * self.predictions_per_example
+        most = float(self.rows_per_step * self.row_predictions)
+        return min(self.examples_per_step * self.predictions_per_example, most)
 
     @property
     def of_a_step(self) -> dict[str, float]:
@@ -55,7 +60,11 @@ class PhaseFacts:
 
 
 def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
-    """Count in the held-out examples of a phase; baselines are of the objective's terms."""
+    """Count in the held-out examples of a phase; baselines are of the objective's terms.
+
+    Raises:
+      ValueError: the objective learns next sentences, and the training split has none to tell.
+    """
     batches = feed.heldout_batches(index)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that fill up the last batch show one token each
@@ -67,6 +76,7 @@ def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
     if "mlm" in terms:
         baseline["unigram_mlm_loss"] = baselines.unigram_mlm_loss(feed.store, batches)
     if "nsp" in terms:
+        _check_next_sentences(feed.first_rows(index, _LABELLED_ROWS))
         baseline["majority_nsp_accuracy"] = baselines.majority_nsp_accuracy(batches)
     return PhaseFacts(
         heldout_batches=batches,
@@ -76,6 +86,22 @@ def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:
         predictions_per_example=predictions / examples,
         seq_len=phase.seq_len,
         rows_per_step=phase.batch_size,
+        row_predictions=feed.row_shape(index).predictions,
         examples_per_row=feed.mean_examples_in_row(index),
         epochs=phase.steps * phase.batch_size / feed.mean_epoch_rows(index),
+    )
+
+
+def _check_next_sentences(rows: dict[str, np.ndarray]) -> None:
+    """Raise where no example has a label, or all have the same one: nothing could be learned."""
+    labels_N = rows["next_sentence_labels"][rows["next_sentence_weights"] > 0]
+    found = np.unique(labels_N)
+    if len(found) > 1 or 0 < len(labels_N) < _FEW_LABELS:
+        return
+    state = f"all have the label {found[0]}" if len(found) else "none has a label"
+    raise ValueError(
+        f"config.objective learns next sentences, and of the first {len(rows['input_ids']):,} rows "
+        f"of the training split {state}: its documents have one sentence each; set "
+        "config.objective=mlm, or build the store so that documents have more (--documents, "
+        "--sentences)"
     )

@@ -16,7 +16,7 @@ from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
 from bert_jax.ops import DROPOUT_HASH_VERSION
 from data_pipeline.hashing import HASH_VERSION
-from data_pipeline.options import PretrainOptions
+from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.walks import WALKS_VERSION
@@ -26,8 +26,6 @@ CHECKPOINTS = "checkpoints"  # folder in the workdir
 
 # What a run that is resumed must keep: another value would be another run, or one that does not go
 # on with the examples it has not seen. Rates, meshes and the steps of the last phase may change.
-# Of config.data all but where the store lies and how fast it is read.
-_FREE_DATA = ("store", "data_cache", "group_sequences", "prefetch_batches")
 STORE_DIGEST = "data.store (digest of its contents)"
 _FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
 
@@ -41,7 +39,7 @@ def _fixed_data(options: PretrainOptions) -> dict[str, Any]:
     return {
         f"data.{name}": value
         for name, value in dataclasses.asdict(options).items()
-        if name not in _FREE_DATA
+        if name not in OPTIONS_OF_A_RUN
     }
 
 

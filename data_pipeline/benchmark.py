@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import rich.box
 import rich.console
-import rich.table
 
+from data_pipeline.benchmark_report import Measurement, Stage, Throughput, print_measurement
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import PretrainSource, open_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
@@ -29,48 +28,6 @@ from data_pipeline.store import open_store
 _WARM_UP_GROUPS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Stage:
-    """A step in the making of rows, alone, in plain NumPy on one core."""
-
-    name: str
-    microseconds_a_sequence: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Throughput:
-    """What comes out of tf.data on so many cores."""
-
-    cores: int
-    sequences_per_sec: float
-    rows_per_sec: float
-    tokens_per_sec: float  # padding not counted
-    measured_secs: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """What was measured and on what; the keys of --json_out. A sequence is one example."""
-
-    sequences_per_sec: float  # on the most cores that were measured
-    tokens_per_sec: float
-    numpy_sequences_per_sec: float  # a plain loop over rows, on one core
-    by_cores: tuple[Throughput, ...]
-    stages: tuple[Stage, ...]
-    open_secs: float  # opening the store and counting its walks, or reading the sidecar
-    first_batch_secs: float  # one walk, and tensorflow's import
-    seq_len: int
-    max_predictions_per_seq: int
-    segments: str
-    masking: str
-    packed_examples: int
-    sequences_in_row: float
-    text_share: float  # of the positions of a row, those that are not padding
-    batch_size: int
-    store_tokens: int
-    store_digest: str
-
-
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
     """Measure and print; 0, or 2 after one line that says what is wrong."""
     return exit_code_of(lambda: _measure_and_print(sys.argv[1:] if argv is None else argv), say)
@@ -78,11 +35,16 @@ def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) 
 
 def _measure_and_print(argv: list[str]) -> None:
     flags = _parser().parse_args(argv)
+    if not flags.secs > 0:
+        raise ValueError(f"--secs is {flags.secs}; it must be more than 0")
+    folder = pathlib.Path(flags.json_out).parent
+    if flags.json_out and not folder.is_dir():
+        raise ValueError(f"--json_out is {flags.json_out}, but there is no folder {folder}")
     measurement = measure(flags)
+    print_measurement(measurement, rich.console.Console(highlight=False))
     if flags.json_out:
         record = json.dumps(dataclasses.asdict(measurement), indent=2)
         pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
-    _print(measurement, rich.console.Console(highlight=False))
 
 
 def measure(flags: argparse.Namespace) -> Measurement:
@@ -240,42 +202,6 @@ def _pinned_to(cores: int) -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def _print(measured: Measurement, console: rich.console.Console) -> None:
-    packed = f", up to {measured.packed_examples} in a row" if measured.packed_examples > 1 else ""
-    console.print(
-        f"{measured.segments} examples of {measured.seq_len} tokens, masked by "
-        f"{measured.masking}{packed}; {measured.store_tokens:,} tokens in the store"
-    )
-    console.print(
-        f"  opened in {measured.open_secs:.2f} s, first batch {measured.first_batch_secs:.2f} s "
-        f"later\n  {measured.sequences_in_row:.2f} examples a row, {measured.text_share:.1%} of "
-        "its positions are text"
-    )
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column("on one core, in NumPy")
-    table.add_column("us a sequence", justify="right")
-    table.add_column("sequences/s", justify="right")
-    for stage in measured.stages:
-        rate = 1e6 / stage.microseconds_a_sequence
-        table.add_row(stage.name, f"{stage.microseconds_a_sequence:.2f}", f"{rate:,.0f}")
-    rate = measured.numpy_sequences_per_sec
-    table.add_row("all, rows in any order", f"{1e6 / rate:.2f}", f"{rate:,.0f}")
-    console.print(table)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
-    table.add_column("through tf.data")
-    for name in ("sequences/s", "tokens/s", "rows/s", "of NumPy's"):
-        table.add_column(name, justify="right")
-    for line in measured.by_cores:
-        table.add_row(
-            f"{line.cores} core{'' if line.cores == 1 else 's'}",
-            f"{line.sequences_per_sec:,.0f}",
-            f"{line.tokens_per_sec:,.0f}",
-            f"{line.rows_per_sec:,.0f}",
-            f"{line.sequences_per_sec / rate:.0%}",
-        )
-    console.print(table)
-
-
 def _parser() -> FlagParser:
     parser = FlagParser(
         prog="python -m data_pipeline.benchmark",
@@ -294,7 +220,7 @@ def _parser() -> FlagParser:
         "--group_sequences",
         type=int,
         default=PretrainOptions.group_sequences,
-        help="rows made by one call into NumPy",
+        help="sequences made by one call into NumPy",
     )
     add("--cores", type=int, default=0, help="CPU cores to use; 0: 1, 2, 4, ... up to all")
     add("--secs", type=float, default=10.0, help="seconds to measure each number of cores")

@@ -14,7 +14,7 @@ from data_pipeline.example_source import ExampleSource
 from data_pipeline.masking import MaskRules
 from data_pipeline.options import PretrainOptions
 from data_pipeline.rows import Assembly, gather, mask, packed, unpacked
-from data_pipeline.schema import RowShape, row_shape
+from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS, RowShape, row_shape
 from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.stored_examples import open_stored_examples
 from data_pipeline.vocab import load_vocabulary
@@ -181,7 +181,7 @@ def open_source(
       ValueError: a setting, or a corpus that cannot give examples with these settings.
     """
     options.check()
-    _check_lengths(seq_len, max_predictions_per_seq)
+    _check_lengths(seq_len, max_predictions_per_seq, options.packed_examples)
     _check_split(split, options)
     _check_vocabulary(split, pieces)
     # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
@@ -214,16 +214,21 @@ def open_source(
     )
 
 
-def _check_lengths(seq_len: int, max_predictions_per_seq: int) -> None:
+def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: int) -> None:
     if not SHORTEST_SEQ_LEN <= seq_len <= LONGEST_SEQ_LEN:
         raise ValueError(
             f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {SHORTEST_SEQ_LEN} or more, "
-            f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512): change config.phases"
+            f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512)"
         )
     if max_predictions_per_seq < 1:
         raise ValueError(
             f"max_predictions_per_seq is {max_predictions_per_seq}; it must be 1 or more "
-            f"(about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))}): change config.phases"
+            f"(about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))})"
+        )
+    if packed_examples > seq_len // SHORTEST_EXAMPLE_TOKENS:
+        raise ValueError(
+            f"packed_examples is {packed_examples}; a row of {seq_len} tokens has room for "
+            f"{seq_len // SHORTEST_EXAMPLE_TOKENS} at most: pack fewer, or 1 for none"
         )
 
 

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from data_pipeline.flag_parser import FlagParser, boolean
-from data_pipeline.options import PretrainOptions
+from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import HELDOUT, TRAIN, check_is_local
 from data_pipeline.tfrecord import COMPRESSIONS
 
@@ -14,8 +14,6 @@ EXAMPLE = (
     "python -m data_pipeline.export_tfrecord STORE --output=DIR --seq_len=128 "
     "--max_predictions_per_seq=20"
 )
-# Of PretrainOptions: where a training run reads, and how it waits. All others are flags here.
-_OF_A_RUN = ("store", "data_cache", "group_sequences", "prefetch_batches")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +55,7 @@ def parse_flags(argv: list[str]) -> ExportFlags:
 def _sampler_flags() -> dict[str, Any]:
     """Name and default of the settings that shape examples."""
     fields = dataclasses.fields(PretrainOptions)
-    return {field.name: field.default for field in fields if field.name not in _OF_A_RUN}
+    return {field.name: field.default for field in fields if field.name not in OPTIONS_OF_A_RUN}
 
 
 def _parser() -> FlagParser:

@@ -5,6 +5,9 @@ import dataclasses
 SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
 MASKING = ("token", "whole_word", "ngram")
 MOST_PACKED_EXAMPLES = 64
+LONGEST_NGRAM = 16
+# Where rows come from and how fast; all other options say what stands in them.
+OPTIONS_OF_A_RUN = ("store", "data_cache", "group_sequences", "prefetch_batches")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +25,12 @@ class PretrainOptions:
                       into the next, with a [SEP] between documents (RoBERTa)
       doc_sentences   the same, never past the end of a document (RoBERTa)
 
-    `exact` is Google's rules for nsp to the letter. Without it their defects are mended: a random B
-    never comes from the same document; a short target length is drawn for each chunk, not once for
-    a document; a chunk takes a second sentence where there is one; so many of the other pairs
-    follow each other that random ones are half of all, as far as the corpus allows; whole words
-    never join across [SEP].
+    `exact` is Google's rules for nsp to the letter; masks and truncation, too, are drawn once for
+    each of the dupe_factor passes there, which is new_masks_each_epoch=False here. Without `exact`
+    these defects are mended: a random B never comes from the same document; a short target length
+    is drawn for each chunk, not once for a document; a chunk takes a second sentence where there is
+    one; so many of the other pairs follow each other that random ones are half of all, as far as
+    the corpus allows; whole words never join across [SEP].
     """
 
     store: str = ""  # folder that `python -m data_pipeline.build` wrote; may be gs://bucket/store
@@ -83,6 +87,7 @@ class PretrainOptions:
                 raise ValueError(
                     f"config.data.{name} is {getattr(self, name)}; it must be 1 or more"
                 )
+        self._check_ngrams()
         if not 1 <= self.packed_examples <= MOST_PACKED_EXAMPLES:
             raise ValueError(
                 f"config.data.packed_examples is {self.packed_examples}; it must lie from 1 (no "
@@ -93,6 +98,19 @@ class PretrainOptions:
                 f"config.data.random_seed is {self.random_seed}; it must lie from 0 to 2**63 - 1"
             )
         self._check_exact()
+
+    def _check_ngrams(self) -> None:
+        if self.longest_ngram > LONGEST_NGRAM:
+            raise ValueError(
+                f"config.data.longest_ngram is {self.longest_ngram}; it must be at most "
+                f"{LONGEST_NGRAM} (ALBERT: 3)"
+            )
+        if self.masking != "ngram" and self.longest_ngram != PretrainOptions.longest_ngram:
+            raise ValueError(
+                f"config.data.longest_ngram is {self.longest_ngram} and config.data.masking is "
+                f"{self.masking!r}, which has no runs of words; set masking to ngram, or leave "
+                "longest_ngram out"
+            )
 
     def _check_exact(self) -> None:
         if self.exact and self.segments != "nsp":

@@ -58,7 +58,8 @@ def _run_dataset(
     import tensorflow as tf
 
     arrays = source.shape.arrays(len(rows))
-    steps_per_call = max(1, source.options.group_sequences // len(rows))
+    sequences_in_step = len(rows) * source.mean_examples_in_row
+    steps_per_call = max(1, int(source.options.group_sequences / sequences_in_step))
     failures: list[Exception] = []
 
     def make_steps(start: int) -> list[np.ndarray]:

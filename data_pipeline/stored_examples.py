@@ -9,13 +9,13 @@ import numpy as np
 
 from data_pipeline import hashing
 from data_pipeline.example_arrays import FOLDER, SPLIT_ROWS, field_arrays
-from data_pipeline.options import PretrainOptions
+from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.schema import RowShape
 from data_pipeline.store import Store, open_array
 
 _ORDER = 211
 # What a store of examples leaves open; the other settings are settled in its records.
-_OPEN_OPTIONS = ("store", "data_cache", "random_seed", "group_sequences", "prefetch_batches")
+_OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -226,8 +226,8 @@ class WalkCache:
     def _build_in_background(self, number: int) -> None:
         try:
             walk = self._build(number)
-        except ValueError:
-            # The call that needs this walk builds it again and raises where somebody listens.
+        except Exception:
+            # Not lost: who needs this walk builds it again, and raises where somebody listens.
             return
         with self._lock:
             self._walks.setdefault(number, walk)

@@ -13,7 +13,7 @@ from bert_jax.models import bert
 from bert_jax.objectives import MLM, MLM_NSP, Objective
 from bert_jax.opening import opening_rows
 from bert_jax.phase_facts import facts_of
-from data_pipeline import chunks, label_balance
+from data_pipeline import build, chunks, label_balance
 from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
@@ -157,3 +157,32 @@ def test_batches_of_packed_rows_can_be_made_again_from_any_step(packing):
         assert got["example_ids"].max() > 1
         for name in expected:
             np.testing.assert_array_equal(got[name], expected[name])
+
+
+@pytest.mark.parametrize(
+    ("segments", "state"), [("nsp", "all have the label 1"), ("sop", "none has a label")]
+)
+def test_next_sentences_that_nobody_could_learn_are_refused(tmp_path, segments, state):
+    """Documents of one sentence each: no B follows an A."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"word {number} and more" for number in range(200)))
+    flags = ["--train_vocab=wordpiece", "--vocab_size=150", "--holdout=0.2", "--workers=1"]
+    assert build.main([f"--input={text}", f"--output={tmp_path / 'store'}", *flags]) == 0
+    config = Config(
+        phases=(Phase(seq_len=24, steps=60, batch_size=10, max_predictions_per_seq=4),),
+        data=PretrainOptions(store=str(tmp_path / "store"), segments=segments),
+    )
+    feed = Feed(open_store(config.data), config)
+    with pytest.raises(ValueError, match=f"rows of the training split {state}: .*objective=mlm"):
+        facts_of(feed, 0, MLM_NSP)
+    assert facts_of(feed, 0, MLM).heldout_examples > 10
+
+
+def test_heldout_examples_are_the_same_whatever_training_packs_or_repeats(config, feed):
+    changed = dataclasses.replace(
+        config.data, packed_examples=3, new_masks_each_epoch=False, dupe_factor=4
+    )
+    other = Feed(feed.store, dataclasses.replace(config, data=changed))
+    for left, right in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
+        for name in left:
+            np.testing.assert_array_equal(left[name], right[name], err_msg=name)

@@ -150,6 +150,19 @@ def test_a_failure_in_the_background_is_raised_where_the_walk_is_needed():
         cache.get(2)
 
 
+def test_whatever_stops_a_walk_in_the_background_is_raised_where_it_is_needed(monkeypatch, capfd):
+    cache = walks.WalkCache(SPLIT, OPTIONS, 32, counted())
+
+    def full(*_arguments: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(walks, "walk_corpus", full)
+    cache.build_ahead(1)
+    with pytest.raises(MemoryError, match="no room"):
+        cache.get(1)
+    assert capfd.readouterr().err == ""
+
+
 def test_of_a_large_corpus_two_walks_stay_and_of_a_small_one_all(monkeypatch):
     small = walks.WalkCache(SPLIT, OPTIONS, 32, counted())
     firsts = [small.get(number) for number in range(3)]
