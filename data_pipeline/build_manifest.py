@@ -21,7 +21,7 @@ class BuildFound:
 
     counts: dict[str, int]  # by the names of cleaning.COUNTED
     source_documents: list[int]  # of each source, as found
-    near_duplicates: dict[str, int]  # clusters, documents in them
+    near_duplicates: dict[str, int]  # clusters, documents in them, documents given up
 
 
 def build_manifest(

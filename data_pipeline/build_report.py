@@ -128,6 +128,11 @@ def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         if flags["near_duplicates"] == TOGETHER:
             rest = "all are kept, a cluster on one side of the held-out split"
         found = f"{near['documents']:,} documents in {near['clusters']:,} clusters; {rest}"
+        if near["documents_given_up"]:
+            found += (
+                f"; {near['documents_given_up']:,} documents resemble too many others to be "
+                "compared with all"
+            )
         facts.append(("near copies", found))
     return facts
 

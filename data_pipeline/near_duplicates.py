@@ -8,6 +8,7 @@ those that a chain of such pairs joins.
 Source: Broder 1997, "On the resemblance and containment of documents"; datasketch.
 """
 
+import dataclasses
 import pathlib
 import zlib
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,11 @@ _RUN_WORDS = 5
 _LONG_WORDS_CHARS = 15
 _RUNS_AT_ONCE = 1 << 14  # times SIGNATURE_SIZE are in memory
 _PAIRS_AT_ONCE = 1 << 14
+# A band agrees for 19 of 20 pairs that are as alike as a threshold of 0.8. What bands find is
+# compared, so a pair too many only costs time, but one that they miss is lost.
+_WEIGHTS = (0.05, 0.95)  # of a pair too many, of one that is missed
+_HIGHEST_BANDED = 0.95  # bands for more would be too few; what they find is still compared
+_MOST_ROUNDS = 100  # bounds the work on documents that agree in a band and in little else
 _SEED = 1  # datasketch's default
 _WORD_STEPS = np.array([0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(_RUN_WORDS)], "u8")
 
@@ -66,35 +72,49 @@ def _run_hashes(folded_text: bytes) -> np.ndarray:
     return (runs >> np.uint64(32)).astype(np.uint32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Clusters:
+    """Near duplicates among D documents."""
+
+    first_D: np.ndarray  # int64, the first document of each one's cluster, which may be itself
+    documents_given_up: int  # not compared with some that agree with them in a band
+
+
 def find_clusters(
     signatures_DP: np.ndarray,
     keeps_document_D: np.ndarray,
     threshold: float,
     directory: pathlib.Path,
-) -> np.ndarray:
-    """The first document of each document's cluster: itself where it has no near duplicate.
+) -> Clusters:
+    """Find the clusters, each of the documents that a chain of pairs joins.
 
-    A document that is not kept is in no cluster. Memory is 16 bytes a document beside one bucket
+    A document that is not kept is in no cluster. Memory is 28 bytes a document, with one bucket
     of bands; the signatures may be a memory map, and `directory` is made for the bands.
 
-    Shapes: uint32[D,P], bool[D] -> int64[D].
+    Shapes: uint32[D,P], bool[D].
     """
     import datasketch  # see Signer
 
     buckets = HashBuckets(directory)
-    lsh = datasketch.MinHashLSH(threshold=threshold, num_perm=SIGNATURE_SIZE)
+    lsh = datasketch.MinHashLSH(
+        min(threshold, _HIGHEST_BANDED), num_perm=SIGNATURE_SIZE, weights=_WEIGHTS
+    )
     for start in range(0, len(signatures_DP), _PAIRS_AT_ONCE):
         documents = start + np.flatnonzero(keeps_document_D[start : start + _PAIRS_AT_ONCE])
         for band, keys in enumerate(_band_keys(signatures_DP[documents], lsh.b, lsh.r)):
             rows = np.column_stack([keys, np.full(len(keys), band, np.uint64)])
             buckets.append(rows, documents)
     first_D = np.arange(len(signatures_DP))
+    is_given_up_D = np.zeros(len(signatures_DP), bool)
     for documents, is_first in buckets.groups():
-        for leader, document in _near_pairs(signatures_DP, documents, is_first, threshold):
-            _join(first_D, leader, document)
+        for leaders, joined in _near_pairs(
+            signatures_DP, documents, is_first, threshold, is_given_up_D
+        ):
+            for leader, document in zip(leaders.tolist(), joined.tolist(), strict=True):
+                _join(first_D, leader, document)
     for later in np.flatnonzero(first_D != np.arange(len(first_D))):
         first_D[later] = first_D[first_D[later]]  # earlier ones are done: one step is enough
-    return first_D
+    return Clusters(first_D, int(np.count_nonzero(is_given_up_D)))
 
 
 def _band_keys(signatures_BP: np.ndarray, bands: int, band_size: int) -> Iterator[np.ndarray]:
@@ -107,15 +127,19 @@ def _band_keys(signatures_BP: np.ndarray, bands: int, band_size: int) -> Iterato
 
 
 def _near_pairs(
-    signatures_DP: np.ndarray, documents: np.ndarray, is_first: np.ndarray, threshold: float
-) -> Iterator[tuple[int, int]]:
-    """Yield pairs of near duplicates, the earlier document first, that agree in a band.
+    signatures_DP: np.ndarray,
+    documents: np.ndarray,
+    is_first: np.ndarray,
+    threshold: float,
+    is_given_up_D: np.ndarray,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield pairs of near duplicates that agree in a band: the earlier documents, the later ones.
 
     Within a group each document is compared with the first; those that are not near to it are
-    compared among themselves in the same way.
+    compared among themselves in the same way, _MOST_ROUNDS times; the rest is marked as given up.
     """
     group = np.cumsum(is_first)
-    while True:
+    for _ in range(_MOST_ROUNDS):
         sizes = np.bincount(group)[group]
         documents, group = documents[sizes > 1], group[sizes > 1]
         if not len(documents):
@@ -124,8 +148,9 @@ def _near_pairs(
         leaders = np.repeat(documents[starts], sizes)
         is_near = _agreement(signatures_DP, leaders, documents) >= threshold
         joined = is_near & (leaders != documents)
-        yield from zip(leaders[joined].tolist(), documents[joined].tolist(), strict=True)
+        yield leaders[joined], documents[joined]
         documents, group = documents[~is_near], group[~is_near]
+    is_given_up_D[documents[np.bincount(group)[group] > 1]] = True
 
 
 def _agreement(signatures_DP: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

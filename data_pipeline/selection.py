@@ -36,7 +36,7 @@ class Selection:
     keeps_document: np.ndarray  # bool [D]
     keeps_line: np.ndarray  # bool [L]
     side_hashes: np.ndarray  # uint64 [D]; near duplicates that stay have that of the first one
-    near_duplicates: dict[str, int]  # clusters of two and more, documents in them
+    near_duplicates: dict[str, int]  # clusters of two and more, documents in them, given up
 
 
 def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> Selection:
@@ -47,7 +47,7 @@ def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> 
         keeps_document=_on_disk(work / "keeps_document", np.dtype(bool), spool.documents, True),
         keeps_line=_on_disk(work / "keeps_line", np.dtype(bool), spool.lines, True),
         side_hashes=_on_disk(work / "side_hashes", np.dtype(np.uint64), spool.documents, 0),
-        near_duplicates={"clusters": 0, "documents": 0},
+        near_duplicates={"clusters": 0, "documents": 0, "documents_given_up": 0},
     )
     for documents, _, facts in numbered(spool):
         selection.side_hashes[documents] = facts.document_hashes
@@ -123,16 +123,18 @@ def _near_duplicates(
     signatures_DP = np.memmap(
         work / "signatures", np.uint32, mode="r", shape=(spool.documents, SIGNATURE_SIZE)
     )
-    first_D = find_clusters(
+    found = find_clusters(
         signatures_DP,
         selection.keeps_document,
         cleaning.near_duplicate_threshold,
         work / "bands",
     )
+    first_D = found.first_D
     later = np.flatnonzero(first_D != np.arange(len(first_D)))
     clusters = len(np.unique(first_D[later]))
     selection.near_duplicates["clusters"] = clusters
     selection.near_duplicates["documents"] = clusters + len(later)
+    selection.near_duplicates["documents_given_up"] = found.documents_given_up
     if cleaning.near_duplicates == DROP:
         selection.keeps_document[later] = False
         return len(later)

@@ -21,7 +21,8 @@ Keys of the manifest, public:
     longest_sentence_tokens  in either split
     dropped                  reason -> how many were left out; the reasons of cleaning.REASONS
     changed                  {normalized_documents}: how many --normalize changed
-    near_duplicates          {clusters, documents} that were found, dropped or not
+    near_duplicates          {clusters, documents} that were found, dropped or not, and
+                             documents_given_up: not compared with all that they resemble
     holdout                  the share of documents that --holdout asked for
     sources                  [{path, bytes, documents}]: the source's address, its bytes as
                              stored, documents as found

@@ -83,7 +83,7 @@ def test_clusters_are_those_of_comparing_all_with_all(tmp_path, monkeypatch):
     found = find_clusters(
         signatures_of(documents), np.ones(len(documents), bool), 0.7, tmp_path / "bands"
     )
-    assert found.tolist() == expected
+    assert found.first_D.tolist() == expected
     assert len(set(expected)) == 21
 
 
@@ -91,4 +91,48 @@ def test_documents_that_are_not_kept_join_no_cluster(tmp_path):
     one = random.Random(5).choices(WORDS, k=100)
     keeps = np.array([False, True, True])
     found = find_clusters(signatures_of([one] * 3), keeps, 0.8, tmp_path / "bands")
-    assert found.tolist() == [0, 1, 1]
+    assert found.first_D.tolist() == [0, 1, 1]
+
+
+def random_signatures(rng: np.random.Generator, documents: int) -> np.ndarray:
+    return rng.integers(0, 2**32, (documents, 128), np.uint32)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0])
+def test_pairs_just_above_the_threshold_are_found_and_those_below_are_not(threshold, tmp_path):
+    rng = np.random.default_rng(6)
+    pairs = 400
+    least = int(np.ceil(threshold * 128))
+    common = rng.integers(least - 3, min(least + 6, 128) + 1, pairs)
+    signatures = random_signatures(rng, 2 * pairs)
+    for pair, count in enumerate(common):
+        columns = rng.choice(128, count, replace=False)
+        signatures[pairs + pair, columns] = signatures[pair, columns]
+    found = find_clusters(signatures, np.ones(2 * pairs, bool), threshold, tmp_path / "bands")
+    is_joined = found.first_D[pairs:] == np.arange(pairs)
+    assert not is_joined[common < least].any()
+    assert is_joined[common >= least].mean() > 0.9
+    assert found.documents_given_up == 0
+
+
+@pytest.mark.parametrize("rounds", [3, 50])
+def test_documents_that_agree_in_a_band_alone_take_bounded_work(rounds, tmp_path, monkeypatch):
+    compared = []
+    agreement = near_duplicates._agreement
+
+    def counted(signatures_DP, left, right):
+        compared.append(len(left))
+        return agreement(signatures_DP, left, right)
+
+    monkeypatch.setattr(near_duplicates, "_agreement", counted)
+    monkeypatch.setattr(near_duplicates, "_MOST_ROUNDS", rounds)
+    signatures = random_signatures(np.random.default_rng(7), 40)
+    signatures[:31, :8] = signatures[0, :8]  # the first band, of 8 at a threshold of 0.8
+    signatures[5] = signatures[1]  # found in the second round
+    signatures[30] = signatures[29]  # found by other bands, however few the rounds are
+    found = find_clusters(signatures, np.ones(40, bool), 0.8, tmp_path / "bands")
+    expected = list(range(40))
+    expected[5], expected[30] = 1, 29
+    assert found.first_D.tolist() == expected
+    assert found.documents_given_up == (27 if rounds == 3 else 0)
+    assert sum(compared) <= (31 + 2 * 2 * 16) * rounds

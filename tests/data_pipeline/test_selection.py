@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from data_pipeline import encoded_chunk
+from data_pipeline import encoded_chunk, near_duplicates
 from data_pipeline.build import main
 from data_pipeline.store import Split, open_store
 
@@ -140,7 +140,18 @@ def test_near_duplicates_are_dropped_but_for_the_first(vocab, tmp_path):
     )
     manifest = open_store(store).manifest
     assert manifest["dropped"]["near_duplicate_documents"] == 120
-    assert manifest["near_duplicates"] == {"clusters": 40, "documents": 160}
+    assert manifest["near_duplicates"] == {
+        "clusters": 40,
+        "documents": 160,
+        "documents_given_up": 0,
+    }
+
+
+def test_what_is_given_up_is_in_the_manifest_and_the_report(vocab, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(near_duplicates, "_MOST_ROUNDS", 0)  # nothing is compared
+    store = build(tmp_path, "store", near_copies(), vocab, "--near_duplicates=drop")
+    assert open_store(store).manifest["near_duplicates"]["documents_given_up"] == 160
+    assert "160 documents resemble too many others to be compared" in capsys.readouterr().out
 
 
 def test_near_duplicates_go_to_one_side_and_stay_there_when_the_corpus_grows(vocab, tmp_path):
