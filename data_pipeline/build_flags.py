@@ -152,12 +152,14 @@ def _add_cleaning(parser: FlagParser) -> None:
         "min_document_chars": ("N", "leave out shorter documents"),
         "max_word_chars": (
             "N",
-            "leave out lines with a longer word: base64, tables without spaces",
+            "leave out lines (of plain text: paragraphs, with --sentences=split) with a longer "
+            "word: base64, tables without spaces",
         ),
         "drop_duplicate_documents": ("BOOL", "leave out all but the first of equal documents"),
         "drop_duplicate_lines": (
             "BOOL",
-            "leave out a line (a paragraph, with --sentences=split) that occurred before anywhere",
+            "leave out a line (of plain text: a paragraph, with --sentences=split) that occurred "
+            "before anywhere",
         ),
         "near_duplicates": (
             "RULE",

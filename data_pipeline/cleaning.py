@@ -3,6 +3,9 @@
 Rules that need the whole corpus, those for duplicates, are in data_pipeline.selection. What is left
 out is counted under its reason in the manifest's "dropped"; a default build leaves out nothing but
 what has no token.
+
+A line is what the reader gives: with --sentences=split plain text has its lines joined, and a line
+is a paragraph, which with --documents=blank_line is the whole document.
 """
 
 import collections
@@ -11,6 +14,7 @@ import re
 import unicodedata
 from typing import Literal
 
+LONGEST_WORD_CHARS = 1_000_000
 NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
@@ -75,9 +79,10 @@ class CleaningOptions:
             raise ValueError(
                 f"--min_document_chars is {self.min_document_chars}; it must be 0 or more"
             )
-        if self.max_word_chars < 0:
+        if not 0 <= self.max_word_chars <= LONGEST_WORD_CHARS:
             raise ValueError(
-                f"--max_word_chars is {self.max_word_chars}; it must be 0 (no limit) or more"
+                f"--max_word_chars is {self.max_word_chars}; it must be from 0 (no limit) to "
+                f"{LONGEST_WORD_CHARS}"
             )
 
     @property

@@ -8,7 +8,10 @@ import pytest
 
 from data_pipeline.build import main
 from data_pipeline.cleaning import CleaningOptions, clean_documents
+from data_pipeline.sources import find_sources
 from data_pipeline.store import open_store
+from data_pipeline.text import read_documents
+from data_pipeline.text_options import TextOptions
 
 DOCUMENTS = [["Ｆｕｌｌ ﬁle", "e\u0301 and é"], ["plain"], ["long " + "x" * 21, "x" * 20], []]
 
@@ -32,6 +35,29 @@ def test_lines_with_long_words_go_before_documents_are_measured():
     assert clean_documents(DOCUMENTS, CleaningOptions(), counts) is DOCUMENTS
 
 
+def test_the_longest_word_that_can_be_asked_for_is_measured():
+    counts: collections.Counter[str] = collections.Counter()
+    options = CleaningOptions(max_word_chars=1_000_000)
+    options.check()
+    longest = "x" * 1_000_000
+    assert clean_documents([[longest, longest + "x"]], options, counts) == [[longest]]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "left"), [("split", ["So it is."]), ("lines", ["Good.", "Fine.", "So it is."])]
+)
+def test_a_line_of_split_plain_text_is_the_whole_block(sentences, left, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(f"Good.\n{'x' * 50}\nFine.\n\nSo it is.\n")
+    options = TextOptions(sentences=sentences)
+    (source,) = find_sources(str(path), options)
+    counts: collections.Counter[str] = collections.Counter()
+    documents = list(read_documents(source, options))
+    found = clean_documents(documents, CleaningOptions(max_word_chars=40), counts)
+    assert [line for document in found for line in document] == left
+    assert counts["lines_with_long_words"] == 1
+
+
 @pytest.mark.parametrize(
     "flag, sentence",
     [
@@ -39,7 +65,8 @@ def test_lines_with_long_words_go_before_documents_are_measured():
         ("--near_duplicates=yes", "--near_duplicates is 'yes'; it must be keep, together"),
         ("--near_duplicate_threshold=0.1", "--near_duplicate_threshold is 0.1; it must be from"),
         ("--min_document_chars=-1", "--min_document_chars is -1; it must be 0 or more"),
-        ("--max_word_chars=-1", "--max_word_chars is -1; it must be 0 (no limit) or more"),
+        ("--max_word_chars=-1", "--max_word_chars is -1; it must be from 0 (no limit) to 1000000"),
+        ("--max_word_chars=5000000000", "--max_word_chars is 5000000000; it must be from 0"),
         ("--max_word_chars=x", "--max_word_chars: invalid int value: 'x'"),
         ("--drop_duplicate_lines=yes", "'yes' is neither true nor false"),
     ],
