@@ -55,13 +55,7 @@ def measure(flags: argparse.Namespace) -> Measurement:
     """
     core_counts = _core_counts(flags.cores)
     slots = flags.max_predictions_per_seq or math.ceil(0.15 * flags.seq_len)
-    options = PretrainOptions(
-        store=flags.store,
-        segments=flags.segments,
-        masking=flags.masking,
-        packed_examples=flags.packed_examples,
-        group_sequences=flags.group_sequences,
-    )
+    options = _options(flags)
     started = time.perf_counter()
     store = open_store(flags.store)
     source = open_examples(store, store.train, options, flags.seq_len, slots)
@@ -98,6 +92,16 @@ def measure(flags: argparse.Namespace) -> Measurement:
         batch_size=flags.batch_size,
         store_tokens=int(store.train.token_counts.sum()),
         store_digest=store.digest,
+    )
+
+
+def _options(flags: argparse.Namespace) -> PretrainOptions:
+    return PretrainOptions(
+        store=flags.store,
+        segments=flags.segments,
+        masking=flags.masking,
+        packed_examples=flags.packed_examples,
+        group_sequences=flags.group_sequences,
     )
 
 

@@ -50,20 +50,14 @@ def choose_words(
     Source: create_masked_lm_predictions in create_pretraining_data.py, google-research/
     bert@eedf5716ce and albert@0cf7f5745e, which lets a run go on behind a [SEP].
     """
-    position_S = np.arange(is_text_BS.shape[1], dtype=np.uint32)
     words = _find_words(input_ids_BS, is_text_BS, is_continuation_V, longest_ngram, joins_segments)
     order_key, length_key = counters
-    low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
-    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(order_key))
-    keys_BS &= ~low_mask
-    keys_BS |= position_S
-    np.putmask(keys_BS, ~words.starts_BS, _NEVER)
-    keys_BS.sort(axis=1)
+    keys_BS, low_mask = _in_random_order(words.starts_BS, row_keys_B, order_key)
 
     is_taken_W = np.zeros(len(words.first_token_W), bool)
     room_B = count_B.copy()
     rows = np.arange(len(count_B))  # those with room and with words not yet looked at
-    for rank in range(len(position_S)):
+    for rank in range(keys_BS.shape[1]):
         keys = keys_BS[rows, rank]
         is_open = (keys != _NEVER) & (room_B[rows] > 0)
         rows, keys = rows[is_open], keys[is_open]
@@ -82,6 +76,23 @@ def choose_words(
     chosen_BS = np.zeros(is_text_BS.shape, bool)
     chosen_BS[is_text_BS] = np.repeat(is_taken_W, tokens_W)
     return chosen_BS
+
+
+def _in_random_order(
+    starts_BS: np.ndarray, row_keys_B: np.ndarray, order_key: int
+) -> tuple[np.ndarray, np.uint32]:
+    """The words of each row in random order: uint32[B,S], and the bits that hold their positions.
+
+    Past the words of a row stands _NEVER.
+    """
+    position_S = np.arange(starts_BS.shape[1], dtype=np.uint32)
+    low_mask = np.uint32((1 << max(1, (len(position_S) - 1).bit_length())) - 1)
+    keys_BS = hashing.hash32(row_keys_B, position_S + np.uint32(order_key))
+    keys_BS &= ~low_mask
+    keys_BS |= position_S
+    np.putmask(keys_BS, ~starts_BS, _NEVER)
+    keys_BS.sort(axis=1)
+    return keys_BS, low_mask
 
 
 def _find_words(
