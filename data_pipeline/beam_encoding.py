@@ -6,6 +6,7 @@ in the order of the input, so the store has the bytes that one machine gives it.
 imported when it is asked for: it is an extra.
 """
 
+import argparse
 import dataclasses
 import functools
 import importlib.util
@@ -52,6 +53,50 @@ def check_installed() -> None:
             "--runner is beam, but Apache Beam is not installed; pip install 'bert_jax[beam]', or "
             "build on this machine with --runner=local"
         )
+
+
+def check_options(beam_options: str) -> None:
+    """Raise if Beam would ignore an option or end the process over it.
+
+    A runner with a job server of its own, such as Flink's, passes on what Beam does not know.
+
+    Raises:
+      ValueError: an open quotation mark, an unknown option, value or runner.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+    from apache_beam.runners.runner import create_runner
+
+    try:
+        words = shlex.split(beam_options)
+    except ValueError as error:
+        raise ValueError(
+            f"--beam_options is {beam_options!r}, which no shell could read ({error}); close the "
+            "mark"
+        ) from error
+    options = PipelineOptions(words)
+    runner_name = options.view_as(StandardOptions).runner or StandardOptions.DEFAULT_RUNNER
+    try:
+        runner = create_runner(runner_name)  # and its options become known
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ValueError(
+            f"--beam_options asks for --runner={runner_name}, which cannot be had ({error}); "
+            "Dataflow's is in apache-beam[gcp], and without --runner Beam takes DirectRunner"
+        ) from error
+
+    def check_parsed(parser: argparse.ArgumentParser) -> None:
+        parser.exit_on_error = False
+        try:
+            _, unknown = parser.parse_known_args(words)
+        except argparse.ArgumentError as error:
+            raise ValueError(f"--beam_options is {beam_options!r}, but {error}") from error
+        if unknown and not isinstance(runner, PortableRunner):
+            raise ValueError(
+                f"--beam_options has {' '.join(unknown)!r}, which Beam does not know; it would be "
+                "ignored: correct it or leave it out"
+            )
+
+    options.get_all_options(add_extra_args_fn=check_parsed)
 
 
 def encode_with_beam(

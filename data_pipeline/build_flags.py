@@ -4,7 +4,7 @@ import dataclasses
 import os
 import pathlib
 
-from data_pipeline.beam_encoding import check_installed
+from data_pipeline.beam_encoding import check_installed, check_options
 from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningOptions
 from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
@@ -251,3 +251,4 @@ def _check_runner(flags: BuildFlags, has_workers: bool) -> None:
                 "processes; leave it out, or give what your Beam runner takes with --beam_options"
             )
         check_installed()
+        check_options(flags.beam_options)

@@ -112,6 +112,41 @@ def test_flags_that_do_nothing_are_refused(flags, sentence, corpus, tmp_path, ca
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ("--direct_num_wrkers=2", "has '--direct_num_wrkers=2', which Beam does not know; it"),
+        ("--streaming four words", "has 'four words', which Beam does not know"),
+        ("--direct_num_workers=two", "argument --direct_num_workers: invalid int value: 'two'"),
+        ("--direct_running_mode=threads", "argument --direct_running_mode: invalid choice"),
+        ("--temp_location='gs://b", "which no shell could read (No closing quotation)"),
+        ("--runner=DirektRunner", "asks for --runner=DirektRunner, which cannot be had (Unexp"),
+        ("--runner=no.such.Runner", "asks for --runner=no.such.Runner, which cannot be had (No mo"),
+    ],
+)
+def test_options_that_beam_would_ignore_or_die_of_are_one_sentence(
+    options, sentence, corpus, tmp_path, capsys
+):
+    assert build(corpus, tmp_path, "store", "--runner=beam", f"--beam_options={options}") == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"error: --beam_options .*\n", error)
+    assert sentence in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--runner=DirectRunner --direct_num_workers 2 --direct_running_mode=multi_processing",
+        "--temp_location=gs://b/t --region=europe-west1 --project=p --num_workers=3 --streaming",
+        "--runner=FlinkRunner --flink_master=host:8081 --parallelism=7",
+        "--runner=PortableRunner --job_endpoint=host:8099 --an_option_of_the_job_server=1",
+    ],
+)
+def test_options_that_beam_knows_are_taken(options):
+    beam_encoding.check_options(options)
+
+
 def test_without_apache_beam_the_sentence_names_the_extra(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert build(corpus, tmp_path, "store", "--runner=beam") == 2
