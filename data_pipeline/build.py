@@ -18,18 +18,22 @@ from data_pipeline.build_report import BuildRun, count_of_files, print_report, p
 from data_pipeline.cleaning import COUNTED, CleaningOptions
 from data_pipeline.encode_corpus import encode_corpus
 from data_pipeline.encoded_chunk import EncodedChunk, read_chunks
+from data_pipeline.example_arrays import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.holdout import choose_heldout, write_splits
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.selection import Selection, select
 from data_pipeline.sources import Source, find_sources
 from data_pipeline.spool import Spool
-from data_pipeline.store import HELDOUT, TRAIN
+from data_pipeline.store import HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store_writing import SplitWriter, write_manifest
-from data_pipeline.tokenizer_json import write_tokenizer_json
+from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
 from data_pipeline.vocab_training import TEXT_CHARS, TRAINED, train_vocabulary, training_text
-from data_pipeline.working_folder import check_output, move_into_place, working_folder
+from data_pipeline.whole_folder import check_output, whole_folder
+
+# What a store has beside its manifest, whoever made it.
+_REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES.values(), TOKENIZER_JSON)
 
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
@@ -46,13 +50,12 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
       ValueError, OSError: what is wrong with the flags, the input, the vocabulary or the output.
     """
     started_secs = time.perf_counter()
-    check_output(flags.output, flags.overwrite)
+    check_output(flags.output, MANIFEST, flags.overwrite)
     sources = find_sources(flags.input, flags.text)
     vocab_bytes = _vocabulary_bytes(flags, sources, console)
-    with working_folder(flags.output) as building:
+    with whole_folder(flags.output, MANIFEST, flags.overwrite, _REPLACED) as building:
         manifest = _build_inside(building, flags, sources, vocab_bytes, console)
         write_manifest(building, manifest)
-    move_into_place(building, flags.output)
     seconds = time.perf_counter() - started_secs
     print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
 

@@ -25,7 +25,7 @@ from data_pipeline.library_log import LibraryLog
 from data_pipeline.store import EXAMPLES, Store, open_store
 from data_pipeline.store_writing import sha256
 from data_pipeline.tfrecord import FEATURES, feature_lengths, open_writer, serialized
-from data_pipeline.whole_folder import check_is_free, whole_folder
+from data_pipeline.whole_folder import check_output, whole_folder
 
 MANIFEST = "export.json"
 _GROUP_EXAMPLES = 1024
@@ -48,7 +48,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     Raises:
       ValueError, OSError: what is wrong with the store, its settings or the output.
     """
-    check_is_free(flags.output)
+    check_output(flags.output, MANIFEST)
     store = open_store(flags.store)
     source = _open(store, flags)
     different = 1 if store.kind == EXAMPLES else flags.options.dupe_factor

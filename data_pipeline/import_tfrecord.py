@@ -26,7 +26,7 @@ from data_pipeline.tfrecord import find_record_files, read_examples
 from data_pipeline.tokenizer_json import write_tokenizer_json
 from data_pipeline.unmasked import first_segment_hashes, unmasked_ids
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
-from data_pipeline.whole_folder import check_is_free, whole_folder
+from data_pipeline.whole_folder import check_output, whole_folder
 
 _BLOCK_ROWS = 1 << 14
 _HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file says where they belong
@@ -45,7 +45,7 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     Raises:
       ValueError, OSError: what is wrong with the records, the vocabulary or the output.
     """
-    check_is_free(flags.output)
+    check_output(flags.output, MANIFEST)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     files = dict.fromkeys(find_record_files("--input", flags.input), TRAIN)
     if flags.heldout_input:

@@ -1,4 +1,4 @@
-"""Run by test_working_folder.py: a build is killed before each of its operations on --output."""
+"""Run by test_build_killed.py: a build is killed before each of its operations on --output."""
 
 import contextlib
 import os
@@ -10,6 +10,7 @@ import sys
 from data_pipeline.build import main
 from data_pipeline.store import open_store
 from data_pipeline.store_writing import sha256
+from data_pipeline.whole_folder import WORKING
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -69,7 +70,7 @@ def kill_everywhere(argv: list[str], output: pathlib.Path, older: pathlib.Path |
         last = run(argv, output)
         assert last == 0 or (last == 2 and not older)  # it was whole: no second build is asked for
         assert digest(output) == new
-        assert set(os.listdir(output)) <= {*os.listdir(older or output), "building"}
+        assert set(os.listdir(output)) <= {*os.listdir(older or output), WORKING}
 
 
 if __name__ == "__main__":

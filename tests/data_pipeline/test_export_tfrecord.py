@@ -131,5 +131,5 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tiny_store, tmp_path, caps
 def test_a_folder_that_holds_something_is_refused(tiny_store, tmp_path, capsys):
     (tmp_path / "notes").write_text("mine")
     assert main([str(tiny_store), f"--output={tmp_path}"]) == 2
-    assert "is not empty; give a new or an empty folder" in capsys.readouterr().err
+    assert "are not a store; give a new or an empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]

@@ -13,6 +13,7 @@ import tokenizers
 from data_pipeline import inspect
 from data_pipeline.import_tfrecord import main
 from data_pipeline.store import open_store
+from data_pipeline.whole_folder import WORKING
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(25))]
 SEQ_LEN, SLOTS = 13, 3
@@ -289,10 +290,10 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(folder, capsys, flags, wor
 def test_a_folder_that_holds_something_is_refused(folder, capsys):
     assert run(folder, f"--input={folder}/good.tfrecord") == 0
     assert run(folder, f"--input={folder}/good.tfrecord") == 2
-    assert "is not empty; give a new or an empty folder" in capsys.readouterr().err
+    assert "which holds a finished store; give another folder\n" in capsys.readouterr().err
 
 
 def test_what_a_killed_import_left_does_not_stand_in_the_way(folder):
-    (folder / "store" / "unfinished" / "examples").mkdir(parents=True)
+    (folder / "store" / WORKING / "files" / "examples").mkdir(parents=True)
     assert run(folder, f"--input={folder}/good.tfrecord") == 0
-    assert not (folder / "store" / "unfinished").exists()
+    assert not (folder / "store" / WORKING).exists()

@@ -1,5 +1,6 @@
 import pytest
 
+from data_pipeline import whole_folder as whole_folder_module
 from data_pipeline.whole_folder import WORKING, whole_folder
 
 
@@ -41,6 +42,52 @@ def test_what_a_killed_attempt_left_is_removed(tmp_path):
     assert names(tmp_path) == ["x"]
 
 
+@pytest.mark.parametrize("moves", range(3))
+def test_after_a_kill_between_the_moves_the_same_work_again_is_whole(tmp_path, monkeypatch, moves):
+    (tmp_path / "mine").touch()
+    rename = type(tmp_path).rename
+    done = []
+
+    def killed(path, to):
+        if len(done) == moves:
+            raise OSError("killed")
+        done.append(rename(path, to))
+
+    def work():
+        with whole_folder(tmp_path / "out", last="a") as folder:
+            for name in "abc":
+                (folder / name).mkdir()
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(type(tmp_path), "rename", killed)
+        work()
+    assert "a" not in names(tmp_path / "out")
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(KeyboardInterrupt), whole_folder(tmp_path / "out", last="a"):
+        raise KeyboardInterrupt
+    work()
+    assert names(tmp_path / "out") == ["a", "b", "c", "mine"]
+
+
+def test_bytes_and_names_are_on_the_disk_before_the_last_move(tmp_path, monkeypatch):
+    events = []
+    sync, rename = whole_folder_module._sync, type(tmp_path).rename
+    monkeypatch.setattr(
+        whole_folder_module, "_sync", lambda path: (events.append(path.name), sync(path))
+    )
+    monkeypatch.setattr(
+        type(tmp_path),
+        "rename",
+        lambda path, to: (events.append(f"+{path.name}"), rename(path, to)),
+    )
+    with whole_folder(tmp_path / "out", last="a") as folder:
+        (folder / "b").mkdir()
+        for name in ("a", "b/c"):
+            (folder / name).touch()
+    assert {"a", "b", "c"} <= set(events[: events.index("+b")])
+    assert events[-4:] == ["+b", "out", "+a", "out"]
+
+
 def test_a_file_and_a_folder_that_holds_something_are_refused(tmp_path):
     (tmp_path / "mine").touch()
     with (
@@ -49,7 +96,9 @@ def test_a_file_and_a_folder_that_holds_something_are_refused(tmp_path):
     ):
         pass
     with (
-        pytest.raises(ValueError, match="is not empty; give a new or an empty folder"),
+        pytest.raises(
+            ValueError, match="files that are not a store; give a new or an empty folder"
+        ),
         whole_folder(tmp_path, last="x"),
     ):
         pass

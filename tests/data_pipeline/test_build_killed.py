@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from data_pipeline import build, encoded_chunk, working_folder
+from data_pipeline import encoded_chunk, whole_folder
 from data_pipeline.build import main
 from data_pipeline.store import open_store
-from data_pipeline.working_folder import BUILDING
+from data_pipeline.whole_folder import FILES, WORKING
 from tests.data_pipeline.test_build import contents, corpus_text, flags
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def start(*argv: str) -> subprocess.Popen[str]:
 
 
 def wait_until_it_encodes(process: subprocess.Popen[str], output: pathlib.Path) -> None:
-    tokens = output / BUILDING / "spool" / "tokens"
+    tokens = output / WORKING / FILES / "spool" / "tokens"
     while not (tokens.exists() and tokens.stat().st_size):
         assert process.poll() is None
         time.sleep(0.02)
@@ -114,19 +114,14 @@ def test_ctrl_c_does_not_stop_a_build_that_replaces_a_store(
     output = tmp_path / "store"
     assert main(flags(corpus, output, vocab_path)) == 0
     expected = contents(output)
-    remove = working_folder.shutil.rmtree
+    remove = whole_folder._remove
 
-    def interrupted(*arguments, **keywords):
-        os.kill(os.getpid(), signal.SIGINT)
-        remove(*arguments, **keywords)
+    def interrupted(path):
+        if path.parent == output:  # between the moves
+            os.kill(os.getpid(), signal.SIGINT)
+        remove(path)
 
-    move = build.move_into_place
-
-    def move_interrupted(*arguments):
-        monkeypatch.setattr(working_folder.shutil, "rmtree", interrupted)
-        move(*arguments)
-
-    monkeypatch.setattr(build, "move_into_place", move_interrupted)
+    monkeypatch.setattr(whole_folder, "_remove", interrupted)
     assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 0
     assert contents(output) == expected
 
@@ -136,8 +131,9 @@ def test_a_failed_build_leaves_a_half_moved_store_to_be_built_again(corpus, voca
     assert main(flags(corpus, output, vocab_path)) == 0
     expected = contents(output)
     # What a build leaves that was killed while it replaced this store.
-    (output / BUILDING).mkdir()
-    (output / "heldout").rename(output / BUILDING / "heldout")
+    (output / WORKING / FILES).mkdir(parents=True)
+    (output / WORKING / "moving").write_text('["heldout", "manifest.json", "train", "vocab.txt"]')
+    (output / "heldout").rename(output / WORKING / FILES / "heldout")
     (output / "manifest.json").unlink()
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"a\n\nb\n\n" * 400_000 + b"\xff")
@@ -146,6 +142,33 @@ def test_a_failed_build_leaves_a_half_moved_store_to_be_built_again(corpus, voca
         open_store(output)
     assert main(flags(corpus, output, vocab_path)) == 0
     assert contents(output) == expected
+
+
+@pytest.mark.parametrize("replaces", ["false", "true"])
+def test_what_is_not_the_build_s_stays(replaces, corpus, vocab_path, tmp_path, capsys):
+    output = tmp_path / "project"
+    for name in ("building", "train"):
+        (output / name).mkdir(parents=True)
+        (output / name / "mine").write_text("mine")
+    (output / "manifest.json").write_text('{"format": "of another program"}')
+    before = contents(output)
+    assert main(flags(corpus, output, vocab_path, f"--overwrite={replaces}")) == 2
+    assert "a folder with files that are not a store" in capsys.readouterr().err
+    assert contents(output) == before
+
+
+def test_a_second_build_into_the_same_folder_is_refused(vocab_path, tmp_path, capsys):
+    corpus, output = tmp_path / "large.txt", tmp_path / "store"
+    corpus.write_text(corpus_text(80_000))
+    process = start(*flags(corpus, output, vocab_path))
+    wait_until_it_encodes(process, output)
+    assert main(flags(corpus, output, vocab_path)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --output is {output}, where another process is at work; wait")
+    assert process.poll() is None
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    open_store(output)
 
 
 def test_a_source_that_goes_away_is_one_sentence(corpus, vocab_path, tmp_path, monkeypatch, capsys):
