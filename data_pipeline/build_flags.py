@@ -107,7 +107,12 @@ def _add_text(parser: FlagParser) -> None:
     add = parser.add_argument_group("text").add_argument
     add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
     add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
-    add("--language", default="en", metavar="CODE", help="whose rules find sentences (ISO 639-1)")
+    add(
+        "--language",
+        default="en",
+        metavar="CODE",
+        help="whose rules find sentences: two or three letters (ISO 639); default en",
+    )
     add(
         "--text_key",
         default="text",

@@ -1,4 +1,4 @@
-"""Finds what occurs more than once by its hashes, on disk: memory does not grow with the corpus."""
+"""Finds what occurs more than once by its hashes, on disk: one 64th of them is in memory."""
 
 import hashlib
 import pathlib

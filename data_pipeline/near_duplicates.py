@@ -88,8 +88,9 @@ def find_clusters(
 ) -> Clusters:
     """Find the clusters, each of the documents that a chain of pairs joins.
 
-    A document that is not kept is in no cluster. Memory is 28 bytes a document, with one bucket
-    of bands; the signatures may be a memory map, and `directory` is made for the bands.
+    A document that is not kept is in no cluster. Memory is 28 bytes a document at a threshold of
+    0.8, with one bucket of bands; the signatures may be a memory map, and `directory` is made for
+    the bands.
 
     Shapes: uint32[D,P], bool[D].
     """

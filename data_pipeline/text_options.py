@@ -1,6 +1,7 @@
 """How text is cut into documents and sentences: the settings, and the check of them."""
 
 import dataclasses
+import re
 
 DOCUMENT_RULES = ("blank_line", "file", "gutenberg", "chapters")
 SENTENCE_RULES = ("split", "lines")
@@ -12,11 +13,11 @@ class TextOptions:
 
     documents: str = "blank_line"  # of plain text; every other format brings its own
     sentences: str = "split"  # "split" finds sentences, "lines" takes one a line
-    language: str = "en"  # whose rules find the sentences; an ISO 639-1 code
+    language: str = "en"  # whose rules find the sentences; an ISO 639 code
     text_key: str = "text"  # of a JSON line, a Parquet column or a TFDS feature
 
     def check(self) -> None:
-        """Raise if a rule is unknown or two rules contradict each other.
+        """Raise if a rule is unknown, a language is no code or two rules contradict each other.
 
         Raises:
           ValueError: names the flag, its value and what is allowed.
@@ -28,6 +29,11 @@ class TextOptions:
         if self.sentences not in SENTENCE_RULES:
             raise ValueError(
                 f"--sentences is {self.sentences!r}; it must be one of {', '.join(SENTENCE_RULES)}"
+            )
+        if not re.fullmatch("[a-z]{2,3}", self.language):
+            raise ValueError(
+                f"--language is {self.language!r}; it must be a code of two or three lower-case "
+                "letters, as in --language=de"
             )
         if self.documents in ("gutenberg", "chapters") and self.sentences == "lines":
             raise ValueError(

@@ -271,6 +271,13 @@ def test_a_file_that_ends_no_document_is_not_read_to_its_end(tmp_path, monkeypat
             "--documents is 'page'; it must be one of blank_line, file",
         ),
         (TextOptions(sentences="auto"), "--sentences is 'auto'; it must be one of split, lines"),
+        (
+            TextOptions(language="German"),
+            "--language is 'German'; it must be a code of two or three",
+        ),
+        (TextOptions(language="DE"), "--language is 'DE'; it must be a code"),
+        (TextOptions(language=""), "--language is ''; it must be a code"),
+        (TextOptions(language="de\n"), "as in --language=de"),
         (TextOptions("gutenberg", "lines"), "--sentences is lines, but with --documents=gutenberg"),
     ],
 )
