@@ -57,14 +57,17 @@ def build_findings(manifest: dict[str, Any]) -> list[str]:
         found.append(
             f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
             "needed: a random next sentence comes from another document of the split, so training "
-            "refuses this store. Give 4 or more documents that differ (--documents says where one "
-            "ends); of these a larger --holdout cannot hold out more."
+            "refuses this store. Give 4 or more documents that differ in more than case, white "
+            "space and digits (--documents says where one ends); of these a larger --holdout "
+            "cannot hold out more."
         )
     elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
         found.append(
             f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
-            f"--holdout asked for {manifest['holdout']:.2%}: with so few documents the hashes "
-            f"cannot come nearer, and {MIN_SPLIT_DOCUMENTS} are the fewest that training takes."
+            f"--holdout asked for {manifest['holdout']:.2%}: their hashes come no nearer where "
+            f"documents are few ({MIN_SPLIT_DOCUMENTS} are the fewest that training takes), or "
+            "where many are alike but for case, white space and digits, which go to one side "
+            "together."
         )
     return found
 

@@ -64,7 +64,9 @@ def _impossible(documents: int) -> str:
             "or clean less, as without --min_document_chars"
         )
     state = (
-        "a single document" if documents == 1 else f"{documents} documents that all say the same"
+        "a single document"
+        if documents == 1
+        else f"{documents} documents that all say the same but for case, white space and digits"
     )
     return (
         f"the input has {state}, so none can be held out while another is trained on; "

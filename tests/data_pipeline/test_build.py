@@ -359,6 +359,22 @@ def test_a_store_that_training_refuses_is_a_finding_without_a_next_command(
     assert "bert_jax.train" not in shown and "\n  next\n" not in shown
 
 
+def test_copies_but_for_digits_go_to_one_side_and_the_finding_says_so(
+    corpus, vocab_path, tmp_path, capsys
+):
+    customers = [f"Customer {number}.\nOwes {number * 7 % 1000:03d}." for number in range(100, 900)]
+    others = [f"Line of {a}{b}.\nAnother one." for a in "abcdefgh" for b in "ijklmnop"]
+    corpus.write_text("\n\n".join(customers + others))
+    assert main(flags(corpus, tmp_path / "store", vocab_path, "--holdout=0.3")) == 0
+    (finding,) = (
+        line for line in capsys.readouterr().out.splitlines() if "--holdout asked for" in line
+    )
+    heldout = open_store(tmp_path / "store").manifest["splits"]["heldout"]["documents"]
+    assert 2 <= heldout <= len(others)  # no customer, who are too many for that side
+    assert f"{heldout} of 864 documents are held out" in finding
+    assert "alike but for case, white space and digits, which go to one side together" in finding
+
+
 def test_of_four_documents_the_report_s_command_can_train(corpus, vocab_path, tmp_path, capsys):
     corpus.write_text("\n\n".join(f"Line of {c}.\nAnother one." for c in "abcd"))
     assert main(flags(corpus, tmp_path / "store", vocab_path)) == 0
