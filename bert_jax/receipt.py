@@ -109,7 +109,7 @@ def read(workdir: pathlib.Path) -> Receipt:
             f"{workdir / FILE} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
-    return Receipt(resolved, load_vocabulary(path, lowercase), digest)
+    return Receipt(resolved, load_vocabulary(path, lowercase, checks_case=False), digest)
 
 
 def check(workdir: pathlib.Path, config: Config, store: Store) -> None:

@@ -212,7 +212,9 @@ def _encoder(work: BeamWork) -> ChunkEncoder:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / work.vocab_name
         path.write_bytes(work.vocab_bytes)
-        return ChunkEncoder(load_vocabulary(path, work.lowercase), work.text, work.cleaning)
+        return ChunkEncoder(
+            load_vocabulary(path, work.lowercase, checks_case=False), work.text, work.cleaning
+        )
 
 
 def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:

@@ -91,7 +91,7 @@ def _build_inside(
     """Write the vocabulary and both splits into the working folder; returns the manifest."""
     vocab_name, vocab_bytes = vocab_file
     (building / vocab_name).write_bytes(vocab_bytes)
-    vocabulary = load_vocabulary(building / vocab_name, flags.lowercase)
+    vocabulary = load_vocabulary(building / vocab_name, flags.lowercase, checks_case=False)
     write_tokenizer_json(vocabulary, building)
     spool = Spool(building / "spool")
     counts = dict.fromkeys(COUNTED, 0)

@@ -30,7 +30,8 @@ def encode_corpus(
     """Yield the chunks encoded, in the order of the input whatever the number of processes is.
 
     Raises:
-      ValueError: whatever the stream of chunks raises; a process that was killed.
+      ValueError: whatever the stream of chunks raises; a process that was killed, or that
+        could not start.
     """
     if workers == 1:
         yield from map(ChunkEncoder(vocabulary, text, cleaning).encode, chunks)
@@ -69,6 +70,7 @@ def _in_order(
 # What a worker process keeps between chunks: a vocabulary is loaded once a process, and its cache
 # of encoded words is worth keeping.
 _worker: dict[str, ChunkEncoder] = {}
+_start_errors: list[Exception] = []  # why there is none; a process that raised would just be gone
 
 
 def _start_worker(
@@ -78,7 +80,11 @@ def _start_worker(
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Nothing here makes cycles, and each collection would walk the lists of a whole chunk.
     gc.disable()
-    _worker["encoder"] = ChunkEncoder(load_vocabulary(vocab_path, lowercase), text, cleaning)
+    try:
+        vocabulary = load_vocabulary(vocab_path, lowercase, checks_case=False)
+        _worker["encoder"] = ChunkEncoder(vocabulary, text, cleaning)
+    except (ValueError, OSError, ImportError) as error:
+        _start_errors.append(error)
 
 
 def _end_with_parent() -> None:
@@ -90,4 +96,9 @@ def _end_with_parent() -> None:
 
 
 def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:
+    if _start_errors:
+        raise ValueError(
+            f"a process of the build could not start: {_start_errors[0]}; build again, or without "
+            "other processes, with --workers=1"
+        ) from _start_errors[0]
     return _worker["encoder"].encode(chunk)

@@ -157,7 +157,9 @@ def open_examples(
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
     is_continuation_V = None
     if options.masking != "token":
-        vocabulary = load_vocabulary(store.vocab_path, store.manifest["vocabulary"]["lowercase"])
+        vocabulary = load_vocabulary(
+            store.vocab_path, store.manifest["vocabulary"]["lowercase"], checks_case=False
+        )
         is_continuation_V = vocabulary.is_continuation
     pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)

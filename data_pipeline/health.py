@@ -103,7 +103,7 @@ def measure(store: Store, seq_len: int, examples: int, step: Step) -> Health:
       ValueError: an empty split, a damaged store, or a sequence length that no pair fits into.
     """
     of_build = store.manifest["vocabulary"]
-    vocabulary = load_vocabulary(store.vocab_path, of_build["lowercase"])
+    vocabulary = load_vocabulary(store.vocab_path, of_build["lowercase"], checks_case=False)
     both = (store.train, store.heldout)
     rows: RowHealth | None = None
     written: tuple[Example, ...] = ()

@@ -38,19 +38,21 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     if flags.examples < 0:
         raise ValueError(f"--examples is {flags.examples}; it must be 0 or more")
     for flag, path in (("--html", flags.html), ("--json_out", flags.json_out)):
+        if path and path.is_dir():
+            raise ValueError(f"{flag} is {path}, which is a folder; give the name of a file in it")
         if path and not path.parent.is_dir():
             raise ValueError(f"{flag} is {path}, in a folder that does not exist; make it first")
     step = functools.partial(_progress, rich.console.Console(stderr=True))
     if flags.verify:
         _verify(flags.store, console, step)
     store = open_store(flags.store)
-    if store.kind == EXAMPLES and flags.verify:
+    if store.kind == EXAMPLES and flags.verify and not (flags.html or flags.json_out):
         return
     if store.kind == EXAMPLES:
         raise ValueError(
             f"{store.directory} holds ready-made examples, as import_tfrecord reads them, and no "
-            "documents to look at; --verify checks its files, the report wants a store that "
-            "python -m data_pipeline.build made"
+            "documents to look at; --verify alone checks its files, --html, --json_out and the "
+            "report want a store that python -m data_pipeline.build made"
         )
     health = measure(store, flags.seq_len, flags.examples, step)
     found = findings(health)

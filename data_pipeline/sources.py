@@ -1,6 +1,7 @@
 """What a build reads: --input as a list of sources, each read from start to end on its own."""
 
 import dataclasses
+import glob
 import os
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,20 +30,23 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
 
     An entry is a glob of files, local or of any file system that fsspec knows (gs://), or
     "tfds:NAME[/CONFIG][:VERSION][:SPLIT]". Order: that of the entries, sorted by name within one.
-    `**` reaches into folders.
+    `**` reaches into folders. What is the name of a file is no glob and no list.
 
     Raises:
-      ValueError: an entry without a file, a directory, an empty file, binary data at its start, a
-        table without the column, a file that is no Gutenberg book where only those are wanted.
+      ValueError: an entry without a file, a name that is not UTF-8, a directory, an empty file,
+        binary data at its start, a table without the column, a file that is no Gutenberg book
+        where only those are wanted.
       OSError: a file system that cannot be listed.
     """
     found: dict[str, StoredFile] = {}
-    for entry in filter(None, (part.strip() for part in patterns.split(","))):
+    parts = [patterns] if os.path.isfile(os.path.expanduser(patterns)) else patterns.split(",")
+    for entry in filter(None, (part.strip() for part in parts)):
         if entry.startswith(tfds_documents.PREFIX):
             matches = tfds_documents.find_shards(entry, options.text_key)
         else:
             matches = _matches(entry)
-        found |= {file.address: file for file in matches}
+        for file in matches:
+            found.setdefault(_identity(file), file)
     if not found:
         raise ValueError("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
     files, strangers = list(found.values()), []
@@ -59,7 +63,10 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
 
 
 def _matches(pattern: str) -> list[StoredFile]:
-    files = find_files(pattern)
+    expanded = os.path.expanduser(pattern)
+    # A name may hold what means something else in a glob, as "a[1].txt" does.
+    is_name = not is_address(pattern) and os.path.lexists(expanded)
+    files = find_files(glob.escape(expanded) if is_name else pattern)
     if "**" in pattern:  # the files of a folder that it matches are matched by themselves
         files = [file for file in files if not file.is_directory]
     if not files:
@@ -69,6 +76,25 @@ def _matches(pattern: str) -> list[StoredFile]:
             "quotes around a glob so that the shell leaves it alone"
         )
     return files
+
+
+def _identity(file: StoredFile) -> str:
+    """The same for two names of one local file; the address of all else.
+
+    Raises:
+      ValueError: a name that is not UTF-8, which no manifest can hold.
+    """
+    address = file.address
+    try:
+        address.encode()
+    except UnicodeEncodeError as error:
+        name = os.fsencode(address).decode("utf-8", "backslashreplace")
+        raise ValueError(
+            f"--input has {name}, a name that is not UTF-8 and cannot be told in the store; rename "
+            "the file"
+        ) from error
+    is_local = not is_address(address) and not address.startswith(tfds_documents.PREFIX)
+    return os.path.realpath(address) if is_local else address
 
 
 def _check(file: StoredFile, options: TextOptions) -> bool:

@@ -184,9 +184,9 @@ def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
         raise ValueError(f"{path} is damaged ({error}); build the store again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline")
-    if manifest["format_version"] != FORMAT_VERSION:
+    if manifest.get("format_version") != FORMAT_VERSION:
         raise ValueError(
-            f"{directory} has format version {manifest['format_version']}, this code reads "
+            f"{directory} has format version {manifest.get('format_version')}, this code reads "
             f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
         )
     return manifest

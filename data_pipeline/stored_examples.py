@@ -103,14 +103,15 @@ def open_stored_examples(
     if str(seq_len) not in lengths:
         raise ValueError(
             f"seq_len is {seq_len}, but {store.directory} holds ready-made examples of "
-            f"{' and '.join(lengths)} tokens: change config.phases, or import others"
+            f"{' and '.join(lengths)} tokens: give --seq_len or config.phases one of these, or "
+            "import others"
         )
     length = lengths[str(seq_len)]
     if max_predictions_per_seq != length["max_predictions_per_seq"]:
         raise ValueError(
             f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "
             f"of {seq_len} tokens in {store.directory} have {length['max_predictions_per_seq']}: "
-            "change config.phases"
+            "give --max_predictions_per_seq or config.phases that number"
         )
     shape = RowShape(seq_len, max_predictions_per_seq, 1)
     directory = store.directory / FOLDER / str(seq_len)

@@ -11,10 +11,21 @@ _BLOCK_BYTES = 1 << 22
 
 
 def verified_files(directory: pathlib.Path, manifest: dict[str, Any]) -> dict[pathlib.Path, str]:
-    """The files whose SHA-256 the manifest has, and what it is."""
-    vocabulary = manifest["vocabulary"]
-    files = {directory / name: array["sha256"] for name, array in manifest["arrays"].items()}
-    return files | {directory / vocabulary["file"]: vocabulary["sha256"]}
+    """The files whose SHA-256 the manifest has, and what it is.
+
+    Raises:
+      ValueError: the manifest does not say.
+    """
+    try:
+        vocabulary = manifest["vocabulary"]
+        files = {directory / name: array["sha256"] for name, array in manifest["arrays"].items()}
+        files[directory / vocabulary["file"]] = vocabulary["sha256"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{directory}/manifest.json is damaged (no {error}); copy the store again, or build it "
+            "again"
+        ) from error
+    return files
 
 
 def size_bytes(files: dict[pathlib.Path, str]) -> int:
@@ -40,7 +51,7 @@ def verify(
             )
     if wrong:
         raise ValueError(f"{'; '.join(wrong)}: copy the store again, or build it again")
-    if store_digest(manifest["arrays"], manifest["vocabulary"]["sha256"]) != manifest["digest"]:
+    if store_digest(manifest["arrays"], manifest["vocabulary"]["sha256"]) != manifest.get("digest"):
         raise ValueError(
             f"{directory}/manifest.json has a digest that does not belong to its files: it was "
             "changed by hand or is damaged; copy the store again, or build it again"

@@ -96,11 +96,15 @@ class Vocabulary:
         return np.array(continues, dtype=bool)
 
 
-def load_vocabulary(path: str | pathlib.Path, lowercase: bool = True) -> Vocabulary:
+def load_vocabulary(
+    path: str | pathlib.Path, lowercase: bool = True, checks_case: bool = True
+) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model carries its
     own normalisation; there `lowercase` is ignored and the result says what the model does.
+    `checks_case` is for a list that somebody gives: one trained here has the case of its text,
+    which may hold no capital.
 
     Raises:
       ValueError: no such file, no vocabulary, a special piece missing or found in texts, a piece
@@ -116,14 +120,17 @@ def load_vocabulary(path: str | pathlib.Path, lowercase: bool = True) -> Vocabul
     data = path.read_bytes()
     if path.suffix == ".model":
         return _load_sentencepiece(path, data)
-    return _load_wordpiece(path, data, lowercase)
+    return _load_wordpiece(path, data, lowercase, checks_case)
 
 
-def _load_wordpiece(path: pathlib.Path, data: bytes, lowercase: bool) -> Vocabulary:
+def _load_wordpiece(
+    path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool
+) -> Vocabulary:
     is_json = path.suffix == ".json"
     pieces = read_json(path, data, lowercase) if is_json else read_list(path, data)
     special_ids = _find_special_ids(path, pieces)
-    check_case(path, pieces, lowercase)
+    if checks_case:
+        check_case(path, pieces, lowercase)
     tokenizer = wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
     return Vocabulary(
         kind=WORDPIECE,

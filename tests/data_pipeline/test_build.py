@@ -323,6 +323,16 @@ def test_a_finished_store_is_replaced_only_when_told_to(corpus, vocab_path, tmp_
     assert not (output / "vocab.txt").exists()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_vocabulary_trained_on_text_without_a_capital_is_taken(workers, tmp_path):
+    corpus = tmp_path / "low.txt"
+    corpus.write_text("".join(f"line {i} has no capital in it\n\n" for i in range(200)))
+    more = ["--train_vocab=wordpiece", "--vocab_size=150", "--lowercase=false"]
+    workers_flag = f"--workers={workers}"
+    assert main(flags(corpus, tmp_path / "store", None, workers_flag, *more)) == 0
+    assert open_store(tmp_path / "store").manifest["vocabulary"]["lowercase"] is False
+
+
 def test_other_peoples_folders_are_left_alone(corpus, vocab_path, tmp_path, capsys):
     output = tmp_path / "photos"
     output.mkdir()

@@ -37,6 +37,14 @@ def test_the_reader_stays_a_bounded_distance_ahead(vocabulary):
     assert max(ahead) < 2 * 3
 
 
+def test_a_process_that_cannot_start_says_why(vocabulary):
+    vocabulary.path.unlink()
+    chunks = (TextChunk([["0"]], {0: 1}) for _ in range(10))
+    encoded = encode_corpus(chunks, vocabulary, TextOptions(), CleaningOptions(), workers=2)
+    with pytest.raises(ValueError, match=r"could not start: .*pieces\.txt, which is not a file"):
+        list(encoded)
+
+
 def test_a_process_that_is_killed_is_one_sentence(vocabulary):
     chunks = (TextChunk([["0"]], {0: 1}) for _ in range(10_000))
     encoded = encode_corpus(chunks, vocabulary, TextOptions(), CleaningOptions(), workers=2)

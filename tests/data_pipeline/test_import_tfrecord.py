@@ -174,6 +174,9 @@ def test_the_files_can_be_verified_and_a_report_on_text_is_refused(folder, capsy
     assert run(folder, f"--input={folder}/good.tfrecord") == 0
     assert inspect.main([str(folder / "store"), "--verify"]) == 0
     assert "OK: the 12 files" in capsys.readouterr().out
+    page = f"--html={folder / 'page.html'}"
+    assert inspect.main([str(folder / "store"), "--verify", page]) == 2
+    assert "--verify alone checks its files, --html" in capsys.readouterr().err
     assert inspect.main([str(folder / "store")]) == 2
     assert "holds ready-made examples, as import_tfrecord reads them" in capsys.readouterr().err
 

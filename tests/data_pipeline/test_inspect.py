@@ -132,7 +132,6 @@ def test_what_cannot_be_inspected_is_one_sentence_and_exit_2(store, tmp_path, ca
         (["gs://bucket/store", "--verify"], "error: the store is gs:/bucket/store, but this "),
         ([store, "--examples=-1"], "error: --examples is -1; it must be 0 or more"),
         ([store, f"--html={tmp_path}/no/page.html"], f"error: --html is {tmp_path}/no/page.html, "),
-        ([store, f"--json_out={tmp_path}"], f"error: {tmp_path}: Is a directory"),
     ):
         assert run(*arguments) == 2
         error = capsys.readouterr().err
@@ -159,3 +158,15 @@ def test_a_split_of_one_document_is_reported_without_rows(tmp_path, capsys):
     assert run(store, f"--html={out}") == 0
     assert "held out and 2 are needed" in capsys.readouterr().out
     assert sum(tag == "svg" for tag, _ in Page(out.read_text(encoding="utf-8")).tags) == 4
+
+
+@pytest.mark.parametrize("flag", ["--html", "--json_out"])
+def test_a_folder_for_a_file_is_refused_before_anything_is_measured(
+    store, tmp_path, capsys, monkeypatch, flag
+):
+    monkeypatch.setattr(inspect, "measure", None)
+    assert inspect.main([str(store), f"{flag}={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error == f"error: {flag} is {tmp_path}, which is a folder; give the name of a file in it\n"
+    )

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import os
 import pathlib
 import pickle
 
@@ -31,6 +32,35 @@ def test_sources_come_in_the_order_of_the_entries_each_once(tmp_path):
         Source(f"{tmp_path}/{name}", len(name))
         for name in ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt")
     ]
+
+
+def test_a_file_by_several_names_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "d0.txt").write_text("text")
+    (tmp_path / "link.txt").symlink_to("d0.txt")
+    monkeypatch.chdir(tmp_path)
+    patterns = f"d0.txt,./d0.txt,link.txt,{tmp_path}/*.txt"
+    assert find_sources(patterns, OPTIONS) == [Source("d0.txt", 4)]
+
+
+def test_a_name_with_a_comma_or_brackets_is_a_name_first(tmp_path):
+    for name in ("a,b.txt", "c[1].txt", "c1.txt", "d.txt"):
+        (tmp_path / name).write_text(name)
+
+    def names(patterns):
+        return [pathlib.Path(one.address).name for one in find_sources(patterns, OPTIONS)]
+
+    assert names(f"{tmp_path}/a,b.txt") == ["a,b.txt"]
+    assert names(f"{tmp_path}/c[1].txt,{tmp_path}/d.txt") == ["c[1].txt", "d.txt"]
+    assert names(f"{tmp_path}/c[12].txt") == ["c1.txt"]
+
+
+def test_a_name_that_is_not_utf_8_is_refused_at_the_start(tmp_path):
+    try:
+        pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.txt")).write_text("text")
+    except OSError:
+        pytest.skip("needs a file system whose names are bytes")
+    with pytest.raises(ValueError, match=r"^--input has .*/a\\xff\.txt, a name that is not UTF-8"):
+        find_sources(f"{tmp_path}/*", OPTIONS)
 
 
 def test_a_source_of_a_bucket_is_read_as_a_file_is(tmp_path):

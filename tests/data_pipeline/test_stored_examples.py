@@ -119,8 +119,14 @@ def test_no_held_out_example_is_trained_on(store):
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ((128, SLOTS), f"seq_len is 128, but .* ready-made examples of {SEQ_LEN} tokens"),
-        ((SEQ_LEN, 5), f"max_predictions_per_seq is 5, but .* have {SLOTS}: change config.phases"),
+        (
+            (128, SLOTS),
+            f"seq_len is 128, but .* ready-made examples of {SEQ_LEN} tokens: give --seq_len",
+        ),
+        (
+            (SEQ_LEN, 5),
+            f"max_predictions_per_seq is 5, but .* have {SLOTS}: give --max_predictions_per_seq or",
+        ),
     ],
 )
 def test_another_length_than_that_of_the_records_is_refused(store, sizes, words):
