@@ -16,7 +16,7 @@ _CLOSING = re.compile(rf"[{re.escape(_MARKS)}]+(?:\s+|$)")
 # Its time grows with the square of a text without spaces or with an unclosed mark: it gets windows.
 _WINDOW_CHARS = 10_000
 # It panics on some of them: "B\u00a0." is cut in the middle of the space's two bytes.
-_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+_WIDE_SPACES = "".join(c for c in map(chr, range(0x80, 0x3001)) if c.isspace())
 
 
 def sentences_of(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
@@ -43,11 +43,8 @@ def sentences_of(paragraphs: Iterable[str], options: TextOptions) -> list[str]:
 
 def _split(paragraph: str, language: str) -> Iterator[str]:
     """Yield the pieces of a paragraph; joined they are the paragraph."""
-    start = 0
-    for length in _lengths(paragraph, language):
-        sentence = paragraph[start : start + length]
-        start += length
-        if length <= _LONG_SENTENCE_CHARS:
+    for sentence in _pieces(paragraph, language):
+        if len(sentence) <= _LONG_SENTENCE_CHARS:
             yield sentence
         else:
             yield from _split_speech(sentence, language)
@@ -56,8 +53,8 @@ def _split(paragraph: str, language: str) -> Iterator[str]:
 def _split_speech(speech: str, language: str) -> Iterator[str]:
     """Cut inside quotation marks; a closing mark stays with the sentence that it closes."""
     start, end = 0, 0
-    for length in _lengths(_MARK.sub("_", speech), language):
-        end += length
+    for piece in _pieces(_MARK.sub("_", speech), language):
+        end += len(piece)
         if closing := _CLOSING.match(speech, end):
             yield speech[start : closing.end()]
             start = closing.end()
@@ -68,13 +65,31 @@ def _split_speech(speech: str, language: str) -> Iterator[str]:
         yield speech[start:]
 
 
+def _pieces(text: str, language: str) -> Iterable[str]:
+    """The sentences of a text as sentencex finds them; joined they are the text."""
+    plain = text
+    if not text.isascii():
+        for space in _WIDE_SPACES:  # each is looked for, and seldom there
+            plain = plain.replace(space, " ")
+    if len(plain) > _WINDOW_CHARS:
+        return _cut(text, _lengths(plain, language))
+    pieces = _segments(plain, language)
+    return pieces if plain == text else _cut(text, map(len, pieces))
+
+
+def _cut(text: str, lengths: Iterable[int]) -> Iterator[str]:
+    start = 0
+    for length in lengths:
+        yield text[start : start + length]
+        start += length
+
+
 def _lengths(text: str, language: str) -> Iterator[int]:
-    """Yield the characters of each sentence of a text; their sum is the text's length.
+    """Yield the characters of each sentence of a long text; their sum is the text's length.
 
     The last sentence of a window may go on: the next window starts with it. One that fills half a
     window is not read again, but joined to the first sentence of the next.
     """
-    text = _WIDE_SPACE.sub(" ", text)
     start, carried = 0, 0
     while start < len(text):
         window = text[start : start + _WINDOW_CHARS]
