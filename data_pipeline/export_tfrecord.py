@@ -43,7 +43,9 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     """Write the files that the flags describe, or raise and leave --output as it was.
 
     Position p of the stream of examples goes to file p modulo --shards, so that every file has its
-    share of every epoch, and the files read in turn are the stream.
+    share of every epoch, and the files read in turn are the stream. An example without a next
+    sentence, as one of a single sentence has none to be swapped with, is left out where the others
+    have one: the format gives every example a label.
 
     Raises:
       ValueError, OSError: what is wrong with the store, its settings or the output.
@@ -59,10 +61,16 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     with whole_folder(flags.output, last=MANIFEST) as folder:
         label = f"writing {examples:,} examples into {flags.shards:,} files"
         with progress_bar(console, label, examples) as advance:
-            _write_all(flags, folder, examples, source, advance)
+            left_out = _write_all(flags, folder, examples, source, advance)
         shutil.copyfile(store.vocab_path, folder / store.vocab_path.name)
-        facts = _facts(flags, store, source, folder, examples)
+        facts = _facts(flags, store, source, folder, examples, left_out)
         (folder / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    if left_out:
+        console.print(
+            f"  [yellow]! {left_out:,} of {examples:,} examples are left out: they are of one "
+            "sentence, and the format cannot say that their next-sentence label means nothing.[/]",
+            soft_wrap=True,
+        )
     if not facts["has_next_sentences"]:
         console.print(
             f"  [yellow]! with --segments={flags.options.segments} there are no next sentences: "
@@ -95,12 +103,14 @@ def _write_all(
     examples: int,
     source: ExampleSource,
     advance: Callable[[int], None],
-) -> None:
+) -> int:
+    """Write every file; returns how many examples were left out."""
     workers = min(flags.workers, flags.shards)
     if workers == 1:
-        for number in range(flags.shards):
+        return sum(
             _write_file(flags, folder, number, examples, source, advance)
-        return
+            for number in range(flags.shards)
+        )
     context = multiprocessing.get_context("spawn")  # TensorFlow has threads, a fork would hang
     written, stop = context.Value("q", 0), context.Event()
     with concurrent.futures.ProcessPoolExecutor(
@@ -110,14 +120,14 @@ def _write_all(
             pool.submit(_write_in_worker, flags, folder, number, examples)
             for number in range(flags.shards)
         }
-        shown = 0
+        shown = left_out = 0
         try:
             while waiting:
                 done, waiting = concurrent.futures.wait(
                     waiting, _LOOK_SECS, concurrent.futures.FIRST_COMPLETED
                 )
                 for future in done:
-                    future.result()
+                    left_out += future.result()
                 advance(written.value - shown)
                 shown = written.value
         except BrokenProcessPool as error:
@@ -128,6 +138,7 @@ def _write_all(
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
+    return left_out
 
 
 # What a worker process keeps between files.
@@ -140,7 +151,7 @@ def _start_worker(flags: ExportFlags, written: Any, stop: Any) -> None:
     _worker["written"], _worker["stop"] = written, stop
 
 
-def _write_in_worker(flags: ExportFlags, folder: pathlib.Path, number: int, examples: int) -> None:
+def _write_in_worker(flags: ExportFlags, folder: pathlib.Path, number: int, examples: int) -> int:
     written = _worker["written"]
 
     def advance(count: int) -> None:
@@ -149,7 +160,7 @@ def _write_in_worker(flags: ExportFlags, folder: pathlib.Path, number: int, exam
         with written.get_lock():
             written.value += count
 
-    _write_file(flags, folder, number, examples, _worker["source"], advance)
+    return _write_file(flags, folder, number, examples, _worker["source"], advance)
 
 
 def _write_file(
@@ -159,16 +170,22 @@ def _write_file(
     examples: int,
     source: ExampleSource,
     advance: Callable[[int], None],
-) -> None:
-    """Write file `number`; a function of the flags and the store alone."""
+) -> int:
+    """Write file `number`, a function of the flags and the store; returns how many are left out."""
+    left_out = 0
     with open_writer(folder / file_name(flags, number), flags.compression) as writer:
         stride = flags.shards * _GROUP_EXAMPLES
         for start in range(number, examples, stride):
             stop = min(start + stride, examples)
             batch = source.rows(np.arange(start, stop, flags.shards, dtype=np.int64))
+            advance(len(batch["input_ids"]))
+            if flags.options.has_next_sentences:
+                has_label_B = batch["next_sentence_weights"] > 0
+                left_out += int(np.count_nonzero(~has_label_B))
+                batch = {name: batch[name][has_label_B] for name in FEATURES}
             for record in serialized(batch):
                 writer.write(record)
-            advance(len(batch["input_ids"]))
+    return left_out
 
 
 def _facts(
@@ -177,6 +194,7 @@ def _facts(
     source: ExampleSource,
     folder: pathlib.Path,
     examples: int,
+    left_out: int,
 ) -> dict[str, Any]:
     """What export.json says."""
     names = [file_name(flags, number) for number in range(flags.shards)]
@@ -191,7 +209,8 @@ def _facts(
         "seq_len": flags.seq_len,
         "max_predictions_per_seq": flags.max_predictions_per_seq,
         "epochs": flags.epochs,
-        "examples": examples,
+        "examples": examples - left_out,
+        "left_out": {"examples_without_next_sentence": left_out},
         "order": "example p of the stream is in file p modulo the number of files",
         "has_next_sentences": flags.options.has_next_sentences,
         "options": {

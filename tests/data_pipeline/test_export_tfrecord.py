@@ -128,6 +128,33 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tiny_store, tmp_path, caps
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_example_that_has_no_order_to_tell_is_left_out(tiny_store, tmp_path, capsys, workers):
+    sizes = ["--seq_len=13", "--max_predictions_per_seq=2", "--segments=sop", "--epochs=1"]
+    output = tmp_path / "out"
+    more = ["--shards=2", f"--workers={workers}"]
+    assert main([str(tiny_store), f"--output={output}", *sizes, *more]) == 0
+    facts = json.loads((output / "export.json").read_text())
+    store = open_store(tiny_store)
+    options = PretrainOptions(store=str(tiny_store), segments="sop")
+    source = open_examples(store, store.train, options, 13, 2)
+    rows = source.rows(np.arange(source.rows_in_epoch(0)))
+    has_label = rows["next_sentence_weights"] == 1
+    assert 0 < has_label.sum() < len(has_label)
+    expected = [row[row > 0].tolist() for row in rows["input_ids"][has_label]]
+    found = []
+    for path in output.glob("*.tfrecord"):
+        for record in records_of(path):
+            features = tf.train.Example.FromString(record).features.feature
+            found.append([one for one in features["input_ids"].int64_list.value if one > 0])
+    assert sorted(found) == sorted(expected)
+    left_out = len(has_label) - len(expected)
+    assert facts["examples"] == len(expected)
+    assert facts["left_out"] == {"examples_without_next_sentence": left_out}
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"! {left_out:,} of {len(has_label):,} examples are left out" in words
+
+
 def test_a_folder_that_holds_something_is_refused(tiny_store, tmp_path, capsys):
     (tmp_path / "notes").write_text("mine")
     assert main([str(tiny_store), f"--output={tmp_path}"]) == 2
