@@ -65,7 +65,8 @@ def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(bucket,
     monkeypatch.setattr(type(bucket), "open", lambda *_, **__: Counting())
     with open_file("memory://corpus/a.gz", 100_000) as file:
         assert gzip.GzipFile(fileobj=file).read() == data
-    assert min(asked) >= 100_000 and len(asked) < 10
+    # From Python 3.12 on the rest of a buffer at the end of the file is asked for once more.
+    assert sum(size < 100_000 for size in asked) <= 1 and len(asked) < 10
 
 
 def test_a_home_folder_and_a_file_address_are_understood(tmp_path, monkeypatch):
