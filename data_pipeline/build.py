@@ -15,7 +15,7 @@ from data_pipeline.beam_encoding import encode_with_beam
 from data_pipeline.build_flags import BEAM, BuildFlags, parse_flags
 from data_pipeline.build_manifest import BuildFound, build_manifest
 from data_pipeline.build_report import BuildRun, count_of_files, print_report, progress_bar
-from data_pipeline.cleaning import COUNTED, CleaningOptions
+from data_pipeline.cleaning import COUNTED, FILES_WITHOUT_TEXT, CleaningOptions
 from data_pipeline.encode_corpus import encode_corpus
 from data_pipeline.encoded_chunk import EncodedChunk, read_chunks
 from data_pipeline.example_arrays import FOLDER as EXAMPLES_FOLDER
@@ -109,6 +109,7 @@ def _build_inside(
                 counts[name] += count
             for number, count in chunk.source_documents.items():
                 documents_of[number] += count
+    counts[FILES_WITHOUT_TEXT] = documents_of.count(0)
     selection = _select(spool, flags.cleaning, counts, console)
     splits = _part(spool, selection, building, vocabulary, flags.holdout, console)
     shutil.rmtree(spool.directory)

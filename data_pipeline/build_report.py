@@ -20,6 +20,7 @@ from data_pipeline.cleaning import (
     DOCUMENTS_WITHOUT_SENTENCES,
     DUPLICATE_DOCUMENTS,
     DUPLICATE_LINES,
+    FILES_WITHOUT_TEXT,
     KEEP,
     LONG_WORD_LINES,
     NEAR_DUPLICATE_DOCUMENTS,
@@ -32,7 +33,9 @@ from data_pipeline.findings import build_findings, can_be_trained_on, total
 from data_pipeline.interpreter import python
 from data_pipeline.store import HELDOUT, TRAIN
 
+_SHOWN_FILES = 3
 _REASON_WORDS = {
+    FILES_WITHOUT_TEXT: "files without text",
     SENTENCES_WITHOUT_TOKENS: "sentences without a token",
     DOCUMENTS_WITHOUT_SENTENCES: "documents without a sentence",
     LONG_WORD_LINES: "lines with a long word",
@@ -118,6 +121,10 @@ def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         if count or reason in (DOCUMENTS_WITHOUT_SENTENCES, SENTENCES_WITHOUT_TOKENS)
     ]
     facts = [("dropped", ", ".join(dropped))]
+    if count := manifest["dropped"][FILES_WITHOUT_TEXT]:
+        names = [source["path"] for source in manifest["sources"] if not source["documents"]]
+        more = ", ..." if count > _SHOWN_FILES else ""
+        facts.append(("no text in", ", ".join(names[:_SHOWN_FILES]) + more))
     flags = manifest["build"]
     if flags["normalize"] != "none":
         changed = manifest["changed"][NORMALIZED_DOCUMENTS]

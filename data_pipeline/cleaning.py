@@ -19,6 +19,7 @@ NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
 # Why something was left out, in the order in which it is decided; keys of the manifest's "dropped".
+FILES_WITHOUT_TEXT = "files_without_text"
 LONG_WORD_LINES = "lines_with_long_words"
 SHORT_DOCUMENTS = "short_documents"
 SENTENCES_WITHOUT_TOKENS = "sentences_without_tokens"
@@ -28,6 +29,7 @@ NEAR_DUPLICATE_DOCUMENTS = "near_duplicate_documents"
 DUPLICATE_LINES = "duplicate_lines"
 DOCUMENTS_OF_DUPLICATE_LINES = "documents_of_duplicate_lines"
 REASONS = (
+    FILES_WITHOUT_TEXT,
     SENTENCES_WITHOUT_TOKENS,
     DOCUMENTS_WITHOUT_SENTENCES,
     LONG_WORD_LINES,

@@ -33,7 +33,7 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
     `**` reaches into folders. What is the name of a file is no glob and no list.
 
     Raises:
-      ValueError: an entry without a file, a name that is not UTF-8, a directory, an empty file,
+      ValueError: an entry without a file, a name that is not UTF-8, a directory, only empty files,
         binary data at its start, a table without the column, a file that is no Gutenberg book
         where only those are wanted.
       OSError: a file system that cannot be listed.
@@ -57,6 +57,11 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
             strangers += [
                 file.address for file, is_book in zip(some, are_books, strict=True) if not is_book
             ]
+    if not any(file.stored_bytes for file in files):
+        raise ValueError(
+            f"--input has no file that is not empty (0 bytes), as {files[0].address} is; give "
+            "files with text"
+        )
     if strangers:
         raise ValueError(gutenberg.no_books(strangers, len(found)))
     return [Source(file.address, file.stored_bytes) for file in found.values()]
@@ -106,11 +111,9 @@ def _check(file: StoredFile, options: TextOptions) -> bool:
         raise ValueError(
             f"--input has {address}, a directory; give its files: --input='{address}/*'"
         )
-    if file.stored_bytes == 0:
-        raise ValueError(f"{address} is empty (0 bytes); remove it from --input")
     head = read_head(address)
-    if not head:
-        raise ValueError(f"{address} is compressed and holds nothing; remove it from --input")
+    if not head:  # one of many may be empty; the build counts it
+        return True
     if parquet.is_parquet(head):
         parquet.check_columns(address, options.text_key)
         return True

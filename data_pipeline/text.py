@@ -34,27 +34,15 @@ def read_documents(
     Plain text: `options.documents` says what a document is. The lines of a paragraph are joined by
     a space when sentences are to be found in it: a hard-wrapped line ends in mid-sentence.
     Every other format brings its own documents; there a line is a paragraph, as their writers have
-    it. `advance` is told the bytes of the stored file as they are read.
+    it. A file without text has none. `advance` is told the bytes of the stored file as they are
+    read.
 
     Raises:
       ValueError: a file that is gone, damaged, not UTF-8 or binary, a bad JSON line, a broken
-        <doc>, a table without the column, a document over MAX_DOCUMENT_BYTES, a file without a
-        document; the sentence names file and place.
+        <doc>, a table without the column, a document over MAX_DOCUMENT_BYTES; the sentence names
+        file and place.
       OSError: a file that cannot be read.
     """
-    found = False
-    for document in _documents(source, options, advance):
-        found = True
-        yield document
-    if not found:
-        raise ValueError(
-            f"{source.address} holds no document: it has no text; remove it from --input"
-        )
-
-
-def _documents(
-    source: Source, options: TextOptions, advance: Callable[[int], None]
-) -> Iterator[list[str]]:
     address, text_key = source.address, options.text_key
     if address.startswith(tfds_documents.PREFIX):
         return tfds_documents.read_shard(address, source.stored_bytes, text_key, advance)

@@ -333,6 +333,26 @@ def test_a_vocabulary_trained_on_text_without_a_capital_is_taken(workers, tmp_pa
     assert open_store(tmp_path / "store").manifest["vocabulary"]["lowercase"] is False
 
 
+def test_files_without_text_among_others_are_counted_and_named(
+    corpus, vocab_path, tmp_path, capsys
+):
+    for name, data in (
+        ("empty", b""),
+        ("blank", b" \n\n\t\n"),
+        ("nothing.gz", gzip.compress(b"")),
+        ("z", b""),
+    ):
+        (tmp_path / f"no_{name}").write_bytes(data)
+    assert main(flags(f"{corpus},{tmp_path}/no_*", tmp_path / "store", vocab_path)) == 0
+    manifest = open_store(tmp_path / "store").manifest
+    assert manifest["dropped"]["files_without_text"] == 4
+    screen = capsys.readouterr().out
+    assert f"no text in  {tmp_path}/no_blank, {tmp_path}/no_empty, {tmp_path}/no_not" in screen
+    assert main(flags(f"{tmp_path}/no_*", tmp_path / "none", vocab_path)) == 2
+    assert "the input has no document with a token" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
 def test_other_peoples_folders_are_left_alone(corpus, vocab_path, tmp_path, capsys):
     output = tmp_path / "photos"
     output.mkdir()

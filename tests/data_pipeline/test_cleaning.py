@@ -95,6 +95,7 @@ def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
         assert words in shown
     store = open_store(tmp_path / "store")
     assert store.manifest["dropped"] == {
+        "files_without_text": 0,
         "sentences_without_tokens": 0,
         "documents_without_sentences": 0,
         "lines_with_long_words": 1,
