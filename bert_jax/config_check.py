@@ -28,7 +28,6 @@ def check(config: Config) -> None:
     for index, phase in enumerate(config.phases):
         _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)
         _check_packing(config.data.packed_examples, phase, f"phases[{index}]")
-        _check_predictions(config.data.masked_lm_prob, phase, f"phases[{index}]")
     _check_segments(config)
     _check_optim(config)
     for key, value in (
@@ -134,16 +133,25 @@ def _check_packing(packed_examples: int, phase: Phase, at: str) -> None:
     )
 
 
-def _check_predictions(masked_lm_prob: float, phase: Phase, at: str) -> None:
-    wanted = min(math.floor(phase.seq_len * masked_lm_prob), phase.seq_len - 3)
-    _require(
-        phase.max_predictions_per_seq >= wanted,
-        f"{at}.max_predictions_per_seq",
-        phase.max_predictions_per_seq,
-        f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob = "
-        f"{masked_lm_prob}, and the rest would be left out; set it to {wanted} or more, or lower "
-        "the share",
-    )
+def check_predictions(config: Config) -> None:
+    """Raise if the slots of a phase hold fewer masks than the share of tokens that was asked for.
+
+    Of text only: ready-made examples have the masks that they have.
+
+    Raises:
+      ValueError: names the phase, its slots and how many are wanted.
+    """
+    prob = config.data.masked_lm_prob
+    for index, phase in enumerate(config.phases):
+        wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
+        _require(
+            phase.max_predictions_per_seq >= wanted,
+            f"phases[{index}].max_predictions_per_seq",
+            phase.max_predictions_per_seq,
+            f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob "
+            f"= {prob}, and the rest would be left out; set it to {wanted} or more, or lower the "
+            "share",
+        )
 
 
 def _check_segments(config: Config) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Generator
 import numpy as np
 
 from bert_jax import config as config_lib
+from bert_jax import config_check
 from bert_jax.config import Config
 from data_pipeline import pretrain
 from data_pipeline import store as store_lib
@@ -80,6 +81,8 @@ class Feed:
 
     def check(self) -> None:
         """Open every phase's source once, so that a store unfit for it is refused at the start."""
+        if self.store.kind == store_lib.TEXT:
+            config_check.check_predictions(self.config)
         for index in range(len(self.config.phases)):
             self._source(self.store.train, index)
             self._source(self.store.heldout, index)

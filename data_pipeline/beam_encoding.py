@@ -173,6 +173,8 @@ def _run(groups: list[tuple[int, NumberedSources]], work: BeamWork, options: Any
                 | "encode" >> beam.Map(_encode_part, work)
             )
     except Exception as error:  # runners raise what they like
+        if "KeyboardInterrupt" in str(error):  # DirectRunner wraps that too
+            raise KeyboardInterrupt from error
         *_, last = str(error).strip().split("\n")
         raise ValueError(
             f"the Beam pipeline did not finish ({type(error).__name__}: {last}); nothing was "

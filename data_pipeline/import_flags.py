@@ -7,7 +7,7 @@ from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
 
 EXAMPLE = (
-    "python -m data_pipeline.import_tfrecord --input='records/*.tfrecord' --vocab=vocab.txt "
+    "python -m data_pipeline.import_tfrecord --input='records/*.tfrecord*' --vocab=vocab.txt "
     "--output=stores/records"
 )
 _HOLDOUT = 0.01

@@ -44,10 +44,6 @@ def phase(**settings):
         (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
         (changed(optim=OptimConfig(learning_rate=0.0)), "learning_rate is 0.0; above 0"),
         (changed(data=PretrainOptions(masked_lm_prob=1.5)), "masked_lm_prob is 1.5"),
-        (
-            changed(data=PretrainOptions(masked_lm_prob=0.4)),
-            r"max_predictions_per_seq is 9; a full row of 64 has 25 predictions at .*prob = 0\.4",
-        ),
         (changed(data=PretrainOptions(longest_ngram=2)), "masking is 'token', which has no runs"),
         (changed(data=PretrainOptions(masking="ngram", longest_ngram=17)), "must be at most 16"),
         (changed(log_every_steps=0), "log_every_steps is 0"),
@@ -75,3 +71,10 @@ def test_mlm_alone_goes_with_all_segments(segments):
 @pytest.mark.parametrize("segments", ["nsp", "sop"])
 def test_pairs_are_enough_for_mlm_nsp(segments):
     config_check.check(changed(data=PretrainOptions(segments=segments, packed_examples=8)))
+
+
+def test_slots_that_cannot_hold_the_share_of_masks_are_refused():
+    words = r"max_predictions_per_seq is 9; a full row of 64 has 25 predictions at .*prob = 0\.4,"
+    config_check.check_predictions(changed())
+    with pytest.raises(ValueError, match=words):
+        config_check.check_predictions(changed(data=PretrainOptions(masked_lm_prob=0.4)))

@@ -1,6 +1,9 @@
 """Who has SIGINT before, during and after the imports of an entry."""
 
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -29,3 +32,13 @@ def test_a_background_job_and_another_program_keep_theirs(handler):
     ctrl_c.ends_the_process()
     ctrl_c.raises_again()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("delay_secs", [0.1, 0.2, 0.4])
+def test_ctrl_c_while_an_entry_imports_shows_no_traceback(delay_secs):
+    entry = [sys.executable, "-m", "data_pipeline.build", "--help"]
+    process = subprocess.Popen(entry, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(delay_secs)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert "Traceback" not in error

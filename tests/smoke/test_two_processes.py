@@ -30,6 +30,7 @@ def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path):
     flags = [*TINY, f"--config.data.store={tiny_store}", "--config.phases[0].steps=20"]
     flags += ["--config.mesh.preset=zero1", "--config.log_every_steps=5"]
     flags += ["--config.optim.warmup_steps=5", "--config.phases[1].seq_len=48"]
+    flags += ["--config.phases[1].max_predictions_per_seq=7"]
     flags += ["--config.data.packed_examples=2", "--config.data.short_seq_prob=0.5"]
     joined = [f"--coordinator_address=127.0.0.1:{free_port()}", "--num_processes=2", "--multihost"]
     processes = [
