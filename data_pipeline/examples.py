@@ -87,10 +87,7 @@ class PretrainSource:
         if len(positions) and positions.min() < 0:
             raise ValueError(f"row position {positions.min()} is negative; the first is 0")
         epoch_B, index_B = self._locate(positions)
-        batch = {
-            name: np.zeros(dims, dtype)
-            for name, (dims, dtype) in self.shape.arrays(len(positions)).items()
-        }
+        batch = self.shape.zeros(len(positions))
         for epoch in np.unique(epoch_B):
             members = np.flatnonzero(epoch_B == epoch)
             made = self._rows_of_epoch(int(epoch), index_B[members])

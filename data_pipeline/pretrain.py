@@ -131,9 +131,7 @@ def _filled_up(
     source: ExampleSource, made: dict[str, np.ndarray], rows: int
 ) -> dict[str, np.ndarray]:
     """A batch of `rows` rows, those after the given ones of one token and zero weight."""
-    batch = {
-        name: np.zeros(dims, dtype) for name, (dims, dtype) in source.shape.arrays(rows).items()
-    }
+    batch = source.shape.zeros(rows)
     batch["input_ids"][:] = source.special_ids["pad"]
     batch["input_ids"][:, 0] = source.special_ids["cls"]
     batch["input_mask"][:, 0] = 1

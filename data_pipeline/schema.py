@@ -65,6 +65,10 @@ class RowShape:
             for name, field in self.fields.items()
         }
 
+    def zeros(self, rows: int) -> dict[str, np.ndarray]:
+        """A batch with nothing in it."""
+        return {name: np.zeros(dims, dtype) for name, (dims, dtype) in self.arrays(rows).items()}
+
 
 def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: int) -> RowShape:
     """The shape of a row; `max_predictions_per_seq` holds for each example in it.
