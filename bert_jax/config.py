@@ -31,6 +31,24 @@ class ModelConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+    """How the step computes the same loss: for its time, its memory and its rounding.
+
+    None of it changes what is learned, so a run may go on with other choices. "auto" of the three
+    that round is the exact choice where matmuls are in float32, the cheap one where they are in
+    bfloat16, whose own rounding is coarser (docs/decisions/0018).
+    """
+
+    attention: str = "auto"  # the TPU kernel where it takes the shapes, else plain; or plain,
+    #                          or kernel: refused where it does not take them
+    layer_norm_variance: str = "auto"  # or two_pass, mean((x - m)^2); single_pass, mean(x^2) - m^2
+    mlm_logits_dtype: str = "auto"  # as they are kept for the backward; or float32, bfloat16
+    gelu_backward: str = "auto"  # or recomputed from the input; saved: dy/dx kept from the forward
+    remat: str = "none"  # or layer: the backward computes each layer again, for memory
+    rolled_layers: bool = False  # one compiled layer in a loop: compiles sooner, runs slower
+
+
+@dataclasses.dataclass(frozen=True)
 class Phase:
     """A stretch of training at one sequence length; a run is a tuple of them."""
 
@@ -98,6 +116,7 @@ class Config:
     seed: int = 0  # of the initial weights and of dropout
     objective: str = "mlm_nsp"  # or mlm: no next-sentence term; see objectives.py
     model: ModelConfig = ModelConfig()
+    compute: ComputeConfig = ComputeConfig()
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
     optim: OptimConfig = OptimConfig()
     mesh: MeshConfig = MeshConfig()

@@ -8,6 +8,13 @@ from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
+COMPUTE_CHOICES = {
+    "attention": ("auto", "plain", "kernel"),
+    "layer_norm_variance": ("auto", "two_pass", "single_pass"),
+    "mlm_logits_dtype": ("auto", "float32", "bfloat16"),
+    "gelu_backward": ("auto", "recomputed", "saved"),
+    "remat": ("none", "layer"),
+}
 OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
 
 
@@ -24,6 +31,9 @@ def check(config: Config) -> None:
     """
     config.data.check()
     _check_model(config.model)
+    for name, choices in COMPUTE_CHOICES.items():
+        value = getattr(config.compute, name)
+        _require(value in choices, f"compute.{name}", value, f"one of {choices}")
     _require(len(config.phases) > 0, "phases", config.phases, "a run needs at least one phase")
     for index, phase in enumerate(config.phases):
         _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)

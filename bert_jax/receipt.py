@@ -25,7 +25,8 @@ FILE = "config.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
 
 # What a run that is resumed must keep: another value would be another run, or one that does not go
-# on with the examples it has not seen. Rates, meshes and the steps of the last phase may change.
+# on with the examples it has not seen. Rates, meshes, the steps of the last phase and how the step
+# computes (config.compute) may change: the last rounds otherwise, and learns the same.
 STORE_DIGEST = "data.store (digest of its contents)"
 _FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
 

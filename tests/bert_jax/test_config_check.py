@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bert_jax import config_check
-from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
+from bert_jax.config import ComputeConfig, Config, ModelConfig, OptimConfig, Phase
 from data_pipeline.options import PretrainOptions
 
 PHASE = Phase(seq_len=64, steps=10, batch_size=16, max_predictions_per_seq=9)
@@ -40,6 +40,11 @@ def phase(**settings):
         (changed(model=ModelConfig(hidden_act="gelu")), "gelu_tanh.*gelu_erf"),
         (changed(model=ModelConfig(hidden_dropout_prob=1.0)), "from 0 to below 1"),
         (changed(model=ModelConfig(compute_dtype="fp8")), "compute_dtype is 'fp8'"),
+        (
+            changed(compute=ComputeConfig(layer_norm_variance="one_pass")),
+            "compute.layer_norm_variance is 'one_pass'; one of .*'single_pass'",
+        ),
+        (changed(compute=ComputeConfig(remat="attention")), "remat is 'attention'; one of .*layer"),
         (changed(optim=OptimConfig(name="sgd", warmup_steps=1)), "'sgd'; one of .*'lamb'"),
         (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
         (changed(optim=OptimConfig(learning_rate=0.0)), "learning_rate is 0.0; above 0"),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bert_jax import receipt
-from bert_jax.config import Config
+from bert_jax.config import ComputeConfig, Config
 from bert_jax.feed import open_store
 from data_pipeline.options import PretrainOptions
 
@@ -54,6 +54,11 @@ def test_a_younger_setting_at_another_value_is_another_run(config, workdir, name
 def test_how_fast_a_store_is_read_may_change(config, workdir):
     data = dataclasses.replace(config.data, prefetch_batches=9, data_cache="elsewhere")
     receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config.data))
+
+
+def test_how_the_step_computes_may_change(config, workdir):
+    compute = ComputeConfig(attention="plain", mlm_logits_dtype="bfloat16", remat="layer")
+    receipt.check(workdir, dataclasses.replace(config, compute=compute), open_store(config.data))
 
 
 def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):
