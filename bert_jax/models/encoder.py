@@ -14,6 +14,8 @@ from bert_jax.models.layers import LayerNorm, Linear, Table
 
 # Where dropout is applied in a layer; the embeddings' mask counts as one more layer's.
 ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT = range(3)
+# The axes along which elements share a hash: of hidden vectors [B,S,D] and of weights [B,H,S,T].
+POSITIONS, KEYS = 1, 3
 
 
 class Embeddings(nnx.Module):
@@ -44,7 +46,7 @@ class Embeddings(nnx.Module):
         x_BSD = self.layer_norm(x_BSD)
         if dropout is None:
             return x_BSD
-        return dropout.apply(x_BSD, self.dropout_rate, self.dropout_layer, MLP_OUTPUT)
+        return dropout.apply(x_BSD, self.dropout_rate, self.dropout_layer, MLP_OUTPUT, POSITIONS)
 
 
 class Attention(nnx.Module):
@@ -69,14 +71,14 @@ class Attention(nnx.Module):
         def drop(weights_BHST: jax.Array) -> jax.Array:
             if dropout is None:
                 return weights_BHST
-            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS)
+            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
 
         heads_BSHK = attention.attend(
             self.query(x_BSD), self.key(x_BSD), self.value(x_BSD), mask, drop
         )
         y_BSD = self.output(heads_BSHK)
         if dropout is not None:
-            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, ATTENTION_OUTPUT)
+            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, ATTENTION_OUTPUT, POSITIONS)
         return self.layer_norm(x_BSD + y_BSD)
 
 
@@ -95,7 +97,7 @@ class FeedForward(nnx.Module):
     def __call__(self, x_BSD: jax.Array, layer: int, dropout: ops.Dropout | None) -> jax.Array:
         y_BSD = self.output(ops.gelu(self.intermediate(x_BSD), self.hidden_act))
         if dropout is not None:
-            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, MLP_OUTPUT)
+            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, MLP_OUTPUT, POSITIONS)
         return self.layer_norm(x_BSD + y_BSD)
 
 

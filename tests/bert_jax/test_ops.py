@@ -111,7 +111,7 @@ def mixed_python(x):
     return x ^ x >> 16
 
 
-def kept_python(seed, step, layer, site, row, place, rate):
+def kept_python(seed, step, layer, site, row, place, quarter, rate):
     """One element's mask, from the definition in plain Python integers."""
     key = mixed_python(mixed_python(mixed_python(seed) ^ step) ^ (layer * 64 + site))
     low = mixed_python(key ^ (row * 0x9E3779B9 & 0xFFFFFFFF))
@@ -119,19 +119,39 @@ def kept_python(seed, step, layer, site, row, place, rate):
     x = place ^ low
     x = (x ^ x >> 16) * 0x7FEB352D & 0xFFFFFFFF
     x = ((x ^ x >> 15) + high & 0xFFFFFFFF) * 0x846CA68B & 0xFFFFFFFF
-    return (x ^ x >> 16) >= round(rate * 2**32)
+    x ^= x >> 16
+    value = (x, x << 8, x << 16, x << 24 | x >> 8)[quarter] & 0xFFFFFFFF
+    signed = value - 2**32 if value >= 2**31 else value
+    return signed >= round(rate * 2**32) - 2**31
 
 
-def masks(seed=1, step=2, rows=4, dims=(3, 5), layer=0, site=0, rate=0.1):
+def masks(seed=1, step=2, rows=4, dims=(3, 5), layer=0, site=0, rate=0.1, shared_axis=-1):
     dropout = ops.Dropout(jnp.uint32(seed), jnp.uint32(step), ops.row_numbers(rows))
     ones = jnp.ones((rows, *dims), jnp.float32)
-    return np.asarray(dropout.apply(ones, rate, layer, site))
+    return np.asarray(dropout.apply(ones, rate, layer, site, shared_axis))
 
 
-def test_dropout_is_the_hash_of_its_counters():
+def test_dropout_is_the_hash_of_its_counters_along_the_last_axis():
     dropped = masks(seed=9, step=1234, rows=3, dims=(5, 7), layer=11, site=2, rate=0.3)
     for (row, a, b), value in np.ndenumerate(dropped):
-        assert (value > 0) == kept_python(9, 1234, 11, 2, row, a * 7 + b, 0.3)
+        assert (value > 0) == kept_python(9, 1234, 11, 2, row, a * 2 + b % 2, b // 2, 0.3)
+
+
+def test_dropout_is_the_hash_of_its_counters_along_another_axis():
+    dropped = masks(seed=4, step=7, rows=3, dims=(12, 5), layer=1, rate=0.3, shared_axis=1)
+    for (row, a, b), value in np.ndenumerate(dropped):
+        assert (value > 0) == kept_python(4, 7, 1, 0, row, a % 3 * 5 + b, a // 3, 0.3)
+
+
+@pytest.mark.parametrize("preset", ["dp", "tp"])  # the batch cut over devices, and the heads
+def test_dropout_is_the_same_on_eight_devices(preset):
+    whole = masks(rows=8, dims=(8, 5, 7))
+    jax.set_mesh(mesh.make(MeshConfig(preset=preset, model_size=8)))
+    ones = jax.device_put(np.ones(whole.shape, np.float32), mesh.spec("batch", "heads", None, None))
+    dropout = ops.Dropout(jnp.uint32(1), jnp.uint32(2), ops.row_numbers(8))
+    cut = jax.jit(lambda x: dropout.apply(x, 0.1, 0, 0, -1))(ones)
+    assert cut.addressable_shards[0].data.size == whole.size // 8
+    np.testing.assert_array_equal(cut, whole)
 
 
 def test_dropout_keeps_the_mean_and_zeroes_the_rate():
@@ -141,6 +161,15 @@ def test_dropout_keeps_the_mean_and_zeroes_the_rate():
         deviation = math.sqrt(rate * (1 - rate) / count)
         assert abs((dropped == 0).mean() - rate) < 4 * deviation
         assert np.unique(dropped).tolist() == pytest.approx([0, 1 / (1 - rate)], rel=1e-6)
+
+
+@pytest.mark.parametrize("quarter", range(4))
+def test_each_quarter_drops_the_rate_to_sixteen_bits(quarter):
+    """Counted over all values of the sixteen bits that decide first."""
+    k = np.arange(2**16, dtype=np.uint32)
+    words = (k << 16, k << 8, k, k >> 8 | k << 24)[quarter]
+    kept = ops.survives(jnp.asarray(words), jnp.uint32(quarter), 0.1)
+    assert (~kept).sum() == math.ceil(0.1 * 2**16)
 
 
 def correlation_sigmas(a, b):
@@ -154,6 +183,8 @@ def test_dropout_masks_are_uncorrelated():
     flat = base.reshape(32, -1)
     pairs = [(flat[:, lag:], flat[:, :-lag]) for lag in (1, 2, 3, 4, 8, 64, 127, 128, 129, 4096)]
     pairs += [(flat[lag:], flat[:-lag]) for lag in (1, 2, 7, 16)]
+    quarters = base.reshape(32, 64, 4, 32)
+    pairs += [(quarters[:, :, i], quarters[:, :, j]) for i in range(4) for j in range(i)]
     for change in ({"seed": 2}, {"step": 3}, {"layer": 1}, {"site": 1}, {"step": 2**16 + 2}):
         pairs.append((base, masks(rows=32, dims=(64, 128), **change) > 0))
     assert max(abs(correlation_sigmas(a, b)) for a, b in pairs) < 4.5
@@ -172,11 +203,11 @@ def test_dropped_share_of_rows_and_columns_is_even():
 def test_the_gradient_of_dropout_uses_the_same_mask():
     dropout = ops.Dropout(jnp.uint32(1), jnp.uint32(2), ops.row_numbers(4))
     x = mesh.place({"x": np.ones((4, 3, 5), np.float32)}, jax.sharding.get_mesh())["x"]
-    y, backward = jax.vjp(lambda x: dropout.apply(x, 0.4, 0, 1), x)
+    y, backward = jax.vjp(lambda x: dropout.apply(x, 0.4, 0, 1, 1), x)
     np.testing.assert_array_equal(backward(jnp.full_like(y, 2.0))[0], 2.0 * y)
 
 
 def test_no_dropout_at_rate_zero():
     dropout = ops.Dropout(jnp.uint32(1), jnp.uint32(2), ops.row_numbers(4))
     x = jnp.arange(12.0).reshape(4, 3)
-    assert dropout.apply(x, 0.0, 0, 0) is x
+    assert dropout.apply(x, 0.0, 0, 0, 1) is x
