@@ -1,0 +1,53 @@
+"""Made-up batches: fields and shapes are those of the pipeline, and rows are what they say."""
+
+import numpy as np
+import pytest
+
+from bert_jax.synthetic import made_up_batch
+from data_pipeline.options import PretrainOptions
+from data_pipeline.schema import check_pretrain_batch, row_shape
+
+VOCAB = 97
+
+
+@pytest.mark.parametrize("token_share", [1.0, 0.6])
+@pytest.mark.parametrize("packed_examples", [1, 2, 8])
+def test_a_batch_has_the_pipelines_fields_and_rows_filled_as_asked(packed_examples, token_share):
+    shape = row_shape(PretrainOptions(packed_examples=packed_examples), 53, 8)
+    batch = made_up_batch(shape, 31, VOCAB, token_share, seed=3)
+    check_pretrain_batch(batch, shape)
+    tokens = round(token_share * 53)
+    np.testing.assert_array_equal(batch["input_mask"], np.tile(np.arange(53) < tokens, (31, 1)))
+    assert batch["input_ids"].max() < VOCAB
+    np.testing.assert_array_equal(batch["input_ids"] > 0, batch["input_mask"] > 0)
+    np.testing.assert_array_equal(batch["masked_lm_ids"] > 0, batch["masked_lm_weights"] > 0)
+    for positions_P, weights_P in zip(
+        batch["masked_lm_positions"], batch["masked_lm_weights"], strict=True
+    ):
+        used = positions_P[weights_P > 0]
+        assert (np.diff(used) > 0).all() and used.min() >= 1 and used.max() < tokens
+        assert abs(len(used) - 0.15 * tokens) <= 2
+
+
+def test_examples_of_a_packed_row_stand_one_after_another():
+    shape = row_shape(PretrainOptions(packed_examples=3), 53, 8)
+    batch = made_up_batch(shape, 64, VOCAB, 0.9, seed=5)
+    counts = []
+    for row in range(64):
+        ids = batch["example_ids"][row, :48]
+        counts.append(ids[-1])
+        np.testing.assert_array_equal(np.unique(ids), np.arange(1, ids[-1] + 1))
+        starts = np.flatnonzero(np.diff(ids, prepend=0))
+        np.testing.assert_array_equal(batch["cls_positions"][row, : ids[-1]], starts)
+        np.testing.assert_array_equal(
+            batch["position_ids"][row, :48], np.arange(48) - starts[ids - 1]
+        )
+        np.testing.assert_array_equal(batch["next_sentence_weights"][row], np.arange(3) < ids[-1])
+    assert set(counts) == {1, 2, 3}
+
+
+def test_a_batch_is_a_function_of_its_seed():
+    shape = row_shape(PretrainOptions(), 53, 8)
+    one, same, other = (made_up_batch(shape, 7, VOCAB, 1.0, seed) for seed in (1, 1, 2))
+    assert all((one[name] == same[name]).all() for name in one)
+    assert (one["input_ids"] != other["input_ids"]).any()
