@@ -87,6 +87,8 @@ class MeshConfig:
     preset: str = "dp"  # dp, zero1, fsdp, tp, or several joined by +
     fsdp_size: int = 0  # devices on the fsdp axis where the preset has it; 0: all that are left
     model_size: int = 2  # devices on the model axis where the preset has tp
+    gradient_dtype: str = "auto"  # in which gradients of kernels and tables are added up over
+    #                               devices; auto: of the matmuls. Others are added in float32
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,6 +49,12 @@ def check(config: Config) -> None:
         ("mesh.model_size", config.mesh.model_size),
     ):
         _require(value >= 1, key, value, "it must be 1 or more")
+    _require(
+        config.mesh.gradient_dtype in COMPUTE_DTYPES,
+        "mesh.gradient_dtype",
+        config.mesh.gradient_dtype,
+        f"one of {COMPUTE_DTYPES}",
+    )
     _require(config.mesh.fsdp_size >= 0, "mesh.fsdp_size", config.mesh.fsdp_size, "0 or more")
     _require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
 

@@ -30,7 +30,7 @@ from bert_jax.opening import opening_rows
 from bert_jax.phase_facts import PhaseFacts, facts_of
 from bert_jax.receipt import CHECKPOINTS
 from bert_jax.screen import Screen
-from bert_jax.state import Layout, TrainState
+from bert_jax.state import TrainState
 from bert_jax.stopping import Interrupted, noted
 
 STEPS_AHEAD = 2  # steps given to the device before the host waits for the oldest
@@ -48,7 +48,7 @@ class Setup:
     mesh: jax.sharding.Mesh
     model: bert.Model
     tx: optax.GradientTransformation
-    where: Layout
+    where: TrainState
     screen: Screen
 
 

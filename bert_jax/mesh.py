@@ -8,7 +8,7 @@ Every array of the model names its dimensions by logical axes; this table alone 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,8 +35,24 @@ VOCAB_TILE = 128  # lanes of a TPU register: vocabulary rows are padded to a mul
 
 
 def spec(*logical_axes: str | None) -> PartitionSpec:
-    """PartitionSpec of an array whose dimensions have these logical names; None is not sharded."""
-    return PartitionSpec(*(None if name is None else RULES[name] for name in logical_axes))
+    """PartitionSpec of an array whose dimensions have these logical names; None is not sharded.
+
+    Axes that are manual here are left out: inside a shard_map each device has its own part.
+    """
+    whole = PartitionSpec(*(None if name is None else RULES[name] for name in logical_axes))
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return only(whole, [axis for axis in AXES if axis not in manual]) if manual else whole
+
+
+def only(of: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
+    """What a spec says of these axes of the mesh."""
+
+    def kept(entry: Any) -> Any:
+        if isinstance(entry, tuple):
+            return tuple(axis for axis in entry if axis in axes) or None
+        return entry if entry in axes else None
+
+    return PartitionSpec(*map(kept, of))
 
 
 def gathered(of: PartitionSpec) -> PartitionSpec:
@@ -140,15 +156,15 @@ def padded_vocab_size(vocab_size: int, model_size: int) -> int:
 
 
 def over_data(of: PartitionSpec, dims: Sequence[int], data_size: int) -> PartitionSpec:
-    """Cut the largest whole dimension that data_size divides over the data axis as well (ZeRO-1).
+    """Cut the first whole dimension that data_size divides over the data axis as well (ZeRO-1).
 
-    An array without such a dimension keeps its spec: biases of odd length are not worth a gather.
+    An array without such a dimension keeps its spec.
     """
     axes = list(of) + [None] * (len(dims) - len(of))
     free = [i for i, size in enumerate(dims) if axes[i] is None and size and size % data_size == 0]
     if not free or data_size == 1:
         return of
-    axes[max(free, key=lambda i: dims[i])] = "data"
+    axes[free[0]] = "data"
     return PartitionSpec(*axes)
 
 

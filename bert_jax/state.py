@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import mesh as mesh_lib
-from bert_jax.models.bert import Model
+from bert_jax.models.bert import Declared, Model
 
 Tree = Any
 
@@ -23,14 +23,6 @@ class TrainState:
     step: Any  # int32 []
     params: Tree
     opt_state: Tree
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Where the state lies: trees of NamedSharding, structured as the state."""
-
-    state: TrainState
-    moments: Tree  # as the parameters: where gradients, moments and updates lie
 
 
 def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tree:
@@ -52,42 +44,42 @@ def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tre
 
 def layout(
     model: Model, tx: optax.GradientTransformation, mesh: Mesh, cut_over_data: bool
-) -> Layout:
-    """Lay parameters out by their logical axes, and optimiser state as they are.
+) -> TrainState:
+    """Where the state lies, as a tree of NamedSharding: by logical axes, moments as parameters.
 
-    cut_over_data (ZeRO-1) cuts moments over the data axis as well: gradients are then reduced to
-    parts, each device updates its part, and the parts are gathered into whole parameters.
+    cut_over_data (ZeRO-1) cuts kernels and tables over the data axis as well, with their moments:
+    each device updates its part, and a step gathers the parts into whole weights. Biases and norms
+    stay whole: a gather of their own would cost more than their update.
     """
     data_size = mesh.shape["data"]
-    params = jax.tree.map(lambda spec: NamedSharding(mesh, spec), model.specs)
-    moments = params
-    if cut_over_data:
-        moments = jax.tree.map(
-            lambda leaf, of: NamedSharding(
-                mesh, mesh_lib.over_data(of.spec, leaf.shape, data_size)
-            ),
-            model.abstract_params,
-            params,
-        )
+
+    def lies(of: Declared) -> NamedSharding:
+        cut = cut_over_data and of.is_matrix
+        spec = mesh_lib.over_data(of.spec, of.dims, data_size) if cut else of.spec
+        return NamedSharding(mesh, spec)
+
+    params = jax.tree.map(lies, model.declared)
     whole = NamedSharding(mesh, PartitionSpec())
     opt_state = map_like_params(
-        lambda _, of: of, jax.eval_shape(tx.init, model.abstract_params), moments
+        lambda _, of: of, jax.eval_shape(tx.init, model.abstract_params), params
     )
     opt_state = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, NamedSharding) else whole, opt_state
     )
-    return Layout(state=TrainState(whole, params, opt_state), moments=moments)
+    return TrainState(whole, params, opt_state)
 
 
-def init(model: Model, tx: optax.GradientTransformation, where: Layout, seed: int) -> TrainState:
+def init(
+    model: Model, tx: optax.GradientTransformation, where: TrainState, seed: int
+) -> TrainState:
     """Make the state before the first step on the current mesh: a function of the seed."""
-    params = model.init(jax.random.key(seed))
-    opt_state = jax.jit(tx.init, out_shardings=where.state.opt_state)(params)
-    step = jax.device_put(jnp.int32(0), where.state.step)
+    params = jax.device_put(model.init(jax.random.key(seed)), where.params)
+    opt_state = jax.jit(tx.init, out_shardings=where.opt_state)(params)
+    step = jax.device_put(jnp.int32(0), where.step)
     return TrainState(step, params, opt_state)
 
 
-def abstract(model: Model, tx: optax.GradientTransformation, where: Layout) -> TrainState:
+def abstract(model: Model, tx: optax.GradientTransformation, where: TrainState) -> TrainState:
     """The state as jax.ShapeDtypeStruct with shardings: to restore into, to compile for."""
     params = model.abstract_params
     shapes = TrainState(
@@ -96,5 +88,5 @@ def abstract(model: Model, tx: optax.GradientTransformation, where: Layout) -> T
     return jax.tree.map(
         lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of),
         shapes,
-        where.state,
+        where,
     )

@@ -4,7 +4,7 @@ The step takes its dropout from its own number, adds gradients up over micro-bat
 by weights once, and gives its state's memory to the state it returns.
 """
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,50 +13,53 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax import mesh, ops
-from bert_jax.config import Config, Phase
+from bert_jax import data_parallel, mesh, ops
+from bert_jax.config import Config, MeshConfig, Phase
 from bert_jax.models.bert import Model
 from bert_jax.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
 from bert_jax.optim import schedule
-from bert_jax.state import Layout, TrainState
+from bert_jax.state import TrainState
 from data_pipeline.schema import row_shape
 
 Sums = dict[str, Any]
 
 
-def _loss(
+def _mean_loss(
     model: Model,
     objective: Objective,
+    weights: dict[str, jax.Array],
     params: Any,
     batch: Batch,
-    weights: dict[str, jax.Array],
-    dropout: ops.Dropout | None,
+    dropout: ops.Dropout,
 ) -> tuple[jax.Array, dict[str, Term]]:
     terms = objective.terms(model.bind(params), batch, dropout)
     means = [term.loss_sum / weights[name] for name, term in terms.items()]
     return sum(means, start=jnp.zeros(())), terms
 
 
-def _split(array: jax.Array, parts: int) -> jax.Array:
-    """[B,...] -> [parts, B/parts, ...] without moving rows between devices.
+def _added_up(
+    grad: Callable[..., Any], params: Any, batch: Batch, dropout: ops.Dropout, micro_batches: int
+) -> Any:
+    """What grad gives for one device's rows, computed in so many parts."""
+    if micro_batches == 1:
+        return grad(params, batch, dropout)
 
-    Each device deals its own rows out, so which rows meet in a micro-batch depends on the mesh;
-    sums over micro-batches do not.
-    """
-    shards = mesh.batch_shards(jax.typeof(array).sharding.mesh)
-    rest = array.shape[1:]
-    whole = (None,) * len(rest)
-    local = array.shape[0] // shards
-    apart = jax.lax.reshape(
-        array,
-        (shards, parts, local // parts, *rest),
-        out_sharding=PartitionSpec(mesh.BATCH_AXES, None, None, *whole),
+    def cut(array: jax.Array) -> jax.Array:
+        rows, *rest = array.shape
+        return jnp.reshape(array, (micro_batches, rows // micro_batches, *rest))
+
+    def part(rows: Batch, rows_B: jax.Array) -> Any:
+        return grad(params, rows, dataclasses.replace(dropout, rows_B=rows_B))
+
+    parts = jax.tree.map(cut, (dict(batch), dropout.rows_B))
+    shapes = jax.eval_shape(part, *jax.tree.map(lambda array: array[0], parts))
+    zeros = jax.tree.map(
+        lambda of: jnp.zeros(of.shape, of.dtype, out_sharding=of.sharding.spec), shapes
     )
-    return jax.lax.reshape(
-        jnp.swapaxes(apart, 0, 1),
-        (parts, array.shape[0] // parts, *rest),
-        out_sharding=PartitionSpec(None, mesh.BATCH_AXES, *whole),
+    total, _ = jax.lax.scan(
+        lambda total, rows: (jax.tree.map(jnp.add, total, part(*rows)), None), zeros, parts
     )
+    return total
 
 
 def gradients(
@@ -64,39 +67,39 @@ def gradients(
     objective: Objective,
     params: Any,
     batch: Batch,
-    dropout: ops.Dropout | None,
+    dropout: ops.Dropout,
     micro_batches: int = 1,
+    gradient_dtype: jnp.dtype | None = None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
-    """Gradient of the loss over the whole batch: (gradient tree, terms, weights)."""
-    weights = {
-        name: jnp.maximum(weight, SMALLEST_WEIGHT)
-        for name, weight in objective.weights(batch).items()
-    }
-    grad = jax.grad(
-        lambda params, batch, dropout: _loss(model, objective, params, batch, weights, dropout),
-        has_aux=True,
+    """Gradient of the loss over the whole batch: (gradient tree, terms, weights).
+
+    The gradients lie as the parameters do. Each device adds its own up over its micro-batches, and
+    devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default that
+    of the matmuls.
+    """
+    specs = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, params)
+    exchanged = jax.tree.map(
+        lambda of: (gradient_dtype or model.dtype) if of.is_matrix else jnp.dtype(jnp.float32),
+        model.declared,
     )
-    if micro_batches == 1:
-        tree, terms = grad(params, batch, dropout)
-        return tree, terms, weights
 
-    def add(total: Any, part: tuple[Batch, ops.Dropout | None]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, grad(params, *part)), None
-
-    parts = jax.tree.map(lambda array: _split(array, micro_batches), dict(batch))
-    if dropout is not None:
-        everywhere = functools.partial(jnp.broadcast_to, shape=(micro_batches,))
-        dropout = ops.Dropout(
-            seed=everywhere(dropout.seed),
-            step=everywhere(dropout.step),
-            rows_B=_split(dropout.rows_B, micro_batches),
+    def on_a_device(
+        params: Any, batch: Batch, dropout: ops.Dropout
+    ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
+        counted = data_parallel.sums(objective.weights(batch))
+        weights = {name: jnp.maximum(sum, SMALLEST_WEIGHT) for name, sum in counted.items()}
+        whole = data_parallel.gathered(params, specs, model.dtype)
+        grad = jax.grad(
+            lambda *of_a_part: _mean_loss(model, objective, weights, *of_a_part), has_aux=True
         )
-    shapes = jax.eval_shape(grad, params, *jax.tree.map(lambda a: a[0], (parts, dropout)))
-    zeros = jax.tree.map(
-        lambda of: jnp.zeros(of.shape, of.dtype, out_sharding=of.sharding.spec), shapes
+        tree, terms = _added_up(grad, whole, batch, dropout, micro_batches)
+        tree = data_parallel.reduced(tree, specs, exchanged)
+        return tree, data_parallel.sums(terms), weights
+
+    everywhere = PartitionSpec()
+    return data_parallel.over_batch(
+        on_a_device, (params, dict(batch), dropout), (specs, everywhere, everywhere)
     )
-    (tree, terms), _ = jax.lax.scan(add, zeros, (parts, dropout))
-    return tree, terms, weights
 
 
 def train_step(
@@ -105,7 +108,7 @@ def train_step(
     tx: optax.GradientTransformation,
     config: Config,
     phase: Phase,
-    where: Layout,
+    where: TrainState,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
     """The compiled step of a phase: (state, batch) -> (next state, sums), state donated.
 
@@ -113,6 +116,7 @@ def train_step(
     "grad_norm", "learning_rate"}; metrics.py turns them into numbers to read.
     """
     rate = schedule(config)
+    gradient_dtype = gradients_exchanged_in(config.mesh)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         dropout = ops.Dropout(
@@ -121,14 +125,11 @@ def train_step(
             rows_B=ops.row_numbers(phase.batch_size),
         )
         grads, terms, weights = gradients(
-            model, objective, state.params, batch, dropout, phase.micro_batches
+            model, objective, state.params, batch, dropout, phase.micro_batches, gradient_dtype
         )
-        grads = jax.tree.map(jax.sharding.reshard, grads, where.moments)
-        params = jax.tree.map(jax.sharding.reshard, state.params, where.moments)
-        direction, opt_state = tx.update(grads, state.opt_state, params)
+        direction, opt_state = tx.update(grads, state.opt_state, state.params)
         learning_rate = rate(state.step)
-        params = jax.tree.map(lambda p, d: p - learning_rate * d, params, direction)
-        params = jax.tree.map(jax.sharding.reshard, params, where.state.params)
+        params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, direction)
         params |= {name: state.params[name] for name in objective.untrained}
         sums = {
             "terms": terms,
@@ -138,18 +139,29 @@ def train_step(
         }
         return TrainState(state.step + 1, params, opt_state), sums
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(where.state, None))
+    return jax.jit(step, donate_argnums=0, out_shardings=(where, None))
+
+
+def gradients_exchanged_in(config: MeshConfig) -> jnp.dtype | None:
+    """The dtype of config.mesh.gradient_dtype; None for that of the matmuls."""
+    return None if config.gradient_dtype == "auto" else jnp.dtype(config.gradient_dtype)
 
 
 def eval_step(model: Model, objective: Objective) -> Callable[[Any, Batch], Sums]:
     """The compiled evaluation of one batch without dropout: (params, batch) -> sums."""
 
     def step(params: Any, batch: Batch) -> Sums:
-        weights = objective.weights(batch)
-        return {
-            "terms": objective.terms(model.bind(params), batch, None),
-            "weights": weights,
-        }
+        specs = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, params)
+
+        def on_a_device(params: Any, batch: Batch) -> Sums:
+            whole = data_parallel.gathered(params, specs, model.dtype)
+            sums = {
+                "terms": objective.terms(model.bind(whole), batch, None),
+                "weights": objective.weights(batch),
+            }
+            return data_parallel.sums(sums)
+
+        return data_parallel.over_batch(on_a_device, (params, dict(batch)), PartitionSpec())
 
     return jax.jit(step)
 

@@ -16,7 +16,7 @@ LAYERS = (
     {"bert_jax.attention", "bert_jax.ops", "bert_jax.mesh"},
     {"bert_jax.models"},
     {"bert_jax.objectives", "bert_jax.optim"},
-    {"bert_jax.state", "bert_jax.metrics", "bert_jax.step"},
+    {"bert_jax.data_parallel", "bert_jax.state", "bert_jax.metrics", "bert_jax.step"},
     {
         "bert_jax.baselines",
         "bert_jax.checkpoint",

@@ -92,6 +92,11 @@ class Declared:
     spec: PartitionSpec
     initial: Initial
 
+    @property
+    def is_matrix(self) -> bool:
+        """A kernel or a table, and no bias or norm."""
+        return self.initial.stddev > 0.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:

@@ -39,7 +39,7 @@ def on_mesh(tree, at):
         ),
         tree,
         at.model.declared,
-        at.where.state.params,
+        at.where.params,
     )
 
 

@@ -55,7 +55,7 @@ class Setting:
     mesh: jax.sharding.Mesh
     model: bert.Model
     tx: object
-    where: state.Layout
+    where: state.TrainState
 
 
 def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 2) -> Setting:
