@@ -86,7 +86,7 @@ def prepare(
         phases = tuple(facts_of(feed, index, objective) for index in range(len(config.phases)))
     mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
-    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"])
+    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
     if done is None or done < total:
         check_space(workdir / CHECKPOINTS, config.checkpoint, model)
     tx = optim.optimizer(config.optim)

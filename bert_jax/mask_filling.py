@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import mesh
-from bert_jax.attention.xla import padding_mask
+from bert_jax.attention import unpadded
 from bert_jax.models.bert import Params
 from bert_jax.trained import Trained
 from data_pipeline.store import Split
@@ -162,8 +162,8 @@ def _probabilities(trained: Trained, batch: dict[str, jax.Array]) -> np.ndarray:
     def run(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
         bert = trained.model.bind(params)
         first_segment_BS = jnp.zeros_like(batch["input_ids"])
-        mask = padding_mask(batch["input_mask"])
-        hidden_BSD = bert.encode(batch["input_ids"], first_segment_BS, mask)
+        visible = unpadded(batch["input_mask"])
+        hidden_BSD = bert.encode(batch["input_ids"], first_segment_BS, visible)
         return jax.nn.softmax(bert.mlm_logits(hidden_BSD, batch["positions"]))
 
     return np.array(run(trained.params, batch))[..., : trained.vocabulary.size]

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import ops
-from bert_jax.attention.xla import padding_mask, same_example_mask
+from bert_jax.attention import Visible, same_example, unpadded
+from bert_jax.cross_entropy import Losses, cross_entropy
 from bert_jax.models.bert import Bert
 
 Batch = Mapping[str, jax.Array]
@@ -38,33 +39,36 @@ class Objective:
 
 def weighted_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
     """Sums of the cross entropy of float32[...,C] against int32[...], weighted by float32[...]."""
-    nll, right = ops.cross_entropy(logits, labels)
+    return _weighted(cross_entropy(logits, labels), weights)
+
+
+def _weighted(losses: Losses, weights: jax.Array) -> Term:
+    nll, right = losses
     return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
 
 
-def attention_mask(batch: Batch) -> jax.Array:
-    """bool[B, 1, 1 or S, S]: which keys a query may attend to, in packed rows and in others."""
+def visible(batch: Batch) -> Visible:
+    """Which keys a query may attend to, in packed rows and in others."""
     if "example_ids" in batch:
-        return same_example_mask(batch["example_ids"])
-    return padding_mask(batch["input_mask"])
+        return same_example(batch["example_ids"])
+    return unpadded(batch["input_mask"])
 
 
 def _hidden(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> jax.Array:
     return bert.encode(
         batch["input_ids"],
         batch["segment_ids"],
-        attention_mask(batch),
+        visible(batch),
         dropout,
         batch.get("position_ids"),
     )
 
 
 def _mlm(bert: Bert, batch: Batch, hidden_BSD: jax.Array) -> Term:
-    return weighted_term(
-        bert.mlm_logits(hidden_BSD, batch["masked_lm_positions"]),
-        batch["masked_lm_ids"],
-        batch["masked_lm_weights"],
+    losses = bert.mlm_cross_entropy(
+        hidden_BSD, batch["masked_lm_positions"], batch["masked_lm_ids"]
     )
+    return _weighted(losses, batch["masked_lm_weights"])
 
 
 def _nsp(bert: Bert, batch: Batch, hidden_BSD: jax.Array) -> Term:

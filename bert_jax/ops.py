@@ -5,6 +5,7 @@ Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -61,52 +62,100 @@ def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     return jax.vmap(lambda x_SD, positions_P: x_SD[positions_P])(x_BSD, positions_BP)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def layer_norm(x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def layer_norm(
+    x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float, single_pass: bool = False
+) -> jax.Array:
     """Layer normalisation over the last dimension, in float32; saves its input alone.
 
-    Shapes: float[...,D], float32[D], float32[D] -> float[...,D] in the dtype of x.
+    Shapes: float[...,D], float[D], float[D] -> float[...,D] in the dtype of x. single_pass takes
+    the variance as mean(x^2) - mean(x)^2, at least 0, which reads x once; its rounding is
+    float32's times mean^2 / variance.
     Source: Ba et al. 2016; modeling.py@eedf5716ce layer_norm, eps 1e-12.
     """
-    return (_normalised(x, eps)[0] * scale_D + bias_D).astype(x.dtype)
+    normalised = _normalised(x, eps, single_pass)[0]
+    return (normalised * scale_D.astype(jnp.float32) + bias_D.astype(jnp.float32)).astype(x.dtype)
 
 
-def _normalised(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
+def _normalised(x: jax.Array, eps: float, single_pass: bool) -> tuple[jax.Array, jax.Array]:
     x32 = x.astype(jnp.float32)
-    centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-    inverse_std = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    mean = jnp.mean(x32, axis=-1, keepdims=True)
+    centred = x32 - mean
+    if single_pass:
+        mean_square = jnp.mean(x32 * x32, axis=-1, keepdims=True)
+        variance = jnp.maximum(mean_square - mean * mean, 0.0)
+    else:
+        variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
+    inverse_std = jax.lax.rsqrt(variance + eps)
     return centred * inverse_std, inverse_std
 
 
 def _layer_norm_forward(
-    x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float
+    x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float, single_pass: bool
 ) -> tuple[jax.Array, Saved]:
-    return layer_norm(x, scale_D, bias_D, eps), (x, scale_D)
+    return layer_norm(x, scale_D, bias_D, eps, single_pass), (x, scale_D, bias_D)
 
 
-def _layer_norm_backward(eps: float, saved: Saved, dy: jax.Array) -> Saved:
-    x, scale_D = saved
-    normalised, inverse_std = _normalised(x, eps)
+def _layer_norm_backward(eps: float, single_pass: bool, saved: Saved, dy: jax.Array) -> Saved:
+    x, scale_D, bias_D = saved
+    normalised, inverse_std = _normalised(x, eps, single_pass)
     dy32 = dy.astype(jnp.float32)
-    dn = dy32 * scale_D
+    dn = dy32 * scale_D.astype(jnp.float32)
     dx = inverse_std * (
         dn
         - jnp.mean(dn, axis=-1, keepdims=True)
         - normalised * jnp.mean(dn * normalised, axis=-1, keepdims=True)
     )
     rows = tuple(range(x.ndim - 1))
-    return dx.astype(x.dtype), jnp.sum(dy32 * normalised, axis=rows), jnp.sum(dy32, axis=rows)
+    dscale_D = jnp.sum(dy32 * normalised, axis=rows).astype(scale_D.dtype)
+    return dx.astype(x.dtype), dscale_D, jnp.sum(dy32, axis=rows).astype(bias_D.dtype)
 
 
 layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
 
 
-def gelu(x: jax.Array, hidden_act: str) -> jax.Array:
+def gelu(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:
     """Gaussian error linear unit: "gelu_tanh" is Google BERT's approximation, "gelu_erf" exact.
+
+    saves_derivative: the forward keeps dy/dx in the dtype of x and not x, so that the backward is
+    one product instead of the function again.
 
     Source: Hendrycks and Gimpel 2016; modeling.py@eedf5716ce gelu.
     """
+    if saves_derivative:
+        return _gelu_saving(x, hidden_act)
     return jax.nn.gelu(x, approximate=hidden_act == "gelu_tanh")
+
+
+def _gelu_and_derivative(x: jax.Array, hidden_act: str) -> Saved:
+    x32 = x.astype(jnp.float32)
+    if hidden_act == "gelu_tanh":
+        slope = math.sqrt(2.0 / math.pi)
+        tanh = jnp.tanh(slope * (x32 + 0.044715 * x32 * x32 * x32))
+        share = 0.5 * (1.0 + tanh)
+        dshare = 0.5 * (1.0 - tanh * tanh) * slope * (1.0 + 3.0 * 0.044715 * x32 * x32)
+    else:
+        share = 0.5 * (1.0 + jax.lax.erf(x32 * math.sqrt(0.5)))
+        dshare = jnp.exp(-0.5 * x32 * x32) / math.sqrt(2.0 * math.pi)
+    return (x32 * share).astype(x.dtype), (share + x32 * dshare).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _gelu_saving(x: jax.Array, hidden_act: str) -> jax.Array:
+    return _gelu_and_derivative(x, hidden_act)[0]
+
+
+def _gelu_saving_forward(x: jax.Array, hidden_act: str) -> tuple[jax.Array, Saved]:
+    y, derivative = _gelu_and_derivative(x, hidden_act)
+    return y, (derivative,)
+
+
+def _gelu_saving_backward(hidden_act: str, saved: Saved, dy: jax.Array) -> Saved:
+    del hidden_act
+    return (dy * saved[0],)
+
+
+_gelu_saving.defvjp(_gelu_saving_forward, _gelu_saving_backward)
 
 
 @jax.tree_util.register_dataclass
@@ -231,40 +280,3 @@ def _dropped_backward(
 
 
 _dropped.defvjp(_dropped_forward, _dropped_backward)
-
-
-@jax.custom_vjp
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Negative log-likelihood of each label in nats, and whether it is the likeliest class.
-
-    Shapes: float32[...,C], int32[...] -> float32[...], float32[...]. Classes may be sharded. A tie
-    for the likeliest counts as right.
-    """
-    return _cross_entropy_forward(logits, labels)[0]
-
-
-def _is_label(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    classes = jax.lax.broadcasted_iota(
-        labels.dtype, logits.shape, logits.ndim - 1, out_sharding=jax.typeof(logits).sharding.spec
-    )
-    return classes == labels[..., None]
-
-
-def _cross_entropy_forward(
-    logits: jax.Array, labels: jax.Array
-) -> tuple[tuple[jax.Array, jax.Array], Saved]:
-    highest = jnp.max(logits, axis=-1)
-    log_norm = highest + jnp.log(jnp.sum(jnp.exp(logits - highest[..., None]), axis=-1))
-    label_logit = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0.0), axis=-1)
-    right = (label_logit >= highest).astype(jnp.float32)
-    return (log_norm - label_logit, right), (logits, labels, log_norm)
-
-
-def _cross_entropy_backward(saved: Saved, cotangents: Saved) -> tuple[jax.Array, np.ndarray]:
-    logits, labels, log_norm = saved
-    probabilities = jnp.exp(logits - log_norm[..., None])
-    dlogits = (probabilities - _is_label(logits, labels)) * cotangents[0][..., None]
-    return dlogits, np.zeros(labels.shape, jax.dtypes.float0)
-
-
-cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)

@@ -17,7 +17,10 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from bert_jax import mesh, ops
-from bert_jax.config import ModelConfig
+from bert_jax.attention import Visible
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.cross_entropy import Losses
+from bert_jax.models.choices import Choices, choices
 from bert_jax.models.encoder import Embeddings, Layer
 from bert_jax.models.heads import MaskedLmHead
 from bert_jax.models.layers import Initial, Linear
@@ -28,13 +31,16 @@ Params = dict[str, Any]
 class Bert(nnx.Module):
     """The encoder with its pre-training heads, bound to parameters."""
 
-    def __init__(self, config: ModelConfig, padded_vocab_size: int, dtype: jnp.dtype) -> None:
-        self.embeddings = Embeddings(config, padded_vocab_size)
-        self.layers = nnx.Dict({f"{i:02d}": Layer(config) for i in range(config.num_hidden_layers)})
+    def __init__(
+        self, config: ModelConfig, padded_vocab_size: int, dtype: jnp.dtype, choices: Choices
+    ) -> None:
+        self.embeddings = Embeddings(config, padded_vocab_size, choices)
+        numbers = range(config.num_hidden_layers)
+        self.layers = nnx.Dict({f"{i:02d}": Layer(config, choices) for i in numbers})
         width = {"d": (config.hidden_size, "embed")}
         pooled = {"e": (config.hidden_size, None)}
         self.pooler = Linear(width, pooled, config.initializer_range)
-        self.mlm = MaskedLmHead(config, padded_vocab_size)
+        self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
         self.nsp = Linear(pooled, {"c": (2, None)}, config.initializer_range)
         self.dtype = dtype
 
@@ -42,14 +48,13 @@ class Bert(nnx.Module):
         self,
         input_ids_BS: jax.Array,
         segment_ids_BS: jax.Array,
-        mask: jax.Array,
+        visible: Visible,
         dropout: ops.Dropout | None = None,
         position_ids_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Hidden vectors of the last layer.
 
-        Shapes: int32[B,S] twice, bool[B or 1, 1, S or 1, S] -> compute dtype[B,S,D].
-        mask is True where a query may attend to a key. Positions count from 0 unless given.
+        Shapes: int32[B,S] twice -> compute dtype[B,S,D]. Positions count from 0 unless given.
         dropout is None for evaluation.
         """
         if position_ids_BS is None:
@@ -58,13 +63,24 @@ class Bert(nnx.Module):
             )
         x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
         for number, layer in enumerate(self.layers.values()):
-            x_BSD = layer(x_BSD, mask, number, dropout)
+            x_BSD = layer(x_BSD, visible, number, dropout)
         return x_BSD
 
     def mlm_logits(self, hidden_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """float32[B,P,V]: logits of the word at each of these positions."""
         gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
-        return self.mlm(gathered_BPD, self.embeddings.word.embedding[...])
+        return self.mlm.logits(gathered_BPD, self.embeddings.word.embedding[...])
+
+    def mlm_cross_entropy(
+        self, hidden_BSD: jax.Array, positions_BP: jax.Array, labels_BP: jax.Array
+    ) -> Losses:
+        """float32[B,P] twice: nats of the word at each position, and whether it is the likeliest.
+
+        As cross_entropy of mlm_logits, for less memory: config.compute.mlm_logits_dtype.
+        """
+        gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
+        table_VD = self.embeddings.word.embedding[...]
+        return self.mlm.cross_entropy(gathered_BPD, table_VD, labels_BP)
 
     def nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None
@@ -155,15 +171,20 @@ def compute_dtype(config: ModelConfig, platform: str) -> jnp.dtype:
     return jnp.dtype(jnp.float32 if platform == "cpu" else jnp.bfloat16)
 
 
-def build(config: ModelConfig, platform: str, model_size: int = 1) -> Model:
+def build(
+    config: ModelConfig,
+    platform: str,
+    model_size: int = 1,
+    compute: ComputeConfig = ComputeConfig(),  # noqa: B008  a frozen value
+) -> Model:
     """Shapes and layouts of a BERT, without allocating it.
 
     platform names the device kind that will run it; model_size is the length of the mesh's model
-    axis, for which vocabulary rows are padded.
+    axis, for which vocabulary rows are padded; compute changes no parameter.
     """
     padded = mesh.padded_vocab_size(config.vocab_size, model_size)
     dtype = compute_dtype(config, platform)
-    graphdef, state = nnx.split(Bert(config, padded, dtype))
+    graphdef, state = nnx.split(Bert(config, padded, dtype, choices(compute, dtype)))
 
     def declare(param: nnx.Variable[Any]) -> Declared:
         axes, dims = param.get_metadata("logical_axes"), param.get_value().shape

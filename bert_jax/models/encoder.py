@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax import attention, ops
+from bert_jax.attention import Visible
 from bert_jax.config import ModelConfig
+from bert_jax.models.choices import Choices
 from bert_jax.models.layers import LayerNorm, Linear, Table
 
 # Where dropout is applied in a layer; the embeddings' mask counts as one more layer's.
@@ -21,12 +23,12 @@ POSITIONS, KEYS = 1, 3
 class Embeddings(nnx.Module):
     """Sum of word, position and segment vectors, normalised, then dropout."""
 
-    def __init__(self, config: ModelConfig, padded_vocab_size: int) -> None:
+    def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
         width, stddev = config.hidden_size, config.initializer_range
         self.word = Table(padded_vocab_size, width, "vocab", stddev)
         self.position = Table(config.max_position_embeddings, width, None, stddev)
         self.segment = Table(config.type_vocab_size, width, None, stddev)
-        self.layer_norm = LayerNorm(width, config.layer_norm_eps)
+        self.layer_norm = LayerNorm(width, config.layer_norm_eps, choices)
         self.dropout_rate = config.hidden_dropout_prob
         self.dropout_layer = config.num_hidden_layers
 
@@ -52,7 +54,7 @@ class Embeddings(nnx.Module):
 class Attention(nnx.Module):
     """Multi-head attention of a sequence over itself, with its output map and norm."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, choices: Choices) -> None:
         heads = config.num_attention_heads
         width = {"d": (config.hidden_size, "embed")}
         per_head = {"h": (heads, "heads"), "k": (config.hidden_size // heads, None)}
@@ -61,12 +63,12 @@ class Attention(nnx.Module):
         self.key = Linear(width, per_head, stddev)
         self.value = Linear(width, per_head, stddev)
         self.output = Linear(per_head, width, stddev)
-        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, choices)
         self.weights_rate = config.attention_probs_dropout_prob
         self.output_rate = config.hidden_dropout_prob
 
     def __call__(
-        self, x_BSD: jax.Array, mask: jax.Array, layer: int, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: int, dropout: ops.Dropout | None
     ) -> jax.Array:
         def drop(weights_BHST: jax.Array) -> jax.Array:
             if dropout is None:
@@ -74,7 +76,7 @@ class Attention(nnx.Module):
             return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
 
         heads_BSHK = attention.attend(
-            self.query(x_BSD), self.key(x_BSD), self.value(x_BSD), mask, drop
+            self.query(x_BSD), self.key(x_BSD), self.value(x_BSD), visible.mask, drop
         )
         y_BSD = self.output(heads_BSHK)
         if dropout is not None:
@@ -85,17 +87,19 @@ class Attention(nnx.Module):
 class FeedForward(nnx.Module):
     """Two linear maps with a gelu between them, and the norm after the residual."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, choices: Choices) -> None:
         width = {"d": (config.hidden_size, "embed")}
         units = {"f": (config.intermediate_size, "mlp")}
         self.intermediate = Linear(width, units, config.initializer_range)
         self.output = Linear(units, width, config.initializer_range)
-        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, choices)
         self.hidden_act = config.hidden_act
+        self.saves_derivative = choices.gelu_saves_derivative
         self.output_rate = config.hidden_dropout_prob
 
     def __call__(self, x_BSD: jax.Array, layer: int, dropout: ops.Dropout | None) -> jax.Array:
-        y_BSD = self.output(ops.gelu(self.intermediate(x_BSD), self.hidden_act))
+        units_BSF = ops.gelu(self.intermediate(x_BSD), self.hidden_act, self.saves_derivative)
+        y_BSD = self.output(units_BSF)
         if dropout is not None:
             y_BSD = dropout.apply(y_BSD, self.output_rate, layer, MLP_OUTPUT, POSITIONS)
         return self.layer_norm(x_BSD + y_BSD)
@@ -104,11 +108,11 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """One layer of the encoder."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        self.attention = Attention(config)
-        self.mlp = FeedForward(config)
+    def __init__(self, config: ModelConfig, choices: Choices) -> None:
+        self.attention = Attention(config, choices)
+        self.mlp = FeedForward(config, choices)
 
     def __call__(
-        self, x_BSD: jax.Array, mask: jax.Array, layer: int, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: int, dropout: ops.Dropout | None
     ) -> jax.Array:
-        return self.mlp(self.attention(x_BSD, mask, layer, dropout), layer, dropout)
+        return self.mlp(self.attention(x_BSD, visible, layer, dropout), layer, dropout)

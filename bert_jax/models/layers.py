@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax import ops
+from bert_jax.models.choices import Choices
 
 LogicalAxes = Sequence[str | None]
 Dims = Mapping[str, tuple[int, str | None]]
@@ -74,13 +75,14 @@ class Linear(nnx.Module):
 class LayerNorm(nnx.Module):
     """Layer normalisation over the last dimension with a learned scale and bias."""
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, choices: Choices) -> None:
         self.scale = declare((width,), (None,), Initial(constant=1.0))
         self.bias = declare((width,), (None,), Initial())
         self.eps = eps
+        self.single_pass = choices.single_pass_variance
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return ops.layer_norm(x, self.scale[...], self.bias[...], self.eps)
+        return ops.layer_norm(x, self.scale[...], self.bias[...], self.eps, self.single_pass)
 
 
 class Table(nnx.Module):

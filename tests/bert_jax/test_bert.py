@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax import mesh, step
+from bert_jax.attention import Visible
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.models import bert
 from bert_jax.objectives import MLM_NSP
@@ -95,8 +96,8 @@ def test_outputs_are_those_of_a_numpy_bert(model_and_params):
 
     def run(params, batch):
         bound = model.bind(params)
-        mask = (batch["input_mask"] != 0)[:, None, None, :]
-        hidden = bound.encode(batch["input_ids"], batch["segment_ids"], mask)
+        visible = Visible((batch["input_mask"] != 0)[:, None, None, :])
+        hidden = bound.encode(batch["input_ids"], batch["segment_ids"], visible)
         logits = bound.mlm_logits(hidden, batch["masked_lm_positions"])
         return hidden, logits, bound.nsp_logits(hidden)
 

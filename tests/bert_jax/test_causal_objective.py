@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import loop, mesh, step
+from bert_jax.attention import Visible
 from bert_jax.attention.xla import padding_mask
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase
 from bert_jax.objectives import Objective, weighted_term
@@ -22,8 +23,8 @@ def next_word_terms(bert, batch, dropout):
     ids_BS, seen_BS = batch["input_ids"], batch["input_mask"]
     length = ids_BS.shape[1]
     earlier_ST = jnp.tril(jnp.ones((length, length), bool))
-    mask = padding_mask(seen_BS) & earlier_ST
-    hidden_BSD = bert.encode(ids_BS, batch["segment_ids"], mask, dropout)
+    visible = Visible(padding_mask(seen_BS) & earlier_ST)
+    hidden_BSD = bert.encode(ids_BS, batch["segment_ids"], visible, dropout)
     every_BP = jax.lax.broadcasted_iota(
         jnp.int32, (ids_BS.shape[0], length - 1), 1, out_sharding=mesh.spec("batch", None)
     )

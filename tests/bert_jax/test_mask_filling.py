@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax import loop, mesh, trained
+from bert_jax.attention import Visible
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.mask_filling import guess, heldout_questions, question
 from bert_jax.objectives import MLM_NSP
@@ -74,7 +75,7 @@ def test_a_guess_is_the_softmax_of_the_models_logits(model):
     bert = model.model.bind(model.params)
     arrays = {"ids": np.array([asked.token_ids]), "at": np.array([asked.hidden_at])}
     placed = mesh.place(arrays, model.mesh)
-    seen = jnp.ones((1, 1, 1, len(asked.token_ids)), bool)
+    seen = Visible(jnp.ones((1, 1, 1, len(asked.token_ids)), bool))
     hidden_BSD = bert.encode(placed["ids"], jnp.zeros_like(placed["ids"]), seen)
     logits_BPV = bert.mlm_logits(hidden_BSD, placed["at"])
     expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))

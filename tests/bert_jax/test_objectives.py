@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bert_jax import mesh, metrics, state, step
-from bert_jax.attention.xla import padding_mask
+from bert_jax.attention import unpadded
 from bert_jax.config import OptimConfig
-from bert_jax.objectives import MLM, MLM_NSP, Objective, attention_mask, weighted_term
+from bert_jax.objectives import MLM, MLM_NSP, Objective, Term, visible, weighted_term
 from data_pipeline.examples import open_examples
 from data_pipeline.options import PretrainOptions
 from data_pipeline.store import open_store
@@ -85,7 +85,7 @@ def test_an_example_does_not_see_its_neighbours(params):
         return at.model.bind(params).encode(
             batch["input_ids"],
             batch["segment_ids"],
-            attention_mask(batch),
+            visible(batch),
             position_ids_BS=batch["position_ids"],
         )
 
@@ -99,13 +99,14 @@ def test_an_example_does_not_see_its_neighbours(params):
 
 def test_unpacked_rows_compile_to_a_step_that_knows_of_no_packing():
     def terms(bert, batch, dropout):
-        mask = padding_mask(batch["input_mask"])
-        hidden = bert.encode(batch["input_ids"], batch["segment_ids"], mask, dropout)
-        mlm = weighted_term(
-            bert.mlm_logits(hidden, batch["masked_lm_positions"]),
-            batch["masked_lm_ids"],
-            batch["masked_lm_weights"],
-        )
+        seen = unpadded(batch["input_mask"])
+        hidden = bert.encode(batch["input_ids"], batch["segment_ids"], seen, dropout)
+        at, words = batch["masked_lm_positions"], batch["masked_lm_ids"]
+        sums = [
+            jnp.sum(each * batch["masked_lm_weights"])
+            for each in bert.mlm_cross_entropy(hidden, at, words)
+        ]
+        mlm = Term(loss_sum=sums[0], correct_sum=sums[1])
         logits = bert.nsp(jnp.tanh(bert.pooler(hidden[:, 0]))).astype(jnp.float32)
         labels, weights = batch["next_sentence_labels"], batch["next_sentence_weights"]
         return {"mlm": mlm, "nsp": weighted_term(logits, labels, weights)}
