@@ -1,0 +1,93 @@
+"""Names, sizes and links of TPU slices."""
+
+import importlib.util
+
+import pytest
+
+from bert_jax import slices
+
+
+@pytest.mark.parametrize(
+    ("gcloud", "topology", "chips", "devices"),
+    [
+        # Accelerator types and topologies side by side in Google's pages.
+        ("v2-32", "v2:4x4", 16, 32),
+        ("v3-32", "v3:4x4", 16, 32),
+        ("v3-128", "v3:8x8", 64, 128),
+        ("v4-32", "v4:2x2x4", 16, 16),
+        ("v5litepod-16", "v5e:4x4", 16, 16),
+        ("v5litepod-64", "v5e:8x8", 64, 64),
+        ("v5p-32", "v5p:2x2x4", 16, 16),
+        ("v6e-16", "v6e:4x4", 16, 16),
+    ],
+)
+def test_a_slice_has_two_names(gcloud, topology, chips, devices):
+    found = slices.find(gcloud)
+    assert found == slices.find(topology)
+    assert (found.name, found.accelerator_type) == (topology, gcloud)
+    assert (found.chips, found.devices) == (chips, devices)
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [
+        ("v5e:5x5", "v5e:8x8 (v5litepod-64)"),
+        ("v5litepod-17", "v5e:8x8 (v5litepod-64)"),
+        ("v4-33", "v4:2x2x4 (v4-32)"),
+        ("v9:2x2", "v6e: 1x1"),
+        ("", "v3: 2x2, 4x4"),
+    ],
+)
+def test_a_slice_that_does_not_exist_is_refused_with_those_that_do(name, listed):
+    with pytest.raises(ValueError, match="there is no such TPU slice") as refused:
+        slices.find(name)
+    assert listed in str(refused.value)
+
+
+def test_several_slices_count_together():
+    found = slices.find("v5e:4x4", num_slices=3)
+    assert (found.chips, found.devices, found.name) == (48, 48, "v5e:4x4")
+
+
+def test_slices_that_cannot_be_joined_are_refused():
+    with pytest.raises(ValueError, match="slices of v3 cannot be joined"):
+        slices.find("v3:4x4", num_slices=2)
+    with pytest.raises(ValueError, match="--num_slices is 0"):
+        slices.find("v5e:4x4", num_slices=0)
+
+
+def test_another_size_of_the_same_version():
+    assert slices.of_chips(slices.find("v5e:4x4"), 256).name == "v5e:16x16"
+    with pytest.raises(ValueError, match=r"no v5e slice of 48 chips.*32, 64"):
+        slices.of_chips(slices.find("v5e:4x4"), 48)
+
+
+@pytest.mark.parametrize(
+    ("name", "links"),
+    [
+        ("v5e:4x4", 2),  # a corner of a sheet
+        ("v5e:8x16", 3),  # an edge of 16 closes
+        ("v5e:16x16", 4),
+        ("v4:2x2x4", 3),  # a corner of a box
+        ("v4:4x4x4", 6),  # blocks of 4 close on all sides
+        ("v3:8x8", 2),
+        ("v3:32x32", 4),
+        ("v5e:1x1", 0),
+    ],
+)
+def test_links_of_the_chip_that_has_fewest(name, links):
+    assert slices.find(name).links == links
+
+
+def test_a_row_of_chips_has_the_links_along_it():
+    found = slices.find("v5e:4x4")
+    row = [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert found.ring(row) == (4, 50e9)
+    both_cores = [(0, 0), (0, 0), (0, 1), (0, 1)]
+    assert slices.find("v3:4x4").ring(both_cores) == (2, 82e9)
+
+
+def test_without_libtpu_the_way_to_it_is_said(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'bert_jax\[plan\]'"):
+        slices.open_devices(slices.find("v5e:4x4"))
