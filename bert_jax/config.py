@@ -84,7 +84,7 @@ class OptimConfig:
 class MeshConfig:
     """How the devices are arranged; see bert_jax/mesh.py for what each preset shards."""
 
-    preset: str = "dp"  # dp, zero1, fsdp, tp, or several joined by +
+    preset: str = "zero1"  # or dp, fsdp, tp, or several joined by +
     fsdp_size: int = 0  # devices on the fsdp axis where the preset has it; 0: all that are left
     model_size: int = 2  # devices on the model axis where the preset has tp
     gradient_dtype: str = "auto"  # in which gradients of kernels and tables are added up over

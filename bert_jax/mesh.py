@@ -155,17 +155,20 @@ def padded_vocab_size(vocab_size: int, model_size: int) -> int:
     return -(-vocab_size // tile) * tile
 
 
-def over_data(of: PartitionSpec, dims: Sequence[int], data_size: int) -> PartitionSpec:
-    """Cut the first whole dimension that data_size divides over the data axis as well (ZeRO-1).
+def over_data(of: PartitionSpec, dims: Sequence[int], sizes: Mapping[str, int]) -> PartitionSpec:
+    """Cut the first whole dimension that the data axis divides over it as well (ZeRO-1).
 
-    An array without such a dimension keeps its spec.
+    sizes are those of the mesh's axes; a dimension that lies on an axis of one device is whole. An
+    array without such a dimension keeps its spec.
     """
     axes = list(of) + [None] * (len(dims) - len(of))
-    free = [i for i, size in enumerate(dims) if axes[i] is None and size and size % data_size == 0]
-    if not free or data_size == 1:
-        return of
-    axes[free[0]] = "data"
-    return PartitionSpec(*axes)
+    data_size = sizes["data"]
+    for dim, size in enumerate(dims):
+        is_whole = axes[dim] is None or sizes[axes[dim]] == 1
+        if data_size > 1 and is_whole and size % data_size == 0:
+            axes[dim] = "data"
+            return PartitionSpec(*axes)
+    return of
 
 
 def batch_sharding(of: Mesh, ndim: int) -> NamedSharding:

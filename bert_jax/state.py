@@ -51,11 +51,10 @@ def layout(
     each device updates its part, and a step gathers the parts into whole weights. Biases and norms
     stay whole: a gather of their own would cost more than their update.
     """
-    data_size = mesh.shape["data"]
 
     def lies(of: Declared) -> NamedSharding:
         cut = cut_over_data and of.is_matrix
-        spec = mesh_lib.over_data(of.spec, of.dims, data_size) if cut else of.spec
+        spec = mesh_lib.over_data(of.spec, of.dims, mesh.shape) if cut else of.spec
         return NamedSharding(mesh, spec)
 
     params = jax.tree.map(lies, model.declared)

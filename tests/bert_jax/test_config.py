@@ -141,11 +141,11 @@ def test_a_mesh_that_does_not_fit_is_refused(config, words):
         mesh.check(config, 8)
 
 
-def test_the_state_is_cut_along_the_first_free_dimension_that_divides():
-    cut = PartitionSpec
-    assert mesh.over_data(cut(None, "model"), (64, 12), 8) == cut("data", "model")
-    assert mesh.over_data(cut(None, None), (24, 64), 8) == cut("data", None)
-    assert mesh.over_data(cut(None, None), (12, 64), 8) == cut(None, "data")
-    assert mesh.over_data(cut(None, None), (64, 1023), 8) == cut("data", None)
-    assert mesh.over_data(cut(None), (7,), 8) == cut(None)  # nothing to cut evenly
-    assert mesh.over_data(cut(None), (8,), 1) == cut(None)
+def test_the_state_is_cut_along_the_first_whole_dimension_that_divides():
+    cut, sizes = PartitionSpec, {"data": 8, "fsdp": 1, "model": 2}
+    assert mesh.over_data(cut(None, "model"), (64, 12), sizes) == cut("data", "model")
+    assert mesh.over_data(cut("model", None), (64, 24), sizes) == cut("model", "data")
+    assert mesh.over_data(cut(None, None), (12, 64), sizes) == cut(None, "data")
+    assert mesh.over_data(cut("fsdp", "model"), (64, 12), sizes) == cut("data", "model")
+    assert mesh.over_data(cut(None), (7,), sizes) == cut(None)  # nothing to cut evenly
+    assert mesh.over_data(cut(None), (8,), sizes | {"data": 1}) == cut(None)
