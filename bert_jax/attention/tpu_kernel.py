@@ -1,0 +1,157 @@
+"""Attention as a TPU kernel in both directions, and why a shape or a device is not taken.
+
+One grid step does one row of the batch (tpu_rows.py): nothing of the size of the scores ever
+leaves VMEM, and the backward computes scores and dropout masks again.
+
+Dimensions: B rows of one device, S sequence, D width, E = 3 D: queries, keys and values side by
+side, G groups of heads, J the queries of a group.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bert_jax import chips
+from bert_jax.attention import tpu_rows
+from bert_jax.attention.tpu_rows import Row
+
+CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
+SEQ_LENS = (128, 256, 384, 512)
+VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores is a fifth of it
+
+Shape = jax.ShapeDtypeStruct
+
+
+def refusal(device: str, seq_len: int, heads: int, head_width: int, dtype: jnp.dtype) -> str | None:
+    """Why the kernel does not take this attention, as a sentence; None where it does.
+
+    device is a chip ("v5e") or what JAX calls the device (`device.device_kind`); dtype is that of
+    the matmuls; heads are those of one device.
+    """
+    chip = chips.tpu(device) or chips.find(device)
+    if chip is None or chip.name not in CHIPS:
+        return f"the attention kernel is for TPU {', '.join(CHIPS)}, not for {device}"
+    if dtype != jnp.bfloat16:
+        return f"the attention kernel computes in bfloat16, not in {jnp.dtype(dtype).name}"
+    if head_width not in (64, 128):
+        return f"the attention kernel takes heads of width 64 or 128, not {head_width}"
+    if heads * head_width % tpu_rows.LANES:
+        return f"the attention kernel takes heads of width {head_width} in pairs, not {heads}"
+    if seq_len not in SEQ_LENS:
+        lengths = ", ".join(map(str, SEQ_LENS))
+        return f"the attention kernel takes rows of {lengths} tokens, not {seq_len}"
+    return None
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def attend(
+    qkv_BSE: jax.Array,
+    bias_E: jax.Array,
+    ids_BS: jax.Array,
+    low_B: jax.Array,
+    high_B: jax.Array,
+    heads: int,
+    rate: float,
+) -> jax.Array:
+    """Attention of each row over itself, inside a shard_map that is manual over the batch.
+
+    Shapes: bfloat16[B,S,E], float[E], int32[B,S], uint32[B] twice -> bfloat16[B,S,D].
+    The biases are in qkv already; bias_E is here to receive its gradient, added up in float32 in
+    the kernel. A query sees the keys that have its own number in ids. low and high are the
+    words of the dropout masks (ops.Dropout.words), which are those of the plain implementation bit
+    for bit. Softmax in float32; weights are rounded to bfloat16 for their matmul, before
+    they are divided by their sum. Without a TPU to compile for, the kernel is interpreted.
+
+    Source: Vaswani et al. 2017, section 3.2.1; the backward, without its tiles, Dao et al. 2022,
+    appendix B.
+    """
+    return _attend_forward(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)[0]
+
+
+def _row(qkv_BSE: jax.Array, heads: int, rate: float) -> Row:
+    _, seq_len, width = qkv_BSE.shape
+    return Row(seq_len, heads, width // 3 // heads, rate)
+
+
+def _each_row(
+    kernel: Callable[..., None],
+    name: str,
+    row: Row,
+    words: Sequence[jax.Array],
+    inputs: Sequence[jax.Array],
+    outputs: Sequence[Shape],
+) -> Any:
+    """Run a kernel on every row; words lie whole in scalar memory, the others a row at a time."""
+
+    def one_row(of: Any) -> pl.BlockSpec:
+        return pl.BlockSpec((1, *of.shape[1:]), lambda b: (b, 0, 0))
+
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    platform = jax.default_backend() if device is None else device.platform
+    return pl.pallas_call(
+        functools.partial(kernel, row=row),
+        grid=(inputs[0].shape[0],),
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)] * len(words) + [*map(one_row, inputs)],
+        out_specs=[*map(one_row, outputs)],
+        out_shape=outputs,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",), vmem_limit_bytes=VMEM_LIMIT_BYTES
+        ),
+        interpret=platform != "tpu",
+        name=name,
+    )(*words, *inputs)
+
+
+def _attend_forward(
+    qkv_BSE: jax.Array,
+    bias_E: jax.Array,
+    ids_BS: jax.Array,
+    low_B: jax.Array,
+    high_B: jax.Array,
+    heads: int,
+    rate: float,
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    row = _row(qkv_BSE, heads, rate)
+    batch = qkv_BSE.shape[0]
+    out_BSD, norms_BGJ = _each_row(
+        tpu_rows.forward,
+        "attention_forward",
+        row,
+        (low_B, high_B),
+        (ids_BS[:, None, :], qkv_BSE),
+        (
+            Shape((batch, row.seq_len, row.width), jnp.bfloat16),
+            Shape((batch, row.groups, row.group_queries), jnp.float32),
+        ),
+    )
+    return out_BSD, (qkv_BSE, bias_E, ids_BS, low_B, high_B, norms_BGJ, out_BSD)
+
+
+def _attend_backward(
+    heads: int, rate: float, saved: tuple[jax.Array, ...], dout_BSD: jax.Array
+) -> tuple[Any, ...]:
+    qkv_BSE, bias_E, ids_BS, low_B, high_B, norms_BGJ, out_BSD = saved
+    row = _row(qkv_BSE, heads, rate)
+    inputs = (ids_BS[:, None, :], qkv_BSE, norms_BGJ, dout_BSD)
+    dqkv_BSE, dbias_B1E = _each_row(
+        tpu_rows.backward,
+        "attention_backward",
+        row,
+        (low_B, high_B),
+        inputs if row.is_short else (*inputs, out_BSD),
+        (
+            Shape(qkv_BSE.shape, jnp.bfloat16),
+            Shape((qkv_BSE.shape[0], 1, qkv_BSE.shape[2]), jnp.float32),
+        ),
+    )
+    nothing = [np.zeros(of.shape, jax.dtypes.float0) for of in (ids_BS, low_B, high_B)]
+    return dqkv_BSE, jnp.sum(dbias_B1E, axis=(0, 1)).astype(bias_E.dtype), *nothing
+
+
+attend.defvjp(_attend_forward, _attend_backward)

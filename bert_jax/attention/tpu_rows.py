@@ -1,0 +1,225 @@
+"""What the TPU attention kernels do with one row of a batch, which lies whole in VMEM.
+
+Scores are transposed, [keys, queries]: the softmax adds up along sublanes, and the gradients of
+keys and values are plain matmuls. Heads of width 64 lie two in a tile of 128 lanes: a matmul runs
+over the whole tile with the other head's lanes set to zero, so nothing is ever rotated. A group is
+the heads whose scores are computed at once: both of a tile, side by side, where rows are short;
+one head where they are long and would not fit into registers.
+
+Dimensions: S queries, T keys, L lanes of a tile, K head width, G groups, J the queries of a
+group's heads, one head after the other, C cells (a quarter of the keys), D width, E = 3 D: queries,
+keys and values side by side.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+
+from bert_jax import ops
+
+LANES = 128
+_HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
+
+Ref = Any  # an array in the chip's memory, read and written by index
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The sizes of a row and its dropout rate."""
+
+    seq_len: int
+    heads: int
+    head_width: int
+    rate: float
+
+    @property
+    def is_short(self) -> bool:
+        """Whether both heads of a tile make one group."""
+        return self.seq_len <= 128
+
+    @property
+    def width(self) -> int:
+        """Lanes of the queries, of the keys, and of the values."""
+        return self.heads * self.head_width
+
+    @property
+    def heads_in_tile(self) -> int:
+        """One or two."""
+        return LANES // self.head_width
+
+    @property
+    def heads_in_group(self) -> int:
+        """One or two."""
+        return self.heads_in_tile if self.is_short else 1
+
+    @property
+    def groups(self) -> int:
+        """Of all heads."""
+        return self.heads // self.heads_in_group
+
+    @property
+    def group_queries(self) -> int:
+        """Columns of a group's scores."""
+        return self.heads_in_group * self.seq_len
+
+    @property
+    def scale(self) -> float:
+        """Of the queries, rounded as the plain implementation does; exact for a width of 64."""
+        return float(np.asarray(self.head_width**-0.5, jnp.bfloat16))
+
+    @property
+    def kept_share(self) -> float:
+        """One less the rate that is applied."""
+        return 1.0 - ops.dropout_threshold(self.rate) / 2**32
+
+    def lanes(self, part: int, tile: int) -> slice:
+        """The lanes of a tile of the queries (part 0), keys (1) or values (2)."""
+        first = part * self.width + tile * LANES
+        return slice(first, first + LANES)
+
+
+def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, row: Row) -> None:
+    """Attention of one row.
+
+    Shapes: uint32[B] twice, int32[1,1,S], bfloat16[1,S,E] -> bfloat16[1,S,D], float32[1,G,J]. norms
+    are the logarithms of the sums of exp(score).
+    """
+    same_TJ = _same_ids(ids[0], row)
+    keep = _keep_masks(low, high, row)
+    for tile in range(row.width // LANES):
+        q_SL, k_TL, v_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(3))
+        v_LT = v_TL.T
+        heads_KS: list[jax.Array] = []
+        for q_JL in _by_group(q_SL * jnp.bfloat16(row.scale), row):
+            group = (tile * row.heads_in_tile + len(heads_KS)) // row.heads_in_group
+            scores_TJ = jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
+            highest_1J = jnp.max(scores_TJ, axis=0, keepdims=True)
+            weights_TJ = jnp.exp(scores_TJ - highest_1J)
+            sum_1J = jnp.sum(weights_TJ, axis=0, keepdims=True)
+            norms[0, group : group + 1, :] = highest_1J + jnp.log(sum_1J)
+            if row.rate:
+                weights_TJ = jnp.where(keep(group), weights_TJ, 0.0)
+            # Divided by their sum where there are fewest numbers: after the sum over keys.
+            factor_1J = 1.0 / (sum_1J * row.kept_share)
+            values = _over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
+            factors = jnp.split(factor_1J, row.heads_in_group, axis=1)
+            heads_KS += [v_KS * f_1S for v_KS, f_1S in zip(values, factors, strict=True)]
+        out[0, :, row.lanes(0, tile)] = jnp.concatenate(heads_KS, axis=0).T.astype(jnp.bfloat16)
+
+
+def backward(
+    low: Ref, high: Ref, ids: Ref, qkv: Ref, norms: Ref, dout: Ref, *others: Ref, row: Row
+) -> None:
+    """Gradients of one row.
+
+    Shapes: uint32[B] twice, int32[1,1,S], bfloat16[1,S,E], float32[1,G,J], bfloat16[1,S,D], and the
+    output too where the row is long -> bfloat16[1,S,E], and its sums over positions,
+    float32[1,1,E], taken before it is rounded.
+    """
+    *out, dqkv, dbias = others
+    same_TJ = _same_ids(ids[0], row)
+    keep = _keep_masks(low, high, row)
+    for tile in range(row.width // LANES):
+        q_SL, k_TL, v_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(3))
+        do_SL = dout[0, :, row.lanes(0, tile)]
+        k_LT = k_TL.T
+        deltas = _deltas(do_SL, out[0][0, :, row.lanes(0, tile)], row) if out else None
+        dq_KS: list[jax.Array] = []
+        dk_TL = dv_TL = jnp.zeros(k_TL.shape, jnp.float32)
+        queries = _by_group(q_SL * jnp.bfloat16(row.scale), row)
+        for q_JL, do_JL in zip(queries, _by_group(do_SL, row), strict=True):
+            head = len(dq_KS)
+            group = (tile * row.heads_in_tile + head) // row.heads_in_group
+            scores_TJ = jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
+            p_TJ = jnp.exp(scores_TJ - norms[0, group : group + 1, :])
+            dp_TJ, dropped_p_TJ = _dot(v_TL, do_JL, 1, 1), p_TJ
+            if row.rate:
+                keep_TJ = keep(group)
+                dp_TJ, dropped_p_TJ = (jnp.where(keep_TJ, x, 0.0) for x in (dp_TJ, p_TJ))
+            if deltas is None:
+                delta_1J = jnp.sum(p_TJ * dp_TJ, axis=0, keepdims=True)
+            else:
+                delta_1J = deltas[head : head + 1]
+            ds_TJ = (p_TJ * (dp_TJ - delta_1J)).astype(jnp.bfloat16)
+            dv_TL += _dot(dropped_p_TJ.astype(jnp.bfloat16), do_JL, 1, 0)
+            dk_TL += _dot(ds_TJ, q_JL, 1, 0)
+            dq_KS += _over_keys(k_LT, ds_TJ, head, row)
+        # All three still lack the factor of kept weights.
+        dq_SL = (jnp.concatenate(dq_KS, axis=0) * (row.scale / row.kept_share)).T
+        factor = 1.0 / row.kept_share
+        for part, gradient in enumerate((dq_SL, dk_TL * factor, dv_TL * factor)):
+            dqkv[0, :, row.lanes(part, tile)] = gradient.astype(jnp.bfloat16)
+            dbias[0, :, row.lanes(part, tile)] = jnp.sum(gradient, axis=0, keepdims=True)
+
+
+def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
+    """float32 product of two matrices over one dimension of each."""
+    dims = (((x_dim,), (y_dim,)), ((), ()))
+    return jax.lax.dot_general(x, y, dims, preferred_element_type=jnp.float32)
+
+
+def _same_ids(ids_1S: jax.Array, row: Row) -> jax.Array:
+    """bool[T,J]: whether key and query have the same number."""
+    keys_T1 = jnp.broadcast_to(ids_1S, (LANES, row.seq_len)).T[:, :1]
+    return keys_T1 == jnp.concatenate([ids_1S] * row.heads_in_group, axis=1)
+
+
+def _by_group(x_SL: jax.Array, row: Row) -> list[jax.Array]:
+    """A tile -> [J,L] for each of its groups, where a head has its own lanes and zeros."""
+    if row.heads_in_tile == 1:
+        return [x_SL]
+    in_first_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1) < row.head_width
+    zero = jnp.zeros((), x_SL.dtype)
+    heads = [jnp.where(in_first_1L, x_SL, zero), jnp.where(in_first_1L, zero, x_SL)]
+    return [jnp.concatenate(heads, axis=0)] if row.is_short else heads
+
+
+def _over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) -> list[jax.Array]:
+    """The sum over keys of x y for each head of a group, [K,S]; first_head counts in its tile."""
+    return [
+        _dot(x_LT[head * row.head_width : (head + 1) * row.head_width], y_TS, 1, 0)
+        for head, y_TS in enumerate(jnp.split(y_TJ, row.heads_in_group, axis=1), first_head)
+    ]
+
+
+def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
+    """float32[8,S]: what the sum over keys of p dp comes to, from output and gradient of a tile.
+
+    One head a sublane. Summed over lanes by a matmul, for its result lies as columns of scores
+    do; in two bfloat16 parts, which hold 16 bits.
+    """
+    sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
+    lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)
+    head = jnp.where(lane < row.head_width, 0, 1)
+    picks = jnp.where(head == sublane, 1.0, 0.0).astype(jnp.bfloat16)
+    product_SL = do_SL.astype(jnp.float32) * o_SL.astype(jnp.float32)
+    upper_SL = product_SL.astype(jnp.bfloat16)
+    lower_SL = (product_SL - upper_SL.astype(jnp.float32)).astype(jnp.bfloat16)
+    return row.kept_share * (_dot(picks, upper_SL, 1, 1) + _dot(picks, lower_SL, 1, 1))
+
+
+def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
+    """The function group -> bool[T,J]: ops.keep_mask of its weights, keys along sublanes.
+
+    The four quarters of the keys are whole registers, so laying them one under another is free.
+    """
+    batch_row = pl.program_id(0)
+    cells = row.seq_len // 4
+    dims_CJ = (cells, row.group_queries)
+    place_CJ = jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 1) * jnp.uint32(cells)
+    place_CJ += jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 0)
+    threshold = jnp.int32(ops.dropout_threshold(row.rate) - 2**31)
+
+    def keep(group: int) -> jax.Array:
+        first = jnp.uint32(group * row.group_queries * cells)
+        word_CJ = ops.hashed_places(place_CJ + first, low[batch_row], high[batch_row])
+        values = (word_CJ, word_CJ << 8, word_CJ << 16, (word_CJ << 24) | (word_CJ >> 8))
+        quarters = [jax.lax.bitcast_convert_type(value, jnp.int32) for value in values]
+        return jnp.concatenate([quarter >= threshold for quarter in quarters], axis=0)
+
+    return keep
