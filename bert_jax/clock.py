@@ -11,6 +11,7 @@ class Progress:
     interval: dict[str, float] = dataclasses.field(default_factory=dict)  # sums since the last line
     train_secs: float = 0.0  # wall time in steps; compiling, evaluation and saving left out
     timed_sequences: float = 0.0  # examples trained on in that time
+    input_wait_secs: float = 0.0  # of that time, the devices had nothing to do for want of a batch
 
 
 class Clock:
@@ -23,17 +24,22 @@ class Clock:
     def __init__(self, progress: Progress, batch_size: int, examples_per_row: float) -> None:
         """batch_size counts rows; examples_per_row is their mean, 1 where rows are not packed."""
         self.rows_per_sec: float | None = None  # of the last interval that was timed
+        self.input_wait_share = 0.0  # of that interval, spent waiting for batches
         self._progress, self._batch_size = progress, batch_size
         self._examples_per_row = examples_per_row
-        self._rows, self._since_secs = 0, 0.0
+        self._rows, self._since_secs, self._input_wait_secs = 0, 0.0, 0.0
 
     def start(self) -> None:
         """Begin to measure."""
-        self._rows, self._since_secs = 0, time.perf_counter()
+        self._rows, self._since_secs, self._input_wait_secs = 0, time.perf_counter(), 0.0
 
     def step(self) -> None:
         """A step was given to the device."""
         self._rows += self._batch_size
+
+    def waited(self, secs: float) -> None:
+        """The devices had nothing to do for so long because a batch was not there."""
+        self._input_wait_secs += secs
 
     def note(self) -> None:
         """Add the time since the start, or the last note, to the run's."""
@@ -41,6 +47,13 @@ class Clock:
             return
         secs = time.perf_counter() - self._since_secs
         self.rows_per_sec = self._rows / secs
+        # Ends are seen late: a wait may belong to the interval before, and be longer than this one.
+        self.input_wait_share = min(1.0, self._input_wait_secs / secs)
         self._progress.train_secs += secs
         self._progress.timed_sequences += self._rows * self._examples_per_row
+        self._progress.input_wait_secs += self._input_wait_secs
         self.start()
+
+    def secs_for(self, rows: int) -> float | None:
+        """Seconds that so many rows take at the last pace, None before there is one."""
+        return None if self.rows_per_sec is None else rows / self.rows_per_sec

@@ -1,101 +1,38 @@
-"""The training loop: phases of steps, evaluation, saving, records, and an orderly stop.
+"""The training loop: phases of steps, evaluation, saving, and an orderly stop.
 
-The host stays two steps ahead of the device and reads a step's numbers after the next step is on
-its way. All that the loop itself must remember across a restart is in `Progress`.
+Batches lie on the devices before their steps ask for them, steps are given to the devices ahead of
+time, and what they return is read a step late: within an interval of the records the loop waits for
+no result. All that it must remember across a restart is in `Progress`.
 """
 
+import contextlib
 import dataclasses
 import os
-import pathlib
-from collections.abc import Sequence
+import time
 from typing import Any
 
 import jax
-import numpy as np
-import optax
 
 from bert_jax import config as config_lib
-from bert_jax import config_check, metrics, optim, receipt
 from bert_jax import mesh as mesh_lib
+from bert_jax import metrics, profiling
 from bert_jax import state as state_lib
-from bert_jax import step as step_lib
-from bert_jax.checkpoint import Checkpoints, check_space, newest_step
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.clock import Clock, Progress
-from bert_jax.config import Config, Phase
-from bert_jax.feed import Feed, open_store
 from bert_jax.log import Records
-from bert_jax.models import bert
-from bert_jax.objectives import Objective
 from bert_jax.opening import opening_rows
-from bert_jax.phase_facts import PhaseFacts, facts_of
+from bert_jax.placed_batches import HostBatch, PlacedBatch, PlacedBatches
+from bert_jax.preparation import Setup
+from bert_jax.profiling import Profiler
+from bert_jax.programs import Programs
+from bert_jax.readings import Readings, RunningPhase
 from bert_jax.receipt import CHECKPOINTS
-from bert_jax.screen import Screen
+from bert_jax.screen import FAINT
 from bert_jax.state import TrainState
+from bert_jax.steps_in_flight import StepsInFlight
 from bert_jax.stopping import Interrupted, noted
 
-STEPS_AHEAD = 2  # steps given to the device before the host waits for the oldest
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """What a run is made of, checked; nothing in it changes."""
-
-    config: Config
-    objective: Objective
-    workdir: pathlib.Path
-    feed: Feed
-    phases: tuple[PhaseFacts, ...]
-    mesh: jax.sharding.Mesh
-    model: bert.Model
-    tx: optax.GradientTransformation
-    where: TrainState
-    screen: Screen
-
-
-def prepare(
-    config: Config,
-    objective: Objective,
-    workdir: pathlib.Path,
-    devices: Sequence[jax.Device] | None = None,
-) -> Setup:
-    """Check all that can be checked before compiling, and build what the run is made of.
-
-    Runs on all devices unless some are given. Leaves a receipt of the run in workdir.
-
-    Raises:
-      ValueError, OSError: one sentence about the first thing that does not fit.
-    """
-    config_check.check(config)
-    screen = Screen(is_writer=jax.process_index() == 0)
-    with screen.copying(config.data.store) as advance:
-        store = open_store(config.data, advance)
-    config = config_lib.with_vocab_size(config, store.vocab_size)
-    receipt.check(workdir, config, store)
-    done, total = newest_step(workdir / CHECKPOINTS), config_lib.total_steps(config)
-    if done is not None and done > total:
-        raise ValueError(
-            f"{workdir} holds a run of {done:,} steps, the phases of this config end after "
-            f"{total:,}; give the last phase more steps, or another --workdir"
-        )
-    mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
-    if jax.process_count() > 1:
-        receipt.check_processes_agree(config, store)
-    feed = Feed(store, config)
-    with screen.spinning("counting the examples of the store"):
-        feed.check()
-        phases = tuple(facts_of(feed, index, objective) for index in range(len(config.phases)))
-    mesh = mesh_lib.make(config.mesh, devices)
-    jax.set_mesh(mesh)
-    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
-    if done is None or done < total:
-        check_space(workdir / CHECKPOINTS, config.checkpoint, model)
-    tx = optim.optimizer(config.optim)
-    cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
-    where = state_lib.layout(model, tx, mesh, cut_over_data)
-    workdir.mkdir(parents=True, exist_ok=True)
-    if jax.process_index() == 0:
-        receipt.write(workdir, config, store)
-    return Setup(config, objective, workdir, feed, phases, mesh, model, tx, where, screen)
+COMPILE_AHEAD_SECS = 900.0  # before a phase ends, the next one is compiled beside it
 
 
 def train(setup: Setup) -> dict[str, Any]:
@@ -123,15 +60,25 @@ def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
     summary = None
     try:
         done = checkpoints.latest_step
-        block = opening_rows(config, setup.mesh, setup.model, setup.feed.store, setup.phases, done)
+        block = opening_rows(
+            config,
+            setup.mesh,
+            setup.model,
+            setup.feed.store,
+            setup.phases,
+            done,
+            setup.profiled,
+        )
         setup.screen.table(f"pre-training in {setup.workdir}", block)
         what = "drawing the initial weights" if done is None else f"restoring step {done:,}"
         with setup.screen.spinning(what):
             state, progress = start(setup, checkpoints)
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         try:
-            run = _Run(setup, checkpoints, records, state, progress, stop_signals)
-            summary = run.all_phases()
+            with contextlib.closing(
+                _Run(setup, checkpoints, records, state, progress, stop_signals)
+            ) as run:
+                summary = run.all_phases()
         finally:
             records.close(summary)
     finally:
@@ -148,23 +95,8 @@ def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]
     return state, Progress(**numbers)
 
 
-@dataclasses.dataclass(frozen=True)
-class _RunningPhase:
-    """A phase under way: what stays the same over its steps, and its clock."""
-
-    index: int
-    phase: Phase
-    facts: PhaseFacts
-    start: int  # its first step, counted from the start of the run
-    clock: Clock
-
-    @property
-    def end(self) -> int:
-        return self.start + self.phase.steps
-
-
 class _Run:
-    """A run under way: the state that steps hand on, and what of it is still to be read."""
+    """A run under way: the state that steps hand on, and all that works beside them."""
 
     def __init__(
         self,
@@ -179,11 +111,13 @@ class _Run:
         self.checkpoints, self.records = checkpoints, records
         self.state, self.progress = state, progress
         self.step = int(state.step)
-        self.eval_step = step_lib.eval_step(setup.model, setup.objective)
-        self.unread: list[tuple[int, Any]] = []  # (step, sums on the device)
+        self.programs = Programs(setup)
+        self.in_flight = StepsInFlight()
+        self.readings = Readings(setup, records, progress)
+        window = setup.profiled if jax.process_index() == 0 else None
+        self.profiler = Profiler(window, setup.workdir / profiling.FOLDER)
         self.stop_signals = stop_signals
         self.heldout: dict[str, float] = {}
-        self.end_is_told = False
 
     def all_phases(self) -> dict[str, Any]:
         """Train what is left of every phase and summarise."""
@@ -192,48 +126,75 @@ class _Run:
             if self.step < start + phase.steps:
                 facts = self.setup.phases[index]
                 clock = Clock(self.progress, phase.batch_size, facts.examples_per_row)
-                self._steps_of(_RunningPhase(index, phase, facts, start, clock))
+                self._steps_of(RunningPhase(index, phase, facts, start, clock))
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
-            self.heldout = self._evaluation(self.setup.phases[-1])
+            self.heldout = self._evaluation(len(self.config.phases) - 1)
         return self._summary()
 
-    def _steps_of(self, running: _RunningPhase) -> None:
-        phase, setup = running.phase, self.setup
-        take_step = step_lib.train_step(
-            setup.model, setup.objective, setup.tx, self.config, phase, setup.where
-        )
-        rows = mesh_lib.process_rows(phase.batch_size, setup.mesh)
-        batches = setup.feed.train_batches(running.index, self.step - running.start, rows)
+    def close(self) -> None:
+        """End what works beside the steps, a trace that was begun included."""
+        self._say_where(self.profiler.close())
+        self.in_flight.close()
+        if self.programs.close():
+            self.screen.say("the next phase is still being compiled, which ends by itself alone")
 
-        def take(batch: dict[str, np.ndarray]) -> None:
-            placed = mesh_lib.place_rows(batch, setup.mesh, phase.batch_size, rows)
-            self.state, sums = take_step(self.state, placed)
-            self.step += 1
-            self.unread.append((self.step, sums))
+    def _batches(self, running: RunningPhase) -> PlacedBatches:
+        setup, batch_size = self.setup, running.phase.batch_size
+        rows = mesh_lib.process_rows(batch_size, setup.mesh)
 
-        try:
-            with self.screen.waiting(f"phase {running.index}: compiling the step"):
-                take(next(batches))
-                jax.block_until_ready(self.unread[-1][1])
+        def place(batch: HostBatch) -> PlacedBatch:
+            return mesh_lib.place_rows(batch, setup.mesh, batch_size, rows)
+
+        source = setup.feed.train_batches(running.index, self.step - running.start, rows)
+        return PlacedBatches(source, place)
+
+    def _steps_of(self, running: RunningPhase) -> None:
+        with contextlib.closing(self._batches(running)) as batches:
+            take_step = self._compiled_step(running)
+            self._take(take_step, batches)
+            self.in_flight.all_ended()
             running.clock.start()  # from now on time is training time
             self._after_step(running)
-            for batch in batches:
-                take(batch)
+            while self.step < running.end:
+                running.clock.waited(self.in_flight.make_room())
+                self._take(take_step, batches)
                 running.clock.step()
                 self._after_step(running)
-        finally:
-            batches.close()
 
-    def _after_step(self, running: _RunningPhase) -> None:
-        if len(self.unread) > STEPS_AHEAD:
-            jax.block_until_ready(self.unread[-1 - STEPS_AHEAD][1])
+    def _compiled_step(self, running: RunningPhase) -> jax.stages.Compiled:
+        if self.programs.is_ready(running.index):
+            self.screen.say(f"phase {running.index}: the step is compiled already", FAINT)
+            return self.programs.step(running.index)
+        with self.screen.waiting(f"phase {running.index}: compiling the step"):
+            return self.programs.step(running.index)
+
+    def _take(self, take_step: jax.stages.Compiled, batches: PlacedBatches) -> None:
+        """Give the next step to the devices."""
+        asked_secs = time.perf_counter()
+        batch = next(batches)
+        got_secs = time.perf_counter()
+        self.profiler.before(self.step + 1, self.state)
+        with jax.profiler.StepTraceAnnotation("step", step_num=self.step + 1):
+            self.state, sums = take_step(self.state, batch)
+        self.step += 1
+        self.in_flight.add(sums, asked_secs, got_secs)
+        self.readings.add(self.step, sums)
+        self._say_where(self.profiler.after(self.step, self.state))
+
+    def _say_where(self, trace: str | None) -> None:
+        if trace is not None:
+            self.screen.say(f"profile: {trace}")
+            self.screen.say(profiling.HOW_TO_OPEN)
+
+    def _after_step(self, running: RunningPhase) -> None:
         stopping = bool(self.stop_signals)
         evaluate = self.step == running.end or self.step % self.config.eval.every_steps == 0
         save = self.step == running.end or stopping or self.checkpoints.due(self.step)
         if evaluate or save:
-            self._read(running, self.step)
+            running.clock.waited(self.in_flight.all_ended())
+            self.readings.read(running, self.step)
         elif (self.step - 1) % self.config.log_every_steps == 0:
-            self._read(running, self.step - 1)
+            self.readings.read(running, self.step - 1)
         if evaluate:
             self._evaluate(running)
         if save:
@@ -242,64 +203,34 @@ class _Run:
             raise Interrupted(self.stop_signals[0], self.step)
         if evaluate or save:
             running.clock.start()
+        secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
+        if secs_left is not None and secs_left <= COMPILE_AHEAD_SECS:
+            self.programs.begin(running.index + 1)
 
-    def _read(self, running: _RunningPhase, up_to_step: int) -> None:
-        """Bring the sums of finished steps to the host, and write a line where one is due."""
-        finished = [(step, sums) for step, sums in self.unread if step <= up_to_step]
-        self.unread = self.unread[len(finished) :]
-        for step, sums in jax.device_get(finished):
-            numbers = metrics.flat(sums)
-            metrics.check_finite(numbers, step)
-            self.progress.interval = metrics.add(self.progress.interval, numbers)
-            if step % self.config.log_every_steps == 0:
-                running.clock.note()
-                self._record_interval(running, step)
-        if self.step == up_to_step:
-            running.clock.note()
-
-    def _record_interval(self, running: _RunningPhase, step: int) -> None:
-        line = metrics.read(self.progress.interval)
-        self.progress.interval = {}
-        pace, secs_left = running.clock.rows_per_sec, None
-        if pace is not None:  # the step that was compiled for is not timed
-            line["sequences_per_sec"] = pace * running.facts.examples_per_row
-            secs_left = self._positions_left(running, step) / (pace * running.phase.seq_len)
-        self.records.write(step, "train", line)
-        self.screen.training_line(step, config_lib.total_steps(self.config), line, secs_left)
-        if secs_left is not None and not self.end_is_told:
-            self.screen.expected_end(secs_left)
-            self.end_is_told = True
-
-    def _positions_left(self, running: _RunningPhase, step: int) -> int:
-        """Positions still to be trained on; one costs the same in every phase, about."""
-        phases = (
-            dataclasses.replace(running.phase, steps=running.end - step),
-            *self.config.phases[running.index + 1 :],
-        )
-        return sum(phase.steps * phase.batch_size * phase.seq_len for phase in phases)
-
-    def _evaluation(self, facts: PhaseFacts) -> dict[str, float]:
+    def _evaluation(self, index: int) -> dict[str, float]:
         """The means over a phase's held-out examples."""
-        total: dict[str, float] = {}
+        facts, total = self.setup.phases[index], dict[str, float]()
         with self.screen.spinning(f"evaluating on {facts.heldout_examples:,} held-out examples"):
+            evaluate = self.programs.evaluation(index)
             for batch in facts.heldout_batches:
                 placed = mesh_lib.place(batch, self.setup.mesh)
-                sums = jax.device_get(self.eval_step(self.state.params, placed))
+                sums = jax.device_get(evaluate(self.state.params, placed))
                 total = metrics.add(total, metrics.flat(sums))
         return metrics.read_heldout(total)
 
-    def _evaluate(self, running: _RunningPhase) -> None:
-        self.heldout = self._evaluation(running.facts)
+    def _evaluate(self, running: RunningPhase) -> None:
+        self.heldout = self._evaluation(running.index)
         baseline = running.facts.baseline
         self.records.write(self.step, "heldout", self.heldout | baseline)
         self.screen.heldout_line(self.step, self.heldout, baseline)
 
     def _summary(self) -> dict[str, Any]:
+        train_secs = max(self.progress.train_secs, 1e-9)
         return {
             **{f"heldout_{name}": value for name, value in self.heldout.items()},
             **self.setup.phases[-1].baseline,
-            "sequences_per_sec": self.progress.timed_sequences
-            / max(self.progress.train_secs, 1e-9),
+            "sequences_per_sec": self.progress.timed_sequences / train_secs,
+            "input_wait_share": self.progress.input_wait_secs / train_secs,
             "train_secs": self.progress.train_secs,
             "steps": self.step,
             "phases": [facts.of_a_step for facts in self.setup.phases],

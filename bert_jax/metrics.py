@@ -2,7 +2,8 @@
 
 Metric names are public: loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate, with
 the terms of the objective: mlm and nsp for BERT; and from clock.py sequences_per_sec, which counts
-examples, so that it compares whether or not several share a row.
+examples, so that it compares whether or not several share a row, and input_wait_share, the part of
+the interval in which the devices had nothing to do because a batch was not there.
 """
 
 import math

@@ -1,6 +1,7 @@
 """What a run is made of, as the first block on the screen."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -8,6 +9,9 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
 from bert_jax.models.bert import Model
 from bert_jax.phase_facts import PhaseFacts
+from bert_jax.placed_batches import BATCHES_AHEAD
+from bert_jax.profiling import Window
+from bert_jax.programs import compiles_ahead
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 
 
@@ -18,8 +22,9 @@ def opening_rows(
     store: Store,
     phases: Sequence[PhaseFacts],
     done: int | None,
+    profiled: Window | None,
 ) -> list[tuple[str, str]]:
-    """Labels and texts: devices, model, corpus, each phase, and where the run begins.
+    """Labels and texts: devices, model, corpus, phases, what the host does, where the run begins.
 
     done is the step of the newest checkpoint, None for a run from scratch.
     """
@@ -46,7 +51,19 @@ def opening_rows(
             ("", _a_step(phase, facts)),
             ("", _heldout(facts)),
         ]
+    rows.append(("host", _host(len(phases) > 1 and compiles_ahead(mesh))))
+    if profiled is not None:
+        rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))
     return [*rows, ("steps", f"{total:,}, {start}")]
+
+
+def _host(compiles_next_phase: bool) -> str:
+    """What works beside the steps."""
+    settings: Any = jax.config
+    folder = settings.jax_compilation_cache_dir
+    kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
+    ahead = ", the next phase is compiled before one ends" if compiles_next_phase else ""
+    return f"{BATCHES_AHEAD} batches lie ready on the devices{ahead}; {kept}"
 
 
 def _corpus(store: Store) -> tuple[str, str]:

@@ -5,6 +5,8 @@ Colours on a terminal only, and not where NO_COLOR is set; rich sees to both.
 
 import contextlib
 import datetime
+import pathlib
+import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -12,6 +14,8 @@ import rich.console
 import rich.live
 import rich.spinner
 import rich.text
+
+from data_pipeline.interpreter import python
 
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
@@ -121,6 +125,15 @@ class Screen:
         if "unigram_mlm_loss" in baseline:
             style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
         self.say(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
+
+    def input_bound(self, share: float, store: pathlib.Path) -> None:
+        """Print that batches came too late for this share of an interval, and what to do."""
+        self.say(
+            f"the devices waited for batches for {share:.0%} of this interval: the input pipeline "
+            f"is the bottleneck. `{python()} -m data_pipeline.benchmark {shlex.quote(str(store))}` "
+            "measures what it can give here; it wants idle cores and a store on a local disk",
+            BAD,
+        )
 
     def expected_end(self, secs_left: float) -> None:
         """Print when the run will be over at the pace just measured."""

@@ -109,7 +109,7 @@ def train_step(
     config: Config,
     phase: Phase,
     where: TrainState,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Sums]]:
+) -> jax.stages.Wrapped:
     """The compiled step of a phase: (state, batch) -> (next state, sums), state donated.
 
     The sums are float32 scalars on the device: {"terms": {name: Term}, "weights": {name: ...},
@@ -147,7 +147,7 @@ def gradients_exchanged_in(config: MeshConfig) -> jnp.dtype | None:
     return None if config.gradient_dtype == "auto" else jnp.dtype(config.gradient_dtype)
 
 
-def eval_step(model: Model, objective: Objective) -> Callable[[Any, Batch], Sums]:
+def eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
     """The compiled evaluation of one batch without dropout: (params, batch) -> sums."""
 
     def step(params: Any, batch: Batch) -> Sums:

@@ -21,12 +21,15 @@ from absl import flags, logging
 
 from bert_jax import (
     command_line,
+    compile_cache,
     config_check,
     curves,
     feed,
     loop,
     mesh,
     objectives,
+    preparation,
+    profiling,
     receipt,
     stopping,
 )
@@ -41,6 +44,9 @@ from data_pipeline.store import check_is_local
 _CONFIG = command_line.config_flag()
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run: checkpoints, metrics, summary")
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the resolved config and stop")
+_PROFILE_STEPS = flags.DEFINE_string(
+    "profile_steps", None, "FIRST:LAST, numbers of steps to trace into the workdir, as 100:105"
+)
 _MULTIHOST = flags.DEFINE_bool("multihost", False, "one of several processes, as on a TPU pod")
 _COORDINATOR = flags.DEFINE_string(
     "coordinator_address", None, "host:port of process 0, where the platform does not tell"
@@ -84,17 +90,21 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
             vocab_size = feed.open_store(config.data).vocab_size
             config = config_lib.with_vocab_size(config, vocab_size)
         return functools.partial(_show, config)
+    profiled = None
+    if _PROFILE_STEPS.value is not None:
+        profiled = profiling.read_window(_PROFILE_STEPS.value)
     workdir = _checked_workdir()
     if _MULTIHOST.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
     else:  # what ends one of many processes is written by C++, and their output is a log anyway
         log.hold()
-    setup = loop.prepare(config, objective, workdir)
+    setup = preparation.prepare(config, objective, workdir, profiled=profiled)
     log.keep(workdir / LIBRARY_LOG)
+    compile_cache.keep_in(workdir, is_writer=jax.process_index() == 0)
     return functools.partial(_train, setup)
 
 
-def _train(setup: loop.Setup) -> int:
+def _train(setup: preparation.Setup) -> int:
     try:
         summary = loop.train(setup)
     except stopping.Interrupted as stop:
@@ -113,7 +123,7 @@ def _train(setup: loop.Setup) -> int:
     return 0
 
 
-def _curves(setup: loop.Setup) -> str:
+def _curves(setup: preparation.Setup) -> str:
     """Draw the curves; where they are, or why they are not: a picture is no reason to fail."""
     if jax.process_index() > 0:
         return ""
@@ -124,7 +134,7 @@ def _curves(setup: loop.Setup) -> str:
         return f"not drawn: {error}"
 
 
-def _closing_rows(setup: loop.Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
+def _closing_rows(setup: preparation.Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
     """What was reached, and where everything is."""
     rows = []
     if "heldout_mlm_loss" in summary:

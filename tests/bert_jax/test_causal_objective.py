@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import loop, mesh, step
+from bert_jax import loop, mesh, preparation, step
 from bert_jax.attention import Visible
 from bert_jax.attention.xla import padding_mask
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase
@@ -43,7 +43,7 @@ def test_it_trains_through_the_same_loop(tiny_store, tmp_path):
         data=PretrainOptions(store=str(tiny_store)),
         eval=EvalConfig(every_steps=100, examples=32),
     )
-    summary = loop.train(loop.prepare(config, NEXT_WORD, tmp_path, jax.devices()[:1]))
+    summary = loop.train(preparation.prepare(config, NEXT_WORD, tmp_path, jax.devices()[:1]))
     assert summary["heldout_next_word_loss"] < 4.0  # log(200) = 5.3 before the first step
 
 

@@ -38,3 +38,31 @@ def test_nothing_is_measured_before_a_step_or_since_a_new_start(now):
     timer.note()
     assert timer.rows_per_sec is None
     assert progress == Progress(train_secs=7.0, timed_sequences=3.0)
+
+
+def test_waits_for_batches_are_a_share_of_the_interval_and_of_the_run(now):
+    progress = Progress(train_secs=6.0, input_wait_secs=1.0)
+    timer = Clock(progress, batch_size=8, examples_per_row=1.0)
+    timer.start()
+    timer.waited(0.5)
+    timer.step()
+    timer.waited(0.25)
+    now[0] += 3.0
+    timer.note()
+    assert timer.input_wait_share == 0.25
+    timer.step()
+    timer.waited(5.0)  # most of it in the interval before
+    now[0] += 1.0
+    timer.note()
+    assert timer.input_wait_share == 1.0
+    assert (progress.train_secs, progress.input_wait_secs) == (10.0, 6.75)
+
+
+def test_the_time_that_rows_take_is_known_once_there_is_a_pace(now):
+    timer = Clock(Progress(), batch_size=8, examples_per_row=2.0)
+    assert timer.secs_for(8) is None
+    timer.start()
+    timer.step()
+    now[0] += 2.0
+    timer.note()
+    assert timer.secs_for(24) == 6.0

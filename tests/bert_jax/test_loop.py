@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import loop
+from bert_jax import loop, preparation
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.objectives import find
 from bert_jax.stopping import Interrupted
@@ -17,7 +17,7 @@ from data_pipeline import build
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
-TIMINGS = ("sequences_per_sec", "train_secs")
+TIMINGS = ("sequences_per_sec", "train_secs", "input_wait_share")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def config(tiny_store):
 
 def prepare(config, workdir, devices=1):
     """A run on the first so many devices, checked."""
-    return loop.prepare(config, find(config.objective), workdir, jax.devices()[:devices])
+    return preparation.prepare(config, find(config.objective), workdir, jax.devices()[:devices])
 
 
 def train(config, workdir, devices=1):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import loop, mesh, trained
+from bert_jax import loop, mesh, preparation, trained
 from bert_jax.attention import Visible
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.mask_filling import guess, heldout_questions, question
@@ -45,7 +45,7 @@ def config(tiny_store):
 def workdir(config, tmp_path_factory):
     """A run on eight devices: its vocabulary rows are padded and cut."""
     folder = tmp_path_factory.mktemp("run") / "workdir"
-    loop.train(loop.prepare(config, MLM_NSP, folder))
+    loop.train(preparation.prepare(config, MLM_NSP, folder))
     return folder
 
 
@@ -55,7 +55,7 @@ def model(workdir):
 
 
 def test_the_parameters_are_those_of_the_checkpoint(config, workdir, model):
-    setup = loop.prepare(config, MLM_NSP, workdir)
+    setup = preparation.prepare(config, MLM_NSP, workdir)
     checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
     state, _ = loop.start(setup, checkpoints)
     checkpoints.close()
@@ -187,13 +187,13 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
 def test_a_folder_without_a_run_or_a_checkpoint_is_refused(config, tmp_path):
     with pytest.raises(ValueError, match=r"holds no run of bert_jax \(config.json is missing\)"):
         trained.load(tmp_path)
-    loop.prepare(config, MLM_NSP, tmp_path / "fresh")
+    preparation.prepare(config, MLM_NSP, tmp_path / "fresh")
     with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
         trained.load(tmp_path / "fresh")
 
 
 def test_a_receipt_of_another_version_is_refused(config, tmp_path):
-    loop.prepare(config, MLM_NSP, tmp_path)
+    preparation.prepare(config, MLM_NSP, tmp_path)
     receipt = json.loads((tmp_path / "config.json").read_text())
     del receipt["vocabulary"]
     (tmp_path / "config.json").write_text(json.dumps(receipt))

@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import pathlib
 import sys
 
 import pytest
@@ -98,6 +99,13 @@ def test_on_a_terminal_a_copy_shows_how_far_it_is(terminal):
     with screen.copying("gs://bucket/store") as advance:
         advance(3 * 10**9, 5 * 10**9)
     assert "3.00 of 5.00 GB are copied" in out.getvalue()
+
+
+def test_late_batches_are_told_with_their_share_and_how_to_measure(plain, capsys):
+    plain.input_bound(0.4321, pathlib.Path("my store"))
+    out = capsys.readouterr().out
+    assert out.startswith("the devices waited for batches for 43% of this interval: ")
+    assert "-m data_pipeline.benchmark 'my store'`" in out
 
 
 def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):

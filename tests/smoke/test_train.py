@@ -27,6 +27,9 @@ TINY = [
 ]
 
 
+TIMINGS = ("sequences_per_sec", "input_wait_share")
+
+
 def environment():
     settings = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
     kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
@@ -47,7 +50,7 @@ def run(*flags, code=0):
 
 def metrics_of(workdir):
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "sequences_per_sec"} for line in lines]
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
 
 
 def wait_for_checkpoint(process, workdir):
@@ -169,6 +172,10 @@ def test_overrides_reach_the_config():
         (["--config=configs/tiny.py", "--workdir=README.md"], "README.md is a file; give a new"),
         (["--config=configs/tiny.py", "--workdir=gs://b/run"], "local or mounted folders only"),
         (["--config=configs/tiny.py", "--workdir=w", "--process_id=1"], "add --multihost"),
+        (
+            ["--config=configs/tiny.py", "--workdir=w", "--profile_steps=9:7"],
+            "--profile_steps=9:7 is not FIRST:LAST",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(flags, words):

@@ -1,0 +1,101 @@
+"""What a run is made of, checked before anything is compiled."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import optax
+
+from bert_jax import config as config_lib
+from bert_jax import config_check, optim, profiling, receipt
+from bert_jax import mesh as mesh_lib
+from bert_jax import state as state_lib
+from bert_jax.checkpoint import check_space, newest_step
+from bert_jax.config import Config
+from bert_jax.feed import Feed, open_store
+from bert_jax.models import bert
+from bert_jax.objectives import Objective
+from bert_jax.phase_facts import PhaseFacts, facts_of
+from bert_jax.profiling import Window
+from bert_jax.receipt import CHECKPOINTS
+from bert_jax.screen import Screen
+from bert_jax.state import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What a run is made of, checked; nothing in it changes."""
+
+    config: Config
+    objective: Objective
+    workdir: pathlib.Path
+    feed: Feed
+    phases: tuple[PhaseFacts, ...]
+    mesh: jax.sharding.Mesh
+    model: bert.Model
+    tx: optax.GradientTransformation
+    where: TrainState
+    screen: Screen
+    profiled: Window | None  # steps to trace
+
+
+def prepare(
+    config: Config,
+    objective: Objective,
+    workdir: pathlib.Path,
+    devices: Sequence[jax.Device] | None = None,
+    profiled: Window | None = None,
+) -> Setup:
+    """Check all that can be checked before compiling, and build what the run is made of.
+
+    Runs on all devices unless some are given, and traces the steps of `profiled`. Leaves a receipt
+    of the run in workdir.
+
+    Raises:
+      ValueError, OSError: one sentence about the first thing that does not fit.
+    """
+    config_check.check(config)
+    screen = Screen(is_writer=jax.process_index() == 0)
+    with screen.copying(config.data.store) as advance:
+        store = open_store(config.data, advance)
+    config = config_lib.with_vocab_size(config, store.vocab_size)
+    receipt.check(workdir, config, store)
+    total = config_lib.total_steps(config)
+    done = _done_steps(workdir, total, profiled)
+    mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
+    if jax.process_count() > 1:
+        receipt.check_processes_agree(config, store)
+    feed = Feed(store, config)
+    with screen.spinning("counting the examples of the store"):
+        feed.check()
+        phases = tuple(facts_of(feed, index, objective) for index in range(len(config.phases)))
+    mesh = mesh_lib.make(config.mesh, devices)
+    jax.set_mesh(mesh)
+    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
+    if done is None or done < total:
+        check_space(workdir / CHECKPOINTS, config.checkpoint, model)
+    tx = optim.optimizer(config.optim)
+    cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
+    where = state_lib.layout(model, tx, mesh, cut_over_data)
+    workdir.mkdir(parents=True, exist_ok=True)
+    if jax.process_index() == 0:
+        receipt.write(workdir, config, store)
+    return Setup(config, objective, workdir, feed, phases, mesh, model, tx, where, screen, profiled)
+
+
+def _done_steps(workdir: pathlib.Path, total: int, profiled: Window | None) -> int | None:
+    """Steps of the newest checkpoint in the workdir, None without any.
+
+    Raises:
+      ValueError: they are more than there are now, or too many for the steps to be traced.
+    """
+    done = newest_step(workdir / CHECKPOINTS)
+    if done is not None and done > total:
+        raise ValueError(
+            f"{workdir} holds a run of {done:,} steps, the phases of this config end after "
+            f"{total:,}; give the last phase more steps, or another --workdir"
+        )
+    if profiled is not None:
+        profiling.check(profiled, done or 0, total)
+    return done

@@ -1,0 +1,233 @@
+"""What the host does beside the steps: it waits for no result within an interval, and the rest."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+import threading
+
+import jax
+import pytest
+from jax._src.array import ArrayImpl
+from jax.experimental.compilation_cache import compilation_cache
+
+from bert_jax import compile_cache, loop, preparation, programs, readings, steps_in_flight
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
+from bert_jax.feed import Feed
+from bert_jax.objectives import MLM_NSP
+from bert_jax.profiling import Window
+from data_pipeline.options import PretrainOptions
+from tests.bert_jax.tiny_models import MODEL
+
+BEFORE_END = 12  # the last step of the first phase after which nothing is read or saved
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    phase = Phase(seq_len=16, steps=13, batch_size=8, max_predictions_per_seq=3)
+    return Config(
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        phases=(phase, dataclasses.replace(phase, seq_len=24, steps=7)),
+        optim=OptimConfig(learning_rate=1e-3, warmup_steps=2),
+        data=PretrainOptions(store=str(tiny_store)),
+        eval=EvalConfig(every_steps=100, examples=8),
+        checkpoint=CheckpointConfig(every_steps=100, keep=1),
+        log_every_steps=4,
+    )
+
+
+def prepare(config, workdir, profiled=None):
+    return preparation.prepare(config, MLM_NSP, workdir, jax.devices()[:1], profiled)
+
+
+class Waits:
+    """Calls that wait for the device or copy from it, as (name, whether of the main thread).
+
+    What a device_get does inside is not listed again.
+    """
+
+    def __init__(self, monkeypatch):
+        self.calls, self._inside = [], threading.local()
+        for name in ("device_get", "block_until_ready"):
+            monkeypatch.setattr(jax, name, self._noting(name, getattr(jax, name)))
+        block = self._noting("block_until_ready", ArrayImpl.block_until_ready)
+        monkeypatch.setattr(ArrayImpl, "block_until_ready", block)
+        # float(), int(), bool(), print and NumPy all come by here.
+        value = property(self._noting("value", ArrayImpl._value.fget))
+        monkeypatch.setattr(ArrayImpl, "_value", value)
+
+    def _noting(self, name, function):
+        def noted(*args, **kwargs):
+            if getattr(self._inside, "one", False):
+                return function(*args, **kwargs)
+            self.calls.append((name, threading.current_thread() is threading.main_thread()))
+            self._inside.one = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._inside.one = False
+
+        return noted
+
+    def since_last(self):
+        calls, self.calls = self.calls, []
+        return calls
+
+
+@dataclasses.dataclass
+class Seen:
+    """What was seen of a run of two phases: the second one's batches come late."""
+
+    workdir: pathlib.Path
+    waits: dict = dataclasses.field(default_factory=dict)  # step -> calls since the step before
+    compiled: list = dataclasses.field(default_factory=list)  # (phase, whether by the main thread)
+    out: str = ""
+    summary: dict = dataclasses.field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def compiled_programs_kept_in(workdir):
+    """All of them, however quickly they were compiled; for other tests jax is as it was."""
+    least = "jax_persistent_cache_min_compile_time_secs"
+    least_secs = getattr(jax.config, least)
+    compile_cache.keep_in(workdir, is_writer=True)
+    jax.config.update(least, 0.0)
+    try:
+        yield
+    finally:
+        jax.config.update(least, least_secs)
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    seen = Seen(tmp_path_factory.mktemp("host_side"))
+    after_step, begin = loop._Run._after_step, programs.Programs.begin
+    compile_step, train_batches = programs.Programs._compile_step, Feed.train_batches
+
+    def noted_step(self, running):
+        after_step(self, running)
+        seen.waits[self.step] = waits.since_last()
+
+    def noted_compile(self, index):
+        compile_step(self, index)
+        seen.compiled.append((index, threading.current_thread() is threading.main_thread()))
+
+    def begin_and_wait(self, index):
+        begin(self, index)
+        if index in self._ahead:
+            self._ahead[index].result()
+
+    def noted_take(self, take_step, batches):
+        asked.append(self.step + 1)
+        take(self, take_step, batches)
+
+    def noted_end(sums):
+        secs = end_secs(sums)
+        ended.append(secs)
+        return secs
+
+    def late_in_phase_1(self, index, first_step, rows):
+        """Each batch some time after its step was asked for and the step before has ended."""
+        for step, batch in enumerate(train_batches(self, index, first_step, rows), 1):
+            while index == 1 and not (len(asked) >= 13 + step and len(ended) >= 12 + step):
+                threading.Event().wait(0.002)
+            threading.Event().wait(0.01 * index)
+            yield batch
+
+    asked, ended, out = [], [], io.StringIO()
+    take, end_secs = loop._Run._take, steps_in_flight._end_secs
+    with pytest.MonkeyPatch.context() as patched, contextlib.redirect_stdout(out):
+        patched.setattr(loop._Run, "_after_step", noted_step)
+        patched.setattr(loop._Run, "_evaluation", lambda self, index: {"mlm_loss": 1.0})
+        patched.setattr(programs.Programs, "_compile_step", noted_compile)
+        patched.setattr(programs.Programs, "_compile_evaluation", lambda self, index: None)
+        patched.setattr(programs.Programs, "begin", begin_and_wait)
+        patched.setattr(Feed, "train_batches", late_in_phase_1)
+        patched.setattr(loop._Run, "_take", noted_take)
+        patched.setattr(steps_in_flight, "_end_secs", noted_end)
+        patched.setattr(readings, "INPUT_BOUND_SHARE", 1e-9)
+        setup = prepare(config, seen.workdir, Window(16, 17))
+        waits = Waits(patched)
+        with compiled_programs_kept_in(seen.workdir):
+            seen.summary = loop.train(setup)
+    seen.out = out.getvalue()
+    return seen
+
+
+def shares(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line["input_wait_share"] for line in lines if line["split"] == "train"}
+
+
+def test_within_an_interval_the_loop_waits_for_no_result(run):
+    """And at its end once, for the step before the one that was just given to the device."""
+    main = {step: [name for name, is_main in calls if is_main] for step, calls in run.waits.items()}
+    assert {step: main[step] for step in range(2, BEFORE_END + 1) if main[step]} == {
+        5: ["device_get"],
+        9: ["device_get"],
+    }
+    assert list(shares(run.workdir)) == [4, 8, 12, 16, 20]
+
+
+def test_other_threads_copy_nothing_from_the_device(run):
+    """One of them waits for the ends of steps; the rest may only make and compile."""
+    others = [
+        name
+        for step in range(2, BEFORE_END + 1)
+        for name, is_main in run.waits[step]
+        if not is_main
+    ]
+    assert set(others) == {"block_until_ready"}
+    assert len(others) <= BEFORE_END
+
+
+def test_the_next_phase_runs_what_was_compiled_ahead(run):
+    assert run.compiled == [(0, True), (1, False)]  # each once, the second in the background
+    assert run.summary["steps"] == 20
+    assert "phase 0: compiling the step" in run.out
+    assert "phase 1: the step is compiled already" in run.out
+
+
+def test_a_second_start_finds_what_the_first_one_compiled(run, config):
+    events = []
+    jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+    with compiled_programs_kept_in(run.workdir):
+        take_step = programs.Programs(prepare(config, run.workdir)).step(1)
+    assert "/jax/compilation_cache/cache_hits" in events
+    assert "/jax/compilation_cache/cache_misses" not in events
+    assert take_step.memory_analysis() is not None
+    assert f"compiled programs are kept in {run.workdir / 'compiled'}" in run.out
+
+
+def test_late_batches_are_said_once_and_recorded(run):
+    of_phase_1 = [share for step, share in shares(run.workdir).items() if step > 13]
+    assert all(0.0 < share <= 1.0 for share in of_phase_1)
+    assert 0.0 < run.summary["input_wait_share"] <= 1.0
+    assert run.out.count("the input pipeline is the bottleneck") == 1
+    assert "-m data_pipeline.benchmark " in run.out
+
+
+def test_a_profile_of_some_steps_is_written_and_its_place_is_said(run, config):
+    (trace,) = (run.workdir / "profile").rglob("*.trace.json.gz")
+    assert f"profile: {trace}" in run.out
+    assert "https://ui.perfetto.dev" in run.out
+    with pytest.raises(ValueError, match="has all its 20 steps already"):
+        prepare(config, run.workdir, Window(4, 5))
+
+
+def test_an_error_of_a_compile_ahead_is_raised_when_the_step_is_asked_for(
+    config, tmp_path, monkeypatch
+):
+    def failing(self, index):
+        raise MemoryError("exceeds available HBM")
+
+    monkeypatch.setattr(programs.Programs, "_compile_step", failing)
+    ahead = programs.Programs(prepare(config, tmp_path))
+    ahead.begin(1)
+    ahead.begin(2)  # there is none
+    with pytest.raises(MemoryError, match="exceeds available HBM"):
+        ahead.step(1)
+    assert ahead.close() is False

@@ -1,0 +1,65 @@
+"""Which steps may be traced, and where a trace goes."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax import profiling
+from bert_jax.profiling import Profiler, Window, check, read_window
+
+
+def test_a_window_is_two_steps():
+    assert read_window("100:105") == Window(100, 105)
+    assert read_window("7:7") == Window(7, 7)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "100", "100-105", "105:100", "0:5", "-1:5", "1:x", "1:2:3", " 1:2", "1:2 "]
+)
+def test_anything_else_is_refused_with_an_example(text):
+    with pytest.raises(ValueError, match=rf"^--profile_steps={text} is not FIRST:LAST.*100:105$"):
+        read_window(text)
+
+
+@pytest.mark.parametrize(("first", "last", "done"), [(1, 13, 0), (13, 13, 0), (8, 9, 7)])
+def test_a_window_inside_the_run_is_taken(first, last, done):
+    check(Window(first, last), done, 13)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "done", "words"),
+    [
+        (10, 14, 0, "which begins at step 1 and ends with step 13; give steps from 1 to 13"),
+        (100, 105, 0, "ends with step 13"),
+        (7, 9, 7, "which goes on at step 8 and ends with step 13; give steps from 8 to 13"),
+        (1, 2, 7, "goes on at step 8"),
+        (1, 2, 13, "has all its 13 steps already; trace one in another --workdir"),
+    ],
+)
+def test_a_window_outside_what_is_left_of_the_run_is_refused(first, last, done, words):
+    with pytest.raises(ValueError, match=words) as error:
+        check(Window(first, last), done, 13)
+    assert f"--profile_steps={first}:{last}" in str(error.value)
+
+
+def test_no_window_traces_nothing(tmp_path):
+    profiler = Profiler(None, tmp_path / "profile")
+    for step in (1, 2):
+        profiler.before(step, jnp.zeros(()))
+        assert profiler.after(step, jnp.zeros(())) is None
+    assert profiler.close() is None
+    assert not (tmp_path / "profile").exists()
+
+
+def test_a_run_that_ends_within_the_window_leaves_what_was_traced(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(profiling.jax.profiler, "start_trace", calls.append)
+    monkeypatch.setattr(profiling.jax.profiler, "stop_trace", lambda: calls.append("stop"))
+    profiler = Profiler(Window(2, 5), tmp_path)
+    for step in (1, 2, 3):
+        profiler.before(step, jax.numpy.zeros(()))
+        assert profiler.after(step, jax.numpy.zeros(())) is None
+    assert calls == [str(tmp_path)]
+    assert profiler.close() == str(tmp_path)
+    assert profiler.close() is None
+    assert calls == [str(tmp_path), "stop"]
