@@ -1,4 +1,4 @@
-"""bert_jax as one side of step_vs_hf_flax.py: the training step that bert_jax.loop runs.
+"""bert_jax as one side of step_vs_hf_*.py: the training step that bert_jax.loop runs.
 
 Runs in the project's own environment; started by the driver.
 """
@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from benchmarks import turns
-from bert_jax import mesh, optim, state, step
-from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
+from bert_jax import mesh, step, timing
+from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
 from bert_jax.models import bert
 from bert_jax.objectives import MLM_NSP
 
@@ -40,25 +40,19 @@ def build(
         ),
         optim=OptimConfig(learning_rate=learning_rate, warmup_steps=0),
     )
-    device = jax.devices()[0]
-    of = mesh.make(MeshConfig(), [device])
-    jax.set_mesh(of)
-    model = bert.build(config.model, device.platform)
-    tx = optim.optimizer(config.optim)
-    where = state.layout(model, tx, of, cut_over_data=False)
+    program = timing.compile_step(config, MLM_NSP, jax.devices()[:1])
     _running.update(
-        model=model,
-        where=where,
-        step=step.train_step(model, MLM_NSP, tx, config, config.phases[0], where),
-        state=state.init(model, tx, where, config.seed),
-        batch=mesh.place(batch, of),
+        model=program.model,
+        step=program.take,
+        state=program.first_state(),
+        batch=mesh.place(batch, program.mesh),
     )
     start = time.perf_counter()
     run(1)
     return {
-        "parameters": model.parameter_count,
-        "first_step_secs": time.perf_counter() - start,
-        "device": device.device_kind,
+        "parameters": program.model.parameter_count,
+        "first_step_secs": program.compile_secs + time.perf_counter() - start,
+        "device": jax.devices()[0].device_kind,
         "versions": {module.__name__: module.__version__ for module in (jax, flax, optax)},
     }
 
@@ -82,14 +76,14 @@ def gradients(params_file: str, out_file: str) -> dict[str, float]:
     """
     model, given = _running["model"], np.load(params_file)
 
-    def held(path: Any, of: bert.Declared, where: jax.sharding.NamedSharding) -> jax.Array:
+    def held(path: Any, of: bert.Declared, like: jax.Array) -> jax.Array:
         leaf = given[jax.tree_util.keystr(path, simple=True, separator="/")]
         if leaf.shape != of.logical_dims:
             raise ValueError(f"{path} is {leaf.shape} in {params_file}, not {of.logical_dims}")
         padding = [(0, rows - real) for rows, real in zip(of.dims, of.logical_dims, strict=True)]
-        return jax.device_put(np.pad(leaf, padding), where)
+        return jax.device_put(np.pad(leaf, padding), like.sharding)
 
-    params = jax.tree_util.tree_map_with_path(held, model.declared, _running["where"].state.params)
+    params = jax.tree_util.tree_map_with_path(held, model.declared, _running["state"].params)
     grads, terms, weights = jax.jit(
         lambda params, batch: step.gradients(model, MLM_NSP, params, batch, None)
     )(params, _running["batch"])

@@ -19,30 +19,13 @@ from flax.training.common_utils import onehot
 from flax.training.train_state import TrainState
 from flax.traverse_util import flatten_dict, path_aware_map, unflatten_dict
 
-from benchmarks import turns
+from benchmarks import hf_labels, turns
 
-NOT_PREDICTED = -100
 _running: dict[str, Any] = {}  # of the size asked for last: model, state, step, batch
 
 
 def _decayed(params: Any) -> Any:
     return path_aware_map(lambda path, _: path[-1] != "bias" and "LayerNorm" not in path, params)
-
-
-def _labelled(fields: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A batch in the form this model takes: a label at every position."""
-    labels_BS = np.full(fields["input_ids"].shape, NOT_PREDICTED, np.int32)
-    used_BP = fields["masked_lm_weights"] > 0
-    rows_BP = np.broadcast_to(np.arange(len(used_BP))[:, None], used_BP.shape)
-    positions_BP = fields["masked_lm_positions"]
-    labels_BS[rows_BP[used_BP], positions_BP[used_BP]] = fields["masked_lm_ids"][used_BP]
-    return {
-        "input_ids": fields["input_ids"],
-        "attention_mask": fields["input_mask"],
-        "token_type_ids": fields["segment_ids"],
-        "labels": labels_BS,
-        "next_sentence_labels": fields["next_sentence_labels"],
-    }
 
 
 def _vocabulary_loss(logits: jax.Array, labels: jax.Array, form: str) -> jax.Array:
@@ -99,7 +82,7 @@ def build(
         step=jax.jit(step, donate_argnums=(0, 2)),
         state=jax.tree.map(jnp.array, state),
         key=jax.random.PRNGKey(0),
-        batch={k: jnp.asarray(v) for k, v in _labelled(dict(np.load(batch_file))).items()},
+        batch={k: jnp.asarray(v) for k, v in hf_labels.labelled(dict(np.load(batch_file))).items()},
         form=form,
     )
     start = time.perf_counter()

@@ -33,14 +33,21 @@ class Worker:
     """A process that runs `python -m module` and waits for requests between its turns."""
 
     def __init__(
-        self, python: pathlib.Path, module: str, root: pathlib.Path = ROOT, platform: str = "cpu"
+        self,
+        python: pathlib.Path,
+        module: str,
+        root: pathlib.Path = ROOT,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        """root is the source tree that modules are imported from; platform is for JAX_PLATFORMS."""
+        """root is the source tree that modules are imported from; settings, environment variables.
+
+        JAX_PLATFORMS is cpu unless they say otherwise.
+        """
         self.module = module
         self._process = subprocess.Popen(
             [str(python), "-m", module],
             cwd=root,
-            env=os.environ | {"JAX_PLATFORMS": platform, "HF_HUB_OFFLINE": "1"},
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"} | dict(settings or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
