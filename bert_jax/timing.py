@@ -103,7 +103,7 @@ def compile_step(
     mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
     (phase,) = config.phases
-    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"])
+    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
     tx = optim.optimizer(config.optim)
     cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
     where = state.layout(model, tx, mesh, cut_over_data)

@@ -1,11 +1,16 @@
 """How steps are counted, grouped and timed, on a clock of the test's own; what does not fit."""
 
+import dataclasses
+import types
+
 import jax
 import numpy as np
 import pytest
 
 from bert_jax import mesh, timing
-from bert_jax.config import MeshConfig
+from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.models import bert
+from bert_jax.objectives import MLM_NSP
 from bert_jax.timing import Length, Program, Spread, measure
 from tests.bert_jax import tiny_models
 
@@ -90,3 +95,41 @@ def test_a_device_out_of_memory_is_one_sentence_and_another_error_stays(monkeypa
         raising("RESOURCE_EXHAUSTED: Out of memory\nwhile trying to allocate 17G.")
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
         raising("INTERNAL: a link is down")
+
+
+class NotCompiled:
+    """A step whose compiler says how much memory it wants."""
+
+    def __init__(self, temporary_bytes: int) -> None:
+        self._temporary_bytes = temporary_bytes
+
+    def lower(self, state, batch):
+        return self
+
+    def compile(self):
+        return self
+
+    def memory_analysis(self):
+        return types.SimpleNamespace(
+            argument_size_in_bytes=50,
+            output_size_in_bytes=40,
+            alias_size_in_bytes=30,
+            temp_size_in_bytes=self._temporary_bytes,
+        )
+
+
+def test_the_program_computes_as_the_config_says(monkeypatch):
+    monkeypatch.setattr(timing.step, "train_step", lambda *_: NotCompiled(7))
+    config = dataclasses.replace(
+        tiny_models.CONFIG, compute=ComputeConfig(remat="layer", gelu_backward="saved")
+    )
+    made = timing.compile_step(config, MLM_NSP, jax.devices()[:1])
+    expected = bert.build(config.model, "cpu", 1, config.compute)
+    assert made.model.graphdef == expected.graphdef != bert.build(config.model, "cpu").graphdef
+    assert made.memory_bytes == 50 + 40 - 30 + 7
+
+
+def test_a_step_larger_than_a_device_is_refused_before_it_runs(monkeypatch):
+    monkeypatch.setattr(timing.step, "train_step", lambda *_: NotCompiled(10**15))
+    with pytest.raises(MemoryError, match=r"16 rows of 19 needs 1,?000,?000\.0 GB .* cpu has"):
+        timing.compile_step(tiny_models.CONFIG, MLM_NSP, jax.devices()[:1])
