@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from bert_jax import attention
 from bert_jax import config as config_lib
 from bert_jax.config import Config, Phase
 from bert_jax.models.bert import Model
@@ -42,6 +43,7 @@ def opening_rows(
             f"{model.parameter_count:,} parameters: {shape.num_hidden_layers} layers of "
             f"{shape.hidden_size}, {shape.vocab_size:,} pieces; matmuls in {model.dtype}",
         ),
+        ("attention", _attention(config, mesh, model)),
         ("corpus", f"{corpus} in {store.directory}"),
         ("", f"{heldout} are held out, never trained on"),
     ]
@@ -64,6 +66,30 @@ def _host(compiles_next_phase: bool) -> str:
     kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
     ahead = ", the next phase is compiled before one ends" if compiles_next_phase else ""
     return f"{BATCHES_AHEAD} batches lie ready on the devices{ahead}; {kept}"
+
+
+def _attention(config: Config, mesh: jax.sharding.Mesh, model: Model) -> str:
+    """Which implementation the phases take, and why it is the plain one.
+
+    Raises:
+      ValueError: the kernel is demanded and does not take a phase.
+    """
+    shape = config.model
+    words_at = {
+        phase.seq_len: attention.choose(
+            config.compute.attention,
+            mesh.devices.flat[0].device_kind,
+            phase.seq_len,
+            shape.num_attention_heads,
+            shape.hidden_size // shape.num_attention_heads,
+            model.dtype,
+            mesh.shape["model"],
+        ).words
+        for phase in config.phases
+    }
+    if len(set(words_at.values())) == 1:
+        return next(iter(words_at.values()))
+    return "; ".join(f"at {seq_len} {words}" for seq_len, words in words_at.items())
 
 
 def _corpus(store: Store) -> tuple[str, str]:

@@ -51,6 +51,24 @@ def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Arra
     return whole.at[ids_BS].get(out_sharding=mesh.spec("batch", None, None)).astype(dtype)
 
 
+def select_rows(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """lookup for a table of very few rows; its gradient is a sum for each and no scatter."""
+    rows = jax.sharding.reshard(table_VD, PartitionSpec(None, None))
+    x_BSD = first_rows(rows[:1], (ids_BS.shape[0], 1), jnp.float32)
+    for number in range(1, len(rows)):
+        x_BSD = jnp.where((ids_BS == number)[..., None], rows[number], x_BSD)
+    return x_BSD.astype(dtype)
+
+
+def first_rows(table_VD: jax.Array, dims: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
+    """lookup of the ids 0, 1, 2, ... in each row of int32[B,S]; dims are (B, S)."""
+    batch_size, seq_len = dims
+    rows_SD = jax.sharding.reshard(table_VD, PartitionSpec(None, None))[:seq_len]
+    shape = (batch_size, *rows_SD.shape)
+    spread = jnp.broadcast_to(rows_SD, shape, out_sharding=mesh.spec("batch", None, None))
+    return spread.astype(dtype)
+
+
 def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     """Pick the hidden vectors at some positions of each row, such as the masked ones.
 
@@ -172,7 +190,7 @@ class Dropout:
     rows_B: jax.Array  # uint32 [B]
 
     def apply(
-        self, x: jax.Array, rate: float, layer: int, site: int, shared_axis: int
+        self, x: jax.Array, rate: float, layer: int | jax.Array, site: int, shared_axis: int
     ) -> jax.Array:
         """Zero a share `rate` of x[B,...] and scale up the rest; layer and site pick the mask.
 
@@ -182,7 +200,7 @@ class Dropout:
             return x
         return _dropped(x, *self.words(layer, site), rate, shared_axis)
 
-    def words(self, layer: int, site: int) -> tuple[jax.Array, jax.Array]:
+    def words(self, layer: int | jax.Array, site: int) -> tuple[jax.Array, jax.Array]:
         """The two words, uint32[B] each, from which the masks of one layer and site are hashed."""
         key = _mix(_mix(_mix(self.seed) ^ self.step) ^ jnp.uint32(layer * 64 + site))
         low_B = _mix(key ^ self.rows_B * jnp.uint32(0x9E3779B9))

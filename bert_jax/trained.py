@@ -44,6 +44,6 @@ def load(workdir: pathlib.Path) -> Trained:
         )
     mesh = mesh_lib.make(MeshConfig(), jax.devices()[:1])
     jax.set_mesh(mesh)
-    model = bert.build(found.config.model, jax.default_backend(), compute=found.config.compute)
+    model = bert.build(found.config.model, jax.default_backend())
     params = restore_params(workdir / CHECKPOINTS, step, model, mesh)
     return Trained(found, model, mesh, params)

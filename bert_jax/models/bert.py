@@ -21,7 +21,7 @@ from bert_jax.attention import Visible
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.cross_entropy import Losses
 from bert_jax.models.choices import Choices, choices
-from bert_jax.models.encoder import Embeddings, Layer
+from bert_jax.models.encoder import Embeddings, Layer, LayerNumber
 from bert_jax.models.heads import MaskedLmHead
 from bert_jax.models.layers import Initial, Linear
 
@@ -43,6 +43,7 @@ class Bert(nnx.Module):
         self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
         self.nsp = Linear(pooled, {"c": (2, None)}, config.initializer_range)
         self.dtype = dtype
+        self.choices = choices
 
     def encode(
         self,
@@ -57,14 +58,31 @@ class Bert(nnx.Module):
         Shapes: int32[B,S] twice -> compute dtype[B,S,D]. Positions count from 0 unless given.
         dropout is None for evaluation.
         """
-        if position_ids_BS is None:
-            position_ids_BS = jax.lax.broadcasted_iota(
-                jnp.int32, input_ids_BS.shape, 1, out_sharding=mesh.spec("batch", None)
-            )
         x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
-        for number, layer in enumerate(self.layers.values()):
-            x_BSD = layer(x_BSD, visible, number, dropout)
-        return x_BSD
+        return self._through_layers(x_BSD, visible, dropout)
+
+    def _through_layers(
+        self, x_BSD: jax.Array, visible: Visible, dropout: ops.Dropout | None
+    ) -> jax.Array:
+        """One layer after another, as config.compute.remat and rolled_layers have it."""
+        layers = [nnx.split(layer) for layer in self.layers.values()]
+        graphdef = layers[0][0]
+
+        def through(x_BSD: jax.Array, weights: Any, number: LayerNumber) -> jax.Array:
+            return nnx.merge(graphdef, weights)(x_BSD, visible, number, dropout)
+
+        if self.choices.remat_layers:
+            # In a loop nothing can be shared between forward and backward by mistake.
+            through = jax.checkpoint(through, prevent_cse=not self.choices.rolled_layers)
+        if not self.choices.rolled_layers:
+            for number, (_, weights) in enumerate(layers):
+                x_BSD = through(x_BSD, weights, number)
+            return x_BSD
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[state for _, state in layers])
+        numbers = jnp.arange(len(layers), dtype=jnp.uint32)
+        return jax.lax.scan(
+            lambda x_BSD, layer: (through(x_BSD, *layer), None), x_BSD, (stacked, numbers)
+        )[0]
 
     def mlm_logits(self, hidden_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """float32[B,P,V]: logits of the word at each of these positions."""

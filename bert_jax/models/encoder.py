@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax import attention, ops
-from bert_jax.attention import Visible
+from bert_jax.attention import Visible, tpu_kernel
 from bert_jax.config import ModelConfig
 from bert_jax.models.choices import Choices
 from bert_jax.models.layers import LayerNorm, Linear, Table
+
+LayerNumber = int | jax.Array  # an array, uint32 [], where the loop over layers is rolled
 
 # Where dropout is applied in a layer; the embeddings' mask counts as one more layer's.
 ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT = range(3)
@@ -36,16 +38,16 @@ class Embeddings(nnx.Module):
         self,
         input_ids_BS: jax.Array,
         segment_ids_BS: jax.Array,
-        position_ids_BS: jax.Array,
+        position_ids_BS: jax.Array | None,
         dtype: jnp.dtype,
         dropout: ops.Dropout | None,
     ) -> jax.Array:
-        x_BSD = (
-            self.word(input_ids_BS, dtype)
-            + self.position(position_ids_BS, dtype)
-            + self.segment(segment_ids_BS, dtype)
-        )
-        x_BSD = self.layer_norm(x_BSD)
+        if position_ids_BS is None:
+            positions_BSD = self.position.in_order(input_ids_BS, dtype)
+        else:
+            positions_BSD = self.position(position_ids_BS, dtype)
+        segments_BSD = self.segment.among_few(segment_ids_BS, dtype)
+        x_BSD = self.layer_norm(self.word(input_ids_BS, dtype) + positions_BSD + segments_BSD)
         if dropout is None:
             return x_BSD
         return dropout.apply(x_BSD, self.dropout_rate, self.dropout_layer, MLP_OUTPUT, POSITIONS)
@@ -64,11 +66,27 @@ class Attention(nnx.Module):
         self.value = Linear(width, per_head, stddev)
         self.output = Linear(per_head, width, stddev)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, choices)
+        self.heads = heads
+        self.head_width = config.hidden_size // heads
         self.weights_rate = config.attention_probs_dropout_prob
         self.output_rate = config.hidden_dropout_prob
+        self.setting = choices.attention
 
     def __call__(
-        self, x_BSD: jax.Array, visible: Visible, layer: int, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
+    ) -> jax.Array:
+        if attention.takes_kernel(
+            self.setting, visible, x_BSD.shape[1], self.heads, self.head_width, x_BSD.dtype
+        ):
+            y_BSD = self._by_kernel(x_BSD, visible, layer, dropout)
+        else:
+            y_BSD = self._plain(x_BSD, visible, layer, dropout)
+        if dropout is not None:
+            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, ATTENTION_OUTPUT, POSITIONS)
+        return self.layer_norm(x_BSD + y_BSD)
+
+    def _plain(
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
     ) -> jax.Array:
         def drop(weights_BHST: jax.Array) -> jax.Array:
             if dropout is None:
@@ -78,10 +96,37 @@ class Attention(nnx.Module):
         heads_BSHK = attention.attend(
             self.query(x_BSD), self.key(x_BSD), self.value(x_BSD), visible.mask, drop
         )
-        y_BSD = self.output(heads_BSHK)
+        return self.output(heads_BSHK)
+
+    def _by_kernel(
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
+    ) -> jax.Array:
+        """One matmul for queries, keys and values, which the kernel takes side by side."""
+        maps = (self.query, self.key, self.value)
+        kernel_DE = jnp.concatenate([of.flat_kernel(x_BSD.dtype) for of in maps], axis=1)
+        bias_E = jnp.concatenate([of.bias[...].ravel() for of in maps])
+        qkv_BSE = ops.einsum("bsd,de->bse", x_BSD, kernel_DE, ("batch", None, None))
+        # The kernel adds up the gradient of the bias: what is added here has none.
+        qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)
+        out_BSD = tpu_kernel.attend(
+            qkv_BSE,
+            bias_E,
+            visible.ids_BS,
+            *self._words(layer, dropout, len(x_BSD)),
+            self.heads,
+            0.0 if dropout is None else self.weights_rate,
+        )
+        kernel_ED = self.output.flat_kernel(x_BSD.dtype)
+        y_BSD = ops.einsum("bse,ed->bsd", out_BSD, kernel_ED, ("batch", None, None))
+        return y_BSD + self.output.bias[...].astype(x_BSD.dtype)
+
+    def _words(
+        self, layer: LayerNumber, dropout: ops.Dropout | None, batch_size: int
+    ) -> tuple[jax.Array, jax.Array]:
         if dropout is not None:
-            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, ATTENTION_OUTPUT, POSITIONS)
-        return self.layer_norm(x_BSD + y_BSD)
+            return dropout.words(layer, ATTENTION_WEIGHTS)
+        unread_B = jnp.zeros(batch_size, jnp.uint32)
+        return unread_B, unread_B
 
 
 class FeedForward(nnx.Module):
@@ -97,7 +142,9 @@ class FeedForward(nnx.Module):
         self.saves_derivative = choices.gelu_saves_derivative
         self.output_rate = config.hidden_dropout_prob
 
-    def __call__(self, x_BSD: jax.Array, layer: int, dropout: ops.Dropout | None) -> jax.Array:
+    def __call__(
+        self, x_BSD: jax.Array, layer: LayerNumber, dropout: ops.Dropout | None
+    ) -> jax.Array:
         units_BSF = ops.gelu(self.intermediate(x_BSD), self.hidden_act, self.saves_derivative)
         y_BSD = self.output(units_BSF)
         if dropout is not None:
@@ -113,6 +160,6 @@ class Layer(nnx.Module):
         self.mlp = FeedForward(config, choices)
 
     def __call__(
-        self, x_BSD: jax.Array, visible: Visible, layer: int, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
     ) -> jax.Array:
         return self.mlp(self.attention(x_BSD, visible, layer, dropout), layer, dropout)

@@ -5,6 +5,7 @@ they lie). Modules hold settings and parameters and never change after __init__.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,12 @@ class Linear(nnx.Module):
         y = ops.einsum(subscripts, x, ops.weight(self.kernel[...], x.dtype), out_axes)
         return y + self.bias[...].astype(x.dtype)
 
+    def flat_kernel(self, dtype: jnp.dtype) -> jax.Array:
+        """The kernel as a matrix, ready for use: what it contracts, what it produces."""
+        kernel = ops.weight(self.kernel[...], dtype)
+        rows = math.prod(kernel.shape[: len(self.contracted)])
+        return jnp.reshape(kernel, (rows, kernel.size // rows))
+
 
 class LayerNorm(nnx.Module):
     """Layer normalisation over the last dimension with a learned scale and bias."""
@@ -94,3 +101,11 @@ class Table(nnx.Module):
     def __call__(self, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """int32[B,S] -> dtype[B,S,D]."""
         return ops.lookup(self.embedding[...], ids_BS, dtype)
+
+    def among_few(self, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """The same of a table of few rows: chosen, not gathered."""
+        return ops.select_rows(self.embedding[...], ids_BS, dtype)
+
+    def in_order(self, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """The same where the ids of each row count from 0; of int32[B,S] the shape is read."""
+        return ops.first_rows(self.embedding[...], (ids_BS.shape[0], ids_BS.shape[1]), dtype)

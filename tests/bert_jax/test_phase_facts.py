@@ -81,6 +81,7 @@ def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     model = bert.build(config.model, "cpu")
     of = mesh.make(config.mesh, jax.devices()[:4])
     rows = opening_rows(config, of, model, feed.store, [facts_of(feed, 0, MLM_NSP)], done)
+    assert dict(rows)["attention"].startswith("plain: the attention kernel is for TPU v4")
     said = dict(rows)
     assert said["devices"] == "4 x cpu, mesh data 4 x fsdp 1 x model 1"
     assert said["model"].startswith(f"{model.parameter_count:,} parameters: 2 layers of 32")

@@ -1,0 +1,123 @@
+"""How the step computes: what "auto" comes to; choices that change time and memory alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import attention, mesh, ops, step
+from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.models import bert
+from bert_jax.models.choices import choices
+from bert_jax.objectives import MLM_NSP
+from tests.bert_jax.test_step import assert_same, logical
+from tests.bert_jax.tiny_models import MODEL, random_batch
+
+
+def test_auto_is_exact_in_float32_and_cheap_in_bfloat16():
+    exact = choices(ComputeConfig(), jnp.dtype("float32"))
+    assert not exact.single_pass_variance and not exact.gelu_saves_derivative
+    assert exact.mlm_logits_dtype == jnp.float32
+    cheap = choices(ComputeConfig(), jnp.dtype("bfloat16"))
+    assert cheap.single_pass_variance and cheap.gelu_saves_derivative
+    assert cheap.mlm_logits_dtype == jnp.bfloat16
+    stated = ComputeConfig("plain", "two_pass", "float32", "recomputed")
+    assert choices(stated, jnp.dtype("bfloat16")) == choices(stated, jnp.dtype("float32"))
+
+
+def losses_and_gradients(model_config, batch, compute, devices=1, preset="dp"):
+    of = mesh.make(MeshConfig(preset=preset), jax.devices()[:devices])
+    jax.set_mesh(of)
+    model = bert.build(model_config, "cpu", of.shape["model"], compute)
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
+        model.init(jax.random.key(7)),
+    )
+
+    def run(params, batch):
+        rows_B = ops.row_numbers(len(batch["input_ids"]))
+        dropout = ops.Dropout(seed=jnp.uint32(3), step=jnp.uint32(5), rows_B=rows_B)
+        return step.gradients(model, MLM_NSP, params, batch, dropout)
+
+    grads, terms, weights = jax.jit(run)(params, mesh.place(batch, of))
+    losses = {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
+    return losses, logical(grads, model)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return losses_and_gradients(MODEL, random_batch(), ComputeConfig())
+
+
+@pytest.mark.parametrize(
+    ("compute", "devices", "preset"),
+    [
+        (ComputeConfig(rolled_layers=True), 1, "dp"),
+        (ComputeConfig(remat="layer"), 1, "dp"),
+        (ComputeConfig(remat="layer", rolled_layers=True), 4, "tp"),
+    ],
+)
+def test_rolled_and_recomputed_layers_have_the_losses_and_gradients(
+    plain, compute, devices, preset
+):
+    """Dropout on: its masks go by the number of the layer."""
+    assert_same(losses_and_gradients(MODEL, random_batch(), compute, devices, preset), plain)
+
+
+CHOICE = ("auto", "TPU v5 lite", 128, 12, 64, jnp.dtype("bfloat16"), 1)
+
+
+def test_the_kernel_is_taken_where_it_fits():
+    assert attention.choose(*CHOICE) == attention.Choice(True, "the TPU kernel")
+    assert not attention.choose("plain", *CHOICE[1:]).takes_kernel
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (1, "cpu", "not for cpu"),
+        (1, "TPU v3", "not for TPU v3"),
+        (2, 100, "not 100"),
+        (4, 24, "of width 64 or 128, not 24"),
+        (5, jnp.dtype("float32"), "in bfloat16, not in float32"),
+        (6, 2, "all heads on one device, not on 2"),
+    ],
+)
+def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, words):
+    other = (*CHOICE[:at], value, *CHOICE[at + 1 :])
+    choice = attention.choose(*other)
+    assert not choice.takes_kernel and choice.words.startswith("plain: ") and words in choice.words
+    with pytest.raises(ValueError, match=f"attention is 'kernel', but .*{words}; set it to auto"):
+        attention.choose("kernel", *other[1:])
+
+
+def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch):
+    """Its one matmul, the order of queries, keys and values, its biases and its dropout."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = dataclasses.replace(
+        MODEL, **sizes, max_position_embeddings=128, compute_dtype="bfloat16"
+    )
+    batch = random_batch(batch_size=2, seq_len=128)
+    calls = []
+
+    def always(_, visible, *sizes):
+        calls.append(sizes)
+        return visible.ids_BS is not None
+
+    expected = losses_and_gradients(model, batch, ComputeConfig())
+    monkeypatch.setattr(attention, "takes_kernel", always)
+    got = losses_and_gradients(model, batch, ComputeConfig())
+    assert calls[0] == (128, 2, 64, jnp.bfloat16)
+    assert got[0] == pytest.approx(expected[0], rel=2e-3)
+
+    # The gradient of a key's bias is rounding alone: softmax does not see what all keys share.
+    least = 0.01 * max(np.linalg.norm(leaf) for leaf in jax.tree.leaves(expected[1]))
+
+    def same(path, got, expected):
+        apart = np.linalg.norm(got - expected) / max(np.linalg.norm(expected), least)
+        assert apart < 0.03, (jax.tree_util.keystr(path), apart)
+
+    jax.tree_util.tree_map_with_path(same, got[1], expected[1])
