@@ -30,7 +30,7 @@ def _mean_loss(
     weights: dict[str, jax.Array],
     params: Any,
     batch: Batch,
-    dropout: ops.Dropout,
+    dropout: ops.Dropout | None,
 ) -> tuple[jax.Array, dict[str, Term]]:
     terms = objective.terms(model.bind(params), batch, dropout)
     means = [term.loss_sum / weights[name] for name, term in terms.items()]
@@ -38,7 +38,11 @@ def _mean_loss(
 
 
 def _added_up(
-    grad: Callable[..., Any], params: Any, batch: Batch, dropout: ops.Dropout, micro_batches: int
+    grad: Callable[..., Any],
+    params: Any,
+    batch: Batch,
+    dropout: ops.Dropout | None,
+    micro_batches: int,
 ) -> Any:
     """What grad gives for one device's rows, computed in so many parts."""
     if micro_batches == 1:
@@ -48,10 +52,12 @@ def _added_up(
         rows, *rest = array.shape
         return jnp.reshape(array, (micro_batches, rows // micro_batches, *rest))
 
-    def part(rows: Batch, rows_B: jax.Array) -> Any:
+    def part(rows: Batch, rows_B: jax.Array | None) -> Any:
+        if dropout is None or rows_B is None:
+            return grad(params, rows, None)
         return grad(params, rows, dataclasses.replace(dropout, rows_B=rows_B))
 
-    parts = jax.tree.map(cut, (dict(batch), dropout.rows_B))
+    parts = jax.tree.map(cut, (dict(batch), None if dropout is None else dropout.rows_B))
     shapes = jax.eval_shape(part, *jax.tree.map(lambda array: array[0], parts))
     zeros = jax.tree.map(
         lambda of: jnp.zeros(of.shape, of.dtype, out_sharding=of.sharding.spec), shapes
@@ -67,7 +73,7 @@ def gradients(
     objective: Objective,
     params: Any,
     batch: Batch,
-    dropout: ops.Dropout,
+    dropout: ops.Dropout | None,
     micro_batches: int = 1,
     gradient_dtype: jnp.dtype | None = None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
@@ -84,7 +90,7 @@ def gradients(
     )
 
     def on_a_device(
-        params: Any, batch: Batch, dropout: ops.Dropout
+        params: Any, batch: Batch, dropout: ops.Dropout | None
     ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
         counted = data_parallel.sums(objective.weights(batch))
         weights = {name: jnp.maximum(sum, SMALLEST_WEIGHT) for name, sum in counted.items()}
