@@ -87,6 +87,8 @@ class MeshConfig:
     preset: str = "zero1"  # or dp, fsdp, tp, or several joined by +
     fsdp_size: int = 0  # devices on the fsdp axis where the preset has it; 0: all that are left
     model_size: int = 2  # devices on the model axis where the preset has tp
+    num_slices: int = 1  # TPU slices that the data-centre network joins: the data axis spans them,
+    #                      the other axes lie inside a slice
     gradient_dtype: str = "auto"  # in which gradients of kernels and tables are added up over
     #                               devices; auto: of the matmuls. Others are added in float32
 

@@ -47,6 +47,7 @@ def check(config: Config) -> None:
         ("checkpoint.every_steps", config.checkpoint.every_steps),
         ("checkpoint.keep", config.checkpoint.keep),
         ("mesh.model_size", config.mesh.model_size),
+        ("mesh.num_slices", config.mesh.num_slices),
     ):
         _require(value >= 1, key, value, "it must be 1 or more")
     _require(

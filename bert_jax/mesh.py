@@ -2,7 +2,7 @@
 
 Every array of the model names its dimensions by logical axes; this table alone says where they go:
 
-    data    copies of the model, each with its part of the batch
+    data    copies of the model, each with its part of the batch; alone spans several slices
     fsdp    as data, with weights and optimiser state cut along their width and gathered for use
     model   heads, feed-forward units and vocabulary rows cut apart (tensor parallel)
 """
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from bert_jax import device_grid
 from bert_jax.config import Config, MeshConfig
 
 AXES = ("data", "fsdp", "model")
@@ -83,12 +84,18 @@ def shape(config: MeshConfig, device_count: int) -> tuple[int, int, int]:
       ValueError: the devices do not divide so.
     """
     parts = presets(config)
-    model = config.model_size if "tp" in parts else 1
-    rest, left_over = divmod(device_count, model)
+    in_a_slice, left_over = divmod(device_count, config.num_slices)
     if left_over:
         raise ValueError(
-            f"config.mesh.model_size is {model}, which does not divide the {device_count} devices; "
-            f"try one of {_divisors(device_count)}"
+            f"config.mesh.num_slices is {config.num_slices}, which does not divide the "
+            f"{device_count} devices; set it to the number of TPU slices that they lie in"
+        )
+    model = config.model_size if "tp" in parts else 1
+    rest, left_over = divmod(in_a_slice, model)
+    if left_over:
+        raise ValueError(
+            f"config.mesh.model_size is {model}, which does not divide the {in_a_slice} devices"
+            f"{' of a slice' if config.num_slices > 1 else ''}; try one of {_divisors(in_a_slice)}"
         )
     fsdp = (config.fsdp_size or rest) if "fsdp" in parts else 1
     if rest % fsdp:
@@ -96,7 +103,7 @@ def shape(config: MeshConfig, device_count: int) -> tuple[int, int, int]:
             f"config.mesh.fsdp_size is {fsdp}, which does not divide the {rest} devices left "
             f"beside the model axis; try one of {_divisors(rest)}, or 0 for all of them"
         )
-    return rest // fsdp, fsdp, model
+    return config.num_slices * rest // fsdp, fsdp, model
 
 
 def _divisors(number: int) -> list[int]:
@@ -104,12 +111,17 @@ def _divisors(number: int) -> list[int]:
 
 
 def make(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh over these devices (all of them by default), layouts being part of array types."""
+    """The mesh over these devices (all of them by default), layouts being part of array types.
+
+    Raises:
+      ValueError: the devices do not divide so, or do not lie in config.num_slices slices.
+    """
     chosen = list(jax.devices() if devices is None else devices)
     sizes = shape(config, len(chosen))
     explicit = (AxisType.Explicit,) * len(AXES)
-    if devices is None:
-        return jax.make_mesh(sizes, AXES, axis_types=explicit)
+    slices = device_grid.of_slices(chosen, config.num_slices)
+    if devices is None or config.num_slices > 1:
+        return Mesh(device_grid.arranged(sizes, slices), AXES, axis_types=explicit)
     return Mesh(np.array(chosen).reshape(sizes), AXES, axis_types=explicit)
 
 
