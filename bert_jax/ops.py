@@ -231,8 +231,17 @@ def hashed_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Arra
     One word enters before and one after the first multiplication, which makes rows independent
     sequences; one word alone would make every row a window into the same sequence.
     """
-    x = place ^ low
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    return hashed_folds(folded(place ^ low), high)
+
+
+def folded(x: jax.Array) -> jax.Array:
+    """The first step of hashed_places; that of x ^ y is that of x ^ that of y."""
+    return x ^ (x >> 16)
+
+
+def hashed_folds(x: jax.Array, high: jax.Array) -> jax.Array:
+    """The other steps."""
+    x = x * jnp.uint32(0x7FEB352D)
     x = ((x ^ (x >> 15)) + high) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
 

@@ -23,6 +23,7 @@ from bert_jax.attention.tpu_rows import Row
 
 CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
 SEQ_LENS = (128, 256, 384, 512)
+LONGEST_ON_V4 = 256
 VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores is a fifth of it
 
 Shape = jax.ShapeDtypeStruct
@@ -46,6 +47,11 @@ def refusal(device: str, seq_len: int, heads: int, head_width: int, dtype: jnp.d
     if seq_len not in SEQ_LENS:
         lengths = ", ".join(map(str, SEQ_LENS))
         return f"the attention kernel takes rows of {lengths} tokens, not {seq_len}"
+    if chip.name == "v4" and seq_len > LONGEST_ON_V4:
+        return (
+            f"the attention kernel takes rows of up to {LONGEST_ON_V4} tokens on v4, "
+            f"whose VMEM is 16 MiB, not {seq_len}"
+        )
     return None
 
 

@@ -127,12 +127,13 @@ def backward(
     for tile in range(row.width // LANES):
         q_SL, k_TL, v_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(3))
         do_SL = dout[0, :, row.lanes(0, tile)]
-        k_LT = k_TL.T
+        q_SL = q_SL * jnp.bfloat16(row.scale)
+        q_LS, k_LT, do_LS = q_SL.T, k_TL.T, do_SL.T
         deltas = _deltas(do_SL, out[0][0, :, row.lanes(0, tile)], row) if out else None
         dq_KS: list[jax.Array] = []
-        dk_TL = dv_TL = jnp.zeros(k_TL.shape, jnp.float32)
-        queries = _by_group(q_SL * jnp.bfloat16(row.scale), row)
-        for q_JL, do_JL in zip(queries, _by_group(do_SL, row), strict=True):
+        dk: list[jax.Array] = []
+        dv: list[jax.Array] = []
+        for q_JL, do_JL in zip(_by_group(q_SL, row), _by_group(do_SL, row), strict=True):
             head = len(dq_KS)
             group = (tile * row.heads_in_tile + head) // row.heads_in_group
             scores_TJ = jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
@@ -146,15 +147,14 @@ def backward(
             else:
                 delta_1J = deltas[head : head + 1]
             ds_TJ = (p_TJ * (dp_TJ - delta_1J)).astype(jnp.bfloat16)
-            dv_TL += _dot(dropped_p_TJ.astype(jnp.bfloat16), do_JL, 1, 0)
-            dk_TL += _dot(ds_TJ, q_JL, 1, 0)
+            dv.append(_over_queries(dropped_p_TJ.astype(jnp.bfloat16), do_JL, do_LS, head, row))
+            dk.append(_over_queries(ds_TJ, q_JL, q_LS, head, row))
             dq_KS += _over_keys(k_LT, ds_TJ, head, row)
-        # All three still lack the factor of kept weights.
-        dq_SL = (jnp.concatenate(dq_KS, axis=0) * (row.scale / row.kept_share)).T
-        factor = 1.0 / row.kept_share
-        for part, gradient in enumerate((dq_SL, dk_TL * factor, dv_TL * factor)):
-            dqkv[0, :, row.lanes(part, tile)] = gradient.astype(jnp.bfloat16)
-            dbias[0, :, row.lanes(part, tile)] = jnp.sum(gradient, axis=0, keepdims=True)
+        factor = 1.0 / row.kept_share  # which all three still lack
+        gradients = (jnp.concatenate(dq_KS, axis=0).T * row.scale, _tile(dk, row), _tile(dv, row))
+        for part, gradient in enumerate(gradients):
+            dqkv[0, :, row.lanes(part, tile)] = (gradient * factor).astype(jnp.bfloat16)
+            dbias[0, :, row.lanes(part, tile)] = jnp.sum(gradient * factor, axis=0, keepdims=True)
 
 
 def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
@@ -187,6 +187,26 @@ def _over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) -> l
     ]
 
 
+def _over_queries(
+    y_TJ: jax.Array, x_JL: jax.Array, x_LS: jax.Array, head: int, row: Row
+) -> jax.Array:
+    """The sum over a group's queries of y x: [T,L] of both heads, or [K,T] of one.
+
+    The second costs more transposing and half of the matmul: a matrix unit holds y, not x of
+    which half the lanes are zeros.
+    """
+    if row.is_short:
+        return _dot(y_TJ, x_JL, 1, 0)
+    return _dot(x_LS[head * row.head_width : (head + 1) * row.head_width], y_TJ, 1, 1)
+
+
+def _tile(of_groups: list[jax.Array], row: Row) -> jax.Array:
+    """[T,L] of a tile, from what _over_queries gave for its groups."""
+    if row.is_short:
+        return of_groups[0]
+    return jnp.concatenate(of_groups, axis=0).T
+
+
 def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
     """float32[8,S]: what the sum over keys of p dp comes to, from output and gradient of a tile.
 
@@ -213,11 +233,20 @@ def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
     dims_CJ = (cells, row.group_queries)
     place_CJ = jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 1) * jnp.uint32(cells)
     place_CJ += jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 0)
+    places = cells * row.group_queries
+    # Where no bit of a group's first place is one of those within the group, both can be folded
+    # apart: that within it once, and the other in scalar arithmetic.
+    folds_apart = places & (places - 1) == 0
+    place_CJ = ops.folded(place_CJ) if folds_apart else place_CJ
     threshold = jnp.int32(ops.dropout_threshold(row.rate) - 2**31)
 
     def keep(group: int) -> jax.Array:
-        first = jnp.uint32(group * row.group_queries * cells)
-        word_CJ = ops.hashed_places(place_CJ + first, low[batch_row], high[batch_row])
+        first = jnp.uint32(group * places)
+        if folds_apart:
+            fold_CJ = place_CJ ^ ops.folded(first ^ low[batch_row])
+        else:
+            fold_CJ = ops.folded((place_CJ + first) ^ low[batch_row])
+        word_CJ = ops.hashed_folds(fold_CJ, high[batch_row])
         values = (word_CJ, word_CJ << 8, word_CJ << 16, (word_CJ << 24) | (word_CJ >> 8))
         quarters = [jax.lax.bitcast_convert_type(value, jnp.int32) for value in values]
         return jnp.concatenate([quarter >= threshold for quarter in quarters], axis=0)

@@ -161,6 +161,7 @@ TAKEN = {
         ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, not for TPU v3"),
         ({"device": "cpu"}, "not for cpu"),
         ({"seq_len": 320}, "128, 256, 384, 512 tokens, not 320"),
+        ({"device": "TPU v4", "seq_len": 384}, "up to 256 tokens on v4"),
         ({"heads": 3}, "in pairs, not 3"),
         ({"head_width": 80}, "width 64 or 128, not 80"),
         ({"dtype": jnp.dtype(jnp.float32)}, "in bfloat16, not in float32"),

@@ -1,0 +1,144 @@
+"""What the TPU compiler makes of the attention kernel: python -m benchmarks.kernel_price --help.
+
+Compiles forward and backward in a small program for a TPU slice, has libtpu write down its final
+schedule, and counts bundles of instructions. A core issues one bundle a cycle where nothing
+stalls, and one step of the kernel's grid is one row of the batch: so the cycles of a row are the
+compiler's estimate, not a measurement. Waiting for HBM is not in them. With --update they go
+into bert_jax/kernel_prices.json, where bert_jax.plan finds them.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import itertools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax" / "kernel_prices.json"
+DIRECTIONS = ("forward", "backward")
+# Cores of a device: they share the rows of its batch.
+CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
+KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout")
+Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """What the compiler wrote of one kernel."""
+
+    bundles: int  # of one grid step
+    slots: dict[str, float]  # kind of instruction -> share of its places that are taken
+
+
+def main() -> None:
+    """Price the kernels asked for, one compile after another."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel_price")
+    parser.add_argument("--topology", default="v5e:4x4", help="v4, v5e, v5p, v6e; one or several")
+    parser.add_argument("--seq_len", default="128", help="of 128, 256, 384 and 512")
+    parser.add_argument("--heads", default="12", help="of one device, such as 12,16")
+    parser.add_argument("--head_width", default="64", help="of 64 and 128")
+    parser.add_argument("--dropout_rate", default="0.1", help="such as 0,0.1")
+    parser.add_argument("--json_out", help="a file for the prices")
+    parser.add_argument("--update", action="store_true", help=f"put them into {PRICES.name}")
+    given = parser.parse_args()
+    if importlib.util.find_spec("libtpu") is None:
+        parser.error("this needs the TPU compiler, which is not installed: pip install libtpu")
+    lists = (given.topology, given.seq_len, given.heads, given.head_width, given.dropout_rate)
+    priced: list[Price] = []
+    for case in itertools.product(*(text.split(",") for text in lists)):
+        schedules = schedules_of(*case)
+        priced.append(price(case, schedules))
+        for direction, schedule in schedules.items():
+            print(described(priced[-1], direction, schedule), flush=True)
+    if given.json_out:
+        pathlib.Path(given.json_out).write_text(as_text(priced))
+    if given.update:
+        PRICES.write_text(as_text(merged(json.loads(PRICES.read_text()), priced)))
+
+
+def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
+    """A line of the file of prices: cycles of a device for each row of its batch."""
+    topology, seq_len, heads, head_width, rate = case
+    chip = topology.split(":")[0]
+    values = (chip, int(seq_len), int(heads), int(head_width), float(rate) > 0)
+    return dict(zip(KEYS, values, strict=True)) | {
+        f"{direction}_cycles": round(schedules[direction].bundles / CORES[chip])
+        for direction in DIRECTIONS
+    }
+
+
+def described(of: Price, direction: str, schedule: Schedule) -> str:
+    """One line for the screen."""
+    dropout = "dropout" if of["has_dropout"] else "no dropout"
+    slots = ", ".join(f"{name} {share:.0%}" for name, share in schedule.slots.items())
+    return (
+        f"{of['chip']}, {of['seq_len']} tokens, {of['heads']} heads of {of['head_width']}, "
+        f"{dropout}, {direction}: {of[f'{direction}_cycles']} cycles a row (compiler estimate); "
+        f"slots used: {slots}"
+    )
+
+
+def merged(old: list[Price], new: list[Price]) -> list[Price]:
+    """Old and new prices in order, new ones in the place of old ones of the same case."""
+    by_case = {tuple(of[key] for key in KEYS): of for of in (*old, *new)}
+    return [by_case[case] for case in sorted(by_case)]
+
+
+def as_text(prices: list[Price]) -> str:
+    """JSON with a line for each case."""
+    return "[\n" + ",\n".join(f"  {json.dumps(of)}" for of in prices) + "\n]\n"
+
+
+def schedules_of(
+    topology: str, seq_len: str, heads: str, head_width: str, rate: str
+) -> dict[str, Schedule]:
+    """Compile the kernels of one case in a process of its own and read what libtpu dumped."""
+    with tempfile.TemporaryDirectory() as folder:
+        # libtpu reads them once, when it is loaded: each case has a process and a folder.
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "TPU_SKIP_MDS_QUERY": "1",
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            "TPU_STDERR_LOG_LEVEL": "3",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true",
+        }
+        command = [sys.executable, "-m", "benchmarks.compile_kernel", topology, seq_len, heads]
+        done = subprocess.run(
+            [*command, head_width, rate], env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            sys.exit(f"{done.stderr[-3000:]}\n{topology} was not compiled: the reason is above")
+        return {
+            direction: read_schedule(pathlib.Path(folder), f"attention_{direction}")
+            for direction in DIRECTIONS
+        }
+
+
+def read_schedule(folder: pathlib.Path, name: str) -> Schedule:
+    """The final schedule of the kernel of this name in a dump.
+
+    Its one loop runs over the grid, and counting every bundle once gives a step with the
+    little that comes before and after it.
+    """
+    (path,) = folder.glob(f"*{name}*-final_bundles.txt")
+    bundles = len(re.findall(r"^\s*(?:0x[0-9a-f]+|0)\s+:", path.read_text(), re.MULTILINE))
+    stem = path.name.rsplit("-", 2)[0]
+    (use,) = folder.glob(f"{stem}-*final_hlo-static-per-bundle-utilization.txt")
+    _, names, places, _, *taken = use.read_text().splitlines()
+    capacity = [int(number) * bundles for number in places.split()]
+    rows = [[int(number) for number in line.split()] for line in taken if line.strip()]
+    totals = [sum(column) for column in zip(*rows, strict=True)]
+    shares = (total / most for total, most in zip(totals, capacity, strict=True))
+    kinds = (kind.strip() for kind in names.split(","))
+    return Schedule(bundles, dict(zip(kinds, shares, strict=True)))
+
+
+if __name__ == "__main__":
+    main()
