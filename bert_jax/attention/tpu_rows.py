@@ -63,6 +63,11 @@ class Row:
         return self.heads // self.heads_in_group
 
     @property
+    def groups_in_tile(self) -> int:
+        """One or two."""
+        return self.heads_in_tile // self.heads_in_group
+
+    @property
     def group_queries(self) -> int:
         """Columns of a group's scores."""
         return self.heads_in_group * self.seq_len
@@ -91,25 +96,35 @@ def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, ro
     """
     same_TJ = _same_ids(ids[0], row)
     keep = _keep_masks(low, high, row)
-    for tile in range(row.width // LANES):
-        q_SL, k_TL, v_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(3))
-        v_LT = v_TL.T
-        heads_KS: list[jax.Array] = []
-        for q_JL in _by_group(q_SL * jnp.bfloat16(row.scale), row):
-            group = (tile * row.heads_in_tile + len(heads_KS)) // row.heads_in_group
-            scores_TJ = jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
-            highest_1J = jnp.max(scores_TJ, axis=0, keepdims=True)
-            weights_TJ = jnp.exp(scores_TJ - highest_1J)
-            sum_1J = jnp.sum(weights_TJ, axis=0, keepdims=True)
-            norms[0, group : group + 1, :] = highest_1J + jnp.log(sum_1J)
-            if row.rate:
-                weights_TJ = jnp.where(keep(group), weights_TJ, 0.0)
-            # Divided by their sum where there are fewest numbers: after the sum over keys.
-            factor_1J = 1.0 / (sum_1J * row.kept_share)
-            values = _over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
-            factors = jnp.split(factor_1J, row.heads_in_group, axis=1)
-            heads_KS += [v_KS * f_1S for v_KS, f_1S in zip(values, factors, strict=True)]
-        out[0, :, row.lanes(0, tile)] = jnp.concatenate(heads_KS, axis=0).T.astype(jnp.bfloat16)
+
+    def scores_TJ(group: int) -> jax.Array:
+        tile, number = divmod(group, row.groups_in_tile)
+        q_SL, k_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(2))
+        q_JL = _by_group(q_SL * jnp.bfloat16(row.scale), row)[number]
+        return jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
+
+    following = [scores_TJ(0)]
+    heads_KS: list[jax.Array] = []
+    for group in range(row.groups):
+        scores = following.pop()
+        if group + 1 < row.groups:
+            # Asked for here, matrix units compute them during the softmax below.
+            following.append(scores_TJ(group + 1))
+        highest_1J = jnp.max(scores, axis=0, keepdims=True)
+        weights_TJ = jnp.exp(scores - highest_1J)
+        sum_1J = jnp.sum(weights_TJ, axis=0, keepdims=True)
+        norms[0, group : group + 1, :] = highest_1J + jnp.log(sum_1J)
+        if row.rate:
+            weights_TJ = jnp.where(keep(group), weights_TJ, 0.0)
+        tile = group // row.groups_in_tile
+        v_LT = qkv[0, :, row.lanes(2, tile)].T
+        values = _over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
+        # Divided by their sum where there are fewest numbers: after the sum over keys.
+        factors = jnp.split(1.0 / (sum_1J * row.kept_share), row.heads_in_group, axis=1)
+        heads_KS += [v_KS * f_1S for v_KS, f_1S in zip(values, factors, strict=True)]
+        if len(heads_KS) == row.heads_in_tile:
+            out[0, :, row.lanes(0, tile)] = jnp.concatenate(heads_KS, axis=0).T.astype(jnp.bfloat16)
+            heads_KS = []
 
 
 def backward(
