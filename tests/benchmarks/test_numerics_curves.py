@@ -1,0 +1,32 @@
+"""Which curves are drawn, and how far apart they are said to be."""
+
+import numpy as np
+import pytest
+
+from benchmarks.numerics_curves import EXACT, OTHER_SEED, REFERENCE, SMOOTHED, apart, variants
+from bert_jax import config_check
+from bert_jax.config import Config
+
+
+def test_each_choice_is_on_in_its_own_curve_and_in_the_last():
+    of = variants(Config())
+    changed = {
+        name: {
+            field for field, value in vars(config.compute).items() if value != getattr(EXACT, field)
+        }
+        for name, config in of.items()
+    }
+    alone = [fields for fields in changed.values() if len(fields) == 1]
+    assert set.union(*alone) == changed["bfloat16, all three"] and len(alone) == 3
+    assert changed[REFERENCE] == changed[OTHER_SEED] == changed["bfloat16, exact formulas"] == set()
+    for config in of.values():
+        config_check.check(config)
+
+
+def test_distances_are_of_means_over_some_steps():
+    reference = np.arange(2.0 * SMOOTHED + 3)
+    lifted = reference + np.repeat([0.5, -1.5, 100.0], [SMOOTHED, SMOOTHED, 3])
+    row = apart({REFERENCE: reference, "lifted": lifted})["lifted"]
+    assert row["last_difference"] == pytest.approx(-1.5)
+    assert row["mean_distance"] == pytest.approx(1.0)
+    assert row["largest_distance"] == pytest.approx(1.5)
