@@ -78,7 +78,7 @@ setup(
     packages=list(NAMES),
     package_dir=NAMES,
     package_data={
-        "bert_jax": ["py.typed", "kernel_prices.json"],
+        "bert_jax": ["py.typed", "*.json"],
         "bert_jax.launch": ["*.sh", "*.env"],
         "data_pipeline": ["py.typed"],
     },

@@ -115,8 +115,8 @@ def figure(lines: Sequence[Line], phases: Sequence[Phase]) -> Figure:
     for index, name in enumerate(names):
         ax = picture.add_subplot(rows, 2, index + 1, label=name)
         ends = _draw_curves(ax, lines, name, last_step)
-        _set_axes(ax, name, last_step, is_lowest=index + 2 >= len(names))
-        _draw_phases(ax, phases, last_step, is_highest=index < 2)
+        set_axes(ax, name, last_step, is_lowest=index + 2 >= len(names))
+        draw_phases(ax, phases, last_step, is_highest=index < 2)
         _write_ends(ax, ends)
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
@@ -197,7 +197,8 @@ def _plot(ax: Axes, points: Points, **look: Any) -> None:
     ax.plot(*points, marker=dots, markersize=3.5, clip_on=False, **look)
 
 
-def _set_axes(ax: Axes, name: str, last_step: int, is_lowest: bool) -> None:
+def set_axes(ax: Axes, name: str, last_step: int, is_lowest: bool) -> None:
+    """Title, limits and ticks of a metric's panel."""
     ax.set_title(TITLES.get(name, name.replace("_", " ").capitalize()), loc="left")
     ax.set_xlim(0, max(last_step, 1))
     ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
@@ -221,7 +222,7 @@ def _rate(value: float, _: int | None) -> str:
     return f"{digits.removesuffix('.0')}e{int(exponent)}" if value else "0"
 
 
-def _draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: bool) -> None:
+def draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: bool) -> None:
     """A line where a phase begins; over the highest panels, the sequence length of each."""
     ends = list(itertools.accumulate(phase.steps for phase in phases))
     spans = [

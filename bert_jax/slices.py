@@ -43,6 +43,11 @@ _CUBE_EDGE = (
 _POD_EDGE = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}  # chips; only so long an edge wraps around
 
 
+# Memory of a device that libtpu 0.0.52 leaves to programs, as its compiler says of one that is too
+# large for it, in GiB.
+_USABLE_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.73, "v6e": 31.24}
+
+
 @dataclasses.dataclass(frozen=True)
 class Slice:
     """Chips in a box, joined by their links; several such boxes are joined by the network."""
@@ -71,6 +76,11 @@ class Slice:
     def devices(self) -> int:
         """Devices of JAX: on v2 and v3 each core of a chip is one."""
         return self.chips * self.chip.devices_per_chip
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory of a chip that is left to programs."""
+        return round(_USABLE_GIB[self.chip.name] * 2**30) * self.chip.devices_per_chip
 
     @property
     def links(self) -> int:
@@ -112,11 +122,11 @@ def find(name: str, num_slices: int = 1) -> Slice:
         raise ValueError(_unknown(name))
     found = dataclasses.replace(known[name], num_slices=num_slices)
     if num_slices < 1:
-        raise ValueError(f"--num_slices is {num_slices}; it must be 1 or more")
+        raise ValueError(f"config.mesh.num_slices is {num_slices}; it must be 1 or more")
     if num_slices > 1 and found.chip.name in ("v2", "v3"):
         raise ValueError(
-            f"--num_slices is {num_slices}, and slices of {found.chip.name} cannot be joined by "
-            "the network; take one slice, or v4, v5e, v5p or v6e"
+            f"config.mesh.num_slices is {num_slices}, and slices of {found.chip.name} cannot be "
+            "joined by the network; take one slice, or v4, v5e, v5p or v6e"
         )
     return found
 

@@ -52,7 +52,7 @@ def test_several_slices_count_together():
 def test_slices_that_cannot_be_joined_are_refused():
     with pytest.raises(ValueError, match="slices of v3 cannot be joined"):
         slices.find("v3:4x4", num_slices=2)
-    with pytest.raises(ValueError, match="--num_slices is 0"):
+    with pytest.raises(ValueError, match=r"config\.mesh\.num_slices is 0"):
         slices.find("v5e:4x4", num_slices=0)
 
 

@@ -1,0 +1,286 @@
+"""Plan a run on TPUs without one: python -m bert_jax.plan --config=FILE --topology=v5e:4x4
+
+    --topology=v5litepod-16      the slice: a topology, or gcloud's name for one
+    --num_slices=2               as many of them, joined by the data-centre network
+    --store=STORE                for the vocabulary, the schedule's fit to the text, and epochs
+    --seq_len=128 --per_chip_batch=64    what if: one phase, of this length and so many rows a chip
+    --scale=16,64,256            a row for each slice of so many chips, with as many rows a chip
+    --prices=FILE                dollars for a chip and an hour, in place of bert_jax/prices.json
+    --json_out=FILE --hlo_out=FILE --plot_out=FILE.png
+
+Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
+whether the phase fits; what it expects of time is an estimate, and is called so. Needs libtpu,
+which `pip install 'bert_jax[plan]'` brings, on Linux on x86-64.
+"""
+
+import os
+
+# For the TPU's compiler, before jax is imported: no search for a TPU, several processes at a time,
+# and no word about either.
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+
+from absl import flags, logging
+
+from bert_jax import (
+    budget,
+    command_line,
+    config_check,
+    feed,
+    objectives,
+    phase_plan,
+    plan_report,
+    rate_plot,
+    slices,
+    timed_phase,
+    tpu_step,
+)
+from bert_jax import config as config_lib
+from bert_jax import mesh as mesh_lib
+from bert_jax.budget import Prices
+from bert_jax.config import Config
+from bert_jax.feed import Feed
+from bert_jax.objectives import Objective
+from bert_jax.phase_plan import PhasePlan
+from bert_jax.plan_report import Plan, ScaleRow
+from bert_jax.screen import FAINT, Screen
+from bert_jax.slices import Slice
+from bert_jax.tpu_step import Compiled, TooLarge
+from data_pipeline.library_log import LibraryLog
+
+_CONFIG = command_line.config_flag()
+_TOPOLOGY = flags.DEFINE_string("topology", None, "such as v5e:8x8 or v5litepod-64")
+_NUM_SLICES = flags.DEFINE_integer("num_slices", 0, "the same as --config.mesh.num_slices")
+_STORE = flags.DEFINE_string("store", None, "the same as --config.data.store")
+_SEQ_LEN = flags.DEFINE_integer("seq_len", 0, "plan one phase only, of this length")
+_PER_CHIP_BATCH = flags.DEFINE_integer(
+    "per_chip_batch", 0, "plan one phase only, with so many rows a chip, all at once"
+)
+_SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
+_PRICES = flags.DEFINE_string("prices", str(budget.FILE), "table of prices")
+_JSON_OUT = flags.DEFINE_string("json_out", None, "file to write every number to: docs/plan.md")
+_HLO_OUT = flags.DEFINE_string("hlo_out", None, "file for the first phase's compiled text")
+_PLOT_OUT = flags.DEFINE_string("plot_out", None, "file for a picture of the rate, a .png")
+
+USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--store=STORE]"
+VOCAB_SIZE = 30_522  # BERT's, where no store and no config tells
+CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # of the learning rate on the screen, in letters
+RATE_POINTS = 200  # of it in the file
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is to be planned."""
+
+    config: Config
+    objective: Objective
+    of: Slice
+    prices: Prices
+    sizes: list[Slice]  # of --scale
+    vocabulary_from: str
+    epochs: list[float] | None
+    screen: Screen
+
+
+def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
+    logging.set_verbosity(logging.ERROR)
+    command_line.refuse_arguments(arguments, USAGE)
+    config = command_line.resolved(_CONFIG)
+    if not _TOPOLOGY.value:
+        raise ValueError(f"--topology is missing: the slice to plan for; {USAGE}")
+    if _NUM_SLICES.present:
+        mesh = dataclasses.replace(config.mesh, num_slices=_NUM_SLICES.value)
+        config = dataclasses.replace(config, mesh=mesh)
+    of = slices.find(_TOPOLOGY.value, config.mesh.num_slices)
+    sizes = [slices.of_chips(of, size) for size in _sizes()]
+    if _STORE.value:
+        data = dataclasses.replace(config.data, store=_STORE.value)
+        config = dataclasses.replace(config, data=data)
+    config = _what_if(config, of)
+    config_check.check(config)
+    objective = objectives.find(config.objective)
+    mesh_lib.check(config, of.devices)
+    for index in range(len(config.phases)):
+        phase_plan.attention_words(config, index, of)  # refuses a kernel that does not fit
+    prices = budget.read_prices(pathlib.Path(_PRICES.value))
+    _check_outputs()
+    log.hold()
+    slices.open_devices(of)
+    screen = Screen(is_writer=True)
+    config, vocabulary_from, epochs = _with_store(config, screen)
+    task = Task(config, objective, of, prices, sizes, vocabulary_from, epochs, screen)
+    return functools.partial(_plan, task)
+
+
+def _sizes() -> list[int]:
+    if not all(size.strip().isdigit() for size in _SCALE.value):
+        raise ValueError(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
+    return [int(size) for size in _SCALE.value]
+
+
+def _what_if(config: Config, of: Slice) -> Config:
+    """One phase, where a flag asks for its length or its rows a chip."""
+    for flag in (_SEQ_LEN, _PER_CHIP_BATCH):
+        if flag.value < 0:
+            raise ValueError(f"--{flag.name} is {flag.value}; it must be 1 or more")
+    if not _SEQ_LEN.value and not _PER_CHIP_BATCH.value:
+        return config
+    phase = timed_phase.phase_of(config, _SEQ_LEN.value)
+    phase = dataclasses.replace(phase, restart_learning_rate=0.0, restart_warmup_steps=0)
+    if _PER_CHIP_BATCH.value:
+        rows = _PER_CHIP_BATCH.value * of.chips
+        phase = dataclasses.replace(phase, batch_size=rows, micro_batches=1)
+    return dataclasses.replace(config, phases=(phase,))
+
+
+def _check_outputs() -> None:
+    for flag in (_JSON_OUT, _HLO_OUT, _PLOT_OUT):
+        if flag.value and not pathlib.Path(flag.value).absolute().parent.is_dir():
+            raise ValueError(f"--{flag.name}={flag.value}: there is no such folder; make it first")
+
+
+def _with_store(config: Config, screen: Screen) -> tuple[Config, str, list[float] | None]:
+    """The config with its vocabulary's size, where that is from, and epochs if there is a store."""
+    if not config.data.store:
+        stated = config.model.vocab_size
+        config = config_lib.with_vocab_size(config, stated or VOCAB_SIZE)
+        return config, "config" if stated else "assumed", None
+    with screen.copying(config.data.store) as advance:
+        store = feed.open_store(config.data, advance)
+    config = config_lib.with_vocab_size(config, store.vocab_size)
+    source = Feed(store, config)
+    with screen.spinning("counting the examples of the store"):
+        source.check()
+        epochs = [
+            phase.steps * phase.batch_size / source.mean_epoch_rows(index)
+            for index, phase in enumerate(config.phases)
+        ]
+    return config, "store", epochs
+
+
+def _plan(task: Task) -> int:
+    rates = rate_plot.rates(task.config, RATE_POINTS)
+    curve = rate_plot.in_letters(task.config, CURVE_WIDTH, CURVE_HEIGHT)
+    if _PLOT_OUT.value:
+        rate_plot.draw(task.config, pathlib.Path(_PLOT_OUT.value))
+    phases, first = _phases(task)
+    if _HLO_OUT.value and first:
+        pathlib.Path(_HLO_OUT.value).write_text(first.text, encoding="utf-8")
+    scale = list(_scale(task, phases[0]))
+    plan = Plan(
+        topology=task.of.name,
+        accelerator_type=task.of.accelerator_type,
+        num_slices=task.of.num_slices,
+        chips=task.of.chips,
+        devices=task.of.devices,
+        chip=dataclasses.asdict(task.of.chip),
+        mesh=first.mesh if first else None,
+        config=dataclasses.asdict(task.config),
+        parameters=first.parameters if first else None,
+        vocabulary_size=task.config.model.vocab_size,
+        vocabulary_from=task.vocabulary_from,
+        matmul_dtype=first.matmul_dtype if first else None,
+        phases=phases,
+        run=plan_report.run_of(task.of, phases, task.prices, task.epochs),
+        learning_rate={"steps": rates[0].tolist(), "rates": rates[1].tolist()},
+        scale=scale,
+        versions={name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")},
+        notes=_notes(task.of),
+    )
+    _show(task, plan, curve)
+    if _JSON_OUT.value:
+        text = json.dumps(dataclasses.asdict(plan), indent=2)
+        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
+    return 0 if all(phase.fits for phase in phases) else command_line.FAILED
+
+
+def _phases(task: Task) -> tuple[list[PhasePlan], Compiled | None]:
+    """Every phase's plan, and the first step that fits."""
+    plans, first = [], None
+    for index in range(len(task.config.phases)):
+        plan, compiled = _plan_phase(task, task.config, index, task.of, f"phase {index}: ")
+        plans.append(plan)
+        first = first or compiled
+    return plans, first
+
+
+def _plan_phase(
+    task: Task, config: Config, index: int, of: Slice, label: str
+) -> tuple[PhasePlan, Compiled | None]:
+    devices = slices.open_devices(of)
+
+    def compiled(changed: Config, number: int) -> Compiled | TooLarge:
+        with task.screen.spinning(f"{label}compiling; a minute or more"):
+            return tpu_step.compile_step(changed, number, task.objective, of, devices)
+
+    def tell(words: str) -> None:
+        task.screen.say(f"{label}{words}, compiling for {of.name}", FAINT)
+
+    return phase_plan.plan_phase(config, index, of, compiled, tell)
+
+
+def _scale(task: Task, first: PhasePlan) -> Iterator[ScaleRow]:
+    """The first phase on slices of other sizes, with as many rows a chip."""
+    before = task.config.phases[0]
+    for of in task.sizes:
+        rows = before.batch_size * of.chips // task.of.chips
+        phase = dataclasses.replace(before, batch_size=rows)
+        plan = first
+        if of != task.of:
+            config = dataclasses.replace(task.config, phases=(phase,))
+            mesh_lib.check(config, of.devices)
+            plan, _ = _plan_phase(task, config, 0, of, "scale: ")
+        yield ScaleRow(
+            topology=of.name,
+            chips=of.chips,
+            rows_per_step=rows,
+            learning_rate=task.config.optim.learning_rate * math.sqrt(rows / before.batch_size),
+            fits=plan.fits,
+            needed_bytes=plan.needed_bytes,
+            estimate=plan.estimate,
+        )
+
+
+def _notes(of: Slice) -> list[str]:
+    notes = []
+    if of.chip.name in ("v2", "v3"):
+        notes.append(plan_report.NEVER_RUN.format(chip=of.chip.name))
+    if of.num_slices > 1 and not of.chip.network_bytes_per_sec:
+        notes.append(
+            f"the network's rate of a {of.chip.name} is not published: traffic between slices "
+            "counts no time"
+        )
+    return notes
+
+
+def _show(task: Task, plan: Plan, curve: list[str]) -> None:
+    say = task.screen.table
+    say("plan", plan_report.opening(plan, task.of))
+    for index, phase in enumerate(plan.phases):
+        say(plan_report.phase_title(phase, index), plan_report.phase_rows(phase))
+    say("the run", plan_report.run_rows(plan, task.prices, curve))
+    if plan.scale:
+        title = "as many rows a chip on other slices; the rate by the square root of the batch"
+        say(title, plan_report.scale_rows(plan.scale))
+
+
+def main() -> None:
+    """Entry point."""
+    command_line.run(_prepare, USAGE, way_on="nothing was changed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""python -m bert_jax.plan as a user runs it: one real compile for a slice, and refusals."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from bert_jax.plan_report import Plan
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SMALL = (
+    "--config=configs/tiny.py",
+    "--config.model.num_hidden_layers=1",
+    "--config.model.intermediate_size=256",
+    "--topology=v5litepod-16",
+)
+LAYER = 4 * (128 * 128 + 128) + 2 * 2 * 128 + 2 * 128 * 256 + 256 + 128
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the extra [plan]: pip install libtpu"
+)
+
+
+def plan(*given: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bert_jax.plan", *SMALL, *given]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@needs_libtpu
+def test_a_plan_of_a_small_model_for_sixteen_chips(tiny_store, tmp_path):
+    out, text, picture = (tmp_path / name for name in ("plan.json", "step.txt", "rate.png"))
+    written = (f"--json_out={out}", f"--hlo_out={text}", f"--plot_out={picture}", "--scale=16")
+    asked = ("--seq_len=128", "--per_chip_batch=4", f"--store={tiny_store}")
+    planned = plan(*asked, *written)
+    said, errors = planned.communicate(timeout=300)
+    assert (planned.returncode, errors) == (0, "")
+    assert "v5e:4x4 (gcloud: v5litepod-16), 16 chips: 197 TFLOP/s and 15.75 GiB a chip" in said
+    assert "the store's" in said and "(compiler estimate)" in said
+
+    numbers = json.loads(out.read_text())
+    (phase,) = numbers["phases"]
+    assert (phase["seq_len"], phase["rows_per_step"], phase["rows_per_chip"]) == (128, 64, 4)
+    pieces = -(-numbers["vocabulary_size"] // 128) * 128
+    weights = LAYER + pieces * 128 + 128 * (512 + 2)
+    # Parameters and two moments in float32, over 16 chips but for biases and norms.
+    assert weights * 4 / 16 < phase["memory"]["parameters"] < weights * 4
+    assert phase["memory"]["optimizer"] == pytest.approx(2 * phase["memory"]["parameters"], abs=8)
+    assert 0 < phase["needed_bytes"] < phase["available_bytes"] == 15.75 * 2**30
+    check_time(numbers)
+    check_text(text.read_text(), phase["estimate"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    (scaled,) = numbers["scale"]
+    assert (scaled["chips"], scaled["estimate"]) == (16, phase["estimate"])
+
+
+def check_time(numbers: dict[str, Any]) -> None:
+    run, (phase,) = numbers["run"], numbers["phases"]
+    of = phase["estimate"]
+    assert of["step_secs"] == pytest.approx(of["work_secs"] + of["exposed_secs"])
+    assert of["rows_per_sec_per_chip"] == pytest.approx(4 / of["step_secs"])
+    per_chip = phase["flops_per_row"] * of["rows_per_sec_per_chip"]
+    assert of["peak_share"] == pytest.approx(per_chip / 197e12)
+    assert run["secs"] == pytest.approx(phase["steps"] * of["step_secs"])
+    assert run["usd"] == pytest.approx(16 * run["secs"] / 3600 * run["usd_per_chip_hour"])
+    assert len(run["epochs"]) == 1 and run["epochs"][0] > 0
+
+
+def check_text(text: str, estimate: dict[str, Any]) -> None:
+    """The compiled step: state given back in place, bfloat16 matmuls, weights gathered."""
+    assert re.search(r"input_output_alias=\{ \{0\}", text)
+    assert re.search(r"bf16\[[^\]]*\][^=]* (convolution|dot)\(", text)
+    assert {one["path"] for one in estimate["collectives"]} == {"links"}
+    assert "all-gather" in {one["kind"] for one in estimate["collectives"]}
+    # No loop is in this step: every estimate in the schedule counts once.
+    entry = text[text.index("\nENTRY ") :]
+    assert " while(" not in entry
+    schedule = [line for line in entry.splitlines() if "tpu_custom_call" not in line]
+    collective = re.compile(r" (all-\w+|reduce-scatter|collective-permute)(-start)?\(")
+    listed = [line for line in schedule if not collective.search(line)]
+    cycles = [int(n) for line in listed for n in re.findall(r'"estimated_cycles":"(\d+)"', line)]
+    called = sum(
+        calls * cycles_of
+        for instruction, calls in estimate["kernel_calls"].items()
+        for kernel, cycles_of in estimate["kernel_cycles"].items()
+        if kernel in instruction
+    )
+    assert estimate["cycles"] == pytest.approx(sum(cycles) + called)
+
+
+@needs_libtpu
+def test_what_cannot_be_planned_is_refused_in_a_sentence(tmp_path):
+    prices = tmp_path / "prices.json"
+    prices.write_text("{}")
+    refused = {
+        "there is no such TPU slice; there are v5e:1x1": ["--topology=v5e:5x5"],
+        "config.phases[0].batch_size is 90, not a multiple of 16": [
+            "--config.phases[0].batch_size=90"
+        ],
+        "does not have the keys": [f"--prices={prices}"],
+    }
+    running = {sentence: plan(*given) for sentence, given in refused.items()}
+    for sentence, one in running.items():
+        said, errors = one.communicate(timeout=60)
+        assert (one.returncode, said) == (2, "")
+        assert errors.startswith("error: ") and errors.count("\n") == 1
+        assert sentence in errors
+
+
+def documented() -> set[str]:
+    """Keys that docs/plan.md names."""
+    page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    table = page.partition("## Keys of")[2]
+    return {
+        word for name in re.findall(r"`([\w.\[\]]+)`", table) for word in re.findall(r"\w+", name)
+    }
+
+
+def keys(kind: Any) -> set[str]:
+    """Names of the fields of a dataclass and of those in it."""
+    found = set()
+    for field in dataclasses.fields(kind):
+        found.add(field.name)
+        for inner in re.findall(r"\w+", str(field.type)):
+            module = sys.modules[kind.__module__]
+            if dataclasses.is_dataclass(getattr(module, inner, None)):
+                found |= keys(getattr(module, inner))
+    return found
+
+
+def test_every_key_of_the_file_is_documented():
+    assert {"exposed_secs", "usd", "attention", "temporaries"} <= keys(Plan)
+    assert keys(Plan) - documented() == set()
