@@ -107,7 +107,7 @@ def compile_step(
     tx = optim.optimizer(config.optim)
     cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
     where = state.layout(model, tx, mesh, cut_over_data)
-    take: Any = step.train_step(model, objective, tx, config, phase, where)
+    take = step.train_step(model, objective, tx, config, phase, where)
     arguments = state.abstract(model, tx, where), step.abstract_batch(config, phase, mesh)
     start = time.perf_counter()
     try:
@@ -115,7 +115,7 @@ def compile_step(
     except jax.errors.JaxRuntimeError as error:
         raise _as_memory_error(error, config) from error
     compile_secs = time.perf_counter() - start
-    used = compiled.memory_analysis()
+    used: Any = compiled.memory_analysis()  # CPUs, GPUs and TPUs all have one
     memory_bytes = (
         used.argument_size_in_bytes
         + used.output_size_in_bytes
