@@ -36,6 +36,8 @@ from bert_jax import config as config_lib
 from bert_jax import mesh as mesh_lib
 from bert_jax.config import Config
 from bert_jax.feed import Feed
+from bert_jax.models import bert
+from bert_jax.opening import attention_in_words
 from bert_jax.screen import Screen
 from data_pipeline.library_log import LibraryLog
 
@@ -104,7 +106,10 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     else:
         config = config_lib.with_vocab_size(config, config.model.vocab_size or VOCAB_SIZE)
     mesh_lib.check(config, jax.device_count())
-    return functools.partial(_run, log, screen, config, objective, source)
+    mesh = mesh_lib.make(config.mesh)
+    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
+    attention = attention_in_words(config, mesh, model)  # refuses a kernel that does not fit
+    return functools.partial(_run, log, screen, config, objective, source, attention)
 
 
 def _run(
@@ -113,13 +118,14 @@ def _run(
     config: Config,
     objective: objectives.Objective,
     source: Feed | None,
+    attention: str,
 ) -> int:
     length = timing.Length(_STEPS.value, _SECS.value)
     try:
         with screen.waiting("compiling the step"):
             program = timing.compile_step(config, objective)
         batches = _batches(program, source)
-        screen.table("the training step", _opening(program, source))
+        screen.table("the training step", _opening(program, source, attention))
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"
         screen.say(f"timing {how_long}, after three steps to warm up", "dim")
         with screen.spinning("the first step") as tell:
@@ -158,7 +164,7 @@ def _batches(program: timing.Program, source: Feed | None) -> Batches:
     ]
 
 
-def _opening(program: timing.Program, source: Feed | None) -> list[tuple[str, str]]:
+def _opening(program: timing.Program, source: Feed | None, attention: str) -> list[tuple[str, str]]:
     """Devices, model and batch, and who chose its size."""
     phase, shape, mesh = program.phase, program.config.model, program.mesh
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
@@ -182,6 +188,7 @@ def _opening(program: timing.Program, source: Feed | None) -> list[tuple[str, st
             f"{program.model.parameter_count:,} parameters: {shape.num_hidden_layers} layers of "
             f"{shape.hidden_size}, {shape.vocab_size:,} pieces; matmuls in {program.model.dtype}",
         ),
+        ("attention", attention),
         ("a step", f"{phase.batch_size:,} rows{parts} of {phase.seq_len}{packing}: {chosen}"),
         ("batches", f"{BATCHES}, taken in turn: {origin}"),
         ("timed", "forward, backward, dropout, optimiser; batches lie on the devices beforehand"),

@@ -43,7 +43,7 @@ def opening_rows(
             f"{model.parameter_count:,} parameters: {shape.num_hidden_layers} layers of "
             f"{shape.hidden_size}, {shape.vocab_size:,} pieces; matmuls in {model.dtype}",
         ),
-        ("attention", _attention(config, mesh, model)),
+        ("attention", attention_in_words(config, mesh, model)),
         ("corpus", f"{corpus} in {store.directory}"),
         ("", f"{heldout} are held out, never trained on"),
     ]
@@ -68,7 +68,7 @@ def _host(compiles_next_phase: bool) -> str:
     return f"{BATCHES_AHEAD} batches lie ready on the devices{ahead}; {kept}"
 
 
-def _attention(config: Config, mesh: jax.sharding.Mesh, model: Model) -> str:
+def attention_in_words(config: Config, mesh: jax.sharding.Mesh, model: Model) -> str:
     """Which implementation the phases take, and why it is the plain one.
 
     Raises:
