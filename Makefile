@@ -9,7 +9,7 @@
 VENV ?= .venv
 PYTHON ?=
 TESTS ?= tests
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --dist=worksteal
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
 # Of what is needed to run alone; make setup has it as well.

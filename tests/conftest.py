@@ -3,10 +3,15 @@
 import os
 import pathlib
 import signal
+from importlib.metadata import version
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Tests compile far more than they compute.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+# Tests compile far more than they compute. A flag that XLA does not know ends the process: later
+# versions have nothing but the emitters.
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
+    + ["--xla_cpu_use_fusion_emitters=false"] * version("jax").startswith("0.10.")
+)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
@@ -22,6 +27,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_debug_key_reuse", True)
 
 SHARED_DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests: at the end one process would wait for the other's."""
+    items.sort(key=lambda item: "smoke" not in item.path.parts)
 
 
 @pytest.fixture

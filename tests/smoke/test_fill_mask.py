@@ -1,5 +1,6 @@
 """The fill_mask entry as a person runs it, on a run that the train entry made."""
 
+import functools
 import json
 import shutil
 import subprocess
@@ -12,7 +13,10 @@ from tests.smoke.test_train import ROOT, TINY, environment, run
 
 @pytest.fixture(scope="module")
 def workdir(tiny_store, tmp_path_factory):
-    """A run of masked words alone; models that learned more are asked in the same way."""
+    """A run of masked words alone; models that learned more are asked in the same way.
+
+    It is compiled as a user's is, without the tests' flags.
+    """
     folder = tmp_path_factory.mktemp("run")
     run(
         *TINY,
@@ -22,25 +26,30 @@ def workdir(tiny_store, tmp_path_factory):
         "--config.data.segments=full_sentences",
         f"--config.data.store={tiny_store}",
         f"--workdir={folder}",
+        XLA_FLAGS="",
     )
     return folder
 
 
-def fill_mask(*arguments, code=0):
+@pytest.fixture
+def fill_mask(forked):
+    """The entry, from one that has its imports already."""
+    return functools.partial(forked, "bert_jax.fill_mask")
+
+
+def test_guesses_stand_under_each_sentence(workdir):
     done = subprocess.run(
-        [sys.executable, "-m", "bert_jax.fill_mask", *map(str, arguments)],
+        [
+            *[sys.executable, "-m", "bert_jax.fill_mask"],
+            *[f"--workdir={workdir}", "--top=3", "The [MASK] sees a dog.", "[MASK] [MASK]"],
+        ],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
-def test_guesses_stand_under_each_sentence(workdir):
-    done = fill_mask(f"--workdir={workdir}", "--top=3", "The [MASK] sees a dog.", "[MASK] [MASK]")
+    assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "The [MASK] sees a dog."
     assert lines[2] == "[MASK] [MASK]"
@@ -49,14 +58,14 @@ def test_guesses_stand_under_each_sentence(workdir):
     assert done.stderr == ""
 
 
-def test_heldout_sentences_come_with_their_answers(workdir):
+def test_heldout_sentences_come_with_their_answers(fill_mask, workdir):
     done = fill_mask(f"--workdir={workdir}", "--heldout=2", "A dog [MASK] the cat.")
     lines = done.stdout.splitlines()
     assert len(lines) == 6
     assert ["it was: " in line for line in lines[1::2]] == [False, True, True]
 
 
-def test_another_store_in_the_place_of_the_runs_is_refused(workdir, tmp_path):
+def test_another_store_in_the_place_of_the_runs_is_refused(fill_mask, workdir, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(workdir, moved)
     receipt = json.loads((moved / "config.json").read_text())
@@ -78,14 +87,14 @@ def test_another_store_in_the_place_of_the_runs_is_refused(workdir, tmp_path):
         (["--workdir={}", "--no_flag=1", "a [MASK]"], "Unknown command line flag 'no_flag'"),
     ],
 )
-def test_mistakes_get_one_sentence(workdir, arguments, words):
+def test_mistakes_get_one_sentence(fill_mask, workdir, arguments, words):
     done = fill_mask(*(argument.format(workdir) for argument in arguments), code=2)
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: ") and words in done.stderr
     assert done.stdout == ""
 
 
-def test_help_shows_its_own_flags():
+def test_help_shows_its_own_flags(fill_mask):
     out = fill_mask("--help").stdout
     assert "--workdir" in out and "--heldout" in out
     assert "--config" not in out

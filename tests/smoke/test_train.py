@@ -11,6 +11,7 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRAIN = "bert_jax.train"
 TINY = [
     "--config=configs/tiny.py",
     "--config.model.hidden_size=32",
@@ -30,19 +31,25 @@ TINY = [
 TIMINGS = ("sequences_per_sec", "input_wait_share")
 
 
-def environment():
+def environment(**changed):
+    """That of the tests, with their flags that make compiling quick."""
     settings = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    return kept | settings
+    return os.environ | settings | changed
 
 
 def command(*flags):
     return [sys.executable, "-m", "bert_jax.train", *flags]
 
 
-def run(*flags, code=0):
+def run(*flags, code=0, **changed):
+    """The training entry as a process; `changed` are variables of its environment."""
     done = subprocess.run(
-        command(*flags), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
+        command(*flags),
+        cwd=ROOT,
+        env=environment(**changed),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -53,34 +60,28 @@ def metrics_of(workdir):
     return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
 
 
-def wait_for_checkpoint(process, workdir):
-    """Until a first checkpoint lies there; the process must still be running then."""
-    for _ in range(1200):
-        if any(path.name.isdigit() for path in (workdir / "checkpoints").glob("*")):
+def newest_checkpoint(workdir):
+    names = [path.name for path in (workdir / "checkpoints").glob("*")]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def wait_for_checkpoint(process, workdir, after):
+    """Until a later checkpoint lies there; the process must still be running then."""
+    for _ in range(3600):
+        if newest_checkpoint(workdir) > after:
             return
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    raise AssertionError("no checkpoint after a minute")
+    raise AssertionError("no checkpoint after three minutes")
 
 
-LONG = ["--config.phases[0].steps=800", "--config.checkpoint.every_steps=50"]
+LONG = ["--config.phases[0].steps=600", "--config.checkpoint.every_steps=50"]
 LONG += ["--config.log_every_steps=70"]
 
 
-@pytest.fixture(scope="module")
-def never_stopped(tiny_store, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("never_stopped")
-    run(*TINY, *LONG, f"--config.data.store={tiny_store}", f"--workdir={workdir}")
-    return metrics_of(workdir)
-
-
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
-)
-def test_a_run_stopped_by_a_signal_ends_as_one_never_stopped(
-    tiny_store, tmp_path, never_stopped, number, code
-):
-    flags = [*TINY, *LONG, f"--config.data.store={tiny_store}", f"--workdir={tmp_path}"]
+def stopped_by(number, code, flags, workdir):
+    """Start or go on with a run, stop it once it has saved something; what it wrote to stdout."""
+    before = newest_checkpoint(workdir)
     process = subprocess.Popen(
         command(*flags),
         cwd=ROOT,
@@ -89,16 +90,25 @@ def test_a_run_stopped_by_a_signal_ends_as_one_never_stopped(
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for_checkpoint(process, tmp_path)
+    wait_for_checkpoint(process, workdir, before)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == code, out + err
-    assert not (tmp_path / "summary.json").exists()
-    if number != signal.SIGKILL:
-        assert "stopped and saved at step" in out
-        assert "Traceback" not in err
-    assert "resuming at step" in run(*flags).stdout
-    assert metrics_of(tmp_path) == never_stopped
+    assert ("resuming at step" in out) == (before > 0)
+    assert "Traceback" not in err
+    assert not (workdir / "summary.json").exists()
+    return out
+
+
+def test_a_run_stopped_by_each_signal_in_turn_ends_as_one_never_stopped(tiny_store, tmp_path):
+    flags = [*TINY, *LONG, f"--config.data.store={tiny_store}"]
+    stopped, never_stopped = tmp_path / "stopped", tmp_path / "never_stopped"
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+        out = stopped_by(number, code, [*flags, f"--workdir={stopped}"], stopped)
+        assert ("stopped and saved at step" in out) == (number != signal.SIGKILL)
+    assert "resuming at step" in run(*flags, f"--workdir={stopped}").stdout
+    run(*flags, f"--workdir={never_stopped}")
+    assert metrics_of(stopped) == metrics_of(never_stopped)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
@@ -120,19 +130,22 @@ def test_ctrl_c_while_libraries_are_imported_ends_at_once(start):
     assert process.returncode == -signal.SIGINT
 
 
-def test_print_config_of_every_recipe():
+def test_print_config_of_every_recipe(forked):
     for config in ("tiny.py", "base.py:recipe=tokens", "large.py:recipe=lamb64k"):
-        out = run(f"--config=configs/{config}", "--print_config").stdout
+        out = forked(TRAIN, f"--config=configs/{config}", "--print_config").stdout
         assert "learning_rate" in out and "phases" in out
 
 
-def test_print_config_copies_no_store_from_a_bucket():
-    out = run("--config=configs/tiny.py", "--config.data.store=gs://b/s", "--print_config").stdout
+def test_print_config_copies_no_store_from_a_bucket(forked):
+    out = forked(
+        TRAIN, "--config=configs/tiny.py", "--config.data.store=gs://b/s", "--print_config"
+    ).stdout
     assert "store: gs://b/s" in out and "vocab_size: 0" in out
 
 
-def test_overrides_reach_the_config():
-    out = run(
+def test_overrides_reach_the_config(forked):
+    out = forked(
+        TRAIN,
         "--config=configs/base.py",
         "--config.optim.learning_rate=5e-5",
         "--config.phases[0].steps=1234",
@@ -178,8 +191,8 @@ def test_overrides_reach_the_config():
         ),
     ],
 )
-def test_mistakes_get_one_sentence(flags, words):
-    done = run(*flags, code=2)
+def test_mistakes_get_one_sentence(forked, flags, words):
+    done = forked(TRAIN, *flags, code=2)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert words in errors[0]
