@@ -1,4 +1,4 @@
-"""FlaxBertForPreTraining's parameters (or gradients) under our paths and in our shapes.
+"""FlaxBertForPreTraining's parameters (or gradients) under our paths; the shapes are the same.
 
 Written out by hand, apart from bert_jax, so that it can serve as an oracle of it.
 Source: transformers v4.57.6, models/bert/modeling_flax_bert.py.
@@ -25,6 +25,13 @@ _ONCE = {
     "nsp/bias": "cls/seq_relationship/bias",
 }
 _IN_A_LAYER = {
+    "attention/query/kernel": "attention/self/query/kernel",
+    "attention/query/bias": "attention/self/query/bias",
+    "attention/key/kernel": "attention/self/key/kernel",
+    "attention/key/bias": "attention/self/key/bias",
+    "attention/value/kernel": "attention/self/value/kernel",
+    "attention/value/bias": "attention/self/value/bias",
+    "attention/output/kernel": "attention/output/dense/kernel",
     "attention/output/bias": "attention/output/dense/bias",
     "attention/layer_norm/scale": "attention/output/LayerNorm/scale",
     "attention/layer_norm/bias": "attention/output/LayerNorm/bias",
@@ -37,8 +44,8 @@ _IN_A_LAYER = {
 }
 
 
-def from_hf(theirs: Mapping[str, np.ndarray], layers: int, heads: int) -> dict[str, np.ndarray]:
-    """Every parameter under our path. They keep heads and head width in one dimension, we do not.
+def from_hf(theirs: Mapping[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
+    """Every parameter under our path.
 
     Raises:
       ValueError: theirs has parameters that this table does not name.
@@ -47,19 +54,7 @@ def from_hf(theirs: Mapping[str, np.ndarray], layers: int, heads: int) -> dict[s
     for layer in range(layers):
         for ours, name in _IN_A_LAYER.items():
             names[f"layers/{layer:02d}/{ours}"] = f"bert/encoder/layer/{layer}/{name}"
-    named = {ours: theirs[name] for ours, name in names.items()}
-    used = set(names.values())
-    for layer in range(layers):
-        at, to = f"bert/encoder/layer/{layer}/attention", f"layers/{layer:02d}/attention"
-        for name in ("query", "key", "value"):
-            kernel, bias = theirs[f"{at}/self/{name}/kernel"], theirs[f"{at}/self/{name}/bias"]
-            named[f"{to}/{name}/kernel"] = kernel.reshape(len(kernel), heads, -1)
-            named[f"{to}/{name}/bias"] = bias.reshape(heads, -1)
-            used |= {f"{at}/self/{name}/kernel", f"{at}/self/{name}/bias"}
-        kernel = theirs[f"{at}/output/dense/kernel"]
-        named[f"{to}/output/kernel"] = kernel.reshape(heads, -1, kernel.shape[-1])
-        used.add(f"{at}/output/dense/kernel")
-    unknown = sorted(set(theirs) - used)
+    unknown = sorted(set(theirs) - set(names.values()))
     if unknown:
         raise ValueError(f"FlaxBertForPreTraining has {unknown}, which this table does not name")
-    return named
+    return {ours: theirs[name] for ours, name in names.items()}

@@ -11,13 +11,13 @@ import numpy as np
 from benchmarks import hf_flax_names
 
 
-def from_hf(theirs: Mapping[str, np.ndarray], layers: int, heads: int) -> dict[str, np.ndarray]:
+def from_hf(theirs: Mapping[str, np.ndarray], layers: int) -> dict[str, np.ndarray]:
     """Every parameter under our path.
 
     Raises:
       ValueError: theirs has parameters that the table of names does not have.
     """
-    return hf_flax_names.from_hf(_as_in_flax(theirs), layers, heads)
+    return hf_flax_names.from_hf(_as_in_flax(theirs), layers)
 
 
 def _as_in_flax(theirs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -43,7 +43,7 @@ class Theirs:
     module: str
     timed_as: Mapping[str, Any]  # what its build is asked beyond what ours is
     checked_as: Mapping[str, Any]  # likewise, in float32 on a CPU
-    to_ours: Callable[[Mapping[str, np.ndarray], int, int], Arrays]  # arrays, layers, heads
+    to_ours: Callable[[Mapping[str, np.ndarray], int], Arrays]  # arrays, layers
 
 
 @contextlib.contextmanager
@@ -103,12 +103,12 @@ def check_agreement(other: Theirs, case: Case) -> Results:
         theirs.ask("run", steps=3)  # so that biases and norms are no longer zeros and ones
         files = {of: str(folder / f"{of}.npz") for of in ("hf", "mapped", "hf_grads", "our_grads")}
         theirs.ask("save_params", file=files["hf"])
-        np.savez(files["mapped"], **other.to_ours(np.load(files["hf"]), case.layers, case.heads))
+        np.savez(files["mapped"], **other.to_ours(np.load(files["hf"]), case.layers))
         losses = (
             theirs.ask("gradients", params_file=files["hf"], out_file=files["hf_grads"]),
             ours.ask("gradients", params_file=files["mapped"], out_file=files["our_grads"]),
         )
-        expected = other.to_ours(np.load(files["hf_grads"]), case.layers, case.heads)
+        expected = other.to_ours(np.load(files["hf_grads"]), case.layers)
         got = np.load(files["our_grads"])
         apart = {
             path: float(np.abs(got[path] - gradient).max() / np.abs(gradient).max())

@@ -37,11 +37,11 @@ class Bert(nnx.Module):
         self.embeddings = Embeddings(config, padded_vocab_size, choices)
         numbers = range(config.num_hidden_layers)
         self.layers = nnx.Dict({f"{i:02d}": Layer(config, choices) for i in numbers})
-        width = {"d": (config.hidden_size, "embed")}
-        pooled = {"e": (config.hidden_size, None)}
+        width = (config.hidden_size, "embed")
+        pooled = (config.hidden_size, None)
         self.pooler = Linear(width, pooled, config.initializer_range)
         self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
-        self.nsp = Linear(pooled, {"c": (2, None)}, config.initializer_range)
+        self.nsp = Linear(pooled, (2, None), config.initializer_range)
         self.dtype = dtype
         self.choices = choices
 

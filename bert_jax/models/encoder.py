@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax import attention, ops
+from bert_jax import attention, mesh, ops
 from bert_jax.attention import Visible, tpu_kernel
 from bert_jax.config import ModelConfig
 from bert_jax.models.choices import Choices
@@ -58,13 +58,12 @@ class Attention(nnx.Module):
 
     def __init__(self, config: ModelConfig, choices: Choices) -> None:
         heads = config.num_attention_heads
-        width = {"d": (config.hidden_size, "embed")}
-        per_head = {"h": (heads, "heads"), "k": (config.hidden_size // heads, None)}
+        width, all_heads = (config.hidden_size, "embed"), (config.hidden_size, "heads")
         stddev = config.initializer_range
-        self.query = Linear(width, per_head, stddev)
-        self.key = Linear(width, per_head, stddev)
-        self.value = Linear(width, per_head, stddev)
-        self.output = Linear(per_head, width, stddev)
+        self.query = Linear(width, all_heads, stddev)
+        self.key = Linear(width, all_heads, stddev)
+        self.value = Linear(width, all_heads, stddev)
+        self.output = Linear(all_heads, width, stddev)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, choices)
         self.heads = heads
         self.head_width = config.hidden_size // heads
@@ -93,18 +92,27 @@ class Attention(nnx.Module):
                 return weights_BHST
             return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
 
-        heads_BSHK = attention.attend(
-            self.query(x_BSD), self.key(x_BSD), self.value(x_BSD), visible.mask, drop
-        )
-        return self.output(heads_BSHK)
+        batch, seq_len, width = x_BSD.shape
+        by_head = mesh.spec("batch", None, "heads", None)
+
+        def heads_of(y_BSE: jax.Array) -> jax.Array:
+            apart = (batch, seq_len, self.heads, self.head_width)
+            return jnp.reshape(y_BSE, apart, out_sharding=by_head)
+
+        q_BSHK, k_BTHK, v_BTHK = (heads_of(of(x_BSD)) for of in (self.query, self.key, self.value))
+        out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop)
+        together = mesh.spec("batch", None, "heads")
+        return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
 
     def _by_kernel(
         self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
     ) -> jax.Array:
         """One matmul for queries, keys and values, which the kernel takes side by side."""
         maps = (self.query, self.key, self.value)
-        kernel_DE = jnp.concatenate([of.flat_kernel(x_BSD.dtype) for of in maps], axis=1)
-        bias_E = jnp.concatenate([of.bias[...].ravel() for of in maps])
+        kernel_DE = jnp.concatenate(
+            [ops.weight(of.kernel[...], x_BSD.dtype) for of in maps], axis=1
+        )
+        bias_E = jnp.concatenate([of.bias[...] for of in maps])
         qkv_BSE = ops.einsum("bsd,de->bse", x_BSD, kernel_DE, ("batch", None, None))
         # The kernel adds up the gradient of the bias: what is added here has none.
         qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)
@@ -116,9 +124,7 @@ class Attention(nnx.Module):
             self.heads,
             0.0 if dropout is None else self.weights_rate,
         )
-        kernel_ED = self.output.flat_kernel(x_BSD.dtype)
-        y_BSD = ops.einsum("bse,ed->bsd", out_BSD, kernel_ED, ("batch", None, None))
-        return y_BSD + self.output.bias[...].astype(x_BSD.dtype)
+        return self.output(out_BSD)
 
     def _words(
         self, layer: LayerNumber, dropout: ops.Dropout | None, batch_size: int
@@ -133,8 +139,7 @@ class FeedForward(nnx.Module):
     """Two linear maps with a gelu between them, and the norm after the residual."""
 
     def __init__(self, config: ModelConfig, choices: Choices) -> None:
-        width = {"d": (config.hidden_size, "embed")}
-        units = {"f": (config.intermediate_size, "mlp")}
+        width, units = (config.hidden_size, "embed"), (config.intermediate_size, "mlp")
         self.intermediate = Linear(width, units, config.initializer_range)
         self.output = Linear(units, width, config.initializer_range)
         self.layer_norm = LayerNorm(config.hidden_size, config.layer_norm_eps, choices)

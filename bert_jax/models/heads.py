@@ -22,9 +22,7 @@ class MaskedLmHead(nnx.Module):
 
     def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
         width = config.hidden_size
-        self.transform = Linear(
-            {"d": (width, "embed")}, {"e": (width, None)}, config.initializer_range
-        )
+        self.transform = Linear((width, "embed"), (width, None), config.initializer_range)
         self.layer_norm = LayerNorm(width, config.layer_norm_eps, choices)
         self.output_bias = declare((padded_vocab_size,), ("vocab",), Initial())
         self.hidden_act = config.hidden_act

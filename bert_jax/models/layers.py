@@ -5,8 +5,7 @@ they lie). Modules hold settings and parameters and never change after __init__.
 """
 
 import dataclasses
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from bert_jax import ops
 from bert_jax.models.choices import Choices
 
 LogicalAxes = Sequence[str | None]
-Dims = Mapping[str, tuple[int, str | None]]
+Dim = tuple[int, str | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,38 +44,23 @@ def declare(dims: Sequence[int], logical_axes: LogicalAxes, initial: Initial) ->
 
 
 class Linear(nnx.Module):
-    """x -> einsum(subscripts, x, kernel) + bias; kernel dims are in_dims + out_dims."""
+    """x @ kernel + bias over the last dimension; all heads lie side by side in one matrix."""
 
-    def __init__(
-        self,
-        in_dims: Dims,
-        out_dims: Dims,
-        stddev: float,
-    ) -> None:
-        """Dims are einsum letter -> (size, logical axis), in the kernel's order."""
-        sizes, axes = zip(*in_dims.values(), *out_dims.values(), strict=True)
-        self.kernel = declare(sizes, axes, Initial(stddev=stddev))
+    def __init__(self, inputs: Dim, outputs: Dim, stddev: float) -> None:
+        """A Dim is (size, logical axis)."""
+        rows, row_axis = inputs
+        columns, column_axis = outputs
+        self.kernel = declare((rows, columns), (row_axis, column_axis), Initial(stddev=stddev))
         # A bias is added to activations, whose width is whole: only heads and mlp stay cut.
-        self.out_axes = tuple(None if axis == "embed" else axis for _, axis in out_dims.values())
-        self.bias = declare([size for size, _ in out_dims.values()], self.out_axes, Initial())
-        self.contracted = "".join(in_dims)
-        self.produced = "".join(out_dims)
+        self.out_axis = None if column_axis == "embed" else column_axis
+        self.bias = declare((columns,), (self.out_axis,), Initial())
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """float[B,S,*in] or float[B,*in] -> float[B,S,*out] or float[B,*out], dtype of x."""
-        rows = "bs"[: x.ndim - len(self.contracted)]
-        subscripts = (
-            f"{rows}{self.contracted},{self.contracted}{self.produced}->{rows}{self.produced}"
-        )
-        out_axes = ("batch", None)[: len(rows)] + self.out_axes
-        y = ops.einsum(subscripts, x, ops.weight(self.kernel[...], x.dtype), out_axes)
+        """float[...,inputs] of two or three dimensions -> float[...,outputs], dtype of x."""
+        rows = "bs"[: x.ndim - 1]
+        out_axes = (*("batch", None)[: len(rows)], self.out_axis)
+        y = ops.einsum(f"{rows}d,de->{rows}e", x, ops.weight(self.kernel[...], x.dtype), out_axes)
         return y + self.bias[...].astype(x.dtype)
-
-    def flat_kernel(self, dtype: jnp.dtype) -> jax.Array:
-        """The kernel as a matrix, ready for use: what it contracts, what it produces."""
-        kernel = ops.weight(self.kernel[...], dtype)
-        rows = math.prod(kernel.shape[: len(self.contracted)])
-        return jnp.reshape(kernel, (rows, kernel.size // rows))
 
 
 class LayerNorm(nnx.Module):

@@ -53,12 +53,14 @@ def attention_numpy(x, p, mask):
     """One head at a time; mask[S] is 1 where a key may be seen. x[S,D]."""
     heads = []
     for h in range(HEADS):
+        of_h = slice(h * HEAD_WIDTH, (h + 1) * HEAD_WIDTH)
         q, k, v = (
-            x @ p[name]["kernel"][:, h] + p[name]["bias"][h] for name in ("query", "key", "value")
+            x @ p[name]["kernel"][:, of_h] + p[name]["bias"][of_h]
+            for name in ("query", "key", "value")
         )
         scores = q @ k.T / math.sqrt(HEAD_WIDTH) + (1 - mask)[None, :] * -10000.0
         heads.append(softmax(scores) @ v)
-    out = sum(head @ p["output"]["kernel"][h] for h, head in enumerate(heads))
+    out = np.concatenate(heads, axis=1) @ p["output"]["kernel"]
     return norm(x + out + p["output"]["bias"], p["layer_norm"])
 
 
