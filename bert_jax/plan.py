@@ -55,7 +55,7 @@ from bert_jax.config import Config
 from bert_jax.feed import Feed
 from bert_jax.objectives import Objective
 from bert_jax.phase_plan import PhasePlan
-from bert_jax.plan_report import Plan, ScaleRow
+from bert_jax.plan_report import Corpus, Plan, ScaleRow
 from bert_jax.screen import FAINT, Screen
 from bert_jax.slices import Slice
 from bert_jax.tpu_step import Compiled, TooLarge
@@ -90,8 +90,7 @@ class Task:
     of: Slice
     prices: Prices
     sizes: list[Slice]  # of --scale
-    vocabulary_from: str
-    epochs: list[float] | None
+    corpus: Corpus
     screen: Screen
 
 
@@ -120,8 +119,8 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     log.hold()
     slices.open_devices(of)
     screen = Screen(is_writer=True)
-    config, vocabulary_from, epochs = _with_store(config, screen)
-    task = Task(config, objective, of, prices, sizes, vocabulary_from, epochs, screen)
+    config, corpus = _with_store(config, screen)
+    task = Task(config, objective, of, prices, sizes, corpus, screen)
     return functools.partial(_plan, task)
 
 
@@ -152,23 +151,24 @@ def _check_outputs() -> None:
             raise ValueError(f"--{flag.name}={flag.value}: there is no such folder; make it first")
 
 
-def _with_store(config: Config, screen: Screen) -> tuple[Config, str, list[float] | None]:
-    """The config with its vocabulary's size, where that is from, and epochs if there is a store."""
+def _with_store(config: Config, screen: Screen) -> tuple[Config, Corpus]:
+    """The config with its vocabulary's size, and what the store tells, if there is one."""
     if not config.data.store:
         stated = config.model.vocab_size
         config = config_lib.with_vocab_size(config, stated or VOCAB_SIZE)
-        return config, "config" if stated else "assumed", None
+        is_packed = config.data.packed_examples > 1
+        each_alone = None if is_packed else [1.0] * len(config.phases)
+        return config, Corpus("config" if stated else "assumed", None, each_alone)
     with screen.copying(config.data.store) as advance:
         store = feed.open_store(config.data, advance)
     config = config_lib.with_vocab_size(config, store.vocab_size)
     source = Feed(store, config)
     with screen.spinning("counting the examples of the store"):
         source.check()
-        epochs = [
-            phase.steps * phase.batch_size / source.mean_epoch_rows(index)
-            for index, phase in enumerate(config.phases)
-        ]
-    return config, "store", epochs
+        numbered = list(enumerate(config.phases))
+        epochs = [of.steps * of.batch_size / source.mean_epoch_rows(i) for i, of in numbered]
+        sequences = [source.mean_examples_in_row(i) for i, _ in numbered]
+    return config, Corpus("store", epochs, sequences)
 
 
 def _plan(task: Task) -> int:
@@ -191,10 +191,10 @@ def _plan(task: Task) -> int:
         config=dataclasses.asdict(task.config),
         parameters=first.parameters if first else None,
         vocabulary_size=task.config.model.vocab_size,
-        vocabulary_from=task.vocabulary_from,
+        vocabulary_from=task.corpus.vocabulary_from,
         matmul_dtype=first.matmul_dtype if first else None,
         phases=phases,
-        run=plan_report.run_of(task.of, phases, task.prices, task.epochs),
+        run=plan_report.run_of(task.of, phases, task.prices, task.corpus),
         learning_rate={"steps": rates[0].tolist(), "rates": rates[1].tolist()},
         scale=scale,
         versions={name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")},
@@ -269,8 +269,10 @@ def _notes(of: Slice) -> list[str]:
 def _show(task: Task, plan: Plan, curve: list[str]) -> None:
     say = task.screen.table
     say("plan", plan_report.opening(plan, task.of))
+    sequences = task.corpus.sequences_per_row
     for index, phase in enumerate(plan.phases):
-        say(plan_report.phase_title(phase, index), plan_report.phase_rows(phase))
+        rows = plan_report.phase_rows(phase, sequences[index] if sequences else None)
+        say(plan_report.phase_title(phase, index), rows)
     say("the run", plan_report.run_rows(plan, task.prices, curve))
     if plan.scale:
         title = "as many rows a chip on other slices; the rate by the square root of the batch"

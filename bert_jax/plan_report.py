@@ -26,6 +26,7 @@ class Run:
     usd_per_chip_hour: float | None
     price_read: str
     epochs: list[float] | None  # of each phase, over the training split
+    sequences_per_row: list[float] | None  # of each phase: mean where rows are packed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,16 @@ class Plan:
     notes: list[str]
 
 
-def run_of(of: Slice, phases: list[PhasePlan], prices: Prices, epochs: list[float] | None) -> Run:
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """What is known of the data; numbers are of each phase, None where only a store could tell."""
+
+    vocabulary_from: str  # store, config or assumed
+    epochs: list[float] | None
+    sequences_per_row: list[float] | None
+
+
+def run_of(of: Slice, phases: list[PhasePlan], prices: Prices, corpus: Corpus) -> Run:
     """Add the phases up."""
     secs = [one.steps * one.estimate.step_secs for one in phases if one.estimate]
     total = sum(secs) if len(secs) == len(phases) else None
@@ -80,7 +90,8 @@ def run_of(of: Slice, phases: list[PhasePlan], prices: Prices, epochs: list[floa
         usd=usd,
         usd_per_chip_hour=price,
         price_read=prices.read,
-        epochs=epochs,
+        epochs=corpus.epochs,
+        sequences_per_row=corpus.sequences_per_row,
     )
 
 
@@ -136,12 +147,12 @@ def phase_title(plan: PhasePlan, index: int) -> str:
     )
 
 
-def phase_rows(plan: PhasePlan) -> Rows:
+def phase_rows(plan: PhasePlan, sequences_per_row: float | None) -> Rows:
     """Memory, time and collectives of a phase, or what would fit."""
     if plan.estimate is None or plan.memory is None:
         return [*_too_large(plan), *_alternatives(plan), ("attention", plan.attention)]
     held = _memory(plan.memory, plan.available_bytes)
-    time = _time(plan.estimate)
+    time = _time(plan.estimate, sequences_per_row)
     return [*held, *time, ("attention", plan.attention), *_collectives(plan.estimate)]
 
 
@@ -158,13 +169,15 @@ def _memory(held: Memory, available: int) -> Rows:
     ]
 
 
-def _time(of: Estimate) -> Rows:
+def _time(of: Estimate, sequences_per_row: float | None) -> Rows:
+    pace = f"{of.rows_per_sec_per_chip:,.0f} rows/s a chip"
+    if sequences_per_row:
+        pace = f"{sequences_per_row * of.rows_per_sec_per_chip:,.0f} sequences/s a chip"
     kernels = f", of which kernels {_ms(of.kernel_secs)}" if of.kernel_calls else ""
     rows = [
         (
             "estimate",
-            f"{_ms(of.step_secs)} a step, {of.rows_per_sec_per_chip:,.0f} rows/s a chip, "
-            f"{of.peak_share:.1%} of peak (compiler estimate)",
+            f"{_ms(of.step_secs)} a step, {pace}, {of.peak_share:.1%} of peak (compiler estimate)",
         ),
         (
             "",
