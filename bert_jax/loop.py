@@ -179,7 +179,6 @@ class _Run:
         self.step += 1
         self.in_flight.add(sums, asked_secs, got_secs)
         self.readings.add(self.step, sums)
-        self._say_where(self.profiler.after(self.step, self.state))
 
     def _say_where(self, trace: str | None) -> None:
         if trace is not None:
@@ -187,6 +186,11 @@ class _Run:
             self.screen.say(profiling.HOW_TO_OPEN)
 
     def _after_step(self, running: RunningPhase) -> None:
+        if self.profiler.is_last(self.step):
+            running.clock.waited(self.in_flight.all_ended())
+            running.clock.note()
+            self._say_where(self.profiler.close())
+            running.clock.start()
         stopping = bool(self.stop_signals)
         evaluate = self.step == running.end or self.step % self.config.eval.every_steps == 0
         save = self.step == running.end or stopping or self.checkpoints.due(self.step)

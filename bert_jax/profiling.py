@@ -76,12 +76,9 @@ class Profiler:
             jax.profiler.start_trace(str(self._folder))
             self._is_tracing = True
 
-    def after(self, step: int, state: Any) -> str | None:
-        """End if this is the last step of the window; returns where the trace is."""
-        if self._window is None or step != self._window.last:
-            return None
-        jax.block_until_ready(state)
-        return self.close()
+    def is_last(self, step: int) -> bool:
+        """Whether the trace ends with this step: to be closed once that has ended."""
+        return self._is_tracing and self._window is not None and step == self._window.last
 
     def close(self) -> str | None:
         """Write what was traced, if anything was; returns where."""
