@@ -73,6 +73,9 @@ def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
         what = "drawing the initial weights" if done is None else f"restoring step {done:,}"
         with setup.screen.spinning(what):
             state, progress = start(setup, checkpoints)
+            # Several processes on CPUs exchange weights in the threads that compiling needs too:
+            # one that compiles while another still waits for its part would wait for ever.
+            jax.block_until_ready(state)
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         try:
             with contextlib.closing(

@@ -14,9 +14,11 @@ def compiles_ahead(mesh: jax.sharding.Mesh) -> bool:
     """Whether a phase may be compiled beside the steps of another.
 
     Not on GPUs: there the compiler times its kernels on the card, and a training step beside them
-    would spoil the choice.
+    would spoil the choice. Not on the CPUs of several processes: compiling there takes the threads
+    in which they exchange gradients, and each could wait for the other for ever.
     """
-    return bool(mesh.devices.flat[0].platform != "gpu")
+    platform = mesh.devices.flat[0].platform
+    return bool(platform == "tpu" or (platform == "cpu" and jax.process_count() == 1))
 
 
 class Programs:
