@@ -17,8 +17,10 @@ def test_each_choice_is_on_in_its_own_curve_and_in_the_last():
         for name, config in of.items()
     }
     alone = [fields for fields in changed.values() if len(fields) == 1]
-    assert set.union(*alone) == changed["bfloat16, all three"] and len(alone) == 3
+    assert set.union(*alone) == changed["bfloat16, all of these"] and len(alone) == 3
     assert changed[REFERENCE] == changed[OTHER_SEED] == changed["bfloat16, exact formulas"] == set()
+    in_bfloat16 = {name for name, config in of.items() if config.mesh.gradient_dtype == "bfloat16"}
+    assert in_bfloat16 == {"bfloat16, gradients added up in bfloat16", "bfloat16, all of these"}
     for config in of.values():
         config_check.check(config)
 
