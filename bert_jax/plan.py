@@ -24,6 +24,9 @@ os.environ |= {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
+# What is there for a CPU or a GPU ends the process where libtpu does not know it; flags for TPUs
+# stand in LIBTPU_INIT_ARGS.
+os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
 import functools
