@@ -70,22 +70,43 @@ def gathered(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
 
 
 def _scattered(part: jax.Array, axis: str, dim: int) -> jax.Array:
-    """The sum over an axis, of which device i keeps the i-th piece along dim.
+    """The sum over an axis, of which device i keeps the i-th piece along dim."""
+    of = jax.sharding.get_abstract_mesh()
+    if of.abstract_device is not None and of.abstract_device.platform == "tpu":
+        return scattered_in_rings(part, axis, of.shape[axis], dim)
+    return jax.lax.psum_scatter(part, axis, scatter_dimension=dim, tiled=True)
 
-    In two rounds, among devices that lie a stride apart and then among neighbours: XLA makes a sum
-    over a whole 4x4 slice of v5e whole on every chip and throws 15/16 of it away, one over a row or
-    a column not. Both rounds together send as much as one.
+
+def scattered_in_rings(part: jax.Array, axis: str, size: int, dim: int) -> jax.Array:
+    """The same in hops from device to device, which XLA on TPU runs beside the backward.
+
+    Its own scatter waits, and over a whole slice it is a sum that every chip makes whole and then
+    throws away (docs/decisions/0023). First around rings of devices that lie a stride apart, then
+    of neighbours: columns and rows of the slice. As many bytes are sent as in one round.
     """
-    size = jax.sharding.get_abstract_mesh().shape[axis]
     near = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
-    apart = [[far * near + i for far in range(size // near)] for i in range(near)]
-    together = [[far * near + i for i in range(near)] for far in range(size // near)]
-    for groups in (apart, together):
-        if len(groups[0]) > 1:
-            part = jax.lax.psum_scatter(
-                part, axis, scatter_dimension=dim, axis_index_groups=groups, tiled=True
-            )
+    for count, stride in ((size // near, near), (near, 1)):
+        part = _around_rings(part, axis, size, dim, count, stride)
     return part
+
+
+def _around_rings(
+    part: jax.Array, axis: str, size: int, dim: int, count: int, stride: int
+) -> jax.Array:
+    """Sum over rings of count devices, stride apart; the p-th of a ring keeps the p-th piece."""
+    places = [device // stride % count for device in range(size)]
+    onward = [(i, i + ((place + 1) % count - place) * stride) for i, place in enumerate(places)]
+    place = jax.lax.axis_index(axis) // stride % count
+    length = part.shape[dim] // count
+
+    def piece(number: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(part, number % count * length, length, dim)
+
+    # A sum sets out a device after the one that keeps it, and is complete when it comes round.
+    total = piece(place + count - 1)
+    for hop in range(1, count):
+        total = jax.lax.ppermute(total, axis, onward) + piece(place + 2 * count - 1 - hop)
+    return total
 
 
 def reduced(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:

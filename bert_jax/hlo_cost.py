@@ -238,7 +238,7 @@ class _Pricing:
                 return True
             return False
         transfer = self._transfer(inner.opcode, inner)
-        if inner.opcode == "all-reduce" and "scatter" in one.name:
+        if inner.opcode == "all-reduce" and "scatter" in one.attribute("calls"):
             # Its all-reduce has the whole result, of which each device gets and keeps a part.
             transfer = dataclasses.replace(
                 self._transfer("all-gather", inner),

@@ -163,10 +163,10 @@ def test_a_collective_fused_with_work_is_counted_once():
 
 def test_an_all_reduce_of_which_each_keeps_a_part_is_a_reduce_scatter():
     others = (
-        "%part (p: f32[8]) -> f32[8] {\n"
+        "%all-reduce-scatter (p: f32[8]) -> f32[8] {\n"
         "  %r = f32[1000000]{0} all-reduce(%p), channel_id=3, replica_groups={{0,1,2,3}}\n}\n"
     )
-    line = "  %all-reduce-scatter.1 = f32[250000]{0} fusion(%x), calls=%part"
+    line = "  %fusion.2 = f32[250000]{0} fusion(%x), calls=%all-reduce-scatter"
     traffic = cost(program(work("a", 1), line, others=others)).traffic["reduce-scatter", LINKS]
     assert traffic.result_bytes == 1e6
     assert traffic.wire_bytes == pytest.approx(3e6)
