@@ -113,6 +113,8 @@ def _divisors(number: int) -> list[int]:
 def make(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over these devices (all of them by default), layouts being part of array types.
 
+    TPUs follow the wiring of their chips, whatever order they are given in.
+
     Raises:
       ValueError: the devices do not divide so, or do not lie in config.num_slices slices.
     """
@@ -120,7 +122,7 @@ def make(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     sizes = shape(config, len(chosen))
     explicit = (AxisType.Explicit,) * len(AXES)
     slices = device_grid.of_slices(chosen, config.num_slices)
-    if devices is None or config.num_slices > 1:
+    if devices is None or config.num_slices > 1 or chosen[0].platform == "tpu":
         return Mesh(device_grid.arranged(sizes, slices), AXES, axis_types=explicit)
     return Mesh(np.array(chosen).reshape(sizes), AXES, axis_types=explicit)
 

@@ -91,11 +91,14 @@ class Slice:
         """How many chips lie at these coordinates, and bytes/s that each can pass on.
 
         A chip in a corner has one link along an edge without wrap-around and two along one with
-        it; a collective moves no faster than that chip.
+        it; a collective moves no faster than that chip. Chips with others between them share the
+        links with the groups of those others.
         """
         found = {tuple(position) for position in positions}
-        extents = [{position[axis] for position in found} for axis in range(len(self.dims))]
-        return len(found), max(self._links(extents), 1) * self.chip.link_bytes_per_sec
+        along = [[position[axis] for position in found] for axis in range(len(self.dims))]
+        between = math.prod(max(places) - min(places) + 1 for places in along)
+        links = max(self._links([set(places) for places in along]), 1)
+        return len(found), links * len(found) / between * self.chip.link_bytes_per_sec
 
     def _links(self, extents: Sequence[Any]) -> int:
         spans = zip(extents, self.dims, range(len(self.dims)), strict=True)

@@ -83,6 +83,8 @@ def test_a_row_of_chips_has_the_links_along_it():
     found = slices.find("v5e:4x4")
     row = [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert found.ring(row) == (4, 50e9)
+    every_fourth = [(0, 0), (1, 3), (2, 2), (3, 1)]  # four such groups fill the sheet
+    assert found.ring(every_fourth) == (4, 2 * 50e9 / 4)
     both_cores = [(0, 0), (0, 0), (0, 1), (0, 1)]
     assert slices.find("v3:4x4").ring(both_cores) == (2, 82e9)
 
