@@ -46,10 +46,15 @@ def of_slices(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
 def arranged(sizes: tuple[int, int, int], slices: Sequence[Sequence[Any]]) -> np.ndarray:
     """The devices on the axes data, fsdp and model, those of a slice neighbours along data.
 
-    Shapes: object[data, fsdp, model]. Inside a slice they follow the wiring of its chips.
+    Shapes: object[data, fsdp, model]. Inside a slice they follow the wiring of its chips. Where
+    data is the only axis they are the chips row by row, so that devices which lie next to each
+    other, and those which lie a row apart, share no link with the others that exchange meanwhile.
     """
     data, fsdp, model = sizes
     inside = (data // len(slices), fsdp, model)
+    if fsdp == model == 1 and slices[0][0].platform == "tpu":
+        rows = [sorted(one, key=lambda of: (*of.coords, of.core_on_chip)) for one in slices]
+        return np.array([one for row in rows for one in row]).reshape(sizes)
     grids = [
         mesh_utils.create_device_mesh(inside, one, allow_split_physical_axes=True)
         for one in map(list, slices)

@@ -173,6 +173,13 @@ def first_group(rest: str, devices: int) -> list[int]:
     return list(range(devices))
 
 
+def pairs(rest: str) -> list[tuple[int, int]]:
+    """Who sends to whom in a collective-permute."""
+    listed = re.search(r"source_target_pairs=\{([\d,{}]*)\}\}", rest)
+    found = re.findall(r"(\d+),(\d+)", listed.group(1)) if listed else []
+    return [(int(sender), int(receiver)) for sender, receiver in found]
+
+
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",") if number]
 

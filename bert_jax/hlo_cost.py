@@ -28,6 +28,7 @@ class Machine:
     hbm_bytes_per_sec: float
     devices: int  # of a slice
     ring: Callable[[Sequence[int]], tuple[int, float]]  # device numbers -> chips, bytes/s of each
+    hop: Callable[[Sequence[tuple[int, int]]], float]  # senders and receivers -> bytes/s of each
     num_slices: int = 1
     network_bytes_per_sec: float = 0.0  # of a chip, to other slices; 0: not known
 
@@ -278,6 +279,9 @@ class _Pricing:
         if one.opcode.endswith("-start") and kind != "all-reduce":
             result = hlo.parts(result)[1]  # beside what goes in
         size = hlo.array_bytes(result)
+        if kind == "collective-permute":
+            rate = self._machine.hop(hlo.pairs(one.rest))
+            return _Transfer(kind, LINKS, size, size, size / rate)
         group = hlo.first_group(one.rest, self._machine.devices)
         chips, rate = self._machine.ring(group)
         wire = _wire_bytes(kind, size, chips)
@@ -300,6 +304,4 @@ def _wire_bytes(kind: str, result_bytes: int, members: int) -> float:
         return 2 * share * result_bytes
     if kind == "reduce-scatter":
         return (members - 1) * result_bytes
-    if kind == "collective-permute":
-        return float(result_bytes)
     return share * result_bytes

@@ -80,12 +80,13 @@ class PhasePlan:
 
 def estimate(config: Config, index: int, of: Slice, compiled: Compiled) -> Estimate:
     """Price a compiled step of a phase."""
-    phase, per_chip = config.phases[index], of.chip.devices_per_chip
+    phase, per_chip, at = config.phases[index], of.chip.devices_per_chip, compiled.coordinates
     machine = Machine(
         clock_hz=of.chip.clock_hz,
         hbm_bytes_per_sec=of.chip.hbm_bytes_per_sec / per_chip,
         devices=of.devices // of.num_slices,
-        ring=lambda devices: of.ring([compiled.coordinates[device] for device in devices]),
+        ring=lambda devices: of.ring([at[device] for device in devices]),
+        hop=lambda pairs: of.hop([(at[sender], at[receiver]) for sender, receiver in pairs]),
         num_slices=of.num_slices,
         network_bytes_per_sec=of.chip.network_bytes_per_sec,
     )

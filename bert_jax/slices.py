@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,6 +100,25 @@ class Slice:
         between = math.prod(max(places) - min(places) + 1 for places in along)
         links = max(self._links([set(places) for places in along]), 1)
         return len(found), links * len(found) / between * self.chip.link_bytes_per_sec
+
+    def hop(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
+        """Bytes/s of each of these pairs of chips while all of them send, first to second.
+
+        They go along one edge after the other, the shorter way round where it closes; the link that
+        most of them cross is shared.
+        """
+        crossed: Counter[tuple[tuple[int, ...], int, int]] = Counter()
+        for sender, receiver in pairs:
+            at = list(sender)
+            for axis, size in enumerate(self.dims):
+                ahead = (receiver[axis] - at[axis]) % size
+                goes_up = receiver[axis] > at[axis]
+                if self._wraps(axis):
+                    goes_up = 2 * ahead <= size
+                while at[axis] != receiver[axis]:
+                    crossed[tuple(at), axis, 1 if goes_up else -1] += 1
+                    at[axis] = (at[axis] + (1 if goes_up else -1)) % size
+        return self.chip.link_bytes_per_sec / max(crossed.values(), default=1)
 
     def _links(self, extents: Sequence[Any]) -> int:
         spans = zip(extents, self.dims, range(len(self.dims)), strict=True)

@@ -95,3 +95,20 @@ def test_rows_of_a_batch_follow_the_slices():
     for number, device in enumerate(grid.flat):
         assert held[device.id].tolist() == [2 * number, 2 * number + 1]
     assert [device.id for device in grid.flat] == [1, 3, 5, 7, 0, 2, 4, 6]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A TPU device that tells where its chip is."""
+
+    coords: tuple[int, int, int]
+    core_on_chip: int
+    platform: str = "tpu"
+
+
+def test_chips_stand_row_by_row_where_data_is_the_only_axis():
+    rows = [Placed((x, y, 0), core) for x in range(2) for y in range(3) for core in range(2)]
+    shuffled = [rows[number * 5 % 12] for number in range(12)]
+    assert list(device_grid.arranged((12, 1, 1), [shuffled]).flat) == rows
+    two = device_grid.arranged((12, 1, 1), [shuffled[:6], shuffled[6:]])
+    assert set(two.flat[:6]) == set(shuffled[:6])

@@ -11,7 +11,9 @@ from bert_jax.hlo_cost import LINKS, NETWORK, Machine
 
 MS = 1e-3
 # A clock of 1 MHz: a thousand cycles are a millisecond. A megabyte on the wire is one, too.
-MACHINE = Machine(1e6, 1e9, 4, lambda ids: (len(set(ids)), 1e9), 2, 1e8)
+MACHINE = Machine(
+    1e6, 1e9, 4, lambda ids: (len(set(ids)), 1e9), lambda pairs: 1e9 / len(pairs), 2, 1e8
+)
 
 
 def work(name: str, cycles: int, kind: str = "fusion") -> str:
@@ -87,7 +89,6 @@ def test_kernels_cost_their_price_and_are_named_without_one():
         ("all-gather", 3 / 4 * 4),
         ("reduce-scatter", 3 * 4),  # 4 MB is what each of the four keeps
         ("all-to-all", 3 / 4 * 4),
-        ("collective-permute", 4),
     ],
 )
 def test_a_collective_that_nothing_hides_is_waited_for(kind, wire_megabytes):
@@ -100,6 +101,18 @@ def test_a_collective_that_nothing_hides_is_waited_for(kind, wire_megabytes):
     assert traffic.wire_bytes == pytest.approx(wire_megabytes * 1e6)
     assert traffic.exposed_secs == pytest.approx(wire_megabytes * MS)
     assert found.secs(MACHINE.clock_hz) == pytest.approx((1 + wire_megabytes) * MS)
+
+
+def test_a_permute_takes_the_rate_of_its_pairs():
+    text = program(
+        work("a", 1),
+        "  %c = (f32[1000000]{0}, f32[1000000]{0}, u32[]) collective-permute-start(%a), "
+        "channel_id=7, source_target_pairs={{0,1},{1,2},{2,0}}, backend_config={}",
+        "  %d = f32[1000000]{0} collective-permute-done(%c)",
+    )
+    traffic = cost(text).traffic["collective-permute", LINKS]
+    assert (traffic.result_bytes, traffic.wire_bytes) == (4e6, 4e6)
+    assert traffic.exposed_secs == pytest.approx(3 * 4 * MS)
 
 
 def test_bytes_of_a_collective_over_several_arrays_are_added_up():

@@ -89,6 +89,18 @@ def test_a_row_of_chips_has_the_links_along_it():
     assert slices.find("v3:4x4").ring(both_cores) == (2, 82e9)
 
 
+def test_pairs_share_the_link_that_most_of_them_cross():
+    found = slices.find("v5e:4x4")
+    row = [(0, y) for y in range(4)]
+    around = list(zip(row, row[1:] + row[:1], strict=True))
+    assert found.hop(around) == 50e9  # the last goes back on links that nobody else uses
+    two_on = list(zip(row, row[2:], strict=False))
+    assert found.hop(two_on) == 25e9  # 1 to 2 is crossed twice
+    assert found.hop([((0, 0), (0, 0))]) == 50e9  # from core to core of a chip
+    closed = slices.find("v5e:16x16")
+    assert closed.hop([((0, 0), (0, 15)), ((0, 1), (0, 15))]) == 25e9  # both from 0 to 15
+
+
 def test_without_libtpu_the_way_to_it_is_said(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'bert_jax\[plan\]'"):
