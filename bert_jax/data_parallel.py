@@ -69,15 +69,17 @@ def gathered(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
     return jax.tree.map(whole, params, specs)
 
 
-def _scattered(part: jax.Array, axis: str, dim: int) -> jax.Array:
-    """The sum over an axis, of which device i keeps the i-th piece along dim."""
+def _scattered(part: jax.Array, axis: str, dim: int, dtype: jnp.dtype) -> jax.Array:
+    """The sum over an axis in this dtype, of which device i keeps the i-th piece along dim."""
     of = jax.sharding.get_abstract_mesh()
     if of.abstract_device is not None and of.abstract_device.platform == "tpu":
-        return scattered_in_rings(part, axis, of.shape[axis], dim)
-    return jax.lax.psum_scatter(part, axis, scatter_dimension=dim, tiled=True)
+        return scattered_in_rings(part, axis, of.shape[axis], dim, dtype)
+    return jax.lax.psum_scatter(part.astype(dtype), axis, scatter_dimension=dim, tiled=True)
 
 
-def scattered_in_rings(part: jax.Array, axis: str, size: int, dim: int) -> jax.Array:
+def scattered_in_rings(
+    part: jax.Array, axis: str, size: int, dim: int, dtype: jnp.dtype
+) -> jax.Array:
     """The same in hops from device to device, which XLA on TPU runs beside the backward.
 
     Its own scatter waits, and over a whole slice it is a sum that every chip makes whole and then
@@ -86,12 +88,12 @@ def scattered_in_rings(part: jax.Array, axis: str, size: int, dim: int) -> jax.A
     """
     near = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
     for count, stride in ((size // near, near), (near, 1)):
-        part = _around_rings(part, axis, size, dim, count, stride)
+        part = _around_rings(part, axis, size, dim, count, stride, dtype)
     return part
 
 
 def _around_rings(
-    part: jax.Array, axis: str, size: int, dim: int, count: int, stride: int
+    part: jax.Array, axis: str, size: int, dim: int, count: int, stride: int, dtype: jnp.dtype
 ) -> jax.Array:
     """Sum over rings of count devices, stride apart; the p-th of a ring keeps the p-th piece."""
     places = [device // stride % count for device in range(size)]
@@ -100,7 +102,8 @@ def _around_rings(
     length = part.shape[dim] // count
 
     def piece(number: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(part, number % count * length, length, dim)
+        found = jax.lax.dynamic_slice_in_dim(part, number % count * length, length, dim)
+        return found.astype(dtype)
 
     # A sum sets out a device after the one that keeps it, and is complete when it comes round.
     total = piece(place + count - 1)
@@ -114,12 +117,12 @@ def reduced(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
 
     def total(grad: jax.Array, spec: PartitionSpec, dtype: jnp.dtype) -> jax.Array:
         cuts = _cuts(spec)
-        part = grad.astype(dtype)
+        part = grad
         for dim, axis in cuts:
-            part = _scattered(part, axis, dim)
+            part = _scattered(part, axis, dim, dtype)
         cut_along = [axis for _, axis in cuts]
         left = tuple(axis for axis in mesh.BATCH_AXES if axis not in cut_along)
-        return jax.lax.psum(part, left).astype(grad.dtype)
+        return jax.lax.psum(part.astype(dtype), left).astype(grad.dtype)
 
     def total_of_each(grads: Tree) -> Tree:
         return jax.tree.map(total, grads, specs, dtypes)

@@ -17,7 +17,7 @@ def test_rings_give_each_device_its_piece_of_the_sum(devices, dim):
     kept = PartitionSpec("data", None) if dim == 0 else PartitionSpec(None, "data")
 
     def on_a_device(part):
-        return data_parallel.scattered_in_rings(part[0], "data", devices, dim)
+        return data_parallel.scattered_in_rings(part[0], "data", devices, dim, part.dtype)
 
     with jax.set_mesh(of):
         scatter = jax.shard_map(
