@@ -6,7 +6,8 @@ loops times their trips and conditionals at their dearest branch. Three kinds ha
     Pallas kernels      cost the price that the caller gives; one without a price is named
     rng-bit-generator   costs what it takes to write its result to memory
     collectives         take the bytes that a ring sends over the links of the chip with fewest,
-                        and of that only what the work scheduled meanwhile does not hide
+                        (hops from device to device: over the links on their way), and of that
+                        only what the work scheduled meanwhile does not hide
 """
 
 import dataclasses
@@ -15,9 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bert_jax import hlo
 from bert_jax.hlo import Instruction, Program
-
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-LINKS, NETWORK = "links", "network"
+from bert_jax.transfers import KINDS, LINKS, NETWORK, Timeline, Traffic, Transfer, wire_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,23 +30,6 @@ class Machine:
     hop: Callable[[Sequence[tuple[int, int]]], float]  # senders and receivers -> bytes/s of each
     num_slices: int = 1
     network_bytes_per_sec: float = 0.0  # of a chip, to other slices; 0: not known
-
-
-@dataclasses.dataclass
-class Traffic:
-    """Collectives of one kind, in a step, of one device."""
-
-    calls: int = 0
-    result_bytes: float = 0.0
-    wire_bytes: float = 0.0  # that leave a chip
-    secs: float = 0.0  # on the wire
-    exposed_secs: float = 0.0  # of these, when the chip has nothing else to do
-
-    def add(self, other: "Traffic", times: int) -> None:
-        """Add what another did, so many times."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name) + times * getattr(other, field.name)
-            setattr(self, field.name, value)
 
 
 @dataclasses.dataclass
@@ -100,48 +82,6 @@ def price(text: str, machine: Machine, kernels: Mapping[str, float]) -> Cost:
     return cost
 
 
-@dataclasses.dataclass(frozen=True)
-class _Transfer:
-    """One collective, before it is known when it runs."""
-
-    kind: str
-    path: str
-    result_bytes: int
-    wire_bytes: float
-    secs: float
-
-
-class _Clock:
-    """When the device is, when each path is free again, and which transfers are under way."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._free = {LINKS: 0.0, NETWORK: 0.0}
-        self._open: dict[str, tuple[_Transfer, float]] = {}
-
-    def is_open(self, key: str) -> bool:
-        """Whether a transfer was begun and not waited for."""
-        return key in self._open
-
-    def start(self, key: str, transfer: _Transfer) -> None:
-        """Begin a transfer once its path is free."""
-        end = max(self.now, self._free[transfer.path]) + transfer.secs
-        self._free[transfer.path] = end
-        self._open[key] = (transfer, end)
-
-    def wait(self, key: str) -> tuple[_Transfer, float]:
-        """Wait for a transfer: it, and for how long."""
-        transfer, end = self._open.pop(key)
-        waited = max(0.0, end - self.now)
-        self.now += waited
-        return transfer, waited
-
-    @property
-    def under_way(self) -> list[str]:
-        """Transfers that were not waited for."""
-        return list(self._open)
-
-
 class _Pricing:
     """Walks a program in the order of its schedule."""
 
@@ -152,7 +92,7 @@ class _Pricing:
 
     def of(self, name: str) -> Cost:
         """What one run of a computation costs."""
-        cost, clock = Cost(), _Clock()
+        cost, clock = Cost(), Timeline()
         same: dict[str, str] = {}  # an instruction that goes on with a transfer -> its key
         for one in self._program.computations[name]:
             before = cost.secs(self._machine.clock_hz)
@@ -194,7 +134,9 @@ class _Pricing:
         cost.cycles += cycles
         cost.kernel_cycles += cycles
 
-    def _transfers(self, one: Instruction, clock: _Clock, same: dict[str, str], cost: Cost) -> bool:
+    def _transfers(
+        self, one: Instruction, clock: Timeline, same: dict[str, str], cost: Cost
+    ) -> bool:
         """Whether it is a collective, or a part of one, and nothing else."""
         if one.opcode == "fusion":
             return self._fused_transfer(one, clock, cost)
@@ -220,7 +162,7 @@ class _Pricing:
             return False
         return True
 
-    def _fused_transfer(self, one: Instruction, clock: _Clock, cost: Cost) -> bool:
+    def _fused_transfer(self, one: Instruction, clock: Timeline, cost: Cost) -> bool:
         """A collective in a fusion: begun, carried on beside other work, waited for, or all of it.
 
         The pieces of one collective share its channel.
@@ -256,52 +198,40 @@ class _Pricing:
         return next((each for each in body if each.opcode in KINDS), None)
 
     def _network_transfer(
-        self, one: Instruction, clock: _Clock, same: dict[str, str], cost: Cost
+        self, one: Instruction, clock: Timeline, same: dict[str, str], cost: Cost
     ) -> bool:
         """A collective between slices: each host sends its chips' parts and gets the results."""
         kind = one.quoted("_xla_megascale_transfer_type").lower().replace("_", "-")
         key = one.quoted("_xla_host_transfer_rendezvous")
         if one.opcode == "send" and kind:
             moved = hlo.array_bytes(hlo.parts(one.result)[0])
-            members = self._machine.num_slices
-            wire = _wire_bytes(kind if kind in KINDS else "all-reduce", moved, members)
+            wire = wire_bytes(kind, moved, self._machine.num_slices)
             rate = self._machine.network_bytes_per_sec
             secs = wire / rate if rate else 0.0
-            clock.start(key, _Transfer(kind, NETWORK, moved, wire, secs))
+            clock.start(key, Transfer(kind, NETWORK, moved, wire, secs))
         elif one.opcode == "recv" and kind:
             same[one.name] = key
         elif one.opcode == "recv-done" and clock.is_open(same.get(one.operands[0], "")):
             self._finish(same[one.operands[0]], clock, cost)
         return True
 
-    def _transfer(self, kind: str, one: Instruction) -> _Transfer:
+    def _transfer(self, kind: str, one: Instruction) -> Transfer:
         result = one.result
         if one.opcode.endswith("-start") and kind != "all-reduce":
             result = hlo.parts(result)[1]  # beside what goes in
         size = hlo.array_bytes(result)
         if kind == "collective-permute":
             rate = self._machine.hop(hlo.pairs(one.rest))
-            return _Transfer(kind, LINKS, size, size, size / rate)
+            return Transfer(kind, LINKS, size, size, size / rate)
         group = hlo.first_group(one.rest, self._machine.devices)
         chips, rate = self._machine.ring(group)
-        wire = _wire_bytes(kind, size, chips)
-        return _Transfer(kind, LINKS, size, wire, wire / rate)
+        of_a_chip = size
+        if kind in ("reduce-scatter", "all-to-all"):  # the result is not the whole, but a device's
+            of_a_chip = size * len(group) // chips
+        wire = wire_bytes(kind, of_a_chip, chips)
+        return Transfer(kind, LINKS, size, wire, wire / rate)
 
-    def _finish(self, key: str, clock: _Clock, cost: Cost) -> None:
+    def _finish(self, key: str, clock: Timeline, cost: Cost) -> None:
         transfer, waited = clock.wait(key)
         done = Traffic(1, transfer.result_bytes, transfer.wire_bytes, transfer.secs, waited)
         cost.of(transfer.kind, transfer.path).add(done, 1)
-
-
-def _wire_bytes(kind: str, result_bytes: int, members: int) -> float:
-    """Bytes that each member of a ring sends.
-
-    Source: Thakur, Rabenseifner, Gropp 2005, "Optimization of collective communication operations
-    in MPICH", section 4: ring algorithms.
-    """
-    share = (members - 1) / members
-    if kind == "all-reduce":
-        return 2 * share * result_bytes
-    if kind == "reduce-scatter":
-        return (members - 1) * result_bytes
-    return share * result_bytes

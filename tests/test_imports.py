@@ -19,7 +19,7 @@ LAYERS = (
         "bert_jax.device_grid",
         "bert_jax.flops",
     },
-    {"bert_jax.slices", "bert_jax.hlo", "bert_jax.hlo_cost"},
+    {"bert_jax.slices", "bert_jax.hlo", "bert_jax.hlo_cost", "bert_jax.transfers"},
     {"bert_jax.attention", "bert_jax.cross_entropy", "bert_jax.ops", "bert_jax.mesh"},
     {"bert_jax.models"},
     {"bert_jax.objectives", "bert_jax.optim"},

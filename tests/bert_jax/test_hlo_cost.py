@@ -1,5 +1,6 @@
 """Pricing compiled programs, against sums by hand and the independent reader of the same texts."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -7,7 +8,8 @@ import sys
 import pytest
 
 from bert_jax import hlo_cost
-from bert_jax.hlo_cost import LINKS, NETWORK, Machine
+from bert_jax.hlo_cost import Machine
+from bert_jax.transfers import LINKS, NETWORK
 
 MS = 1e-3
 # A clock of 1 MHz: a thousand cycles are a millisecond. A megabyte on the wire is one, too.
@@ -115,6 +117,15 @@ def test_a_permute_takes_the_rate_of_its_pairs():
     assert traffic.exposed_secs == pytest.approx(3 * 4 * MS)
 
 
+def test_what_two_cores_of_a_chip_keep_is_sent_to_it():
+    text = program(
+        work("a", 1), "  %c = f32[1000000]{0} reduce-scatter(%a), replica_groups={{0,1,2,3}}"
+    )
+    two_chips = dataclasses.replace(MACHINE, ring=lambda ids: (len(ids) // 2, 1e9))
+    found = hlo_cost.price(text, two_chips, {}).traffic["reduce-scatter", LINKS]
+    assert (found.result_bytes, found.wire_bytes) == (4e6, 8e6)
+
+
 def test_bytes_of_a_collective_over_several_arrays_are_added_up():
     pair = "(f32[500000]{0:T(1024)}, bf16[1000000]{0:T(1024)(128)(2,1)})"
     text = program(work("a", 1), f"  %c = {pair} all-reduce(%a, %a), replica_groups={{{{0,1}}}}")
@@ -186,8 +197,12 @@ def test_an_all_reduce_of_which_each_keeps_a_part_is_a_reduce_scatter():
     assert traffic.exposed_secs == pytest.approx(3 * MS)
 
 
-def test_between_slices_the_network_is_counted():
-    facts = '_xla_host_transfer_rendezvous="r",_xla_megascale_transfer_type="ALL_REDUCE"'
+@pytest.mark.parametrize(
+    ("kind", "slices", "wire_megabytes"),
+    [("ALL_REDUCE", 2, 1.0), ("ALL_REDUCE", 4, 1.5), ("ONE_TO_ONE", 2, 1.0), ("ONE_TO_ONE", 4, 1)],
+)
+def test_between_slices_the_network_is_counted(kind, slices, wire_megabytes):
+    facts = f'_xla_host_transfer_rendezvous="r",_xla_megascale_transfer_type="{kind}"'
     text = program(
         f"  %s = (f32[250000]{{0}}, u32[], token[]) send(%x), frontend_attributes={{{facts}}}",
         f"  %r = (f32[250000]{{0}}, u32[], token[]) recv(%x), frontend_attributes={{{facts}}}",
@@ -195,9 +210,10 @@ def test_between_slices_the_network_is_counted():
         "  %sd = token[] send-done(%s)",
         "  %rd = (f32[250000]{0}, token[]) recv-done(%r)",
     )
-    traffic = cost(text).traffic["all-reduce", NETWORK]
-    assert traffic.secs == pytest.approx(10 * MS)  # a megabyte at 100 MB/s
-    assert traffic.exposed_secs == pytest.approx(6 * MS)
+    machine = dataclasses.replace(MACHINE, num_slices=slices)
+    traffic = hlo_cost.price(text, machine, {}).traffic[kind.lower().replace("_", "-"), NETWORK]
+    assert traffic.secs == pytest.approx(10 * wire_megabytes * MS)  # a megabyte at 100 MB/s
+    assert traffic.exposed_secs == pytest.approx((10 * wire_megabytes - 4) * MS)
 
 
 def test_a_program_for_another_platform_is_refused():
