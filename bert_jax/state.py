@@ -13,6 +13,7 @@ from bert_jax import mesh as mesh_lib
 from bert_jax.models.bert import Declared, Model
 
 Tree = Any
+_FEWEST_ROWS = 8  # of a matrix that ZeRO-1 cuts: those of a TPU's register
 
 
 @jax.tree_util.register_dataclass
@@ -48,12 +49,12 @@ def layout(
     """Where the state lies, as a tree of NamedSharding: by logical axes, moments as parameters.
 
     cut_over_data (ZeRO-1) cuts kernels and tables over the data axis as well, with their moments:
-    each device updates its part, and a step gathers the parts into whole weights. Biases and norms
-    stay whole: a gather of their own would cost more than their update.
+    each device updates its part, and a step gathers the parts into whole weights. Biases, norms and
+    matrices of a few rows or columns stay whole: a gather would cost more than their update.
     """
 
     def lies(of: Declared) -> NamedSharding:
-        cut = cut_over_data and of.is_matrix
+        cut = cut_over_data and of.is_matrix and min(of.dims) >= _FEWEST_ROWS
         spec = mesh_lib.over_data(of.spec, of.dims, mesh.shape) if cut else of.spec
         return NamedSharding(mesh, spec)
 

@@ -1,4 +1,4 @@
-"""What devices exchange: sums in rings against sums in NumPy."""
+"""What devices exchange: sums in two rounds against sums in NumPy."""
 
 import jax
 import numpy as np
@@ -10,14 +10,14 @@ from bert_jax.config import MeshConfig
 
 
 @pytest.mark.parametrize(("devices", "dim"), [(8, 0), (8, 1), (6, 0), (4, 1), (2, 0), (3, 0)])
-def test_rings_give_each_device_its_piece_of_the_sum(devices, dim):
+def test_each_device_gets_its_piece_of_the_sum(devices, dim):
     of = mesh.make(MeshConfig(), jax.devices()[:devices])
     rng = np.random.default_rng(devices)
     parts = rng.integers(-99, 99, (devices, 24, 48)).astype(np.float32)
     kept = PartitionSpec("data", None) if dim == 0 else PartitionSpec(None, "data")
 
     def on_a_device(part):
-        return data_parallel.scattered_in_rings(part[0], "data", devices, dim, part.dtype)
+        return data_parallel.scattered(part[0], "data", dim)
 
     with jax.set_mesh(of):
         scatter = jax.shard_map(
