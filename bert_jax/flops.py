@@ -4,7 +4,8 @@ from bert_jax.config import ModelConfig
 
 FORMULA = (
     "6 x weights of the layers x positions + 12 x layers x width x length^2 (attention) "
-    "+ 6 x (width + vocabulary) x width x masked positions (masked LM) + 6 x width^2 (pooler)"
+    "+ 6 x (width + vocabulary) x width x masked positions (masked LM) "
+    "+ 6 x (width + 2) x width (pooler, next sentence)"
 )
 
 

@@ -75,7 +75,9 @@ _PER_CHIP_BATCH = flags.DEFINE_integer(
 _SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
 _PRICES = flags.DEFINE_string("prices", str(budget.FILE), "table of prices")
 _JSON_OUT = flags.DEFINE_string("json_out", None, "file to write every number to: docs/plan.md")
-_HLO_OUT = flags.DEFINE_string("hlo_out", None, "file for the first phase's compiled text")
+_HLO_OUT = flags.DEFINE_string(
+    "hlo_out", None, "file for the compiled text of the first phase that fits"
+)
 _PLOT_OUT = flags.DEFINE_string("plot_out", None, "file for a picture of the rate, a .png")
 
 USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--store=STORE]"
@@ -117,6 +119,8 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     mesh_lib.check(config, of.devices)
     for index in range(len(config.phases)):
         phase_plan.attention_words(config, index, of)  # refuses a kernel that does not fit
+    for size in sizes:
+        mesh_lib.check(_on(config, of, size), size.devices)
     prices = budget.read_prices(pathlib.Path(_PRICES.value))
     _check_outputs()
     log.hold()
@@ -131,6 +135,13 @@ def _sizes() -> list[int]:
     if not all(size.strip().isdigit() for size in _SCALE.value):
         raise ValueError(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
     return [int(size) for size in _SCALE.value]
+
+
+def _on(config: Config, of: Slice, other: Slice) -> Config:
+    """Its first phase with as many rows a chip on another slice as on this one."""
+    phase = config.phases[0]
+    rows = phase.batch_size * other.chips // of.chips
+    return dataclasses.replace(config, phases=(dataclasses.replace(phase, batch_size=rows),))
 
 
 def _what_if(config: Config, of: Slice) -> Config:
@@ -182,6 +193,8 @@ def _plan(task: Task) -> int:
     phases, first = _phases(task)
     if _HLO_OUT.value and first:
         pathlib.Path(_HLO_OUT.value).write_text(first.text, encoding="utf-8")
+    elif _HLO_OUT.value:
+        task.screen.say(f"{_HLO_OUT.value} is not written: no phase fits")
     scale = list(_scale(task, phases[0]))
     plan = Plan(
         topology=task.of.name,
@@ -237,20 +250,15 @@ def _plan_phase(
 
 def _scale(task: Task, first: PhasePlan) -> Iterator[ScaleRow]:
     """The first phase on slices of other sizes, with as many rows a chip."""
-    before = task.config.phases[0]
     for of in task.sizes:
-        rows = before.batch_size * of.chips // task.of.chips
-        phase = dataclasses.replace(before, batch_size=rows)
-        plan = first
+        config, plan = _on(task.config, task.of, of), first
         if of != task.of:
-            config = dataclasses.replace(task.config, phases=(phase,))
-            mesh_lib.check(config, of.devices)
             plan, _ = _plan_phase(task, config, 0, of, "scale: ")
         yield ScaleRow(
             topology=of.name,
             chips=of.chips,
-            rows_per_step=rows,
-            learning_rate=task.config.optim.learning_rate * math.sqrt(rows / before.batch_size),
+            rows_per_step=config.phases[0].batch_size,
+            learning_rate=task.config.optim.learning_rate * math.sqrt(of.chips / task.of.chips),
             fits=plan.fits,
             needed_bytes=plan.needed_bytes,
             estimate=plan.estimate,

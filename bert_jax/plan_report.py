@@ -36,7 +36,7 @@ class ScaleRow:
     topology: str
     chips: int
     rows_per_step: int
-    learning_rate: float  # by the square root of the batch
+    learning_rate: float  # by the square root of the batch, as You et al. 2020 scale it
     fits: bool
     needed_bytes: int
     estimate: Estimate | None

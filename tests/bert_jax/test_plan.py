@@ -97,15 +97,17 @@ def check_text(text: str, estimate: dict[str, Any]) -> None:
 
 
 @needs_libtpu
-def test_what_cannot_be_planned_is_refused_in_a_sentence(tmp_path):
-    prices = tmp_path / "prices.json"
-    prices.write_text("{}")
+def test_what_cannot_be_planned_is_refused_in_a_sentence():
     refused = {
         "there is no such TPU slice; there are v5e:1x1": ["--topology=v5e:5x5"],
         "config.phases[0].batch_size is 90, not a multiple of 16": [
             "--config.phases[0].batch_size=90"
         ],
-        "does not have the keys": [f"--prices={prices}"],
+        "config.mesh.model_size is 2, which does not divide the 1 devices": [
+            "--scale=16,1",
+            "--config.mesh.preset=tp",
+            "--config.mesh.model_size=2",
+        ],
     }
     running = {sentence: plan(*given) for sentence, given in refused.items()}
     for sentence, one in running.items():
