@@ -73,6 +73,22 @@ def check_space(directory: pathlib.Path, config: CheckpointConfig, model: Model)
         )
 
 
+def _check_shapes(checkpoint: pathlib.Path, model: Model) -> None:
+    """Raise if another version of bert_jax gave a parameter another shape."""
+    stored = ocp.PyTreeCheckpointHandler().metadata(checkpoint / STATE).tree["params"]
+    shapes = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(stored)
+    }
+    for path, of in jax.tree_util.tree_leaves_with_path(model.declared):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if shapes.get(name) != of.logical_dims:
+            raise ValueError(
+                f"{checkpoint} holds {name} of shape {shapes.get(name)}, this bert_jax has it as "
+                f"{of.logical_dims}; use the version that wrote it, or train in a new --workdir"
+            )
+
+
 class Checkpoints:
     """The checkpoints in a folder. Every call into Orbax is here.
 
@@ -120,7 +136,12 @@ class Checkpoints:
         )
 
     def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """The newest checkpoint, laid out as abstract says; there must be one."""
+        """The newest checkpoint, laid out as abstract says; there must be one.
+
+        Raises:
+          ValueError: its parameters have other shapes.
+        """
+        _check_shapes(pathlib.Path(self._manager.directory) / str(self.latest_step), self._model)
         logical = map_like_params(
             lambda leaf, of: jax.ShapeDtypeStruct(
                 of.logical_dims,
@@ -155,7 +176,11 @@ def restore_params(
     """The parameters alone of a checkpoint, laid out on a mesh as the model says.
 
     Only reads: a run may be saving into the folder meanwhile.
+
+    Raises:
+      ValueError: they have other shapes.
     """
+    _check_shapes(directory.resolve() / str(step), model)
 
     def logical(of: Declared) -> jax.ShapeDtypeStruct:
         sharding = jax.NamedSharding(on, _whole_where_padded(of))

@@ -2,7 +2,8 @@
 
 Every array of the model names its dimensions by logical axes; this table alone says where they go:
 
-    data    copies of the model, each with its part of the batch; alone spans several slices
+    data    parts of the batch; alone spans several slices. zero1 cuts weights and optimiser state
+            over it too, from one step to the next
     fsdp    as data, with weights and optimiser state cut along their width and gathered for use
     model   heads, feed-forward units and vocabulary rows cut apart (tensor parallel)
 """

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
-from bert_jax import ops
 from bert_jax.attention import Visible, same_example, unpadded
 from bert_jax.cross_entropy import Losses, cross_entropy
+from bert_jax.dropout import Dropout
 from bert_jax.models.bert import Bert
 
 Batch = Mapping[str, jax.Array]
@@ -33,7 +33,7 @@ class Objective:
     """A loss as sums. Both functions give the same keys, the names of the terms."""
 
     weights: Callable[[Batch], dict[str, jax.Array]]  # float32 [] each, from the batch alone
-    terms: Callable[[Bert, Batch, ops.Dropout | None], dict[str, Term]]
+    terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
     untrained: tuple[str, ...] = ()  # parts of the model that no term reads: they stay as drawn
 
 
@@ -54,7 +54,7 @@ def visible(batch: Batch) -> Visible:
     return unpadded(batch["input_mask"])
 
 
-def _hidden(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> jax.Array:
+def _hidden(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     return bert.encode(
         batch["input_ids"],
         batch["segment_ids"],
@@ -83,7 +83,7 @@ def _mlm_weights(batch: Batch) -> dict[str, jax.Array]:
     return {"mlm": jnp.sum(batch["masked_lm_weights"])}
 
 
-def _mlm_terms(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> dict[str, Term]:
+def _mlm_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
     return {"mlm": _mlm(bert, batch, _hidden(bert, batch, dropout))}
 
 
@@ -91,7 +91,7 @@ def _mlm_nsp_weights(batch: Batch) -> dict[str, jax.Array]:
     return _mlm_weights(batch) | {"nsp": jnp.sum(batch["next_sentence_weights"])}
 
 
-def _mlm_nsp_terms(bert: Bert, batch: Batch, dropout: ops.Dropout | None) -> dict[str, Term]:
+def _mlm_nsp_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
     hidden_BSD = _hidden(bert, batch, dropout)
     return {"mlm": _mlm(bert, batch, hidden_BSD), "nsp": _nsp(bert, batch, hidden_BSD)}
 

@@ -12,9 +12,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
+from bert_jax import dropout
 from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
-from bert_jax.ops import DROPOUT_HASH_VERSION
 from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import Store
@@ -56,7 +56,7 @@ def _fixed(config: Config, store: Store) -> dict[str, Any]:
     versions = {
         "hash_version (of this bert_jax)": HASH_VERSION,
         "walks_version (of this bert_jax)": WALKS_VERSION,
-        "dropout_hash_version (of this bert_jax)": DROPOUT_HASH_VERSION,
+        "dropout_hash_version (of this bert_jax)": dropout.HASH_VERSION,
     }
     return (
         {"seed": config.seed, "objective": config.objective, "optim.name": config.optim.name}

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax import data_parallel, mesh, ops
+from bert_jax import data_parallel, mesh
 from bert_jax.config import Config, MeshConfig, Phase
+from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.models.bert import Model
 from bert_jax.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
 from bert_jax.optim import schedule
@@ -30,7 +31,7 @@ def _mean_loss(
     weights: dict[str, jax.Array],
     params: Any,
     batch: Batch,
-    dropout: ops.Dropout | None,
+    dropout: Dropout | None,
 ) -> tuple[jax.Array, dict[str, Term]]:
     terms = objective.terms(model.bind(params), batch, dropout)
     means = [term.loss_sum / weights[name] for name, term in terms.items()]
@@ -41,7 +42,7 @@ def _added_up(
     grad: Callable[..., Any],
     params: Any,
     batch: Batch,
-    dropout: ops.Dropout | None,
+    dropout: Dropout | None,
     micro_batches: int,
 ) -> Any:
     """What grad gives for one device's rows, computed in so many parts."""
@@ -73,7 +74,7 @@ def gradients(
     objective: Objective,
     params: Any,
     batch: Batch,
-    dropout: ops.Dropout | None,
+    dropout: Dropout | None,
     micro_batches: int = 1,
     gradient_dtype: jnp.dtype | None = None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
@@ -90,7 +91,7 @@ def gradients(
     )
 
     def on_a_device(
-        params: Any, batch: Batch, dropout: ops.Dropout | None
+        params: Any, batch: Batch, dropout: Dropout | None
     ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
         counted = data_parallel.sums(objective.weights(batch))
         weights = {name: jnp.maximum(sum, SMALLEST_WEIGHT) for name, sum in counted.items()}
@@ -125,10 +126,10 @@ def train_step(
     gradient_dtype = gradients_exchanged_in(config.mesh)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
-        dropout = ops.Dropout(
+        dropout = Dropout(
             seed=jnp.uint32(config.seed),
             step=state.step.astype(jnp.uint32),
-            rows_B=ops.row_numbers(phase.batch_size),
+            rows_B=row_numbers(phase.batch_size),
         )
         grads, terms, weights = gradients(
             model, objective, state.params, batch, dropout, phase.micro_batches, gradient_dtype

@@ -70,9 +70,10 @@ def attend(
     Shapes: bfloat16[B,S,E], float[E], int32[B,S], uint32[B] twice -> bfloat16[B,S,D].
     The biases are in qkv already; bias_E is here to receive its gradient, added up in float32 in
     the kernel. A query sees the keys that have its own number in ids. low and high are the
-    words of the dropout masks (ops.Dropout.words), which are those of the plain implementation bit
-    for bit. Softmax in float32; weights are rounded to bfloat16 for their matmul, before
-    they are divided by their sum. Without a TPU to compile for, the kernel is interpreted.
+    words of the dropout masks (bert_jax/dropout.py, Dropout.words), which are those of the plain
+    implementation bit for bit. Softmax in float32; weights are rounded to bfloat16 for their
+    matmul, before they are divided by their sum. Without a TPU to compile for, the kernel is
+    interpreted.
 
     Source: Vaswani et al. 2017, section 3.2.1; the backward, without its tiles, Dao et al. 2022,
     appendix B.

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from bert_jax import ops
+from bert_jax import dropout
 
 LANES = 128
 _HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
@@ -80,7 +80,7 @@ class Row:
     @property
     def kept_share(self) -> float:
         """One less the rate that is applied."""
-        return 1.0 - ops.dropout_threshold(self.rate) / 2**32
+        return 1.0 - dropout.threshold(self.rate) / 2**32
 
     def lanes(self, part: int, tile: int) -> slice:
         """The lanes of a tile of the queries (part 0), keys (1) or values (2)."""
@@ -239,7 +239,7 @@ def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
 
 
 def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
-    """The function group -> bool[T,J]: ops.keep_mask of its weights, keys along sublanes.
+    """The function group -> bool[T,J]: dropout.keep_mask of its weights, keys along sublanes.
 
     The four quarters of the keys are whole registers, so laying them one under another is free.
     """
@@ -252,16 +252,16 @@ def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
     # Where no bit of a group's first place is one of those within the group, both can be folded
     # apart: that within it once, and the other in scalar arithmetic.
     folds_apart = places & (places - 1) == 0
-    place_CJ = ops.folded(place_CJ) if folds_apart else place_CJ
-    threshold = jnp.int32(ops.dropout_threshold(row.rate) - 2**31)
+    place_CJ = dropout.folded(place_CJ) if folds_apart else place_CJ
+    threshold = jnp.int32(dropout.threshold(row.rate) - 2**31)
 
     def keep(group: int) -> jax.Array:
         first = jnp.uint32(group * places)
         if folds_apart:
-            fold_CJ = place_CJ ^ ops.folded(first ^ low[batch_row])
+            fold_CJ = place_CJ ^ dropout.folded(first ^ low[batch_row])
         else:
-            fold_CJ = ops.folded((place_CJ + first) ^ low[batch_row])
-        word_CJ = ops.hashed_folds(fold_CJ, high[batch_row])
+            fold_CJ = dropout.folded((place_CJ + first) ^ low[batch_row])
+        word_CJ = dropout.hashed_folds(fold_CJ, high[batch_row])
         values = (word_CJ, word_CJ << 8, word_CJ << 16, (word_CJ << 24) | (word_CJ >> 8))
         quarters = [jax.lax.bitcast_convert_type(value, jnp.int32) for value in values]
         return jnp.concatenate([quarter >= threshold for quarter in quarters], axis=0)

@@ -20,6 +20,7 @@ from bert_jax import mesh, ops
 from bert_jax.attention import Visible
 from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.cross_entropy import Losses
+from bert_jax.dropout import Dropout
 from bert_jax.models.choices import Choices, choices
 from bert_jax.models.encoder import Embeddings, Layer, LayerNumber
 from bert_jax.models.heads import MaskedLmHead
@@ -50,7 +51,7 @@ class Bert(nnx.Module):
         input_ids_BS: jax.Array,
         segment_ids_BS: jax.Array,
         visible: Visible,
-        dropout: ops.Dropout | None = None,
+        dropout: Dropout | None = None,
         position_ids_BS: jax.Array | None = None,
     ) -> jax.Array:
         """Hidden vectors of the last layer.
@@ -62,7 +63,7 @@ class Bert(nnx.Module):
         return self._through_layers(x_BSD, visible, dropout)
 
     def _through_layers(
-        self, x_BSD: jax.Array, visible: Visible, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, dropout: Dropout | None
     ) -> jax.Array:
         """One layer after another, as config.compute.remat and rolled_layers have it."""
         layers = [nnx.split(layer) for layer in self.layers.values()]

@@ -11,6 +11,7 @@ from flax import nnx
 from bert_jax import attention, mesh, ops
 from bert_jax.attention import Visible, tpu_kernel
 from bert_jax.config import ModelConfig
+from bert_jax.dropout import Dropout
 from bert_jax.models.choices import Choices
 from bert_jax.models.layers import LayerNorm, Linear, Table
 
@@ -40,7 +41,7 @@ class Embeddings(nnx.Module):
         segment_ids_BS: jax.Array,
         position_ids_BS: jax.Array | None,
         dtype: jnp.dtype,
-        dropout: ops.Dropout | None,
+        dropout: Dropout | None,
     ) -> jax.Array:
         if position_ids_BS is None:
             positions_BSD = self.position.in_order(input_ids_BS, dtype)
@@ -72,7 +73,7 @@ class Attention(nnx.Module):
         self.setting = choices.attention
 
     def __call__(
-        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: Dropout | None
     ) -> jax.Array:
         if attention.takes_kernel(
             self.setting, visible, x_BSD.shape[1], self.heads, self.head_width, x_BSD.dtype
@@ -85,7 +86,7 @@ class Attention(nnx.Module):
         return self.layer_norm(x_BSD + y_BSD)
 
     def _plain(
-        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: Dropout | None
     ) -> jax.Array:
         def drop(weights_BHST: jax.Array) -> jax.Array:
             if dropout is None:
@@ -105,7 +106,7 @@ class Attention(nnx.Module):
         return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
 
     def _by_kernel(
-        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: Dropout | None
     ) -> jax.Array:
         """One matmul for queries, keys and values, which the kernel takes side by side."""
         maps = (self.query, self.key, self.value)
@@ -127,7 +128,7 @@ class Attention(nnx.Module):
         return self.output(out_BSD)
 
     def _words(
-        self, layer: LayerNumber, dropout: ops.Dropout | None, batch_size: int
+        self, layer: LayerNumber, dropout: Dropout | None, batch_size: int
     ) -> tuple[jax.Array, jax.Array]:
         if dropout is not None:
             return dropout.words(layer, ATTENTION_WEIGHTS)
@@ -147,9 +148,7 @@ class FeedForward(nnx.Module):
         self.saves_derivative = choices.gelu_saves_derivative
         self.output_rate = config.hidden_dropout_prob
 
-    def __call__(
-        self, x_BSD: jax.Array, layer: LayerNumber, dropout: ops.Dropout | None
-    ) -> jax.Array:
+    def __call__(self, x_BSD: jax.Array, layer: LayerNumber, dropout: Dropout | None) -> jax.Array:
         units_BSF = ops.gelu(self.intermediate(x_BSD), self.hidden_act, self.saves_derivative)
         y_BSD = self.output(units_BSF)
         if dropout is not None:
@@ -165,6 +164,6 @@ class Layer(nnx.Module):
         self.mlp = FeedForward(config, choices)
 
     def __call__(
-        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: ops.Dropout | None
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: Dropout | None
     ) -> jax.Array:
         return self.mlp(self.attention(x_BSD, visible, layer, dropout), layer, dropout)

@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax import mesh, ops, state, step
 from bert_jax.config import MeshConfig, OptimConfig
+from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 
@@ -47,10 +48,10 @@ def loss_and_gradients(params, devices, preset, model_size, micro_batches=1):
     at = setting(CONFIG, devices, preset, model_size)
 
     def run(params, batch):
-        dropout = ops.Dropout(
+        dropout = Dropout(
             seed=jax.numpy.uint32(3),
             step=jax.numpy.uint32(5),
-            rows_B=ops.row_numbers(16),
+            rows_B=row_numbers(16),
         )
         return step.gradients(at.model, MLM_NSP, params, batch, dropout, micro_batches)
 
