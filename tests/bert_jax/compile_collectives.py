@@ -1,0 +1,139 @@
+"""Compiles small steps of dp and tp for v5e:4x4, and prints as JSON what devices exchange.
+
+    python -m tests.bert_jax.compile_collectives
+
+One process for all, as libtpu takes seconds to load; test_compiled_collectives.py has the
+environment that it wants.
+"""
+
+import json
+import math
+import re
+import sys
+
+import jax
+
+from bert_jax import hlo, mesh, optim, slices, state, tpu_step
+from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, Phase
+from bert_jax.hlo_cost import KINDS
+from bert_jax.models import bert
+from bert_jax.objectives import MLM_NSP
+
+# Wide enough that matrices are cut on every mesh; one layer, as the next ones do the same.
+MODEL = ModelConfig(
+    vocab_size=1000,
+    hidden_size=256,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    intermediate_size=512,
+    max_position_embeddings=128,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+SEQ_LEN = 128
+ROWS = 4  # of a device of the batch axes, times micro-batches
+STEPS = {
+    "dp": (MeshConfig(preset="dp"), 2),
+    "tp": (MeshConfig(preset="tp", gradient_dtype="float32"), 1),
+}
+
+
+def configured(of: MeshConfig, micro_batches: int, devices: int) -> Config:
+    data, fsdp, _ = mesh.shape(of, devices)
+    phase = Phase(SEQ_LEN, 10, ROWS * data * fsdp * micro_batches, micro_batches=micro_batches)
+    compute = ComputeConfig(attention="plain")
+    return Config(model=MODEL, phases=(phase,), mesh=of, compute=compute)
+
+
+def parameters(config: Config, devices) -> list[dict]:
+    """Of each its size, and into how many parts the batch axes and the model axis cut it."""
+    of = mesh.make(config.mesh, devices)
+    with jax.set_mesh(of):
+        model = bert.build(config.model, "tpu", of.shape["model"], config.compute)
+        tx = optim.optimizer(config.optim)
+        where = state.layout(model, tx, of, "zero1" in mesh.presets(config.mesh))
+        params = state.abstract(model, tx, where).params
+    found = []
+    for leaf in jax.tree.leaves(params):
+        cut = {axis: of.shape[axis] for axis in leaf.sharding.spec if axis}
+        along_model = cut.pop("model", 1)
+        found.append(
+            {
+                "size": leaf.size,
+                "is_matrix": leaf.ndim > 1,
+                "batch_parts": math.prod(cut.values()),
+                "model_parts": along_model,
+            }
+        )
+    return found
+
+
+def arrays(result: str) -> list[tuple[str, int]]:
+    """Dtype and size of each array in a type."""
+    found = re.findall(r"\b([a-z]+\d+)\[([\d,]*)\]", result)
+    return [(kind, math.prod(int(n) for n in dims.split(",") if n)) for kind, dims in found]
+
+
+def in_loops(program: hlo.Program) -> set[str]:
+    """Computations that run in a loop, those that they call with them."""
+    called = {
+        name: {
+            each
+            for one in body
+            for each in re.findall(r"(?:calls|to_apply|body)=%([\w.\-]+)", one.rest)
+        }
+        for name, body in program.computations.items()
+    }
+    bodies = program.computations.values()
+    left = [one.attribute("body") for body in bodies for one in body if one.opcode == "while"]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += called[name]
+    return found
+
+
+def exchanged(text: str, devices: int) -> list[dict]:
+    """Each collective of a program once, however many pieces the compiler cut it into."""
+    program = hlo.parse(text)
+    loops = in_loops(program)
+    found: dict[str, dict] = {}
+    for name, body in program.computations.items():
+        for one in body:
+            kind = one.opcode.removesuffix("-start")
+            if kind in KINDS:
+                is_begun = one.opcode.endswith("-start") and kind != "all-reduce"
+                result = hlo.parts(one.result)[1] if is_begun else one.result
+                members = len(hlo.first_group(one.rest, devices))
+            else:
+                continue
+            chain = one.quoted("chain_id")  # pieces of one collective share it
+            found[f"chain {chain}" if chain else one.name] = {
+                "kind": kind,
+                "arrays": arrays(result),
+                "devices": members,
+                "in_a_loop": name in loops,
+            }
+    return list(found.values())
+
+
+def main() -> None:
+    for name, (of, micro_batches) in STEPS.items():
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
+        slice_ = slices.find("v5e:4x4", of.num_slices)
+        devices = slices.open_devices(slice_)
+        config = configured(of, micro_batches, len(devices))
+        compiled = tpu_step.compile_step(config, 0, MLM_NSP, slice_, devices)
+        facts = {
+            "name": name,
+            "parameters": parameters(config, devices),
+            "exchanged": exchanged(compiled.text, len(devices)),
+        }
+        print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
