@@ -71,8 +71,9 @@ def losses(config: Config, batches: list[dict[str, np.ndarray]]) -> np.ndarray:
     state, found = program.first_state(), []
     for batch in batches:
         state, sums = program.take(state, mesh_lib.place(batch, program.mesh))
-        found.append(sums["terms"]["mlm"].loss_sum / sums["weights"]["mlm"])
-    return np.array(jax.device_get(found), np.float64)
+        # Read at once: the threads that CPU devices meet in run out where many steps are under way.
+        found.append(float(sums["terms"]["mlm"].loss_sum / sums["weights"]["mlm"]))
+    return np.array(found)
 
 
 def smoothed(curve: np.ndarray) -> np.ndarray:
