@@ -78,8 +78,10 @@ class PhasePlan:
     compile_secs: float
 
 
-def estimate(config: Config, index: int, of: Slice, compiled: Compiled) -> Estimate:
-    """Price a compiled step of a phase."""
+def estimate(config: Config, index: int, of: Slice, compiled: Compiled) -> Estimate | None:
+    """Price a compiled step of a phase; None where its text cannot be read."""
+    if compiled.text is None:
+        return None
     phase, per_chip, at = config.phases[index], of.chip.devices_per_chip, compiled.coordinates
     machine = Machine(
         clock_hz=of.chip.clock_hz,
@@ -232,7 +234,8 @@ def _alternatives(
         found = compile_step(changed, index)
         if isinstance(found, TooLarge):
             return Alternative(changes, False, found.needed, None)
-        secs = estimate(changed, index, of, found).step_secs
+        priced = estimate(changed, index, of, found)
+        secs = None if priced is None else priced.step_secs
         return Alternative(changes, True, found.memory.total, secs)
 
     *alone, together = _ladders(config, index, of, now)

@@ -191,10 +191,11 @@ def _plan(task: Task) -> int:
     if _PLOT_OUT.value:
         rate_plot.draw(task.config, pathlib.Path(_PLOT_OUT.value))
     phases, first = _phases(task)
-    if _HLO_OUT.value and first:
+    if _HLO_OUT.value and first and first.text is not None:
         pathlib.Path(_HLO_OUT.value).write_text(first.text, encoding="utf-8")
     elif _HLO_OUT.value:
-        task.screen.say(f"{_HLO_OUT.value} is not written: no phase fits")
+        why = "no text of the program" if first else "no phase fits"
+        task.screen.say(f"{_HLO_OUT.value} is not written: {why}")
     scale = list(_scale(task, phases[0]))
     plan = Plan(
         topology=task.of.name,

@@ -138,6 +138,9 @@ def _mesh(plan: Plan) -> str:
     return f"{preset}: " + " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
 
 
+NO_TEXT = "none: this jaxlib cannot print the program that libtpu made for this chip"
+
+
 def phase_title(plan: PhasePlan, index: int) -> str:
     """Steps and rows of a phase."""
     parts = f" in {plan.micro_batches} parts" if plan.micro_batches > 1 else ""
@@ -149,9 +152,11 @@ def phase_title(plan: PhasePlan, index: int) -> str:
 
 def phase_rows(plan: PhasePlan, sequences_per_row: float | None) -> Rows:
     """Memory, time and collectives of a phase, or what would fit."""
-    if plan.estimate is None or plan.memory is None:
+    if plan.memory is None:
         return [*_too_large(plan), *_alternatives(plan), ("attention", plan.attention)]
     held = _memory(plan.memory, plan.available_bytes)
+    if plan.estimate is None:
+        return [*held, ("estimate", NO_TEXT), ("attention", plan.attention)]
     time = _time(plan.estimate, sequences_per_row)
     return [*held, *time, ("attention", plan.attention), *_collectives(plan.estimate)]
 
@@ -229,9 +234,10 @@ def _alternatives(plan: PhasePlan) -> Rows:
 
 def _tried(one: Alternative) -> str:
     flags = " ".join(f"--{name}={value}" for name, value in one.settings.items())
-    if one.step_secs is None:
+    if not one.fits:
         return f"{flags}: does not fit, {_gib(one.memory_bytes)} or more"
-    return f"{flags}: fits, {_gib(one.memory_bytes)}, {_ms(one.step_secs)} a step"
+    pace = "" if one.step_secs is None else f", {_ms(one.step_secs)} a step"
+    return f"{flags}: fits, {_gib(one.memory_bytes)}{pace}"
 
 
 def run_rows(plan: Plan, prices: Prices, curve: list[str]) -> Rows:
@@ -239,7 +245,7 @@ def run_rows(plan: Plan, prices: Prices, curve: list[str]) -> Rows:
     run, chip = plan.run, plan.chip["name"]
     rows = [("steps", f"{run.steps:,}"), ("epochs", _epochs(run))]
     if run.secs is None:
-        rows.append(("time", "not known before every phase fits"))
+        rows.append(("time", "not known before every phase fits and has an estimate"))
     else:
         rows.append(
             (
@@ -276,8 +282,10 @@ def scale_rows(rows: list[ScaleRow]) -> Rows:
 
 def _scaled(row: ScaleRow) -> str:
     text = f"{row.topology:10} {row.rows_per_step:8,} rows, rate {row.learning_rate:.2e}: "
-    if row.estimate is None:
+    if not row.fits:
         return f"{text}does not fit, {_gib(row.needed_bytes)} or more"
+    if row.estimate is None:
+        return f"{text}fits; estimate {NO_TEXT}"
     of = row.estimate
     return (
         f"{text}{_ms(of.step_secs)} a step, waiting {_ms(of.exposed_secs)}, "

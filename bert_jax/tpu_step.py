@@ -43,7 +43,9 @@ class Memory:
 class Compiled:
     """A step that fits."""
 
-    text: str  # of the compiled program, with its schedule
+    text: (
+        str | None
+    )  # of the compiled program, with its schedule; None where jaxlib cannot print it
     memory: Memory
     mesh: dict[str, int]
     coordinates: list[tuple[int, ...]]  # of the chip of each device of a slice, as the text counts
@@ -96,7 +98,7 @@ def compile_step(
     )
     in_a_slice = list(mesh.devices.flat)[: len(devices) // of.num_slices]
     return Compiled(
-        text=compiled.as_text(),
+        text=_text(compiled),
         memory=memory,
         mesh=dict(mesh.shape),
         coordinates=[tuple(device.coords[: len(of.dims)]) for device in in_a_slice],
@@ -104,6 +106,16 @@ def compile_step(
         matmul_dtype=str(model.dtype),
         compile_secs=time.perf_counter() - start,
     )
+
+
+def _text(compiled: jax.stages.Compiled) -> str | None:
+    """The compiled text; jaxlib 0.10 and 0.12 refuse the asynchronous updates of some chips'."""
+    try:
+        return compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        if "async-update" not in str(error):
+            raise
+        return None
 
 
 def _held_bytes(tree: Any) -> int:

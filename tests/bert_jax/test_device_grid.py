@@ -91,7 +91,9 @@ def test_rows_of_a_batch_follow_the_slices():
     of = jax.sharding.Mesh(grid, mesh.AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 3)
     np.testing.assert_array_equal(mesh.process_rows(16, of), np.arange(16))
     placed = mesh.place({"input_ids": np.arange(16 * 3).reshape(16, 3)}, of)["input_ids"]
-    held = {shard.device.id: shard.data[:, 0] // 3 for shard in placed.addressable_shards}
+    held = {
+        shard.device.id: np.asarray(shard.data)[:, 0] // 3 for shard in placed.addressable_shards
+    }
     for number, device in enumerate(grid.flat):
         assert held[device.id].tolist() == [2 * number, 2 * number + 1]
     assert [device.id for device in grid.flat] == [1, 3, 5, 7, 0, 2, 4, 6]

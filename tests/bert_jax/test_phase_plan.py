@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_jax import kernel_prices, phase_plan, slices
+from bert_jax import kernel_prices, phase_plan, plan_report, slices
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
 from bert_jax.tpu_step import Compiled, Memory, TooLarge
 
@@ -73,6 +73,16 @@ def test_a_step_that_fits_is_compiled_once():
     plan, found = phase_plan.plan_phase(CONFIG, 0, V5E, compile_step, lambda words: None)
     assert (plan.fits, plan.needed_bytes, plan.rows_per_chip) == (True, GIB, 8)
     assert found is not None and len(calls) == 1 and plan.alternatives == []
+
+
+def test_a_step_whose_text_cannot_be_printed_fits_without_an_estimate():
+    def compile_step(config, index):
+        return dataclasses.replace(compiled(), text=None)
+
+    plan, _ = phase_plan.plan_phase(CONFIG, 0, V5E, compile_step, lambda words: None)
+    assert (plan.fits, plan.estimate) == (True, None)
+    rows = dict(plan_report.phase_rows(plan, None))
+    assert rows["memory"].startswith("fits") and rows["estimate"] == plan_report.NO_TEXT
 
 
 def settings(config: Config) -> tuple[str, str, int]:
