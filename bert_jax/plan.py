@@ -68,9 +68,9 @@ _CONFIG = command_line.config_flag()
 _TOPOLOGY = flags.DEFINE_string("topology", None, "such as v5e:8x8 or v5litepod-64")
 _NUM_SLICES = flags.DEFINE_integer("num_slices", 0, "the same as --config.mesh.num_slices")
 _STORE = flags.DEFINE_string("store", None, "the same as --config.data.store")
-_SEQ_LEN = flags.DEFINE_integer("seq_len", 0, "plan one phase only, of this length")
+_SEQ_LEN = flags.DEFINE_integer("seq_len", None, "plan one phase only, of this length")
 _PER_CHIP_BATCH = flags.DEFINE_integer(
-    "per_chip_batch", 0, "plan one phase only, with so many rows a chip, all at once"
+    "per_chip_batch", None, "plan one phase only, with so many rows a chip, all at once"
 )
 _SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
 _PRICES = flags.DEFINE_string("prices", str(budget.FILE), "table of prices")
@@ -147,13 +147,13 @@ def _on(config: Config, of: Slice, other: Slice) -> Config:
 def _what_if(config: Config, of: Slice) -> Config:
     """One phase, where a flag asks for its length or its rows a chip."""
     for flag in (_SEQ_LEN, _PER_CHIP_BATCH):
-        if flag.value < 0:
+        if flag.value is not None and flag.value < 1:
             raise ValueError(f"--{flag.name} is {flag.value}; it must be 1 or more")
-    if not _SEQ_LEN.value and not _PER_CHIP_BATCH.value:
+    if _SEQ_LEN.value is None and _PER_CHIP_BATCH.value is None:
         return config
-    phase = timed_phase.phase_of(config, _SEQ_LEN.value)
+    phase = timed_phase.phase_of(config, _SEQ_LEN.value or 0)
     phase = dataclasses.replace(phase, restart_learning_rate=0.0, restart_warmup_steps=0)
-    if _PER_CHIP_BATCH.value:
+    if _PER_CHIP_BATCH.value is not None:
         rows = _PER_CHIP_BATCH.value * of.chips
         phase = dataclasses.replace(phase, batch_size=rows, micro_batches=1)
     return dataclasses.replace(config, phases=(phase,))

@@ -100,6 +100,7 @@ def check_text(text: str, estimate: dict[str, Any]) -> None:
 def test_what_cannot_be_planned_is_refused_in_a_sentence():
     refused = {
         "there is no such TPU slice; there are v5e:1x1": ["--topology=v5e:5x5"],
+        "--per_chip_batch is 0; it must be 1 or more": ["--per_chip_batch=0"],
         "config.phases[0].batch_size is 90, not a multiple of 16": [
             "--config.phases[0].batch_size=90"
         ],
