@@ -26,13 +26,18 @@ def manual_axes() -> frozenset[str]:
     return frozenset(mesh.BATCH_AXES) | {name for name, size in sizes.items() if size == 1}
 
 
+def specs_of(tree: Tree) -> Tree:
+    """Where each array lies, as its type says."""
+    return jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, tree)
+
+
 def over_batch(function: Callable[..., Any], args: tuple[Any, ...], out_specs: Any) -> Any:
     """Call function on each device's part of args; parts are as the arrays lie.
 
     out_specs is a prefix of the result's tree: PartitionSpec() says that all devices have the same.
     """
     axes = manual_axes()
-    in_specs = jax.tree.map(lambda leaf: mesh.only(jax.typeof(leaf).sharding.spec, axes), args)
+    in_specs = jax.tree.map(lambda spec: mesh.only(spec, axes), specs_of(args))
     out_specs = jax.tree.map(lambda spec: mesh.only(spec, axes), out_specs)
     # Without vma checks a gradient is this device's own: nothing is reduced behind our back.
     return jax.shard_map(

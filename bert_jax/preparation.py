@@ -76,8 +76,7 @@ def prepare(
     if done is None or done < total:
         check_space(workdir / CHECKPOINTS, config.checkpoint, model)
     tx = optim.optimizer(config.optim)
-    cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
-    where = state_lib.layout(model, tx, mesh, cut_over_data)
+    where = state_lib.layout(model, tx, mesh, config.mesh)
     workdir.mkdir(parents=True, exist_ok=True)
     if jax.process_index() == 0:
         receipt.write(workdir, config, store)

@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import mesh as mesh_lib
+from bert_jax.config import MeshConfig
 from bert_jax.models.bert import Declared, Model
 
 Tree = Any
@@ -44,14 +45,15 @@ def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tre
 
 
 def layout(
-    model: Model, tx: optax.GradientTransformation, mesh: Mesh, cut_over_data: bool
+    model: Model, tx: optax.GradientTransformation, mesh: Mesh, config: MeshConfig
 ) -> TrainState:
     """Where the state lies, as a tree of NamedSharding: by logical axes, moments as parameters.
 
-    cut_over_data (ZeRO-1) cuts kernels and tables over the data axis as well, with their moments:
-    each device updates its part, and a step gathers the parts into whole weights. Biases, norms and
+    zero1 in the preset cuts kernels and tables over the data axis as well, with their moments: each
+    device updates its part, and a step gathers the parts into whole weights. Biases, norms and
     matrices of a few rows or columns stay whole: a gather would cost more than their update.
     """
+    cut_over_data = "zero1" in mesh_lib.presets(config)
 
     def lies(of: Declared) -> NamedSharding:
         cut = cut_over_data and of.is_matrix and min(of.dims) >= _FEWEST_ROWS

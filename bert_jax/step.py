@@ -84,7 +84,7 @@ def gradients(
     devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default that
     of the matmuls.
     """
-    specs = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, params)
+    specs = data_parallel.specs_of(params)
     exchanged = jax.tree.map(
         lambda of: (gradient_dtype or model.dtype) if of.is_matrix else jnp.dtype(jnp.float32),
         model.declared,
@@ -158,7 +158,7 @@ def eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
     """The compiled evaluation of one batch without dropout: (params, batch) -> sums."""
 
     def step(params: Any, batch: Batch) -> Sums:
-        specs = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, params)
+        specs = data_parallel.specs_of(params)
 
         def on_a_device(params: Any, batch: Batch) -> Sums:
             whole = data_parallel.gathered(params, specs, model.dtype)

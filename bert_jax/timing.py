@@ -105,8 +105,7 @@ def compile_step(
     (phase,) = config.phases
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
     tx = optim.optimizer(config.optim)
-    cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
-    where = state.layout(model, tx, mesh, cut_over_data)
+    where = state.layout(model, tx, mesh, config.mesh)
     take = step.train_step(model, objective, tx, config, phase, where)
     arguments = state.abstract(model, tx, where), step.abstract_batch(config, phase, mesh)
     start = time.perf_counter()

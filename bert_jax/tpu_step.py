@@ -77,8 +77,7 @@ def compile_step(
     with jax.set_mesh(mesh):
         model = bert.build(config.model, "tpu", mesh.shape["model"], config.compute)
         tx = optim.optimizer(config.optim)
-        cut_over_data = "zero1" in mesh_lib.presets(config.mesh)
-        where = state.layout(model, tx, mesh, cut_over_data)
+        where = state.layout(model, tx, mesh, config.mesh)
         first = state.abstract(model, tx, where)
         batch = step.abstract_batch(config, phase, mesh)
         take: Any = step.train_step(model, objective, tx, config, phase, where)

@@ -51,7 +51,7 @@ def parameters(config: Config, devices) -> list[dict]:
     with jax.set_mesh(of):
         model = bert.build(config.model, "tpu", of.shape["model"], config.compute)
         tx = optim.optimizer(config.optim)
-        where = state.layout(model, tx, of, "zero1" in mesh.presets(config.mesh))
+        where = state.layout(model, tx, of, config.mesh)
         params = state.abstract(model, tx, where).params
     found = []
     for leaf in jax.tree.leaves(params):

@@ -52,7 +52,7 @@ def of_a_step(config: MeshConfig, micro_batches: int = 1):
     with jax.set_mesh(of):
         model = bert.build(config.model, "cpu", of.shape["model"])
         tx = optim.optimizer(config.optim)
-        where = state.layout(model, tx, of, "zero1" in mesh.presets(config.mesh))
+        where = state.layout(model, tx, of, config.mesh)
         take_step = step.train_step(model, MLM_NSP, tx, config, phase, where)
         first = state.abstract(model, tx, where)
         traced = take_step.trace(first, step.abstract_batch(config, phase, of))

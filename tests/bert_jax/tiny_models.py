@@ -60,9 +60,10 @@ class Setting:
 
 def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 2) -> Setting:
     """Build the model of a config on the first so many devices and make its mesh current."""
-    of = mesh.make(MeshConfig(preset=preset, model_size=model_size), jax.devices()[:devices])
+    arranged = MeshConfig(preset=preset, model_size=model_size)
+    of = mesh.make(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
     model = bert.build(config.model, "cpu", of.shape["model"])
     tx = optim.optimizer(config.optim)
-    where = state.layout(model, tx, of, cut_over_data="zero1" in preset)
+    where = state.layout(model, tx, of, arranged)
     return Setting(of, model, tx, where)
