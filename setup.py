@@ -37,7 +37,9 @@ INSTALL_REQUIRES = [
 ]
 BEAM = ["apache-beam>=2.77"]
 PLAN = [f"libtpu; {ON_X86_LINUX}"]
+GCS = ["gcsfs"]
 TEST = [
+    "gcp-storage-emulator",
     "pytest>=9.0",
     "pytest-xdist>=3.8",
     "setuptools>=77",
@@ -85,12 +87,12 @@ setup(
     entry_points={"console_scripts": ["bert-jax = bert_jax.__main__:main"]},
     install_requires=INSTALL_REQUIRES,
     extras_require={
-        "tpu": ["jax[tpu]"],
+        "tpu": ["jax[tpu]", *GCS],
         "gpu": ["jax[cuda13]"],
         "beam": BEAM,
-        "gcs": ["gcsfs"],
+        "gcs": GCS,
         "plan": PLAN,
-        "test": TEST,
-        "dev": BEAM + PLAN + TEST + TOOLS,
+        "test": GCS + TEST,
+        "dev": BEAM + GCS + PLAN + TEST + TOOLS,
     },
 )

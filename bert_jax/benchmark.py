@@ -25,6 +25,7 @@ from absl import flags, logging
 from bert_jax import (
     command_line,
     config_check,
+    exit_codes,
     feed,
     objectives,
     synthetic,
@@ -132,7 +133,7 @@ def _run(
             timed = timing.measure(program, batches, length, tell)
     except MemoryError as error:
         log.say(f"error: {error}")
-        return command_line.FAILED
+        return exit_codes.FAILED
     origin = timing_report.MADE_UP if source is None else timing_report.STORE
     report = timing_report.report(program, batches, origin, timed)
     screen.table("measured", timing_report.in_words(report))

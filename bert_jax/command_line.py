@@ -11,12 +11,12 @@ from ml_collections import config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
+from bert_jax.exit_codes import BY_SIGNAL, FAILED
 from data_pipeline import ctrl_c
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
 
-# Exit codes: 0 done, 1 the run failed, 2 what was asked for cannot be done, 130 Ctrl-C.
-FAILED, BROKEN_PIPE = 1, 128 + signal.SIGPIPE
+BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 
 CONFIG_HELP = "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
 

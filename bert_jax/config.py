@@ -107,6 +107,29 @@ class CheckpointConfig:
 
     every_steps: int = 1000
     keep: int = 3  # newest checkpoints kept
+    keep_every_steps: int = 0  # those of every such step are kept for good; 0: none
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig:
+    """What becomes of a step whose loss or gradient is not finite, or leaps."""
+
+    action: str = "skip"  # leave the weights as they were and go on; or roll_back to the newest
+    #                       checkpoint and leave out the batches up to there; or stop
+    spike_sigmas: float = 0.0  # a loss or gradient norm so many standard deviations above the mean
+    #                            of the window is bad too; 0: only what is not finite
+    window_steps: int = 128  # good steps that mean and deviation are taken over
+    most_in_a_row: int = 10  # bad steps, or rolls back without a new checkpoint; then the run stops
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsConfig:
+    """How long the processes of a run wait, for each other and for themselves."""
+
+    start_secs: int = 300  # until all processes have answered the roll-call
+    heartbeat_secs: int = 60  # a process not heard of for so long is taken for dead
+    stuck_step_secs: int = 600  # one step, its batch included; then stacks are written, exit 86
+    stuck_secs: int = 3600  # a compile, a save, a restore or an evaluation, likewise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +149,8 @@ class Config:
     mesh: MeshConfig = MeshConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    guard: GuardConfig = GuardConfig()
+    hosts: HostsConfig = HostsConfig()
     log_every_steps: int = 100
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from bert_jax.config import Config, ModelConfig, Phase
+from bert_jax.config import Config, GuardConfig, ModelConfig, Phase
 from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
@@ -15,6 +15,7 @@ COMPUTE_CHOICES = {
     "gelu_backward": ("auto", "recomputed", "saved"),
     "remat": ("none", "layer"),
 }
+GUARD_ACTIONS = ("skip", "roll_back", "stop")
 OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
 
 
@@ -46,6 +47,11 @@ def check(config: Config) -> None:
         ("eval.examples", config.eval.examples),
         ("checkpoint.every_steps", config.checkpoint.every_steps),
         ("checkpoint.keep", config.checkpoint.keep),
+        ("guard.most_in_a_row", config.guard.most_in_a_row),
+        ("hosts.start_secs", config.hosts.start_secs),
+        ("hosts.heartbeat_secs", config.hosts.heartbeat_secs),
+        ("hosts.stuck_step_secs", config.hosts.stuck_step_secs),
+        ("hosts.stuck_secs", config.hosts.stuck_secs),
         ("mesh.model_size", config.mesh.model_size),
         ("mesh.num_slices", config.mesh.num_slices),
     ):
@@ -57,7 +63,25 @@ def check(config: Config) -> None:
         f"one of {COMPUTE_DTYPES}",
     )
     _require(config.mesh.fsdp_size >= 0, "mesh.fsdp_size", config.mesh.fsdp_size, "0 or more")
+    _require(
+        config.checkpoint.keep_every_steps % config.checkpoint.every_steps == 0,
+        "checkpoint.keep_every_steps",
+        config.checkpoint.keep_every_steps,
+        f"0, or a multiple of checkpoint.every_steps = {config.checkpoint.every_steps}",
+    )
+    _check_guard(config.guard)
     _require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
+
+
+def _check_guard(guard: GuardConfig) -> None:
+    _require(guard.action in GUARD_ACTIONS, "guard.action", guard.action, f"one of {GUARD_ACTIONS}")
+    _require(guard.spike_sigmas >= 0.0, "guard.spike_sigmas", guard.spike_sigmas, "0 or more")
+    _require(
+        guard.window_steps >= 2,
+        "guard.window_steps",
+        guard.window_steps,
+        "a deviation needs 2 steps or more",
+    )
 
 
 def _check_model(model: ModelConfig) -> None:

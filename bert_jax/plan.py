@@ -42,6 +42,7 @@ from bert_jax import (
     budget,
     command_line,
     config_check,
+    exit_codes,
     feed,
     objectives,
     phase_plan,
@@ -221,7 +222,7 @@ def _plan(task: Task) -> int:
     if _JSON_OUT.value:
         text = json.dumps(dataclasses.asdict(plan), indent=2)
         pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
-    return 0 if all(phase.fits for phase in phases) else command_line.FAILED
+    return 0 if all(phase.fits for phase in phases) else exit_codes.FAILED
 
 
 def _phases(task: Task) -> tuple[list[PhasePlan], Compiled | None]:

@@ -24,6 +24,7 @@ from bert_jax import (
     compile_cache,
     config_check,
     curves,
+    exit_codes,
     feed,
     loop,
     mesh,
@@ -55,7 +56,6 @@ _PROCESSES = flags.DEFINE_integer("num_processes", None, "processes of the run, 
 _PROCESS = flags.DEFINE_integer("process_id", None, "number of this process from 0, likewise")
 
 USAGE = "python -m bert_jax.train --config=configs/base.py --workdir=DIR"
-SIGNAL_EXIT = 128  # plus the signal's number: the run was stopped, is saved, and can go on
 
 
 def _show(config: config_lib.Config) -> int:
@@ -111,7 +111,7 @@ def _train(setup: preparation.Setup) -> int:
         _curves(setup)
         setup.screen.say(f"stopped and saved at step {stop.step:,}; to go on from there:")
         setup.screen.say(shlex.join([python(), "-m", "bert_jax.train", *sys.argv[1:]]))
-        return SIGNAL_EXIT + stop.signal_number
+        return exit_codes.BY_SIGNAL + stop.signal_number
     except FloatingPointError:
         setup.screen.say(f"curves up to here: {_curves(setup)}")
         raise

@@ -17,6 +17,7 @@ LAYERS = (
         "bert_jax.config",
         "bert_jax.config_check",
         "bert_jax.device_grid",
+        "bert_jax.exit_codes",
         "bert_jax.flops",
     },
     {"bert_jax.slices", "bert_jax.hlo", "bert_jax.hlo_cost", "bert_jax.transfers"},
