@@ -51,6 +51,7 @@ LAYERS = (
         "bert_jax.tpu_step",
         "bert_jax.placed_batches",
         "bert_jax.preparation",
+        "bert_jax.processes",
         "bert_jax.profiling",
         "bert_jax.programs",
         "bert_jax.readings",

@@ -1,0 +1,105 @@
+"""What the processes of a run tell each other, each time with a limit; one process asks nobody.
+
+Over the coordination service that jax.distributed.initialize begins: it answers while devices are
+busy or stuck, which collectives on devices do not.
+"""
+
+import collections
+import itertools
+import time
+from typing import Any
+
+import jax
+
+# The service has no public interface; multihost_utils has barriers and gathers without a limit.
+from jax._src import distributed
+
+_FAILED = "bert_jax/failed/"
+_SLICE_SECS = 1.0  # of a wait; between two of them Python sees to its signals
+
+_rounds: collections.defaultdict[str, "itertools.count[int]"] = collections.defaultdict(
+    itertools.count
+)
+
+
+def number() -> int:
+    """Number of this process from 0; unlike jax.process_index it touches no device."""
+    return int(distributed.global_state.process_id)
+
+
+def count() -> int:
+    """How many processes the run has, likewise."""
+    return int(distributed.global_state.num_processes)
+
+
+def listed(numbers: list[int]) -> str:
+    """process 3; processes 1 and 3."""
+    words = [str(one) for one in numbers]
+    if len(words) == 1:
+        return f"process {words[0]}"
+    return f"processes {', '.join(words[:-1])} and {words[-1]}"
+
+
+def agree(name: str, value: str, limit_secs: float) -> list[str]:
+    """Every process's value, in their order; [value] where there is one process.
+
+    All processes must come here with the same name, and as often. The name stands in the error:
+    say what is agreed on, as "the step to go on from". Process p's value is the p-th.
+
+    Raises:
+      TimeoutError: names the processes that did not answer within limit_secs.
+      ConnectionError: the coordination service cannot be asked.
+    """
+    state = distributed.global_state
+    if state.client is None:
+        return [value]
+    turn = next(_rounds[name])
+    if turn >= 2:  # whoever came to the last turn has read the one before it
+        state.client.key_value_delete(_key(name, turn - 2, state.process_id))
+    state.client.key_value_set(_key(name, turn, state.process_id), value)
+    end_secs = time.monotonic() + limit_secs
+    answers = [
+        _answer(state.client, _key(name, turn, i), end_secs) for i in range(state.num_processes)
+    ]
+    missing = [i for i, answer in enumerate(answers) if answer is None]
+    if missing:
+        raise TimeoutError(
+            f"{name}: {len(missing)} of {state.num_processes} processes did not answer within "
+            f"{limit_secs:g} s, {listed(missing)}; look at their output and their hosts, and start "
+            "the run again"
+        )
+    return [answer for answer in answers if answer is not None]
+
+
+def _key(name: str, turn: int, process: int) -> str:
+    return f"bert_jax/agree/{name}/{turn}/{process}"
+
+
+def _answer(client: Any, key: str, end_secs: float) -> str | None:
+    """The value of a key once it is there, None where it is not by then."""
+    while True:
+        left_secs = max(end_secs - time.monotonic(), 0.001)
+        slice_ms = max(1, round(1000 * min(left_secs, _SLICE_SECS)))
+        try:
+            return str(client.blocking_key_value_get(key, slice_ms))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise ConnectionError(f"the other processes cannot be asked: {error}") from error
+            if time.monotonic() >= end_secs:
+                return None
+
+
+def tell_failure(reason: str) -> None:
+    """Let the other processes know why this one ends; does nothing where it is alone."""
+    client = distributed.global_state.client
+    if client is not None:
+        client.key_value_set(f"{_FAILED}{number()}", reason, allow_overwrite=True)
+
+
+def failures() -> dict[int, str]:
+    """Why processes of the run have ended, by their number, as far as they could tell."""
+    client = distributed.global_state.client
+    if client is None:
+        return {}
+    told = client.key_value_dir_get(_FAILED)
+    return {int(key.removeprefix(_FAILED)): reason for key, reason in told}

@@ -1,0 +1,60 @@
+"""Processes of a run for the tests of processes: a few lines of Python each, joined by jax."""
+
+import dataclasses
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOIN = """
+import sys, jax
+jax.distributed.initialize(
+    sys.argv[1], int(sys.argv[2]), int(sys.argv[3]),
+    initialization_timeout=60, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
+number = int(sys.argv[3])
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclasses.dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def start(code: str, *arguments: object, cwd: pathlib.Path = ROOT) -> subprocess.Popen[str]:
+    """A process that runs these lines, with sys.argv[1:] of the arguments."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT), "XLA_FLAGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end_of(process: subprocess.Popen[str], limit_secs: float = 60) -> Ended:
+    try:
+        out, err = process.communicate(timeout=limit_secs)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"still there after {limit_secs} s: {out}{err}") from None
+    return Ended(process.returncode, out, err)
+
+
+def run(code: str, count: int = 2) -> list[Ended]:
+    """What becomes of so many joined processes that run these lines; `number` tells them apart."""
+    address = f"127.0.0.1:{free_port()}"
+    processes = [start(JOIN + code, address, count, number) for number in range(count)]
+    return [end_of(process) for process in processes]
