@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Runs on a worker, from REMOTE_DIR: starts training so that it outlives the connection, and looks after it.
+# on_worker_train.sh PYTHON LOG BUCKET_FOLDER [TRAIN_FLAG ...]    start; BUCKET_FOLDER may be empty
+# on_worker_train.sh --status LOG    one line, with the newest checkpoint of a workdir that is a folder:
+#     running PID SECS_SINCE_LAST_LOG_LINE STEP | ended EXIT_CODE STEP | never started
+# on_worker_train.sh --stop LOG      SIGTERM, STOP_GRACE_SECS later SIGKILL, to all that was started
+# on_worker_train.sh --stacks LOG    where each thread of the training stands, at the end of the log
+set -euo pipefail
+
+UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=${STACKS_SECS-2}
+
+LOG=$2
+if [[ $1 == --run ]]; then LOG=$3; fi
+# LOCK is held by whatever of a training is alive: a pid alone may be somebody else's by now.
+readonly LOG BASE=${LOG%.log}
+readonly LOCK=$BASE.lock PID=$BASE.pid EXIT_CODE=$BASE.exit_code WORKDIR=$BASE.workdir
+
+refuse() {
+    echo "$HOSTNAME: error: $*" >&2
+    exit 2
+}
+
+write_whole() {
+    printf '%s\n' "$2" >"$1.new"
+    mv "$1.new" "$1"
+}
+
+is_running() {
+    [[ -e $LOCK ]] && ! flock --shared --nonblock "$LOCK" true
+}
+
+start() {
+    local python=$1 bucket=$3 flag workdir=''
+    shift 3
+    mkdir -p "$(dirname "$LOG")"
+    exec 9>>"$LOCK"
+    # A --status may hold it for a moment.
+    flock --wait 1 9 ||
+        refuse "training runs here already (process $(cut -d' ' -f1 "$PID" 2>/dev/null || echo unknown));" \
+            "wait for its end, or end it: bash launch/on_worker_train.sh --stop $LOG"
+    rm -f "$EXIT_CODE" "$PID"
+    for flag in "$@"; do
+        if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
+    done
+    write_whole "$WORKDIR" "$workdir"
+    date -u '+%FT%TZ train.sh' >>"$LOG"
+    # The lock goes on to what is started, which hands it to Python.
+    # shellcheck disable=SC2094  # LOG is an argument there, not read
+    setsid bash "${BASH_SOURCE[0]}" --run "$python" "$LOG" "$bucket" "$@" </dev/null >>"$LOG" 2>&1 &
+    until [[ -e $PID ]]; do
+        kill -0 $! 2>/dev/null || [[ -e $PID ]] || refuse "training did not start; see $LOG"
+        sleep 0.02
+    done
+    echo "$HOSTNAME: training runs as process $(cut -d' ' -f1 "$PID"); output in $LOG"
+}
+
+# Copies of the log are named by the worker and the time of its first line: a TPU VM that is made again
+# has workers of other names, and writes over none.
+upload() {
+    local first said
+    read -r first _ <"$LOG"
+    said=$(timeout 300 gcloud storage cp --quiet "$LOG" "$1/$HOSTNAME-${first//[-:]/}.log" 2>&1) ||
+        { write_whole "$BASE.not_uploaded" "$(date -u +%FT%TZ) $said" && return 1; }
+    rm -f "$BASE.not_uploaded"
+}
+
+# A session and process group of its own, which --stop ends as a whole.
+run() {
+    local python=$1 bucket=$3 child uploading='' code=0
+    shift 3
+    trap : TERM INT HUP
+    "$python" -u -m bert_jax.train "$@" &
+    child=$!
+    write_whole "$PID" "$$ $child"
+    if [[ -n $bucket ]]; then
+        while sleep "$UPLOAD_SECS"; do upload "$bucket" || true; done 9>&- &
+        uploading=$!
+    fi
+    # wait also returns when a signal has come.
+    while true; do
+        code=0
+        wait "$child" || code=$?
+        kill -0 "$child" 2>/dev/null || break
+    done
+    [[ -z $uploading ]] || kill "$uploading" 2>/dev/null || true
+    write_whole "$EXIT_CODE" "$code"
+    date -u "+%FT%TZ ended with exit code $code"
+    exec 9>&-
+    [[ -z $bucket ]] || upload "$bucket" || echo "the log was not copied to $bucket: $(cat "$BASE.not_uploaded")"
+}
+
+newest_step() {
+    local workdir='' name newest=-
+    [[ ! -e $WORKDIR ]] || read -r workdir <"$WORKDIR" || true
+    for name in "$workdir"/checkpoints/*; do
+        name=${name##*/}
+        [[ $name =~ ^[0-9]{1,15}$ ]] || continue
+        if [[ $newest == - ]] || ((10#$name > newest)); then newest=$((10#$name)); fi
+    done
+    echo "$newest"
+}
+
+status() {
+    local pid
+    if [[ -e $EXIT_CODE ]]; then
+        echo "ended $(cat "$EXIT_CODE") $(newest_step)"
+    elif is_running; then
+        pid=$(cut -d' ' -f1 "$PID" 2>/dev/null || echo -)
+        echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step)"
+    elif [[ -e $PID ]]; then
+        # Nothing of it is left, and it had no time to write its code: killed, or the worker started anew.
+        echo "ended 137 $(newest_step)"
+    else
+        echo "never started"
+    fi
+}
+
+stop() {
+    local group deadline
+    is_running || { echo "$HOSTNAME: no training runs here" && return; }
+    group=$(cut -d' ' -f1 "$PID")
+    kill -TERM -- "-$group" 2>/dev/null || true
+    deadline=$((SECONDS + STOP_GRACE_SECS))
+    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+    if is_running; then
+        kill -KILL -- "-$group" 2>/dev/null || true
+        echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
+    fi
+    while is_running; do sleep 0.1; done
+    [[ -e $EXIT_CODE ]] || write_whole "$EXIT_CODE" 137
+    echo "$HOSTNAME: training has stopped, exit code $(cat "$EXIT_CODE")"
+}
+
+# SIGUSR1 ends a process that has not said what to do with it: bit 10 of the signals it catches.
+stacks() {
+    local child caught
+    if is_running; then
+        read -r _ child <"$PID"
+        caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$child/status" 2>/dev/null || echo 0)
+        if ((0x$caught & 0x200)); then
+            kill -USR1 "$child"
+            sleep "$STACKS_SECS"
+        else
+            echo "$HOSTNAME: the training does not write stacks yet, or no longer"
+        fi
+    fi
+    [[ ! -e $LOG ]] || tail -n 200 "$LOG"
+}
+
+case $1 in
+    --run | --status | --stop | --stacks) "${1#--}" "${@:2}" ;;
+    *) start "$@" ;;
+esac
