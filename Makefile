@@ -2,6 +2,8 @@
 # make quickstart     build a corpus, train a small BERT on it, and let it guess words; it removes
 #                     runs/quickstart first
 # make test           the tests; TESTS=tests/launch runs some of them
+# make faults         the battery of faults, also its long cases; goes on where it was stopped,
+#                     FRESH=1 begins again
 # make check          what a commit must pass: format, lint, types, tests
 # make format         let ruff rewrite the layout
 # make requirements   renew the versions that requirements/ pins
@@ -17,7 +19,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test check lint types format requirements clean
+.PHONY: help setup quickstart test faults check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -47,6 +49,9 @@ quickstart: $(RUNS)
 
 test: $(READY)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) $(TESTS)
+
+faults: $(READY)
+	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)
 
 check: lint types test
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from bert_jax.objectives import SMALLEST_WEIGHT
 
+# What differs between two runs of the same command; the rest of a line is the same bit for bit.
+TIMINGS = ("sequences_per_sec", "input_wait_share")
+
 Sums = Mapping[str, Any]
 
 

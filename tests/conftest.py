@@ -31,7 +31,7 @@ SHARED_DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "shared" /
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end one process would wait for the other's."""
-    items.sort(key=lambda item: "smoke" not in item.path.parts)
+    items.sort(key=lambda item: {"smoke", "faults"}.isdisjoint(item.path.parts))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.smoke.test_train import ROOT, environment
+from tests.faults.runs import ROOT, environment
 
 # (module, its arguments, the exit code it must have) -> what it wrote.
 Forked = Callable[..., subprocess.CompletedProcess[str]]

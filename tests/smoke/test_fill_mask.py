@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.smoke.test_train import ROOT, TINY, environment, run
+from tests.faults.runs import ROOT, TINY, environment
+from tests.smoke.test_train import run
 
 
 @pytest.fixture(scope="module")

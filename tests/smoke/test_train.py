@@ -1,44 +1,15 @@
 """The entry as a person runs it: processes, exit codes, one sentence for each mistake."""
 
-import json
-import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.faults.runs import ROOT, TINY, command, environment, lines_of, saved_steps, training
+
 TRAIN = "bert_jax.train"
-TINY = [
-    "--config=configs/tiny.py",
-    "--config.model.hidden_size=32",
-    "--config.model.intermediate_size=64",
-    "--config.model.num_hidden_layers=1",
-    "--config.phases[0].seq_len=16",
-    "--config.phases[0].batch_size=8",
-    "--config.phases[0].max_predictions_per_seq=3",
-    "--config.phases[1].seq_len=24",
-    "--config.phases[1].batch_size=8",
-    "--config.phases[1].max_predictions_per_seq=4",
-    "--config.phases[1].steps=10",
-    "--config.eval.examples=16",
-]
-
-
-TIMINGS = ("sequences_per_sec", "input_wait_share")
-
-
-def environment(**changed):
-    """That of the tests, with their flags that make compiling quick."""
-    settings = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-    return os.environ | settings | changed
-
-
-def command(*flags):
-    return [sys.executable, "-m", "bert_jax.train", *flags]
 
 
 def run(*flags, code=0, **changed):
@@ -55,47 +26,19 @@ def run(*flags, code=0, **changed):
     return done
 
 
-def metrics_of(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
-
-
-def newest_checkpoint(workdir):
-    names = [path.name for path in (workdir / "checkpoints").glob("*")]
-    return max((int(name) for name in names if name.isdigit()), default=0)
-
-
-def wait_for_checkpoint(process, workdir, after):
-    """Until a later checkpoint lies there; the process must still be running then."""
-    for _ in range(3600):
-        if newest_checkpoint(workdir) > after:
-            return
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    raise AssertionError("no checkpoint after three minutes")
-
-
 LONG = ["--config.phases[0].steps=600", "--config.checkpoint.every_steps=50"]
 LONG += ["--config.log_every_steps=70"]
 
 
 def stopped_by(number, code, flags, workdir):
     """Start or go on with a run, stop it once it has saved something; what it wrote to stdout."""
-    before = newest_checkpoint(workdir)
-    process = subprocess.Popen(
-        command(*flags),
-        cwd=ROOT,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_for_checkpoint(process, workdir, before)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code, out + err
+    before = max(saved_steps(workdir), default=0)
+    with training(*flags, workdir=workdir) as running:
+        running.wait_until(lambda: max(saved_steps(workdir), default=0) > before, "checkpoint")
+        running.signal(number)
+        out = running.finish(code)
     assert ("resuming at step" in out) == (before > 0)
-    assert "Traceback" not in err
+    assert "Traceback" not in out
     assert not (workdir / "summary.json").exists()
     return out
 
@@ -104,11 +47,11 @@ def test_a_run_stopped_by_each_signal_in_turn_ends_as_one_never_stopped(tiny_sto
     flags = [*TINY, *LONG, f"--config.data.store={tiny_store}"]
     stopped, never_stopped = tmp_path / "stopped", tmp_path / "never_stopped"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
-        out = stopped_by(number, code, [*flags, f"--workdir={stopped}"], stopped)
+        out = stopped_by(number, code, flags, stopped)
         assert ("stopped and saved at step" in out) == (number != signal.SIGKILL)
     assert "resuming at step" in run(*flags, f"--workdir={stopped}").stdout
     run(*flags, f"--workdir={never_stopped}")
-    assert metrics_of(stopped) == metrics_of(never_stopped)
+    assert lines_of(stopped) == lines_of(never_stopped)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
