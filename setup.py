@@ -14,6 +14,7 @@ ELSEWHERE = 'sys_platform != "linux" or platform_machine != "x86_64"'
 INSTALL_REQUIRES = [
     "absl-py>=2.1",
     "datasketch>=2.0",
+    "etils[epath]>=1.12",
     "flax>=0.12",
     "fsspec>=2026.1",
     "importlib_resources>=6",  # tensorflow-datasets imports it and does not ask for it

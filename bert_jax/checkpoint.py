@@ -6,19 +6,29 @@ mesh that pads it otherwise, and the loop's plain numbers as JSON.
 
 import pathlib
 import shutil
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
+from etils import epath
 from jax.sharding import PartitionSpec
 
 from bert_jax.config import CheckpointConfig
 from bert_jax.models.bert import Declared, Model, Params
 from bert_jax.state import TrainState, map_like_params
+from data_pipeline.files import is_address
 
 STATE, NUMBERS = "state", "numbers"
 _ARRAYS_OF_STATE = 3  # of float32: the parameters and the optimiser's two moments
+
+Folder: TypeAlias = pathlib.Path | epath.Path  # on a local disk, or gs://
+
+
+def _absolute(directory: Folder) -> epath.Path:
+    """As Orbax wants it. epath would make an address into a path below the current folder."""
+    path = epath.Path(directory)
+    return path if is_address(str(path)) else path.resolve()
 
 
 def _whole_where_padded(of: Declared) -> PartitionSpec:
@@ -46,18 +56,22 @@ def _with_padding(leaf: jax.Array, of: Declared) -> jax.Array:
     )
 
 
-def newest_step(directory: pathlib.Path) -> int | None:
+def newest_step(directory: Folder) -> int | None:
     """Step of the newest finished checkpoint in a folder, None without any."""
     return max(ocp.utils.checkpoint_steps(directory), default=None) if directory.is_dir() else None
 
 
-def check_space(directory: pathlib.Path, config: CheckpointConfig, model: Model) -> None:
+def check_space(directory: Folder, config: CheckpointConfig, model: Model) -> None:
     """Raise if the disk cannot hold the checkpoints that a run keeps, and the next beside them.
+
+    A bucket has no end.
 
     Raises:
       ValueError: names the disk, what is free and what is needed.
     """
-    there = directory.resolve()
+    if is_address(str(directory)):
+        return
+    there = pathlib.Path(directory).resolve()
     missing = config.keep + 1
     if there.is_dir():
         missing = max(1, missing - len(ocp.utils.checkpoint_steps(there)))
@@ -73,7 +87,7 @@ def check_space(directory: pathlib.Path, config: CheckpointConfig, model: Model)
         )
 
 
-def _check_shapes(checkpoint: pathlib.Path, model: Model) -> None:
+def _check_shapes(checkpoint: epath.Path, model: Model) -> None:
     """Raise if another version of bert_jax gave a parameter another shape."""
     stored = ocp.PyTreeCheckpointHandler().metadata(checkpoint / STATE).tree["params"]
     shapes = {
@@ -95,11 +109,11 @@ class Checkpoints:
     Must be closed: a process that exits without leaves its last save unfinished.
     """
 
-    def __init__(self, directory: pathlib.Path, config: CheckpointConfig, model: Model) -> None:
+    def __init__(self, directory: Folder, config: CheckpointConfig, model: Model) -> None:
         self._model = model
         self._every_steps = config.every_steps
         self._manager = ocp.CheckpointManager(
-            directory.resolve(),
+            _absolute(directory),
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=config.keep,
                 cleanup_tmp_directories=True,
@@ -141,7 +155,7 @@ class Checkpoints:
         Raises:
           ValueError: its parameters have other shapes.
         """
-        _check_shapes(pathlib.Path(self._manager.directory) / str(self.latest_step), self._model)
+        _check_shapes(self._manager.directory / str(self.latest_step), self._model)
         logical = map_like_params(
             lambda leaf, of: jax.ShapeDtypeStruct(
                 of.logical_dims,
@@ -170,9 +184,7 @@ class Checkpoints:
         self._manager.close()
 
 
-def restore_params(
-    directory: pathlib.Path, step: int, model: Model, on: jax.sharding.Mesh
-) -> Params:
+def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.Mesh) -> Params:
     """The parameters alone of a checkpoint, laid out on a mesh as the model says.
 
     Only reads: a run may be saving into the folder meanwhile.
@@ -180,7 +192,8 @@ def restore_params(
     Raises:
       ValueError: they have other shapes.
     """
-    _check_shapes(directory.resolve() / str(step), model)
+    checkpoint = _absolute(directory) / str(step)
+    _check_shapes(checkpoint, model)
 
     def logical(of: Declared) -> jax.ShapeDtypeStruct:
         sharding = jax.NamedSharding(on, _whole_where_padded(of))
@@ -189,7 +202,7 @@ def restore_params(
     wanted = {"params": jax.tree.map(logical, model.declared)}
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         restored = checkpointer.restore(
-            directory.resolve() / str(step) / STATE,
+            checkpoint / STATE,
             args=ocp.args.PyTreeRestore(
                 wanted,
                 restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
