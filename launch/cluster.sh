@@ -7,12 +7,19 @@ CLUSTER=$LAUNCH/cluster.env
 # What to add to a script that is named as the next one to run.
 SAME_CLUSTER=''
 DRY_RUN=false
+# A span of time as gcloud takes it.
+DURATION='[1-9][0-9]{0,5}[smhd]'
 # Where train.sh writes and logs.sh reads, from REMOTE_DIR.
 LOG=logs/train.log
 
-SETTINGS='PROJECT ZONE TPU_NAME ACCELERATOR_TYPE RUNTIME_VERSION SPOT REMOTE_DIR REMOTE_PYTHON'
-PROJECT='' ZONE='' TPU_NAME='' ACCELERATOR_TYPE='' RUNTIME_VERSION='' SPOT=''
-REMOTE_DIR='' REMOTE_PYTHON=''
+SETTINGS='PROJECT ZONE TPU_NAME PRESET ACCELERATOR_TYPE RUNTIME_VERSION SPOT VALID_UNTIL BUCKET
+SERVICE_ACCOUNT NETWORK SUBNETWORK INTERNAL_IPS COORDINATOR_PORT LABEL REMOTE_DIR REMOTE_PYTHON'
+SETTINGS=${SETTINGS//$'\n'/ }
+# Those that may be empty.
+OPTIONAL='PRESET VALID_UNTIL BUCKET SERVICE_ACCOUNT NETWORK SUBNETWORK COORDINATOR_PORT'
+PROJECT='' ZONE='' TPU_NAME='' PRESET='' ACCELERATOR_TYPE='' RUNTIME_VERSION='' SPOT='' VALID_UNTIL=''
+BUCKET='' SERVICE_ACCOUNT='' NETWORK='' SUBNETWORK='' INTERNAL_IPS=false COORDINATOR_PORT=''
+LABEL=bert_jax REMOTE_DIR='' REMOTE_PYTHON=''
 
 refuse() {
     echo "error: $*" >&2
@@ -48,6 +55,38 @@ read_cluster() {
             refuse "$CLUSTER: '$line' is not NAME=VALUE with NAME one of ${SETTINGS// /, }"
         printf -v "$name" '%s' "${line#*=}"
     done <"$CLUSTER"
+    take_preset
+}
+
+# The preset's machine, unless the file says the same itself; another one beside it is refused.
+take_preset() {
+    local kind runtime
+    [[ -n $PRESET ]] || return 0
+    case $PRESET in
+        base-v[234]) kind=${PRESET#base-}-32 ;;
+        large-v[234]) kind=${PRESET#large-}-128 ;;
+        base-v5e) kind=v5litepod-16 ;;
+        large-v5e) kind=v5litepod-64 ;;
+        base-v5p) kind=v5p-32 ;;
+        large-v5p) kind=v5p-128 ;;
+        base-v6e) kind=v6e-16 ;;
+        large-v6e) kind=v6e-64 ;;
+        *) refuse "$CLUSTER: PRESET is '$PRESET', which is none of base- or large- with v2, v3, v4, v5e," \
+            "v5p or v6e, such as base-v5e; leave it empty and give ACCELERATOR_TYPE and RUNTIME_VERSION" ;;
+    esac
+    case $PRESET in
+        *v5e) runtime=v2-alpha-tpuv5-lite ;;
+        *v5p) runtime=v2-alpha-tpuv5 ;;
+        *v6e) runtime=v2-alpha-tpuv6e ;;
+        *) runtime=tpu-ubuntu2204-base ;;
+    esac
+    [[ ${ACCELERATOR_TYPE:-$kind} == "$kind" ]] ||
+        refuse "$CLUSTER: ACCELERATOR_TYPE is '$ACCELERATOR_TYPE', but PRESET=$PRESET is $kind; empty one" \
+            "of the two"
+    [[ ${RUNTIME_VERSION:-$runtime} == "$runtime" ]] ||
+        refuse "$CLUSTER: RUNTIME_VERSION is '$RUNTIME_VERSION', but PRESET=$PRESET runs $runtime; empty" \
+            "one of the two"
+    ACCELERATOR_TYPE=$kind RUNTIME_VERSION=$runtime
 }
 
 # Each name given has a value of its form.
@@ -61,14 +100,32 @@ check_settings() {
             TPU_NAME) form='[a-z]([-a-z0-9]{0,61}[a-z0-9])?' example=my-tpu ;;
             ACCELERATOR_TYPE) form='(v|tpu)[0-9]+[a-z]*-[0-9]+' example=v5litepod-16 ;;
             RUNTIME_VERSION) form='[a-z][a-z0-9.-]*' example=v2-alpha-tpuv5-lite ;;
-            SPOT) form='true|false' example='true or false' ;;
+            SPOT | INTERNAL_IPS) form='true|false' example='true or false' ;;
+            VALID_UNTIL) form=$DURATION example=6h ;;
+            BUCKET) form="gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/$path)?" example=gs://my-bucket/bert ;;
+            SERVICE_ACCOUNT)
+                form='[a-z0-9][a-z0-9-]{0,62}@[a-z0-9.-]+\.gserviceaccount\.com'
+                example=trainer@my-project.iam.gserviceaccount.com
+                ;;
+            NETWORK | SUBNETWORK) form='[a-z]([-a-z0-9]{0,61}[a-z0-9])?' example=default ;;
+            COORDINATOR_PORT) form='[1-9][0-9]{3}|[1-5][0-9]{4}' example=8482 ;;
+            LABEL) form='[a-z]([a-z0-9_-]{0,61}[a-z0-9])?' example=bert_jax ;;
             REMOTE_DIR) form=$path example=bert_jax ;;
             REMOTE_PYTHON) form=$path example=.venv/bin/python ;;
         esac
+        if [[ -z ${!name} && " $OPTIONAL " == *" $name "* ]]; then continue; fi
         [[ -n ${!name} ]] || refuse "$CLUSTER: $name is empty; give it a value, such as $name=$example"
         [[ ${!name} =~ ^($form)$ ]] ||
             refuse "$CLUSTER: $name is '${!name}', which is not of the form of $example"
+        # Only the path settings can hold a slash; no folder above the one that is named is meant.
+        [[ "/${!name}/" != */../* ]] ||
+            refuse "$CLUSTER: $name is '${!name}', and .. has no place in it; name the folder itself"
     done
+}
+
+# check_duration OPTION VALUE
+check_duration() {
+    [[ $2 =~ ^$DURATION$ ]] || refuse "$1=$2 is no span of time such as 90s, 30m, 6h or 2d"
 }
 
 check_gcloud() {
@@ -106,8 +163,19 @@ run_or_print() {
     if $DRY_RUN; then quoted "$@"; else "$@"; fi
 }
 
-# on_workers WORKER COMMAND: WORKER is a number or all.
+# on_workers WORKER COMMAND: WORKER is a number or all. gcloud writes the command into its log on this
+# machine, and a worker's process list shows it: no secret may be in it.
 on_workers() {
-    run_or_print gcloud compute tpus tpu-vm ssh "$TPU_NAME" "--zone=$ZONE" "--project=$PROJECT" \
-        "--worker=$1" "--command=$2"
+    local command=(gcloud compute tpus tpu-vm ssh "$TPU_NAME" "--zone=$ZONE" "--project=$PROJECT"
+        "--worker=$1" "--command=$2")
+    if [[ $INTERNAL_IPS == true ]]; then command+=(--internal-ip); fi
+    run_or_print "${command[@]}"
+}
+
+# to_workers FILE NAME: copies it into each worker's home folder.
+to_workers() {
+    local command=(gcloud compute tpus tpu-vm scp "$1" "$TPU_NAME:$2" "--zone=$ZONE"
+        "--project=$PROJECT" --worker=all)
+    if [[ $INTERNAL_IPS == true ]]; then command+=(--internal-ip); fi
+    run_or_print "${command[@]}"
 }

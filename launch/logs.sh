@@ -39,7 +39,7 @@ main() {
     [[ $lines =~ ^[1-9][0-9]{0,8}$ ]] ||
         refuse "--lines=$lines is not a number of lines from 1 on; try --lines=100"
     read_cluster
-    check_settings PROJECT ZONE TPU_NAME REMOTE_DIR
+    check_settings PROJECT ZONE TPU_NAME INTERNAL_IPS REMOTE_DIR
     $DRY_RUN || check_gcloud
 
     # A tail that --follow leaves behind ends when the log grows and nobody reads.

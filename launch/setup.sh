@@ -57,7 +57,7 @@ main() {
         shift
     done
     read_cluster
-    check_settings PROJECT ZONE TPU_NAME REMOTE_DIR REMOTE_PYTHON
+    check_settings PROJECT ZONE TPU_NAME INTERNAL_IPS REMOTE_DIR REMOTE_PYTHON
     [[ $REMOTE_PYTHON == *?/bin/python ]] ||
         refuse "$CLUSTER: REMOTE_PYTHON is '$REMOTE_PYTHON', but setup.sh makes a virtual environment," \
             "whose Python is FOLDER/bin/python; give it as .venv/bin/python"
@@ -69,8 +69,7 @@ main() {
     archive=${LAUNCH%/launch}/build/launch/$name
     run_or_print mkdir -p "${archive%/*}"
     run_or_print git -C "${LAUNCH%/launch}" archive --format=tar.gz "--output=$archive" "$commit"
-    run_or_print gcloud compute tpus tpu-vm scp "$archive" "$TPU_NAME:$name" "--zone=$ZONE" \
-        "--project=$PROJECT" --worker=all
+    to_workers "$archive" "$name"
     remote="tar -xzOf $name launch/on_worker_setup.sh >bert_jax-setup.sh"
     remote+=" && bash bert_jax-setup.sh $name $commit $REMOTE_DIR $REMOTE_PYTHON"
     on_workers all "$remote"

@@ -48,7 +48,7 @@ main() {
     has_flag --workdir "${flags[@]}" ||
         refuse "--workdir=DIR is missing, a folder that all workers share; see launch/train.sh --help"
     read_cluster
-    check_settings PROJECT ZONE TPU_NAME REMOTE_DIR REMOTE_PYTHON
+    check_settings PROJECT ZONE TPU_NAME INTERNAL_IPS REMOTE_DIR REMOTE_PYTHON
     $DRY_RUN || check_gcloud
 
     # -u, as output into a pipe would else come in blocks; pipefail, as tee always succeeds.

@@ -25,6 +25,8 @@ def path_with_gcloud(tmp_path):
     """A function that gives a PATH whose gcloud prints its arguments and ends as it is told.
 
     ACCOUNT and TOKEN_FILE in its environment are who is logged in, and auth/access_token_file.
+    QUEUED is the state and the mark of the queued resource; of several with commas between them
+    each question takes one, and ERROR is an answer that fails.
     """
 
     def write(exit_code: int = 0) -> str:
@@ -33,7 +35,18 @@ def path_with_gcloud(tmp_path):
             "case $1 in",
             '    auth) echo "${ACCOUNT-me@example.com}" ;;',
             '    config) [[ $3 != auth/access_token_file ]] || echo "${TOKEN_FILE-}" ;;',
-            f'    *) printf "%s\\n" "$@" && exit {exit_code} ;;',
+            "    compute)",
+            "        [[ $4 != describe ]] || {",
+            f"            asked={tmp_path}/asked",
+            '            echo >>"$asked"',
+            '            IFS=, read -ra answers <<<"${QUEUED-ACTIVE bert_jax}"',
+            '            at=$(($(wc -l <"$asked") - 1))',
+            "            answer=${answers[at < ${#answers[@]} ? at : -1]}",
+            '            [[ $answer != ERROR ]] || { echo "$ERROR" >&2; exit 1; }',
+            '            echo "$answer"',
+            "            exit 0",
+            "        }",
+            f'        printf "%s\\n" "$@" && exit {exit_code} ;;',
             "esac",
         )
         return f"{tmp_path / 'bin'}:{os.environ['PATH']}"

@@ -17,6 +17,8 @@ VALUES = {
     "ACCELERATOR_TYPE": "v5litepod-16",
     "RUNTIME_VERSION": "v2-alpha-tpuv5-lite",
     "SPOT": "false",
+    "INTERNAL_IPS": "false",
+    "LABEL": "bert_jax",
     "REMOTE_DIR": "bert_jax",
     "REMOTE_PYTHON": ".venv/bin/python",
 }
@@ -31,11 +33,11 @@ FLAGS = {
     "delete.sh": ("--yes",),
 }
 READS = {
-    "create.sh": (*PLACE, "ACCELERATOR_TYPE", "RUNTIME_VERSION", "SPOT"),
-    "setup.sh": (*PLACE, "REMOTE_DIR", "REMOTE_PYTHON"),
-    "train.sh": (*PLACE, "REMOTE_DIR", "REMOTE_PYTHON"),
-    "logs.sh": (*PLACE, "REMOTE_DIR"),
-    "delete.sh": PLACE,
+    "create.sh": (*PLACE, "ACCELERATOR_TYPE", "RUNTIME_VERSION", "SPOT", "INTERNAL_IPS", "LABEL"),
+    "setup.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR", "REMOTE_PYTHON"),
+    "train.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR", "REMOTE_PYTHON"),
+    "logs.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR"),
+    "delete.sh": (*PLACE, "LABEL"),
 }
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 

@@ -1,6 +1,7 @@
 """launch/cluster.sh through the scripts: options, cluster.env, gcloud absent or not logged in."""
 
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -66,6 +67,17 @@ def test_an_empty_value_is_named(cluster, script, name):
         ("create.sh", "RUNTIME_VERSION", "v2 alpha"),
         ("create.sh", "SPOT", "yes"),
         ("create.sh", "SPOT", "true or false"),
+        ("create.sh", "PRESET", "base"),
+        ("create.sh", "PRESET", "base-v5litepod"),
+        ("create.sh", "VALID_UNTIL", "6 hours"),
+        ("create.sh", "SERVICE_ACCOUNT", "me@example.com"),
+        ("create.sh", "NETWORK", "my network"),
+        ("create.sh", "SUBNETWORK", "../default"),
+        ("create.sh", "INTERNAL_IPS", "1"),
+        ("create.sh", "LABEL", "a,b=c"),
+        ("logs.sh", "REMOTE_DIR", "../bert_jax"),
+        ("logs.sh", "REMOTE_DIR", "runs/../../bert_jax"),
+        ("train.sh", "REMOTE_PYTHON", "../.venv/bin/python"),
     ],
 )
 def test_a_bad_value_is_named(cluster, script, name, value):
@@ -77,6 +89,57 @@ def test_a_setting_that_a_script_does_not_read_may_be_absent(tmp_path):
     path = tmp_path / "cluster.env"
     path.write_text("".join(f"{name}={VALUES[name]}\n" for name in READS["delete.sh"]))
     assert commands("delete.sh", f"--cluster={path}")
+
+
+KINDS = {
+    "v2": ("v2-32", "v2-128", "tpu-ubuntu2204-base"),
+    "v3": ("v3-32", "v3-128", "tpu-ubuntu2204-base"),
+    "v4": ("v4-32", "v4-128", "tpu-ubuntu2204-base"),
+    "v5e": ("v5litepod-16", "v5litepod-64", "v2-alpha-tpuv5-lite"),
+    "v5p": ("v5p-32", "v5p-128", "v2-alpha-tpuv5"),
+    "v6e": ("v6e-16", "v6e-64", "v2-alpha-tpuv6e"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["base", "large"])
+def test_a_preset_is_a_machine_with_its_system(cluster, size, kind):
+    base, large, runtime = KINDS[kind]
+    machine = base if size == "base" else large
+    same = {"ACCELERATOR_TYPE": machine, "RUNTIME_VERSION": runtime}
+    for given in (dict.fromkeys(same, ""), same):
+        (command,) = commands("create.sh", cluster(PRESET=f"{size}-{kind}", **given))
+        assert f"--accelerator-type={machine}" in command
+        assert f"--runtime-version={runtime}" in command
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ACCELERATOR_TYPE", "v5litepod-64"), ("RUNTIME_VERSION", "tpu-ubuntu2204-base")],
+)
+def test_another_machine_beside_a_preset_is_refused(cluster, name, value):
+    said = refusal("create.sh", "--dry-run", cluster(PRESET="base-v5e", **{name: value}))
+    assert f"{name} is '{value}', but PRESET=base-v5e" in said
+
+
+def test_each_setting_has_a_line_in_the_example_and_the_same_default(tmp_path):
+    shipped = dict(
+        line.split("=", 1)
+        for line in (LAUNCH / "cluster.env").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    script = (LAUNCH / "cluster.sh").read_text()
+    (names,) = re.findall(r"^SETTINGS='([^']+)'", script, re.MULTILINE)
+    assert names.split() == list(shipped)
+    for name in ("INTERNAL_IPS", "LABEL"):
+        assert f" {name}={shipped[name]}" in " " + script.replace("\n", " ")
+
+
+def test_workers_without_outside_addresses_are_reached_inside(cluster):
+    for script in ("logs.sh", "train.sh"):
+        for inside in ("true", "false"):
+            command = commands(script, cluster(INTERNAL_IPS=inside), *FLAGS[script])[-1]
+            assert ("--internal-ip" in command) == (inside == "true")
 
 
 def test_lines_may_end_as_on_windows(cluster, tmp_path):
@@ -132,7 +195,7 @@ def test_gcloud_gets_what_was_printed_and_its_exit_code_comes_back(
 ):
     given = run(script, cluster(), *FLAGS[script], PATH=path_with_gcloud(exit_code=7))
     assert given.returncode == 7
-    (printed,) = commands(script, cluster(), *FLAGS[script])
+    printed = commands(script, cluster(), *FLAGS[script])[-1]
     assert given.stdout.splitlines() == printed[1:]
 
 

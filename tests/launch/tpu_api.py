@@ -36,7 +36,7 @@ class TpuApi:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.requests: list[tuple[str, str, dict]] = []
-        self.names: set[str] = set()
+        self.names: dict[str, dict] = {}  # of a queued resource -> what was asked for
         self.metadata: dict = {}  # gcloud keeps its public ssh key there
 
     def answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
@@ -50,17 +50,17 @@ class TpuApi:
         if kind == "operations":
             return 200, _DONE | {"response": self._node("my-tpu")}
         if kind == "queuedResources" and method == "POST":
-            self.names.add(re.findall("queuedResourceId=([^&]+)", found["query"])[0])
+            self.names[re.findall("queuedResourceId=([^&]+)", found["query"])[0]] = body
         elif name not in self.names:
             return 404, {"error": {"code": 404, "message": f"{name} was not found"}}
         if kind == "queuedResources" and method == "DELETE":
-            self.names.remove(name)
+            del self.names[name]
         if method == "PATCH":
             self.metadata = body["metadata"]
         if method != "GET":
             return 200, _DONE | {"response": {}}
         if kind == "queuedResources":
-            return 200, {"name": name, "state": {"state": "ACTIVE"}}
+            return 200, {"name": name, "state": {"state": "ACTIVE"}} | self.names[name]
         return 200, self._node(name)
 
     def _node(self, name: str) -> dict:
