@@ -163,11 +163,17 @@ run_or_print() {
     if $DRY_RUN; then quoted "$@"; else "$@"; fi
 }
 
-# on_workers WORKER COMMAND: WORKER is a number or all. gcloud writes the command into its log on this
-# machine, and a worker's process list shows it: no secret may be in it.
+check_worker() {
+    [[ $1 =~ ^(all|0|[1-9][0-9]{0,4})$ ]] ||
+        refuse "--worker=$1 is neither a worker's number, counted from 0, nor all; try --worker=0"
+}
+
+# on_workers WORKER COMMAND: WORKER is a number or all; an empty COMMAND is a shell. gcloud writes the
+# command into its log on this machine, and a worker's process list shows it: no secret may be in it.
 on_workers() {
     local command=(gcloud compute tpus tpu-vm ssh "$TPU_NAME" "--zone=$ZONE" "--project=$PROJECT"
-        "--worker=$1" "--command=$2")
+        "--worker=$1")
+    if [[ -n $2 ]]; then command+=("--command=$2"); fi
     if [[ $INTERNAL_IPS == true ]]; then command+=(--internal-ip); fi
     run_or_print "${command[@]}"
 }

@@ -1,52 +1,84 @@
 #!/usr/bin/env bash
-# Show, or follow, what training has written on the workers of a TPU VM.
+# Show, or follow, what training has written on the workers of a TPU VM, or its copies in the bucket.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 
 usage() {
     cat <<'USAGE'
-usage: launch/logs.sh [--dry-run] [--cluster=FILE] [--worker=N|all] [--lines=N] [--follow]
+usage: launch/logs.sh [--dry-run] [--cluster=FILE] [--worker=N|all] [--lines=N] [--follow | --bucket]
 
-Shows the end of REMOTE_DIR/logs/train.log, which launch/train.sh writes on each worker. Each line
-opens with the name of its worker; the lines of several workers come as they arrive.
+Shows the end of REMOTE_DIR/logs/train.log, which training writes on each worker. Each line opens with
+the name of its worker; the lines of several workers come as they arrive.
 
   --dry-run        print the gcloud command instead of running it
-  --cluster=FILE   PROJECT, ZONE, TPU_NAME and REMOTE_DIR (default: cluster.env beside this script)
+  --cluster=FILE   PROJECT, ZONE, TPU_NAME, BUCKET, INTERNAL_IPS and REMOTE_DIR (default: cluster.env
+                   beside this script)
   --worker=N|all   one worker, counted from 0, or all of them (default: all)
   --lines=N        so many of the last lines (default: 100)
   --follow         go on showing new lines until Ctrl-C; training is not disturbed by either
+  --bucket         list the copies in BUCKET/logs/TPU_NAME instead, also of TPU VMs that are gone, and
+                   show the end of the one that was written last, of worker N where one is named
 
-Exit code: gcloud's, which is that of a worker that failed, such as one without a log; 2 where this
-script refuses.
+Exit code: gcloud's, which is that of a worker that failed, such as one without a log; 1 where the
+bucket has no copy; 2 where this script refuses.
 Not yet run on a real TPU VM.
 USAGE
 }
 
-main() {
-    local worker=all lines=100 follow='' remote
-    while (($#)); do
-        case $1 in
-            --worker=*) worker=${1#*=} ;;
-            --lines=*) lines=${1#*=} ;;
-            --follow) follow=' -F' ;;
-            *) take_option "$1" || refuse_option logs.sh "$1" ;;
-        esac
-        shift
-    done
-    [[ $worker =~ ^(all|0|[1-9][0-9]{0,4})$ ]] ||
-        refuse "--worker=$worker is neither a worker's number, counted from 0, nor all; try --worker=0"
-    [[ $lines =~ ^[1-9][0-9]{0,8}$ ]] ||
-        refuse "--lines=$lines is not a number of lines from 1 on; try --lines=100"
-    read_cluster
-    check_settings PROJECT ZONE TPU_NAME INTERNAL_IPS REMOTE_DIR
-    $DRY_RUN || check_gcloud
-
+from_workers() {
+    local worker=$1 lines=$2 follow=$3 remote
     # A tail that --follow leaves behind ends when the log grows and nobody reads.
     remote="if [ -f $REMOTE_DIR/$LOG ]; then tail -n $lines$follow $REMOTE_DIR/$LOG"
     remote+=" | sed -u \"s/^/\$HOSTNAME: /\"; else echo \"\$HOSTNAME: $REMOTE_DIR/$LOG does not exist;"
     remote+=" launch/train.sh has not run here\" >&2; exit 1; fi"
     on_workers "$worker" "$remote"
+}
+
+# A copy is named WORKER-TIME.log, and a worker's name ends with its number. Each line of the list is
+# size, time of the last copy and address, so that sorting by time puts the newest last.
+from_bucket() {
+    local worker=$1 lines=$2 folder=${BUCKET%/}/logs/$TPU_NAME list newest
+    if $DRY_RUN; then
+        quoted gcloud storage ls --long "$folder/*.log" "--project=$PROJECT"
+        quoted gcloud storage cat "$folder/NEWEST.log" "--project=$PROJECT"
+        return
+    fi
+    list=$(gcloud storage ls --long "$folder/*.log" "--project=$PROJECT") ||
+        { echo "error: $folder could not be listed, or has no log" >&2 && return 1; }
+    list=$(grep -F "$folder/" <<<"$list" | LC_ALL=C sort -k 2 || true)
+    printf '%s\n\n' "$list"
+    if [[ $worker != all ]]; then list=$(grep -E -- "-$worker-[0-9TZ]+\.log$" <<<"$list" || true); fi
+    [[ -n $list ]] || { echo "error: $folder has no log of worker $worker" >&2 && return 1; }
+    newest=${list##* }
+    echo "$newest"
+    gcloud storage cat "$newest" "--project=$PROJECT" | tail -n "$lines"
+}
+
+main() {
+    local worker=all lines=100 follow='' bucket=false
+    while (($#)); do
+        case $1 in
+            --worker=*) worker=${1#*=} ;;
+            --lines=*) lines=${1#*=} ;;
+            --follow) follow=' -F' ;;
+            --bucket) bucket=true ;;
+            *) take_option "$1" || refuse_option logs.sh "$1" ;;
+        esac
+        shift
+    done
+    check_worker "$worker"
+    [[ $lines =~ ^[1-9][0-9]{0,8}$ ]] ||
+        refuse "--lines=$lines is not a number of lines from 1 on; try --lines=100"
+    [[ -z $follow ]] || ! $bucket ||
+        refuse "--follow and --bucket exclude each other: a copy is a minute old; leave --bucket out"
+    read_cluster
+    check_settings PROJECT ZONE TPU_NAME BUCKET INTERNAL_IPS REMOTE_DIR
+    ! $bucket || [[ -n $BUCKET ]] ||
+        refuse "$CLUSTER: BUCKET is empty, so that no log was copied; leave --bucket out"
+    $DRY_RUN || check_gcloud
+
+    if $bucket; then from_bucket "$worker" "$lines"; else from_workers "$worker" "$lines" "$follow"; fi
 }
 
 main "$@"

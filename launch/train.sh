@@ -1,29 +1,32 @@
 #!/usr/bin/env bash
-# Start training on every worker of an existing TPU VM and show its output until it ends.
+# Start training on every worker of an existing TPU VM, or stop it; it goes on without this machine.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
 
 usage() {
     cat <<'USAGE'
-usage: launch/train.sh [--dry-run] [--cluster=FILE] --config=FILE --workdir=DIR [TRAIN_FLAG ...]
+usage: launch/train.sh [--dry-run] [--cluster=FILE] [--follow] --config=FILE --workdir=DIR [TRAIN_FLAG ...]
+       launch/train.sh [--dry-run] [--cluster=FILE] --stop
 
-Runs `python -m bert_jax.train --multihost` with the flags from --config on, on all workers of the
-TPU VM that FILE names, and adds each worker's output to its REMOTE_DIR/logs/train.log, which
-launch/logs.sh shows.
+Starts `python -m bert_jax.train --multihost` with the flags from --config on, on all workers of the
+TPU VM that FILE names, and comes back: training goes on when this machine is switched off. Each
+worker adds its output to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME every minute;
+launch/logs.sh shows it. Nothing is started where a worker trains already.
 
-  --dry-run        print the gcloud command instead of running it
-  --cluster=FILE   PROJECT, ZONE, TPU_NAME, REMOTE_DIR and REMOTE_PYTHON (default: cluster.env
-                   beside this script)
-  --workdir=DIR    a folder that all workers share, such as an NFS mount: a checkpoint is written
-                   by all of them together
+  --dry-run        print the gcloud commands instead of running them
+  --cluster=FILE   PROJECT, ZONE, TPU_NAME, BUCKET, INTERNAL_IPS, COORDINATOR_PORT, REMOTE_DIR and
+                   REMOTE_PYTHON (default: cluster.env beside this script)
+  --follow         then show all workers' output until Ctrl-C, which does not disturb training
+  --stop           end it on all workers: SIGTERM, upon which it saves, and SIGKILL 60 s later
+  --workdir=DIR    a folder in a bucket, gs://BUCKET/DIR, or one that all workers share, such as an NFS
+                   mount: a checkpoint is written by all of them together
 
 The TPU VM must exist, with bert_jax in REMOTE_DIR on every worker: launch/setup.sh puts it there. The
-run hangs on this command. It is to be expected that a worker whose connection breaks ends at its next
-line of output; gcloud then connects again, up to ten times, and starts the command on that worker
-anew. Stop it with Ctrl-C then and start the whole run again: it goes on from the last checkpoint. The
-command line ends up in gcloud's log and in the workers' process lists: put no secret into it.
-Exit code: gcloud's, which is that of a worker that failed; 2 where this script refuses.
+same command goes on from the newest checkpoint. It ends up in gcloud's log on this machine and in the
+workers' process lists: put no secret into it. Nothing of this machine's environment is passed on.
+Exit code: gcloud's, which is that of a worker that failed, 2 where one trains already; 2 where this
+script refuses.
 Not yet run on a real TPU VM.
 USAGE
 }
@@ -37,25 +40,65 @@ has_flag() {
     return 1
 }
 
+start() {
+    local here port='' folder=''
+    here="cd $(quoted "$REMOTE_DIR")"
+    [[ -z $COORDINATOR_PORT ]] || port="JAX_COORDINATOR_PORT=$COORDINATOR_PORT "
+    [[ -z $BUCKET ]] || folder=${BUCKET%/}/logs/$TPU_NAME
+    # First on all of them: a run that starts on some workers waits for the others in vain.
+    on_workers all "$here && bash launch/on_worker_clear.sh $LOG"
+    on_workers all "$here && ${port}bash launch/on_worker_train.sh $(quoted "$REMOTE_PYTHON" "$LOG" "$folder" "$@")" || {
+        local status=$?
+        echo "$TPU_NAME may train on some workers only; end that: launch/train.sh$SAME_CLUSTER --stop" >&2
+        return "$status"
+    }
+}
+
+say_next() {
+    cat <<NEXT
+$TPU_NAME trains. Its output:
+    launch/logs.sh$SAME_CLUSTER --follow
+To stop it, upon which it saves:
+    launch/train.sh$SAME_CLUSTER --stop
+NEXT
+}
+
+follow_logs() {
+    local command=(bash "$LAUNCH/logs.sh" "--cluster=$CLUSTER" --follow)
+    if $DRY_RUN; then command+=(--dry-run); fi
+    "${command[@]}"
+}
+
 main() {
-    local flags=(--multihost) remote
+    local flags=(--multihost) follow=false stop=false
     while (($#)); do
-        take_option "$1" || flags+=("$1")
+        case $1 in
+            --follow) follow=true ;;
+            --stop) stop=true ;;
+            *) take_option "$1" || flags+=("$1") ;;
+        esac
         shift
     done
-    has_flag --config "${flags[@]}" ||
-        refuse "--config=FILE is missing, such as --config=configs/base.py; see launch/train.sh --help"
-    has_flag --workdir "${flags[@]}" ||
-        refuse "--workdir=DIR is missing, a folder that all workers share; see launch/train.sh --help"
+    if $stop; then
+        ((${#flags[@]} == 1)) ||
+            refuse "--stop ends what runs and takes no flags of training, but there is '${flags[1]}'"
+    else
+        has_flag --config "${flags[@]}" ||
+            refuse "--config=FILE is missing, such as --config=configs/base.py; see launch/train.sh --help"
+        has_flag --workdir "${flags[@]}" ||
+            refuse "--workdir=DIR is missing, a folder that all workers share; see launch/train.sh --help"
+    fi
     read_cluster
-    check_settings PROJECT ZONE TPU_NAME INTERNAL_IPS REMOTE_DIR REMOTE_PYTHON
+    check_settings PROJECT ZONE TPU_NAME BUCKET INTERNAL_IPS COORDINATOR_PORT REMOTE_DIR REMOTE_PYTHON
     $DRY_RUN || check_gcloud
 
-    # -u, as output into a pipe would else come in blocks; pipefail, as tee always succeeds.
-    remote="cd $(quoted "$REMOTE_DIR") && mkdir -p ${LOG%/*} && date -u \"+%FT%TZ train.sh\" >>$LOG"
-    remote+=" && set -o pipefail && $(quoted "$REMOTE_PYTHON" -u -m bert_jax.train "${flags[@]}")"
-    remote+=" 2>&1 | tee -a $LOG"
-    on_workers all "$remote"
+    if $stop; then
+        on_workers all "cd $(quoted "$REMOTE_DIR") && bash launch/on_worker_train.sh --stop $LOG"
+        return
+    fi
+    start "${flags[@]}"
+    $DRY_RUN || say_next
+    if $follow; then follow_logs; fi
 }
 
 main "$@"

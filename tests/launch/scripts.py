@@ -30,6 +30,7 @@ FLAGS = {
     "setup.sh": ("--revision=HEAD",),
     "train.sh": TRAIN_FLAGS,
     "logs.sh": (),
+    "ssh.sh": ("uptime",),
     "delete.sh": ("--yes",),
 }
 READS = {
@@ -37,6 +38,7 @@ READS = {
     "setup.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR", "REMOTE_PYTHON"),
     "train.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR", "REMOTE_PYTHON"),
     "logs.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR"),
+    "ssh.sh": (*PLACE, "INTERNAL_IPS"),
     "delete.sh": (*PLACE, "LABEL"),
 }
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")

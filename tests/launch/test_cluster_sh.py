@@ -75,6 +75,10 @@ def test_an_empty_value_is_named(cluster, script, name):
         ("create.sh", "SUBNETWORK", "../default"),
         ("create.sh", "INTERNAL_IPS", "1"),
         ("create.sh", "LABEL", "a,b=c"),
+        ("logs.sh", "BUCKET", "my-bucket"),
+        ("logs.sh", "BUCKET", "gs://my bucket"),
+        ("logs.sh", "BUCKET", "gs://my-bucket/../other"),
+        ("train.sh", "COORDINATOR_PORT", "80"),
         ("logs.sh", "REMOTE_DIR", "../bert_jax"),
         ("logs.sh", "REMOTE_DIR", "runs/../../bert_jax"),
         ("train.sh", "REMOTE_PYTHON", "../.venv/bin/python"),
@@ -189,7 +193,7 @@ def test_a_token_file_is_a_login(cluster, path_with_gcloud):
     assert run("delete.sh", cluster(), "--yes", **where).returncode == 0
 
 
-@pytest.mark.parametrize("script", [script for script in FLAGS if script != "setup.sh"])
+@pytest.mark.parametrize("script", ["create.sh", "logs.sh", "ssh.sh", "delete.sh"])
 def test_gcloud_gets_what_was_printed_and_its_exit_code_comes_back(
     cluster, path_with_gcloud, script
 ):

@@ -1,0 +1,89 @@
+"""launch/on_worker_clear.sh: what it ends and removes before a training, what it leaves."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.launch.scripts import LAUNCH
+from tests.launch.workers import run_on
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "bert_jax"
+    (folder / "launch").mkdir(parents=True)
+    shutil.copy(LAUNCH / "on_worker_train.sh", folder / "launch")
+    return folder
+
+
+def clear(folder, lock=None, code=0):
+    script = f"bash {LAUNCH / 'on_worker_clear.sh'} logs/train.log"
+    ran = run_on(folder, script, LIBTPU_LOCK=str(lock or folder / "absent"))
+    assert ran.returncode == code, ran
+    return ran.stdout + ran.stderr
+
+
+@pytest.fixture
+def asleep():
+    """A function that starts a process which sleeps until the test is over."""
+    started = []
+
+    def start(folder, *words, **options):
+        script = "import sys, time; print('here', flush=True); time.sleep(60)"
+        command = [sys.executable, "-c", script, *words]
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, text=True, **options
+        )
+        assert process.stdout.readline() == "here\n"
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_new_worker_has_nothing_to_clear(folder):
+    assert clear(folder) == ""
+    assert not (folder / "logs").exists()
+
+
+def test_what_holds_the_lock_of_an_ended_run_is_ended(folder, asleep):
+    logs = folder / "logs"
+    logs.mkdir()
+    with open(logs / "train.lock", "a") as lock:
+        child = asleep(folder, pass_fds=[lock.fileno()], start_new_session=True)
+        subprocess.run(
+            ["flock", "--nonblock", str(lock.fileno())], check=True, pass_fds=[lock.fileno()]
+        )
+    (logs / "train.pid").write_text(f"{child.pid} {child.pid}\n")
+    (logs / "train.exit_code").write_text("137\n")
+    clear(folder)
+    assert child.wait(timeout=10) != 0
+
+
+def test_a_training_that_somebody_started_by_hand_is_named_and_left_alone(folder, asleep):
+    other = asleep(folder, "-m", "bert_jax.train", "--config=a")
+    said = clear(folder, code=2)
+    assert f"process {other.pid} trains in {folder}" in said
+    assert f"kill {other.pid}" in said
+    assert other.poll() is None
+
+
+def test_a_training_in_another_folder_is_none_of_ours(folder, asleep, tmp_path):
+    asleep(tmp_path, "-m", "bert_jax.train", "--config=a")
+    assert clear(folder) == ""
+
+
+def test_a_lock_of_libtpu_goes_once_nobody_has_it_open(folder, tmp_path):
+    lock = tmp_path / "libtpu_lockfile"
+    lock.touch()
+    with open(lock):
+        assert "is in use; left as it is" in clear(folder, lock)
+        assert lock.exists()
+    assert "removed" in clear(folder, lock)
+    assert not lock.exists()
