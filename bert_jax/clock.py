@@ -12,6 +12,9 @@ class Progress:
     train_secs: float = 0.0  # wall time in steps; compiling, evaluation and saving left out
     timed_sequences: float = 0.0  # examples trained on in that time
     input_wait_secs: float = 0.0  # of that time, the devices had nothing to do for want of a batch
+    skipped_steps: int = 0  # bad steps, which changed nothing
+    bad_in_a_row: int = 0  # of these, those since the last good step
+    left_out_steps: int = 0  # passed over after going back to a checkpoint
 
 
 class Clock:

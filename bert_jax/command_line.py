@@ -11,7 +11,7 @@ from ml_collections import config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
-from bert_jax.exit_codes import BY_SIGNAL, FAILED
+from bert_jax.exit_codes import BAD_NUMBERS, BY_SIGNAL, FAILED
 from data_pipeline import ctrl_c
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
@@ -81,8 +81,9 @@ def run(prepare: Prepare, usage: str, way_on: str) -> None:
 
     prepare gets the log that can hold what libraries write, and the arguments that are no flags.
     A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
-    with a FloatingPointError or an OSError, one line and exit code 1; any other error of it is
-    ours, and shows where it came from. way_on ends the line of work that was cut off.
+    with an OSError, one line and exit code 1, or with a FloatingPointError, that of the guard of
+    bad numbers, one line and exit code 3; any other error of it is ours, and shows where it came
+    from. way_on ends the line of work that was cut off.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
@@ -115,7 +116,7 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     except OSError as error:
         return FAILED, f"error: {in_words(error)}; {way_on}"
     except FloatingPointError as error:
-        return FAILED, f"error: {error}"
+        return BAD_NUMBERS, f"error: {error}"
     except KeyboardInterrupt:
         return INTERRUPTED, f"interrupted; {way_on}"
 

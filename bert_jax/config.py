@@ -110,6 +110,9 @@ class CheckpointConfig:
     keep_every_steps: int = 0  # those of every such step are kept for good; 0: none
 
 
+LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps: so much every checkpoint keeps
+
+
 @dataclasses.dataclass(frozen=True)
 class GuardConfig:
     """What becomes of a step whose loss or gradient is not finite, or leaps."""
@@ -242,6 +245,11 @@ def total_steps(config: Config) -> int:
 def phase_start(config: Config, index: int) -> int:
     """First step of a phase, counted from the start of the run."""
     return sum(phase.steps for phase in config.phases[:index])
+
+
+def phase_of_step(config: Config, step: int) -> int:
+    """The phase of a step's number, counted from 1 as in the records, over all phases."""
+    return sum(step > phase_start(config, index) for index in range(len(config.phases))) - 1
 
 
 def first_row(config: Config, index: int) -> int:

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from bert_jax.config import Config, GuardConfig, ModelConfig, Phase
+from bert_jax.config import LONGEST_WINDOW_STEPS, Config, GuardConfig, ModelConfig, Phase
 from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
@@ -77,10 +77,10 @@ def _check_guard(guard: GuardConfig) -> None:
     _require(guard.action in GUARD_ACTIONS, "guard.action", guard.action, f"one of {GUARD_ACTIONS}")
     _require(guard.spike_sigmas >= 0.0, "guard.spike_sigmas", guard.spike_sigmas, "0 or more")
     _require(
-        guard.window_steps >= 2,
+        2 <= guard.window_steps <= LONGEST_WINDOW_STEPS,
         "guard.window_steps",
         guard.window_steps,
-        "a deviation needs 2 steps or more",
+        f"it must lie from 2, for a deviation, to {LONGEST_WINDOW_STEPS}",
     )
 
 

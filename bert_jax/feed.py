@@ -113,6 +113,25 @@ class Feed:
             rows=rows,
         )
 
+    def positions(self, step: int) -> np.ndarray:
+        """The stream's positions in the global batch of a step, numbered from 1 over all phases.
+
+        Shapes: int64[B].
+        """
+        index = config_lib.phase_of_step(self.config, step)
+        batch_size = self.config.phases[index].batch_size
+        before = step - 1 - config_lib.phase_start(self.config, index)
+        first = config_lib.first_row(self.config, index) + before * batch_size
+        return first + np.arange(batch_size)
+
+    def located(self, index: int, positions_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch of each position of a phase's stream, and the row's number within it."""
+        return self._source(self.store.train, index).locate(positions_B)
+
+    def rows(self, index: int, positions_B: np.ndarray) -> dict[str, np.ndarray]:
+        """The rows at these positions of a phase's training stream."""
+        return self._source(self.store.train, index).rows(positions_B)
+
     def first_rows(self, index: int, most: int) -> dict[str, np.ndarray]:
         """Rows of the first epoch of a phase's training split, `most` at most."""
         source = self._source(self.store.train, index)

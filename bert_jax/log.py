@@ -22,12 +22,23 @@ class Records:
         self._is_writer = is_writer
         if not is_writer:
             return
-        _cut_lines_after(workdir / METRICS, first_step)
         (workdir / SUMMARY).unlink(missing_ok=True)  # of the run as it ended before
-        self._lines = (workdir / METRICS).open("a", encoding="utf-8")
+        self._open(first_step)
+
+    def _open(self, last_step: int) -> None:
+        """Go on after this step, as if no line of a later one had been written."""
+        cut_lines_after(self._workdir / METRICS, last_step)
+        self._lines = (self._workdir / METRICS).open("a", encoding="utf-8")
         self._events = tensorboardX.SummaryWriter(
-            str(workdir / EVENTS), purge_step=first_step + 1 if first_step else None
+            str(self._workdir / EVENTS), purge_step=last_step + 1 if last_step else None
         )
+
+    def go_back(self, last_step: int) -> None:
+        """Cut the lines of later steps off, of a run that rolled back."""
+        if self._is_writer:
+            self._lines.close()
+            self._events.close()
+            self._open(last_step)
 
     def write(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
         """Add a line of metrics; split is "train" or "heldout"."""
@@ -68,7 +79,8 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _cut_lines_after(path: pathlib.Path, last_step: int) -> None:
+def cut_lines_after(path: pathlib.Path, last_step: int) -> None:
+    """Leave the lines of steps up to this one; a half line at the end goes."""
     kept = [line for line in read_lines(path) if line["step"] <= last_step]
     partial = path.with_suffix(".partial")
     partial.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")

@@ -14,9 +14,10 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
+from bert_jax import guard, left_out, metrics, profiling
 from bert_jax import mesh as mesh_lib
-from bert_jax import metrics, profiling
 from bert_jax import state as state_lib
+from bert_jax.bad_steps import BadSteps
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.clock import Clock, Progress
 from bert_jax.log import Records
@@ -39,7 +40,7 @@ def train(setup: Setup) -> dict[str, Any]:
     """Train from the newest checkpoint in the workdir, or from scratch, to the end; summarise.
 
     Raises:
-      FloatingPointError: a loss or gradient is not finite.
+      FloatingPointError: the guard of bad numbers stopped the run.
       Interrupted: SIGINT or SIGTERM came; the run is saved and goes on when started again.
     """
     stop_signals: list[int] = []
@@ -77,12 +78,24 @@ def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
             # one that compiles while another still waits for its part would wait for ever.
             jax.block_until_ready(state)
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
+        programs = Programs(setup)
+
+        def run_from(state: TrainState, progress: Progress, bad_steps: BadSteps) -> dict[str, Any]:
+            run = _Run(
+                setup, checkpoints, records, programs, bad_steps, state, progress, stop_signals
+            )
+            with contextlib.closing(run):
+                return run.all_phases()
+
+        def restore() -> tuple[TrainState, Progress]:
+            with setup.screen.spinning("restoring the newest checkpoint"):
+                return start(setup, checkpoints)
+
         try:
-            with contextlib.closing(
-                _Run(setup, checkpoints, records, state, progress, stop_signals)
-            ) as run:
-                summary = run.all_phases()
+            summary = left_out.to_the_end(setup, records, run_from, restore, state, progress)
         finally:
+            if programs.close():
+                setup.screen.say("a phase is still being compiled, which ends by itself alone")
             records.close(summary)
     finally:
         checkpoints.close()
@@ -106,17 +119,19 @@ class _Run:
         setup: Setup,
         checkpoints: Checkpoints,
         records: Records,
+        programs: Programs,
+        bad_steps: BadSteps,
         state: TrainState,
         progress: Progress,
         stop_signals: list[int],
     ) -> None:
         self.setup, self.config, self.screen = setup, setup.config, setup.screen
-        self.checkpoints, self.records = checkpoints, records
+        self.checkpoints, self.records, self.programs = checkpoints, records, programs
         self.state, self.progress = state, progress
         self.step = int(state.step)
-        self.programs = Programs(setup)
         self.in_flight = StepsInFlight()
-        self.readings = Readings(setup, records, progress)
+        self.bad_steps = bad_steps
+        self.readings = Readings(setup, records, bad_steps, progress)
         window = setup.profiled if jax.process_index() == 0 else None
         self.profiler = Profiler(window, setup.workdir / profiling.FOLDER)
         self.stop_signals = stop_signals
@@ -126,10 +141,14 @@ class _Run:
         """Train what is left of every phase and summarise."""
         for index, phase in enumerate(self.config.phases):
             start = config_lib.phase_start(self.config, index)
-            if self.step < start + phase.steps:
-                facts = self.setup.phases[index]
-                clock = Clock(self.progress, phase.batch_size, facts.examples_per_row)
-                self._steps_of(RunningPhase(index, phase, facts, start, clock))
+            facts = self.setup.phases[index]
+            clock = Clock(self.progress, phase.batch_size, facts.examples_per_row)
+            running = RunningPhase(index, phase, facts, start, clock)
+            if self.step < running.end:
+                self._steps_of(running)
+            elif self.step == running.end and self.checkpoints.latest_step != self.step:
+                self._evaluate(running)  # its last steps were left out
+                self._save()
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
             self.heldout = self._evaluation(len(self.config.phases) - 1)
         return self._summary()
@@ -138,8 +157,7 @@ class _Run:
         """End what works beside the steps, a trace that was begun included."""
         self._say_where(self.profiler.close())
         self.in_flight.close()
-        if self.programs.close():
-            self.screen.say("the next phase is still being compiled, which ends by itself alone")
+        del self.state  # where the run rolls back, its memory is needed
 
     def _batches(self, running: RunningPhase) -> PlacedBatches:
         setup, batch_size = self.setup, running.phase.batch_size
@@ -205,7 +223,7 @@ class _Run:
         if evaluate:
             self._evaluate(running)
         if save:
-            self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
+            self._save()
         if stopping:
             raise Interrupted(self.stop_signals[0], self.step)
         if evaluate or save:
@@ -213,6 +231,10 @@ class _Run:
         secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
         if secs_left is not None and secs_left <= COMPILE_AHEAD_SECS:
             self.programs.begin(running.index + 1)
+
+    def _save(self) -> None:
+        self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
+        self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
 
     def _evaluation(self, index: int) -> dict[str, float]:
         """The means over a phase's held-out examples."""
@@ -240,6 +262,8 @@ class _Run:
             "input_wait_share": self.progress.input_wait_secs / train_secs,
             "train_secs": self.progress.train_secs,
             "steps": self.step,
+            "skipped_steps": self.progress.skipped_steps,
+            "left_out_steps": self.progress.left_out_steps,
             "phases": [facts.of_a_step for facts in self.setup.phases],
             "parameters": self.setup.model.parameter_count,
         }

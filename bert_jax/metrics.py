@@ -1,9 +1,10 @@
-"""Sums that a step returned -> numbers to read, and the check that they are finite.
+"""Sums that a step returned -> numbers to read, bad steps left out of their means.
 
 Metric names are public: loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate, with
 the terms of the objective: mlm and nsp for BERT; and from clock.py sequences_per_sec, which counts
 examples, so that it compares whether or not several share a row, and input_wait_share, the part of
-the interval in which the devices had nothing to do because a batch was not there.
+the interval in which the devices had nothing to do because a batch was not there; skipped_steps
+counts the bad steps of the interval.
 """
 
 import math
@@ -25,7 +26,9 @@ def flat(sums: Sums) -> dict[str, float]:
         numbers[f"{name}/loss_sum"] = float(term.loss_sum)
         numbers[f"{name}/correct_sum"] = float(term.correct_sum)
         numbers[f"{name}/weight"] = float(sums["weights"][name])
-    plain = {name: float(sums[name]) for name in sums.keys() - {"terms", "weights"}}
+    plain = {name: float(sums[name]) for name in sums.keys() - {"terms", "weights", "guard"}}
+    if "guard" in sums:
+        plain["skipped"] = float(sums["guard"].is_bad)
     return numbers | dict(sorted(plain.items()))
 
 
@@ -37,18 +40,31 @@ def add(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, f
     return grown | {"steps": total.get("steps", 0.0) + 1.0}
 
 
+def add_skipped(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
+    """Count a bad step into an interval without its sums, of which some may be NaN."""
+    counted = {name: numbers[name] for name in ("skipped", "learning_rate")}
+    return {**total, **counted, "skipped": total.get("skipped", 0.0) + counted["skipped"]}
+
+
 def read(total: Mapping[str, float]) -> dict[str, float]:
-    """Means over an interval: terms over their predictions, grad_norm over steps, the last rate."""
+    """Means over an interval: terms over their predictions, grad_norm over steps, the last rate.
+
+    An interval of bad steps alone has no means.
+    """
     terms = [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
     means = {}
     for name in terms:
         weight = max(total[f"{name}/weight"], SMALLEST_WEIGHT)
         means[f"{name}_loss"] = total[f"{name}/loss_sum"] / weight
         means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight
-    means = {"loss": sum(means[f"{name}_loss"] for name in terms)} | means
+    if terms:
+        means = {"loss": sum(means[f"{name}_loss"] for name in terms)} | means
     if "grad_norm" in total:
         means["grad_norm"] = total["grad_norm"] / total["steps"]
+    if "learning_rate" in total:
         means["learning_rate"] = total["learning_rate"]
+    if "skipped" in total:
+        means["skipped_steps"] = int(total["skipped"])
     return means
 
 
@@ -61,18 +77,3 @@ def read_heldout(total: Mapping[str, float]) -> dict[str, float]:
         if name.endswith("_loss")
     }
     return means | perplexities
-
-
-def check_finite(numbers: Mapping[str, float], step: int) -> None:
-    """Raise if a sum of this step is not finite.
-
-    Raises:
-      FloatingPointError: names the quantity and the step.
-    """
-    for name, value in numbers.items():
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"{name} is {value} at step {step}; the run stops here, and nothing from this step "
-                "on is saved. Lower config.optim.learning_rate, warm up longer, or look at the "
-                "step's batch"
-            )

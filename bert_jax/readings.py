@@ -8,6 +8,7 @@ import jax
 
 from bert_jax import config as config_lib
 from bert_jax import metrics
+from bert_jax.bad_steps import BadSteps
 from bert_jax.clock import Clock, Progress
 from bert_jax.config import Phase
 from bert_jax.log import Records
@@ -37,10 +38,12 @@ class RunningPhase:
 class Readings:
     """The sums of steps that are still on the device, and the interval that they belong to."""
 
-    def __init__(self, setup: Setup, records: Records, progress: Progress) -> None:
+    def __init__(
+        self, setup: Setup, records: Records, bad_steps: BadSteps, progress: Progress
+    ) -> None:
         self._config, self._screen = setup.config, setup.screen
         self._store = setup.feed.store
-        self._records, self._progress = records, progress
+        self._records, self._bad_steps, self._progress = records, bad_steps, progress
         self._unread: list[tuple[int, Any]] = []  # (step, sums on the device)
         self._end_is_told = False
         self._input_told_secs = float("-inf")
@@ -55,19 +58,26 @@ class Readings:
         """Wait for the steps up to this one, and write a line where one is due.
 
         Raises:
-          FloatingPointError: a sum is not finite.
+          FloatingPointError, RollBack: a step was bad, and the run does not just go on.
         """
         finished = [(step, sums) for step, sums in self._unread if step <= up_to_step]
         self._unread = self._unread[len(finished) :]
         for step, sums in jax.device_get(finished):
-            numbers = metrics.flat(sums)
-            metrics.check_finite(numbers, step)
-            self._progress.interval = metrics.add(self._progress.interval, numbers)
+            self._count(step, sums)
             if step % self._config.log_every_steps == 0:
                 running.clock.note()
                 self._record_interval(running, step)
         if not self._unread:
             running.clock.note()
+
+    def _count(self, step: int, sums: Any) -> None:
+        numbers, interval = metrics.flat(sums), self._progress.interval
+        if numbers["skipped"]:
+            self._progress.interval = metrics.add_skipped(interval, numbers)
+            self._bad_steps.bad(step, numbers, sums["guard"].usual)
+        else:
+            self._progress.interval = metrics.add(interval, numbers)
+            self._bad_steps.good()
 
     def _record_interval(self, running: RunningPhase, step: int) -> None:
         line = metrics.read(self._progress.interval)
@@ -78,7 +88,8 @@ class Readings:
             line["input_wait_share"] = running.clock.input_wait_share
             secs_left = self._positions_left(running, step) / (pace * running.phase.seq_len)
         self._records.write(step, "train", line)
-        self._screen.training_line(step, config_lib.total_steps(self._config), line, secs_left)
+        if "loss" in line:
+            self._screen.training_line(step, config_lib.total_steps(self._config), line, secs_left)
         if secs_left is not None and not self._end_is_told:
             self._screen.expected_end(secs_left)
             self._end_is_told = True

@@ -1,4 +1,4 @@
-"""The state of training: step, parameters and optimiser state, and where each array lies."""
+"""The state of training: step, parameters, optimiser state, the guard's window; where each lies."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax import guard
 from bert_jax import mesh as mesh_lib
 from bert_jax.config import MeshConfig
 from bert_jax.models.bert import Declared, Model
@@ -25,6 +26,7 @@ class TrainState:
     step: Any  # int32 []
     params: Tree
     opt_state: Tree
+    guard: Any  # the window of the guard of bad numbers
 
 
 def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tree:
@@ -68,7 +70,9 @@ def layout(
     opt_state = jax.tree.map(
         lambda leaf: leaf if isinstance(leaf, NamedSharding) else whole, opt_state
     )
-    return TrainState(whole, params, opt_state)
+    return TrainState(
+        whole, params, opt_state, jax.tree.map(lambda _: whole, jax.eval_shape(guard.fresh))
+    )
 
 
 def init(
@@ -78,14 +82,17 @@ def init(
     params = jax.device_put(model.init(jax.random.key(seed)), where.params)
     opt_state = jax.jit(tx.init, out_shardings=where.opt_state)(params)
     step = jax.device_put(jnp.int32(0), where.step)
-    return TrainState(step, params, opt_state)
+    return TrainState(step, params, opt_state, jax.device_put(guard.fresh(), where.guard))
 
 
 def abstract(model: Model, tx: optax.GradientTransformation, where: TrainState) -> TrainState:
     """The state as jax.ShapeDtypeStruct with shardings: to restore into, to compile for."""
     params = model.abstract_params
     shapes = TrainState(
-        jax.ShapeDtypeStruct((), jnp.int32), params, jax.eval_shape(tx.init, params)
+        jax.ShapeDtypeStruct((), jnp.int32),
+        params,
+        jax.eval_shape(tx.init, params),
+        jax.eval_shape(guard.fresh),
     )
     return jax.tree.map(
         lambda leaf, of: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=of),

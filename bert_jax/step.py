@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax import data_parallel, mesh
-from bert_jax.config import Config, MeshConfig, Phase
+from bert_jax import data_parallel, guard, mesh
+from bert_jax.config import Config, MeshConfig, Phase, phase_start
 from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.models.bert import Model
 from bert_jax.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
@@ -120,9 +121,11 @@ def train_step(
     """The compiled step of a phase: (state, batch) -> (next state, sums), state donated.
 
     The sums are float32 scalars on the device: {"terms": {name: Term}, "weights": {name: ...},
-    "grad_norm", "learning_rate"}; metrics.py turns them into numbers to read.
+    "grad_norm", "learning_rate", "guard": Verdict}; metrics.py turns them into numbers to read. A
+    step that the guard calls bad changes nothing but the step's number.
     """
     rate = schedule(config)
+    starts = np.array([phase_start(config, index) for index in range(len(config.phases))])
     gradient_dtype = gradients_exchanged_in(config.mesh)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
@@ -138,13 +141,23 @@ def train_step(
         learning_rate = rate(state.step)
         params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, direction)
         params |= {name: state.params[name] for name in objective.untrained}
-        sums = {
-            "terms": terms,
-            "weights": weights,
-            "grad_norm": optax.tree.norm(grads),
-            "learning_rate": learning_rate,
-        }
-        return TrainState(state.step + 1, params, opt_state), sums
+        sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
+        loss = sum(
+            (term.loss_sum / weights[name] for name, term in terms.items()), start=jnp.zeros(())
+        )
+        verdict, window = guard.judge(
+            config.guard,
+            state.guard,
+            jnp.any(state.step == starts),
+            loss,
+            sums["grad_norm"],
+            (terms, weights),
+        )
+        params, opt_state = guard.unless(
+            verdict.is_bad > 0.0, (params, opt_state), (state.params, state.opt_state)
+        )
+        sums |= {"learning_rate": learning_rate, "guard": verdict}
+        return TrainState(state.step + 1, params, opt_state, window), sums
 
     return jax.jit(step, donate_argnums=0, out_shardings=(where, None))
 

@@ -35,6 +35,9 @@ class ExampleSource(Protocol):
     def rows_in_epoch(self, epoch: int) -> int:
         """Rows that epoch number `epoch`, 0 or more, has."""
 
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch of each position of the stream, and index within that epoch: int64[B] each."""
+
     def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """The rows at these positions of the stream, in the order given.
 

@@ -86,7 +86,7 @@ class PretrainSource:
         positions = np.asarray(positions, np.int64)
         if len(positions) and positions.min() < 0:
             raise ValueError(f"row position {positions.min()} is negative; the first is 0")
-        epoch_B, index_B = self._locate(positions)
+        epoch_B, index_B = self.locate(positions)
         batch = self.shape.zeros(len(positions))
         for epoch in np.unique(epoch_B):
             members = np.flatnonzero(epoch_B == epoch)
@@ -97,7 +97,7 @@ class PretrainSource:
                 batch[name][members] = array
         return batch
 
-    def _locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Epoch of each position, and index within that epoch."""
         ends_K = np.cumsum(np.asarray(self.facts.rows_K, np.int64))
         round_N, rest_N = np.divmod(positions, ends_K[-1])

@@ -64,9 +64,14 @@ class StoredExamples:
         self._check_ids(batch)
         return batch
 
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Epoch of each position, and index within that epoch."""
+        epoch_B, index_B = np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
+        return epoch_B, index_B
+
     def _stored_rows(self, positions_B: np.ndarray) -> np.ndarray:
         size = len(self.split_rows)
-        epoch_B, index_B = np.divmod(positions_B, size)
+        epoch_B, index_B = self.locate(positions_B)
         row_B = np.empty_like(index_B)
         for epoch in np.unique(epoch_B):
             members = np.flatnonzero(epoch_B == epoch)

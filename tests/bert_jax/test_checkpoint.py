@@ -34,7 +34,7 @@ def test_parameters_of_other_shapes_are_refused(tmp_path):
     )
     params = jax.tree_util.tree_map_with_path(by_heads, fresh.params)
     saving = Checkpoints(tmp_path, CheckpointConfig(), earlier)
-    saving.save(3, state.TrainState(fresh.step, params, ()), {})
+    saving.save(3, state.TrainState(fresh.step, params, (), ()), {})
     saving.close()
 
     words = r"3 holds layers/00/attention/query/kernel of shape \(32, 4, 8\), this bert_jax has "

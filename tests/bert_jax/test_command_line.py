@@ -48,18 +48,19 @@ def test_what_cannot_be_prepared_is_refused(run, error, said):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "code", "said"),
     [
-        (FloatingPointError("loss is nan"), "loss is nan"),
+        (FloatingPointError("loss is nan"), 3, "loss is nan"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
+            1,
             "no space is left on the disk; make room, or give a folder on another one; "
             "nothing was lost",
         ),
     ],
 )
-def test_work_that_fails_says_so_in_one_line(run, error, said):
-    assert run(lambda log, arguments: raising(error)) == (1, f"error: {said}\n")
+def test_work_that_fails_says_so_in_one_line(run, error, code, said):
+    assert run(lambda log, arguments: raising(error)) == (code, f"error: {said}\n")
 
 
 @pytest.mark.parametrize("during", ["prepare", "work"])

@@ -1,0 +1,130 @@
+"""The steps that a run leaves out after rolling back, in left_out.json, and where it goes on.
+
+A run that rolls back starts again from its newest checkpoint, as one that was killed does, and its
+step's number passes over the steps up to the bad one. All that this takes stands in the file before
+the next step: a run that is killed then goes on in the same way.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import processes
+from bert_jax.bad_steps import BadSteps, RollBack
+from bert_jax.clock import Progress
+from bert_jax.config import Config
+from bert_jax.log import Records
+from bert_jax.preparation import Setup
+from bert_jax.state import TrainState
+
+FILE = "left_out.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """The steps after that of a checkpoint, up to and including a bad one."""
+
+    after_step: int
+    through_step: int
+    reason: str
+
+
+def read(workdir: pathlib.Path) -> list[LeftOut]:
+    """What the run in workdir left out so far, oldest first.
+
+    Raises:
+      ValueError: the file is not one of ours.
+    """
+    path = workdir / FILE
+    if not path.exists():
+        return []
+    try:
+        return [LeftOut(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} was not written by bert_jax; put the one of this run back, or give another "
+            "--workdir"
+        ) from error
+
+
+def to_the_end(
+    setup: Setup,
+    records: Records,
+    run_from: Callable[[TrainState, Progress, BadSteps], dict[str, Any]],
+    restore: Callable[[], tuple[TrainState, Progress]],
+    state: TrainState,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Run from a checkpoint's state, and where the guard rolls back, from the newest one again.
+
+    `run_from` returns the summary of a run that came to its end; it must have let go of its state
+    when it raises RollBack, for `restore` needs the memory.
+    """
+    left_out = LeftOuts(setup.workdir, setup.config)
+    while True:
+        state = left_out.passed_over(state, progress, setup.where)
+        bad_steps = BadSteps(setup.workdir, setup.feed, setup.screen, progress)
+        bad_steps.cut_after(int(state.step))
+        try:
+            return run_from(state, progress, bad_steps)
+        except RollBack as roll:
+            rolled = roll
+        state, progress = restore()
+        left_out.add(int(state.step), rolled, bad_steps)
+        records.go_back(int(state.step))
+
+
+class LeftOuts:
+    """What a run has left out so far; the same in all its processes, and written by one."""
+
+    def __init__(self, workdir: pathlib.Path, config: Config) -> None:
+        """Read what stands in workdir.
+
+        Raises:
+          ValueError: processes find different things there.
+        """
+        self._workdir, self._most = workdir, config.guard.most_in_a_row
+        self._all = read(workdir)
+        digest = hashlib.sha256(repr(self._all).encode()).hexdigest()
+        found = processes.agree(f"what {FILE} says", digest, config.hosts.start_secs)
+        others = [number for number, one in enumerate(found) if one != found[0]]
+        if others:
+            raise ValueError(
+                f"{processes.listed(others)} found another {FILE} in {workdir} than process 0; "
+                "give all processes the same folder as --workdir"
+            )
+
+    def passed_over(self, state: TrainState, progress: Progress, where: TrainState) -> TrainState:
+        """The state of a checkpoint to go on from, its step's number past what is left out."""
+        step = int(state.step)
+        through = [one.through_step for one in self._all if one.after_step == step]
+        last = max([step, *through])
+        progress.left_out_steps += last - step
+        return dataclasses.replace(state, step=jax.device_put(jnp.int32(last), where.step))
+
+    def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
+        """Write down what is left out after the checkpoint that was restored.
+
+        Raises:
+          FloatingPointError: the run came back to this checkpoint too often.
+        """
+        rolls = 1 + sum(one.after_step == after_step for one in self._all)
+        if rolls >= self._most:
+            why = (
+                f"it is roll back number {rolls} to step {after_step} "
+                f"(config.guard.most_in_a_row is {self._most})"
+            )
+            raise bad_steps.stop(roll.step, 1, roll.reason, why)
+        self._all.append(LeftOut(after_step, roll.step, roll.reason))
+        if processes.number() == 0:
+            text = json.dumps([dataclasses.asdict(one) for one in self._all], indent=2) + "\n"
+            partial = self._workdir / f"{FILE}.partial"
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self._workdir / FILE)
+        bad_steps.rolled_back(after_step, roll.step)

@@ -1,0 +1,125 @@
+"""Runs with bad steps: left out and recorded, or the run stops; and no checkpoint holds a NaN."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.bad_steps import BadSteps
+from bert_jax.config import CheckpointConfig, GuardConfig, OptimConfig
+from bert_jax.feed import Feed
+from bert_jax.stopping import Interrupted
+from tests.bert_jax.test_loop import config, final_state, lines_of, stop_at, train
+
+__all__ = ["config"]  # a fixture
+
+
+@pytest.fixture
+def short(config):
+    """Its first phase alone: nine steps, saved after the fifth."""
+    return dataclasses.replace(config, phases=config.phases[:1])
+
+
+def poison(monkeypatch, steps):
+    """Give the first row of these steps' batches a weight that is infinite."""
+    train_batches = Feed.train_batches
+
+    def poisoned(self, index, first_step, rows):
+        before = first_step + sum(phase.steps for phase in self.config.phases[:index])
+        for step, batch in enumerate(train_batches(self, index, first_step, rows), before + 1):
+            if step in steps:
+                weights = batch["masked_lm_weights"].copy()
+                weights[0] = np.inf
+                batch = batch | {"masked_lm_weights": weights}
+            yield batch
+
+    monkeypatch.setattr(Feed, "train_batches", poisoned)
+
+
+def bad_lines(workdir):
+    return [json.loads(line) for line in (workdir / "bad_steps.jsonl").read_text().splitlines()]
+
+
+def guarded(config, **settings):
+    return dataclasses.replace(config, guard=GuardConfig(**settings))
+
+
+@pytest.mark.fault(13, "a weight of one row is infinite in five of nine steps")
+def test_bad_steps_are_left_out_recorded_and_the_same_after_a_resume(
+    short, tmp_path, monkeypatch, capsys
+):
+    poison(monkeypatch, {2, 4, 5, 6, 9})
+    summary = train(short, tmp_path / "whole")
+    screen = capsys.readouterr().out
+    with monkeypatch.context() as patched:
+        stop_at(patched, {5})
+        with pytest.raises(Interrupted):
+            train(short, tmp_path / "parts")
+    again = train(short, tmp_path / "parts")
+    assert summary["skipped_steps"] == again["skipped_steps"] == 5
+    whole, parts = (final_state(tmp_path / name, short) for name in ("whole", "parts"))
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(whole))
+    assert int(whole.step) == 9 and int(whole.guard.count) == 4
+    assert bad_lines(tmp_path / "whole") == bad_lines(tmp_path / "parts")
+    assert lines_of(tmp_path / "whole") == lines_of(tmp_path / "parts")
+    trained = [line for line in lines_of(tmp_path / "whole") if line["split"] == "train"]
+    assert [line["skipped_steps"] for line in trained] == [1, 3, 1]
+    assert [np.isfinite(line.get("loss", np.nan)) for line in trained] == [True, False, True]
+    assert all(np.isfinite(line["learning_rate"]) for line in trained)
+    assert screen.count("changes nothing: mlm/loss_sum is ") == 5
+
+
+@pytest.mark.fault(13, "a weight of one row is infinite in every step")
+def test_too_many_in_a_row_stop_the_run_naming_steps_rows_and_what_shows_them(
+    config, tmp_path, monkeypatch
+):
+    poison(monkeypatch, {1, *range(7, 14)})
+    words = (
+        r"steps 7 to 11 were bad \(mlm/loss_sum is (nan|inf) at the last\) and "
+        r"config.guard.most_in_a_row is 5: .* rows 96 to 143 of phase 0's stream and rows 0 to 15 "
+        r"of phase 1's stream; `.* -m bert_jax.replay --workdir=\S+ --step=11`"
+    )
+    with pytest.raises(FloatingPointError, match=words):
+        train(guarded(config, most_in_a_row=5), tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+    first, *others = bad_lines(tmp_path)
+    assert [line["step"] for line in others] == [7, 8, 9, 10, 11]
+    assert first["phase"] == 0 and first["rows"] == {
+        "first": 0,
+        "last": 15,
+        "epochs": [{"epoch": 0, "first_index": 0, "last_index": 15}],
+    }
+    assert others[-1]["phase"] == 1 and others[-1]["rows"]["first"] == 8
+    assert others[0]["loss"]["mean"] > 1.0 and others[0]["loss"]["value"] in ("inf", "nan")
+
+
+def test_a_guard_set_to_stop_stops_at_the_first(short, tmp_path, monkeypatch):
+    poison(monkeypatch, {4, 5})
+    words = r"step 4 was bad .* and config.guard.action is 'stop': the run stops"
+    with pytest.raises(FloatingPointError, match=words):
+        train(guarded(short, action="stop"), tmp_path)
+    assert [line["step"] for line in bad_lines(tmp_path)] == [4]
+
+
+@pytest.mark.fault(13, "a learning rate of 1e30")
+def test_no_checkpoint_holds_a_number_that_is_not_finite(short, tmp_path):
+    wild = dataclasses.replace(
+        guarded(short, most_in_a_row=4),
+        optim=OptimConfig(learning_rate=1e30, warmup_steps=0, clip_norm=0.0),
+        checkpoint=CheckpointConfig(every_steps=1, keep=10),
+    )
+    with pytest.raises(FloatingPointError, match=r"(steps \d to \d were bad|not finite after)"):
+        train(wild, tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    state = final_state(tmp_path, wild)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_parameters_that_are_not_finite_are_not_saved(short):
+    told = BadSteps(None, Feed(None, short), None, None)
+    told.check_finite(True, 7)
+    with pytest.raises(FloatingPointError, match=r"not finite after step 7, .*learning_rate"):
+        told.check_finite(False, 7)
