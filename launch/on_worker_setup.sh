@@ -1,17 +1,32 @@
 #!/usr/bin/env bash
 # Runs on a worker, started by setup.sh: unpacks bert_jax and makes its Python 3.12 environment.
-# on_worker_setup.sh ARCHIVE COMMIT FOLDER PYTHON, where PYTHON is VENV/bin/python, from FOLDER or absolute
-set -euo pipefail
+# on_worker_setup.sh ARCHIVE COMMIT FOLDER PYTHON [WHEELHOUSE], where PYTHON is VENV/bin/python, from
+# FOLDER or absolute, and WHEELHOUSE what wheelhouse.sh has put into a bucket
+set -eEuo pipefail
 
-readonly ARCHIVE=$1 COMMIT=$2 FOLDER=$3 PYTHON=$4
+readonly ARCHIVE=$1 COMMIT=$2 FOLDER=$3 PYTHON=$4 WHEELHOUSE=${5-}
 readonly VERSION=3.12
 readonly RIGHT_VERSION="import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$VERSION')"
+# Where a wheelhouse is, nothing else is asked for packages.
+PIP_SOURCE=() UV_SOURCE=()
 
 say() { echo "$HOSTNAME: $*"; }
 
 refuse() {
     say "error: $*" >&2
+    trap - ERR
     exit 2
+}
+
+trap 'say "error: setup failed at: $BASH_COMMAND" >&2' ERR
+
+# Its code and packages would change under it.
+refuse_while_training() {
+    local script=$FOLDER/launch/on_worker_train.sh status
+    [[ -f $script ]] || return 0
+    status=$(cd "$FOLDER" && bash launch/on_worker_train.sh --status logs/train.log)
+    [[ $status != running* ]] ||
+        refuse "training runs in $FOLDER ($status); end it first with launch/train.sh --stop"
 }
 
 # The list of what was unpacked is kept, so that files which a later commit no longer has can go:
@@ -35,18 +50,31 @@ unpack() {
     rm "$archive"
 }
 
+fetch_wheelhouse() {
+    command -v gcloud >/dev/null ||
+        refuse "gcloud is not on this worker, which fetches $WHEELHOUSE; run setup.sh without --wheelhouse"
+    mkdir -p .wheelhouse
+    gcloud storage rsync --recursive "$WHEELHOUSE" .wheelhouse >.wheelhouse.log 2>&1 ||
+        refuse "$WHEELHOUSE could not be fetched; may the TPU VM's service account read it?" \
+            "gcloud says: $(tail -n 3 .wheelhouse.log | tr '\n' ' ')"
+    PIP_SOURCE=(--no-index "--find-links=$PWD/.wheelhouse/wheels")
+    UV_SOURCE=(--offline "${PIP_SOURCE[@]}")
+    # uv has the hash of the archive built in.
+    export UV_PYTHON_INSTALL_MIRROR=file://$PWD/.wheelhouse/python
+}
+
 # pip's --target needs neither venv nor the right to write into the system's Python. uv has the hash of
 # each Python that it fetches built in, so its own hash covers Python's.
 get_uv() {
     local wanted
     wanted=$(sed -n 's/^uv==\([^ ;]*\).*/\1/p' requirements/uv.txt)
-    [[ $(.uv/bin/uv --version 2>/dev/null) != "uv $wanted"* ]] || return 0
+    [[ $(.uv/bin/uv --version 2>/dev/null || true) != "uv $wanted"* ]] || return 0
     python3 -m pip --version >/dev/null 2>&1 ||
         refuse "python3 has no pip, which is needed to fetch uv; on every worker run" \
             "'sudo apt-get update && sudo apt-get install --yes python3-pip', then setup.sh again"
     rm -rf .uv
     python3 -m pip --disable-pip-version-check --quiet install --target=.uv --no-deps \
-        --only-binary=:all: --require-hashes --requirement=requirements/uv.txt
+        --only-binary=:all: --require-hashes "${PIP_SOURCE[@]}" --requirement=requirements/uv.txt
 }
 
 install() {
@@ -58,13 +86,16 @@ install() {
     "$PYTHON" -c "$RIGHT_VERSION" 2>/dev/null ||
         .uv/bin/uv venv --quiet --clear --python="$VERSION" "$venv"
     # The build constraint covers the setuptools that builds what has no wheel: it is checked likewise.
-    .uv/bin/uv pip sync --quiet --compile-bytecode --python="$PYTHON" --require-hashes \
+    .uv/bin/uv pip sync --quiet --compile-bytecode --python="$PYTHON" --require-hashes "${UV_SOURCE[@]}" \
         --build-constraints=requirements/tpu.txt requirements/tpu.txt
-    .uv/bin/uv pip install --quiet --python="$PYTHON" --no-build-isolation --no-deps --editable .
+    .uv/bin/uv pip install --quiet --python="$PYTHON" --no-build-isolation --no-deps "${UV_SOURCE[@]}" \
+        --editable .
 }
 
+refuse_while_training
 unpack
 say "unpacked commit $COMMIT in $PWD; installing the packages of requirements/tpu.txt"
+if [[ -n $WHEELHOUSE ]]; then fetch_wheelhouse; fi
 get_uv
 install
 # The TPU is left alone: a slice answers only when all its workers ask together.

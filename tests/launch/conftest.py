@@ -26,7 +26,7 @@ def path_with_gcloud(tmp_path):
 
     ACCOUNT and TOKEN_FILE in its environment are who is logged in, and auth/access_token_file.
     QUEUED is the state and the mark of the queued resource; of several with commas between them
-    each question takes one, and ERROR is an answer that fails.
+    each question takes one, and ERROR is an answer that fails. STORED is the exit code of storage.
     """
 
     def write(exit_code: int = 0) -> str:
@@ -35,6 +35,7 @@ def path_with_gcloud(tmp_path):
             "case $1 in",
             '    auth) echo "${ACCOUNT-me@example.com}" ;;',
             '    config) [[ $3 != auth/access_token_file ]] || echo "${TOKEN_FILE-}" ;;',
+            '    storage) exit "${STORED-0}" ;;',
             "    compute)",
             "        [[ $4 != describe ]] || {",
             f"            asked={tmp_path}/asked",

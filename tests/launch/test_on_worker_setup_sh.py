@@ -1,5 +1,6 @@
 """launch/on_worker_setup.sh, run in a temporary home folder with stand-ins for pip and uv."""
 
+import fcntl
 import pathlib
 import shlex
 import subprocess
@@ -44,7 +45,7 @@ def worker(tmp_path):
 
 def test_a_new_worker_gets_code_uv_python_and_the_packages_in_this_order(worker):
     ran = worker.set_up()
-    assert ran.returncode == 0, ran.stderr
+    assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.endswith("worker-0: ready: Python 3.12.0, jax 0\n")
     pip, venv, sync, install = (call for call in worker.calls() if "--version" not in call)
     assert "--target=.uv" in pip
@@ -113,6 +114,19 @@ def test_a_step_that_fails_fails_the_setup(worker, step):
 
 def test_training_that_cannot_start_fails_the_setup(worker):
     assert worker.set_up(TRAIN_EXIT="3").returncode == 3
+
+
+def test_a_worker_that_trains_is_left_as_it_is(worker):
+    worker.set_up()
+    (worker.code / "logs").mkdir()
+    (worker.code / "logs" / "train.log").write_text("a line\n")
+    lock = worker.code / "logs" / "train.lock"
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ran = worker.set_up()
+    assert ran.returncode == 2
+    assert "training runs in bert_jax" in ran.stderr
+    assert (worker.home / "sent.tar.gz").exists()
 
 
 def test_setting_up_again_after_a_failure_goes_on(worker):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.launch.clones import commit, git, make_clone
-from tests.launch.scripts import LAUNCH, commands, gcloud_accepts, needs_gcloud, refusal, run
+from tests.launch.scripts import LAUNCH, commands, refusal, run
 
 
 @pytest.fixture
@@ -35,12 +35,6 @@ def test_dry_run_prints_what_packs_sends_and_unpacks_the_commit(cluster, clone, 
         ],
     ]
     assert not (clone / "build").exists()
-
-
-@needs_gcloud
-@pytest.mark.parametrize("which", [-2, -1])
-def test_gcloud_knows_the_flags(cluster, tmp_path, script, which):
-    assert gcloud_accepts(commands(script, cluster())[which], tmp_path)
 
 
 def test_it_packs_the_commit_and_says_what_comes_next(cluster, clone, script, path_with_gcloud):
@@ -91,7 +85,7 @@ def test_scripts_from_a_wheel_say_that_they_need_a_clone(cluster, clone):
     """An environment often lies inside a clone of something."""
     installed = clone / ".venv" / "bert_jax" / "launch"
     installed.mkdir(parents=True)
-    for path in (LAUNCH / "setup.sh", LAUNCH / "cluster.sh"):
+    for path in (LAUNCH / name for name in ("setup.sh", "cluster.sh", "commit.sh")):
         (installed / path.name).write_bytes(path.read_bytes())
     said = refusal(installed / "setup.sh", "--dry-run", cluster())
     assert "is not the launch folder of a clone of bert_jax" in said
@@ -101,3 +95,35 @@ def test_scripts_from_a_wheel_say_that_they_need_a_clone(cluster, clone):
 def test_a_python_that_is_in_no_environment_of_its_own_is_refused(cluster, script, python):
     said = refusal(script, "--dry-run", cluster(REMOTE_PYTHON=python))
     assert f"REMOTE_PYTHON is '{python}'" in said
+
+
+def test_a_wheelhouse_is_looked_for_and_named_to_the_workers(cluster, clone, script):
+    option = cluster(BUCKET="gs://my-bucket/bert")
+    printed = commands(script, option, "--wheelhouse")
+    tpu, uv = (
+        git(clone, "rev-parse", f"HEAD:requirements/{name}.txt")[:12] for name in ("tpu", "uv")
+    )
+    folder = f"gs://my-bucket/bert/wheelhouse/{tpu}-{uv}"
+    looked = ["gcloud", "storage", "ls", f"{folder}/complete", "--project=my-project"]
+    assert printed[0] == looked
+    assert printed[-1][-1].endswith(f" bert_jax .venv/bin/python {folder}")
+    assert printed[1:-1] == commands(script, option)[:-1]
+
+
+def test_other_packages_have_another_wheelhouse(cluster, clone, script):
+    option = cluster(BUCKET="gs://my-bucket/bert")
+    before = commands(script, option, "--wheelhouse")[0]
+    (clone / "old module.py").write_text("x = 1\n")
+    commit(clone)
+    assert commands(script, option, "--wheelhouse")[0] == before
+    (clone / "requirements" / "tpu.txt").write_text("# none\n")
+    commit(clone)
+    assert commands(script, option, "--wheelhouse")[0] != before
+
+
+def test_nothing_is_sent_where_the_wheelhouse_is_not_complete(cluster, script, path_with_gcloud):
+    path = path_with_gcloud()
+    said = refusal(script, cluster(BUCKET="gs://my-bucket"), "--wheelhouse", PATH=path, STORED="1")
+    assert "/complete cannot be seen" in said
+    assert "launch/wheelhouse.sh" in said
+    assert "BUCKET is empty" in refusal(script, cluster(), "--wheelhouse")

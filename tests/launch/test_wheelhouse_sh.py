@@ -1,0 +1,181 @@
+"""launch/wheelhouse.sh with stand-ins; a worker without internet that installs with the real uv."""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import sys
+import zipfile
+
+import pytest
+
+from tests.launch.clones import commit, git, make_clone
+from tests.launch.scripts import commands, refusal, run, write_command
+from tests.launch.workers import run_on
+
+UV = pathlib.Path(sys.executable).with_name("uv")
+ARCHIVE = "cpython-3.12.1+20260101-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
+URL = f"https://example.com/releases/download/20260101/{ARCHIVE.replace('+', '%2B')}"
+# gs://my-bucket is the folder BUCKET_DIR.
+STORAGE = """\
+echo "$*" >>"$BUCKET_DIR.calls"
+case "$1 $2" in
+    "auth list") echo me ;;
+    "storage rsync")
+        from=${4/#gs:\\/\\/my-bucket/$BUCKET_DIR} to=${5/#gs:\\/\\/my-bucket/$BUCKET_DIR}
+        [[ -d $from ]] || { echo "ERROR: $4 is not there" >&2; exit 1; }
+        mkdir -p "$to" && cp -r "$from/." "$to" ;;
+    "storage cp") cp "$3" "${4/#gs:\\/\\/my-bucket/$BUCKET_DIR}" ;;
+esac
+"""
+PIP = """\
+echo "$*" >>"$BUCKET_DIR.calls"
+for word in "$@"; do
+    case $word in
+        --dest=*) mkdir -p "${word#*=}" && touch "${word#*=}/a-1-py3-none-any.whl" ;;
+        --target=*) mkdir -p "${word#*=}/bin" && cp "$UV_STAND_IN" "${word#*=}/bin/uv" ;;
+    esac
+done
+"""
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return make_clone(tmp_path / "clone")
+
+
+@pytest.fixture
+def laptop(tmp_path):
+    """The environment of wheelhouse.sh: pip, uv, curl and gcloud that stay on this machine."""
+    tools = tmp_path / "tools"
+    write_command(tools / "gcloud", STORAGE)
+    write_command(tools / "python3", PIP)
+    write_command(tools / "curl", '[[ ${!#} == "$URL" ]] && echo an archive >"${*: -2:1}"')
+    write_command(tmp_path / "uv", 'echo "[{\\"url\\":\\"$URL\\"}]"')
+    (tmp_path / "bucket" / "wheelhouse").mkdir(parents=True)
+    return {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "BUCKET_DIR": str(tmp_path / "bucket"),
+        "UV_STAND_IN": str(tmp_path / "uv"),
+        "URL": URL,
+    }
+
+
+def test_wheels_and_python_come_into_the_bucket_and_the_mark_last(cluster, clone, laptop, tmp_path):
+    option = cluster(BUCKET="gs://my-bucket")
+    ran = run(clone / "launch" / "wheelhouse.sh", option, **laptop)
+    assert ran.returncode == 0, ran.stderr
+    assert f"launch/setup.sh {option} --wheelhouse" in ran.stdout
+    (folder,) = (tmp_path / "bucket" / "wheelhouse").iterdir()
+    there = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    assert there == ["complete", f"python/20260101/{ARCHIVE}", "wheels/a-1-py3-none-any.whl"]
+    calls = (tmp_path / "bucket.calls").read_text().splitlines()
+    assert calls[-1].startswith("storage cp ")
+    assert all("--require-hashes" in call for call in calls if " download " in call)
+    looked = commands(clone / "launch" / "setup.sh", option, "--wheelhouse")[0][3]
+    assert looked == f"gs://my-bucket/wheelhouse/{folder.name}/complete"
+    assert git(clone, "status", "--porcelain") == ""
+
+
+def test_a_download_that_fails_leaves_no_mark(cluster, clone, laptop, tmp_path):
+    laptop |= {"URL": URL + "?"}
+    ran = run(clone / "launch" / "wheelhouse.sh", cluster(BUCKET="gs://my-bucket"), **laptop)
+    assert ran.returncode == 1
+    assert list((tmp_path / "bucket" / "wheelhouse").iterdir()) == []
+
+
+def test_dry_run_runs_nothing_and_no_bucket_is_refused(cluster, clone, laptop, tmp_path):
+    script = clone / "launch" / "wheelhouse.sh"
+    printed = commands(script, cluster(BUCKET="gs://my-bucket"))
+    assert [words[0] for words in printed[:3]] == ["mkdir", "git", "tar"]
+    assert printed[-3][:3] == ["gcloud", "storage", "rsync"]
+    assert not (clone / "build").exists()
+    assert "BUCKET is empty" in refusal(script, "--dry-run", cluster())
+
+
+def write_wheel(folder: pathlib.Path, name: str, **files: str) -> str:
+    """Write NAME-1 as a wheel; gives its line of requirements, with its hash."""
+    info = f"{name}-1.dist-info"
+    files |= {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(file, text)
+        wheel.writestr(
+            f"{info}/RECORD", "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+        )
+    return f"{name}==1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+class Offline:
+    """A worker with the real uv, whose packages come from a folder that stands for the bucket."""
+
+    def __init__(self, folder: pathlib.Path, clone: pathlib.Path) -> None:
+        self.clone, self.home = clone, folder / "worker-0"
+        self.home.mkdir()
+        self.wheels = folder / "bucket" / "house" / "wheels"
+        pins = write_wheel(self.wheels, "jax", **{"jax.py": "__version__ = '1 from the bucket'\n"})
+        (clone / "requirements" / "tpu.txt").write_text(pins)
+        # This test's own Python stands for 3.12, a backend that builds nothing for setuptools.
+        script = clone / "launch" / "on_worker_setup.sh"
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        script.write_text(script.read_text().replace("VERSION=3.12", f"VERSION={version}"))
+        write_wheel(clone / "built", "bert_jax", **{"bert_jax/train.py": "import jax\n"})
+        (clone / "backend.py").write_text(
+            "import shutil\n\n\ndef build_editable(folder, *_):\n"
+            "    shutil.copy('built/bert_jax-1-py3-none-any.whl', folder)\n"
+            "    return 'bert_jax-1-py3-none-any.whl'\n"
+        )
+        (clone / "pyproject.toml").write_text(
+            "[project]\nname = 'bert_jax'\nversion = '1'\n"
+            "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+        )
+        commit(clone)
+        tools = folder / "worker_tools"
+        write_command(tools / "gcloud", STORAGE)
+        # pip as a stand-in: what it would unpack is the real uv.
+        uv = f'[[ "$*" != *--target* ]] || {{ mkdir -p .uv/bin && ln -s {UV} .uv/bin/uv; }}'
+        write_command(tools / "python3", 'echo "$*" >>"$HOME/pip.calls"', uv)
+        self.environment = {
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "BUCKET_DIR": str(folder / "bucket"),
+            "UV_CACHE_DIR": str(folder / "cache"),
+            "UV_PYTHON": sys.executable,
+        }
+
+    def set_up(self, house: str = "gs://my-bucket/house"):
+        archive = self.home / "sent.tar.gz"
+        git(self.clone, "archive", "--format=tar.gz", f"--output={archive}", "HEAD")
+        words = f"{archive.name} HEAD bert_jax .venv/bin/python {house}"
+        script = self.clone / "launch" / "on_worker_setup.sh"
+        return run_on(self.home, f"bash {script} {words}", **self.environment)
+
+
+@pytest.mark.skipif(not UV.exists(), reason="needs uv")
+def test_a_worker_without_internet_installs_from_the_bucket(clone, tmp_path):
+    worker = Offline(tmp_path, clone)
+    ran = worker.set_up()
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith(", jax 1 from the bucket\n")
+    assert "--no-index --find-links=" in (worker.home / "pip.calls").read_text()
+
+    # One other byte in a package, under the same name, is not installed.
+    write_wheel(worker.wheels, "jax", **{"jax.py": "__version__ = '1 from elsewhere'\n"})
+    shutil.rmtree(worker.home / "bert_jax" / ".venv")
+    shutil.rmtree(tmp_path / "cache")
+    ran = worker.set_up()
+    assert ran.returncode != 0
+    assert "Hash mismatch" in ran.stderr
+    assert "worker-0: error: setup failed at: .uv/bin/uv pip sync" in ran.stderr
+
+
+@pytest.mark.skipif(not UV.exists(), reason="needs uv")
+def test_a_bucket_that_cannot_be_read_is_named(clone, tmp_path):
+    ran = Offline(tmp_path, clone).set_up("gs://my-bucket/absent")
+    assert ran.returncode == 2
+    assert "worker-0: error: gs://my-bucket/absent could not be fetched" in ran.stderr
+    assert "ERROR: gs://my-bucket/absent is not there" in ran.stderr
