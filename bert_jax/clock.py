@@ -15,6 +15,7 @@ class Progress:
     skipped_steps: int = 0  # bad steps, which changed nothing
     bad_in_a_row: int = 0  # of these, those since the last good step
     left_out_steps: int = 0  # passed over after going back to a checkpoint
+    evaluated_step: int = 0  # the last one; a stop leaves out what is due after its step
 
 
 class Clock:

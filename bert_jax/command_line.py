@@ -76,22 +76,34 @@ def resolved(flag: flags.FlagHolder) -> Config:
     return config_lib.from_config_dict(flag.value)
 
 
-def run(prepare: Prepare, usage: str, way_on: str) -> None:
+def _stays(code: int, message: str) -> None:
+    """Most entries end as Python does."""
+
+
+def run(
+    prepare: Prepare, usage: str, way_on: str, leave: Callable[[int, str], None] = _stays
+) -> None:
     """Parse the command line, prepare, do the work that prepare returns, exit with its code.
 
     prepare gets the log that can hold what libraries write, and the arguments that are no flags.
     A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
     with an OSError, one line and exit code 1, or with a FloatingPointError, that of the guard of
     bad numbers, one line and exit code 3; any other error of it is ours, and shows where it came
-    from. way_on ends the line of work that was cut off.
+    from. way_on ends the line of work that was cut off. leave is told the code and the message, and
+    may end the process in another way.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
         sys.exit(0)
-    with LibraryLog() as log:
-        code, message = _done(prepare, log, way_on)
-        if message:
-            log.say(message)
+    try:
+        with LibraryLog() as log:
+            code, message = _done(prepare, log, way_on)
+            if message:
+                log.say(message)
+    except Exception as error:
+        leave(FAILED, f"{type(error).__name__}: {error}")
+        raise
+    leave(code, message)
     sys.exit(code)
 
 
@@ -99,6 +111,8 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     """Exit code, and what is to be said on stderr."""
     try:
         work = prepare(log, _parsed_flags())
+    except TimeoutError as error:  # of another process, or a bucket: they may answer the next time
+        return FAILED, f"error: {in_words(error)}"
     except OSError as error:
         return REFUSED, f"error: {in_words(error)}"
     except ValueError as error:

@@ -7,7 +7,6 @@ no result. All that it must remember across a restart is in `Progress`.
 
 import contextlib
 import dataclasses
-import os
 import time
 from typing import Any
 
@@ -31,31 +30,26 @@ from bert_jax.receipt import CHECKPOINTS
 from bert_jax.screen import FAINT
 from bert_jax.state import TrainState
 from bert_jax.steps_in_flight import StepsInFlight
-from bert_jax.stopping import Interrupted, noted
+from bert_jax.stopping import Interrupted, Stop
+from bert_jax.watchdog import Watchdog
 
 COMPILE_AHEAD_SECS = 900.0  # before a phase ends, the next one is compiled beside it
 
 
-def train(setup: Setup) -> dict[str, Any]:
+def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
     """Train from the newest checkpoint in the workdir, or from scratch, to the end; summarise.
 
     Raises:
       FloatingPointError: the guard of bad numbers stopped the run.
-      Interrupted: SIGINT or SIGTERM came; the run is saved and goes on when started again.
+      Interrupted: a process was told to stop; the run is saved and goes on when started again.
     """
-    stop_signals: list[int] = []
-
-    def stop_after_step(signal_number: int) -> None:
-        stop_signals.append(signal_number)
-        # Not print: a handler may come in the middle of one.
-        os.write(1, b"stopping after this step; once more to stop without saving\n")
-
-    with noted(stop_after_step):
-        return _train(setup, stop_signals)
+    stop = Stop()
+    with stop.noted():
+        return _train(setup, stop, watchdog or Watchdog())
 
 
-def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
-    """Train until there is a stop signal, which may come at any time."""
+def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
+    """Train until there is a reason to stop, which may come at any time."""
     config = setup.config
     checkpoints = Checkpoints(setup.workdir / CHECKPOINTS, config.checkpoint, setup.model)
     summary = None
@@ -72,7 +66,7 @@ def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
         )
         setup.screen.table(f"pre-training in {setup.workdir}", block)
         what = "drawing the initial weights" if done is None else f"restoring step {done:,}"
-        with setup.screen.spinning(what):
+        with watchdog.doing(what, config.hosts.stuck_secs), setup.screen.spinning(what):
             state, progress = start(setup, checkpoints)
             # Several processes on CPUs exchange weights in the threads that compiling needs too:
             # one that compiles while another still waits for its part would wait for ever.
@@ -82,13 +76,14 @@ def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
 
         def run_from(state: TrainState, progress: Progress, bad_steps: BadSteps) -> dict[str, Any]:
             run = _Run(
-                setup, checkpoints, records, programs, bad_steps, state, progress, stop_signals
+                setup, checkpoints, records, programs, bad_steps, state, progress, stop, watchdog
             )
             with contextlib.closing(run):
                 return run.all_phases()
 
         def restore() -> tuple[TrainState, Progress]:
-            with setup.screen.spinning("restoring the newest checkpoint"):
+            what = "restoring the newest checkpoint"
+            with watchdog.doing(what, config.hosts.stuck_secs), setup.screen.spinning(what):
                 return start(setup, checkpoints)
 
         try:
@@ -98,7 +93,8 @@ def _train(setup: Setup, stop_signals: list[int]) -> dict[str, Any]:
                 setup.screen.say("a phase is still being compiled, which ends by itself alone")
             records.close(summary)
     finally:
-        checkpoints.close()
+        with watchdog.doing("the last save", config.hosts.stuck_secs):
+            checkpoints.close()
     return summary
 
 
@@ -123,7 +119,8 @@ class _Run:
         bad_steps: BadSteps,
         state: TrainState,
         progress: Progress,
-        stop_signals: list[int],
+        stop: Stop,
+        watchdog: Watchdog,
     ) -> None:
         self.setup, self.config, self.screen = setup, setup.config, setup.screen
         self.checkpoints, self.records, self.programs = checkpoints, records, programs
@@ -134,7 +131,7 @@ class _Run:
         self.readings = Readings(setup, records, bad_steps, progress)
         window = setup.profiled if jax.process_index() == 0 else None
         self.profiler = Profiler(window, setup.workdir / profiling.FOLDER)
-        self.stop_signals = stop_signals
+        self.stop, self.watchdog = stop, watchdog
         self.heldout: dict[str, float] = {}
 
     def all_phases(self) -> dict[str, Any]:
@@ -144,11 +141,12 @@ class _Run:
             facts = self.setup.phases[index]
             clock = Clock(self.progress, phase.batch_size, facts.examples_per_row)
             running = RunningPhase(index, phase, facts, start, clock)
+            if start < self.step <= running.end and self._owes_evaluation(running):
+                self._evaluate(running)  # of a step that the run was stopped after, or left out
             if self.step < running.end:
                 self._steps_of(running)
-            elif self.step == running.end and self.checkpoints.latest_step != self.step:
-                self._evaluate(running)  # its last steps were left out
-                self._save()
+            elif self.step == running.end:
+                self._save_if_new()
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
             self.heldout = self._evaluation(len(self.config.phases) - 1)
         return self._summary()
@@ -171,22 +169,34 @@ class _Run:
 
     def _steps_of(self, running: RunningPhase) -> None:
         with contextlib.closing(self._batches(running)) as batches:
+            self._stop_if_asked()
             take_step = self._compiled_step(running)
-            self._take(take_step, batches)
-            self.in_flight.all_ended()
+            self._stop_if_asked()
+            with self._step_watched():
+                self._take(take_step, batches)
+                self.in_flight.all_ended()
             running.clock.start()  # from now on time is training time
             self._after_step(running)
             while self.step < running.end:
-                running.clock.waited(self.in_flight.make_room())
-                self._take(take_step, batches)
+                with self._step_watched():
+                    running.clock.waited(self.in_flight.make_room())
+                    self._take(take_step, batches)
                 running.clock.step()
                 self._after_step(running)
+
+    def _step_watched(self) -> contextlib.AbstractContextManager[None]:
+        what = f"step {self.step + 1}, or one of the two before it,"
+        return self.watchdog.doing(what, self.config.hosts.stuck_step_secs)
+
+    def _watched(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return self.watchdog.doing(what, self.config.hosts.stuck_secs)
 
     def _compiled_step(self, running: RunningPhase) -> jax.stages.Compiled:
         if self.programs.is_ready(running.index):
             self.screen.say(f"phase {running.index}: the step is compiled already", FAINT)
             return self.programs.step(running.index)
-        with self.screen.waiting(f"phase {running.index}: compiling the step"):
+        what = f"phase {running.index}: compiling the step"
+        with self._watched(what), self.screen.waiting(what):
             return self.programs.step(running.index)
 
     def _take(self, take_step: jax.stages.Compiled, batches: PlacedBatches) -> None:
@@ -212,11 +222,12 @@ class _Run:
             running.clock.note()
             self._say_where(self.profiler.close())
             running.clock.start()
-        stopping = bool(self.stop_signals)
-        evaluate = self.step == running.end or self.step % self.config.eval.every_steps == 0
+        stopping = self.stop.is_asked()
+        evaluate = not stopping and self._owes_evaluation(running)
         save = self.step == running.end or stopping or self.checkpoints.due(self.step)
         if evaluate or save:
-            running.clock.waited(self.in_flight.all_ended())
+            with self._step_watched():
+                running.clock.waited(self.in_flight.all_ended())
             self.readings.read(running, self.step)
         elif (self.step - 1) % self.config.log_every_steps == 0:
             self.readings.read(running, self.step - 1)
@@ -225,7 +236,7 @@ class _Run:
         if save:
             self._save()
         if stopping:
-            raise Interrupted(self.stop_signals[0], self.step)
+            raise Interrupted(self.stop.signal_number, self.step)
         if evaluate or save:
             running.clock.start()
         secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
@@ -233,15 +244,32 @@ class _Run:
             self.programs.begin(running.index + 1)
 
     def _save(self) -> None:
-        self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
-        self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
+        with self._watched(f"the save of step {self.step}"):
+            self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
+            self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
+
+    def _save_if_new(self) -> None:
+        if self.checkpoints.latest_step != self.step:
+            self._save()
+
+    def _stop_if_asked(self) -> None:
+        """Raise if the run is to stop here, between two steps, once it is saved."""
+        if self.stop.is_asked():
+            self._save_if_new()
+            raise Interrupted(self.stop.signal_number, self.step)
+
+    def _owes_evaluation(self, running: RunningPhase) -> bool:
+        is_due = self.step == running.end or self.step % self.config.eval.every_steps == 0
+        return is_due and self.progress.evaluated_step != self.step
 
     def _evaluation(self, index: int) -> dict[str, float]:
         """The means over a phase's held-out examples."""
         facts, total = self.setup.phases[index], dict[str, float]()
-        with self.screen.spinning(f"evaluating on {facts.heldout_examples:,} held-out examples"):
+        what = f"evaluating on {facts.heldout_examples:,} held-out examples"
+        with self._watched(what), self.screen.spinning(what):
             evaluate = self.programs.evaluation(index)
             for batch in facts.heldout_batches:
+                self._stop_if_asked()
                 placed = mesh_lib.place(batch, self.setup.mesh)
                 sums = jax.device_get(evaluate(self.state.params, placed))
                 total = metrics.add(total, metrics.flat(sums))
@@ -249,6 +277,7 @@ class _Run:
 
     def _evaluate(self, running: RunningPhase) -> None:
         self.heldout = self._evaluation(running.index)
+        self.progress.evaluated_step = self.step
         baseline = running.facts.baseline
         self.records.write(self.step, "heldout", self.heldout | baseline)
         self.screen.heldout_line(self.step, self.heldout, baseline)

@@ -6,8 +6,11 @@ busy or stuck, which collectives on devices do not.
 
 import collections
 import itertools
+import os
+import sys
+import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 
@@ -15,6 +18,7 @@ import jax
 from jax._src import distributed
 
 _FAILED = "bert_jax/failed/"
+LEAVING_SECS = 8.0  # for which process 0 stays, so that the others can read why
 _SLICE_SECS = 1.0  # of a wait; between two of them Python sees to its signals
 
 _rounds: collections.defaultdict[str, "itertools.count[int]"] = collections.defaultdict(
@@ -89,17 +93,46 @@ def _answer(client: Any, key: str, end_secs: float) -> str | None:
                 return None
 
 
-def tell_failure(reason: str) -> None:
-    """Let the other processes know why this one ends; does nothing where it is alone."""
-    client = distributed.global_state.client
-    if client is not None:
-        client.key_value_set(f"{_FAILED}{number()}", reason, allow_overwrite=True)
+def are_joined() -> bool:
+    """Whether jax.distributed.initialize was called, be it for one process."""
+    return distributed.global_state.client is not None
 
 
-def failures() -> dict[int, str]:
-    """Why processes of the run have ended, by their number, as far as they could tell."""
+def failures() -> dict[int, tuple[int, str]]:
+    """Exit code and reason of each process that has ended early, as far as it could tell."""
     client = distributed.global_state.client
     if client is None:
         return {}
     told = client.key_value_dir_get(_FAILED)
-    return {int(key.removeprefix(_FAILED)): reason for key, reason in told}
+    split = {int(key.removeprefix(_FAILED)): value.partition(" ") for key, value in told}
+    return {process: (int(code), reason) for process, (code, _, reason) in split.items()}
+
+
+def is_loss_of_another(error: Exception) -> bool:
+    """Whether an error of jax says that another process of the run cannot be reached any more."""
+    words = ("Gloo", "UNAVAILABLE", "Connection reset", "Connection closed", "heartbeat")
+    is_of_jax = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_of_jax and count() > 1 and any(word in str(error) for word in words)
+
+
+def leave(code: int, reason: str) -> NoReturn:
+    """End this process with an exit code, whatever its threads do, and tell the others why.
+
+    Python's own way out goes through jax's, where each process waits for all the others. Process 0
+    stays until they have read the reason: the service that tells it ends with it.
+    """
+    if are_joined():
+        # In a thread: where the service is stuck as well, asking it would not end either.
+        telling = threading.Thread(target=_tell, args=(code, reason), daemon=True)
+        telling.start()
+        telling.join(LEAVING_SECS)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _tell(code: int, reason: str) -> None:
+    client: Any = distributed.global_state.client
+    client.key_value_set(f"{_FAILED}{number()}", f"{code} {reason}", allow_overwrite=True)
+    while number() == 0 and len(failures()) < count():
+        time.sleep(0.1)

@@ -12,6 +12,7 @@ import functools
 import pathlib
 import shlex
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -26,16 +27,19 @@ from bert_jax import (
     curves,
     exit_codes,
     feed,
+    joining,
     loop,
     mesh,
     objectives,
     preparation,
+    processes,
     profiling,
     receipt,
     stopping,
 )
 from bert_jax import config as config_lib
 from bert_jax import log as log_lib
+from bert_jax.watchdog import Watchdog
 from data_pipeline.files import is_address
 from data_pipeline.interpreter import python
 from data_pipeline.library_log import FILE as LIBRARY_LOG
@@ -94,19 +98,57 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     if _PROFILE_STEPS.value is not None:
         profiled = profiling.read_window(_PROFILE_STEPS.value)
     workdir = _checked_workdir()
+    log.hold()
     if _MULTIHOST.value:
-        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
-    else:  # what ends one of many processes is written by C++, and their output is a log anyway
-        log.hold()
-    setup = preparation.prepare(config, objective, workdir, profiled=profiled)
-    log.keep(workdir / LIBRARY_LOG)
-    compile_cache.keep_in(workdir, is_writer=jax.process_index() == 0)
-    return functools.partial(_train, setup)
+        _join(config, log)
+    watchdog = Watchdog()
+    watchdog.begin(log.screen, log.say)
+    with watchdog.doing("preparing the run", config.hosts.stuck_secs):
+        setup = preparation.prepare(config, objective, workdir, profiled=profiled)
+        number = processes.number()
+        log.keep(workdir / (f"libraries-{number}.log" if number else LIBRARY_LOG))
+        watchdog.keep_stacks_in(workdir)
+        compile_cache.keep_in(workdir, is_writer=number == 0)
+    return functools.partial(_watched, setup, watchdog)
 
 
-def _train(setup: preparation.Setup) -> int:
+def _join(config: config_lib.Config, log: LibraryLog) -> None:
+    at = joining.place(
+        _COORDINATOR.value, _PROCESSES.value, _PROCESS.value, config.hosts.start_secs
+    )
+    if at is not None and at.number > 0:
+        log.heading = f"process {at.number}: "
+    joining.join(at, config.hosts, sys.argv[1:], log.say)
+    if processes.number() > 0:
+        log.heading = f"process {processes.number()}: "
+
+
+def _leave(code: int, message: str) -> None:
+    """In one of several processes: end without waiting for the others, who would wait as well."""
+    if processes.count() == 1 or code in (exit_codes.DONE, *stopping.EXIT_CODES):
+        return
+    if sys.exception() is not None:
+        traceback.print_exc()
+    processes.leave(code, message)
+
+
+def _watched(setup: preparation.Setup, watchdog: Watchdog) -> int:
     try:
-        summary = loop.train(setup)
+        return _train(setup, watchdog)
+    except jax.errors.JaxRuntimeError as error:
+        if not processes.is_loss_of_another(error):
+            raise
+        raise ConnectionError(
+            f"another process of this run has gone, its own output says why "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+    finally:
+        watchdog.close()
+
+
+def _train(setup: preparation.Setup, watchdog: Watchdog) -> int:
+    try:
+        summary = loop.train(setup, watchdog)
     except stopping.Interrupted as stop:
         _curves(setup)
         setup.screen.say(f"stopped and saved at step {stop.step:,}; to go on from there:")
@@ -155,7 +197,7 @@ def _closing_rows(setup: preparation.Setup, summary: dict[str, Any]) -> list[tup
 def main() -> None:
     """Entry point."""
     way_on = "the same command goes on from the last save, if there was one"
-    command_line.run(_prepare, USAGE, way_on)
+    command_line.run(_prepare, USAGE, way_on, _leave)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class LibraryLog:
     def __init__(self) -> None:
         self._screen: int | None = None
         self._held: IO[bytes] | None = None  # before it is known where to keep it
+        self.heading = ""  # of every line of say(), where several processes share a screen
 
     def __enter__(self) -> "LibraryLog":
         return self
@@ -69,7 +70,12 @@ class LibraryLog:
     def say(self, text: str) -> None:
         """Print a line where stderr was."""
         sys.stderr.flush()
-        os.write(_STDERR if self._screen is None else self._screen, f"{text}\n".encode())
+        os.write(self.screen, f"{self.heading}{text}\n".encode())
+
+    @property
+    def screen(self) -> int:
+        """The file descriptor of what stderr was."""
+        return _STDERR if self._screen is None else self._screen
 
     def _release(self) -> None:
         if self._screen is None:

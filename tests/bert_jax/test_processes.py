@@ -37,7 +37,6 @@ def test_three_processes_agree_and_name_the_one_that_does_not_answer():
 def test_one_process_agrees_with_itself():
     assert processes.agree("anything", "alone", 0.0) == ["alone"]
     assert (processes.number(), processes.count(), processes.failures()) == (0, 1, {})
-    processes.tell_failure("nobody hears")
 
 
 def test_processes_are_listed_in_words():

@@ -1,0 +1,134 @@
+"""The roll-call: who is missing is named, and whoever was started otherwise is refused."""
+
+import dataclasses
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from bert_jax import roll_call
+from bert_jax.roll_call import Hello
+from tests.bert_jax.joined import free_port
+
+HELLO = Hello(number=0, count=2, host="host-0", code="c0de", command="train --config=a.py")
+
+
+@pytest.fixture
+def address(monkeypatch):
+    monkeypatch.setattr(roll_call, "SLICE_SECS", 0.05)
+    monkeypatch.setattr(roll_call, "REFUSING_SECS", 0.5)
+    monkeypatch.setattr(roll_call, "READ_SECS", 0.2)
+    return f"127.0.0.1:{free_port()}"
+
+
+def numbered(number, **changed):
+    return dataclasses.replace(HELLO, number=number, host=f"host-{number}", **changed)
+
+
+def call_all(address, hellos, limit_secs=20.0, between_secs=0.0):
+    """Each hello's error, None where its roll-call came to a good end."""
+    errors = [None] * len(hellos)
+    threads = []
+
+    def call(index):
+        try:
+            roll_call.call(address, hellos[index], limit_secs, lambda text: None)
+        except (ValueError, OSError) as error:
+            errors[index] = error
+
+    for index in range(len(hellos)):
+        threads.append(threading.Thread(target=call, args=(index,)))
+        threads[-1].start()
+        time.sleep(between_secs)
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_all_are_there_in_any_order_and_the_port_is_free_again(address):
+    hellos = [numbered(number, count=4) for number in (3, 1, 0, 2)]
+    assert call_all(address, hellos, between_secs=0.1) == [None] * 4
+    socket.create_server(("", int(address.rpartition(":")[2]))).close()
+
+
+def test_one_process_needs_no_other(address):
+    assert call_all(address, [numbered(0, count=1)]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"count": 3},
+            r"process 1 \(host-1\) was started for --num_processes=3, process 0 \(host-0\) for 2;",
+        ),
+        ({"number": 0}, "two processes have --process_id=0, on host-0 and host-1; .* from 0 to 1"),
+        ({"code": "0dd"}, r"process 1 \(host-1\) runs other code than process 0 .*0dd and c0de"),
+        ({"command": "train"}, "was started otherwise than .*: `train` and `train --config=a.py`"),
+    ],
+)
+def test_whoever_was_started_otherwise_is_refused_on_all(address, changed, words):
+    odd = dataclasses.replace(numbered(1), **changed)
+    hellos = [HELLO, odd]
+    errors = call_all(address, hellos, between_secs=0.2)
+    assert [type(error) for error in errors] == [ValueError] * 2
+    assert str(errors[0]) == str(errors[1])
+    with pytest.raises(ValueError, match=words):
+        raise errors[0]
+
+
+def test_who_is_missing_is_named_on_all_that_came(address):
+    hellos = [numbered(number, count=4) for number in (0, 2)]
+    errors = call_all(address, hellos, limit_secs=1.0)
+    assert [type(error) for error in errors] == [TimeoutError] * 2
+    port = address.rpartition(":")[2]
+    came = f"2 of 4 processes came to the roll-call at {address} within 1 s: 0 (host-0), 2 (host-2)"
+    assert str(errors[0]).startswith(f"{came}; missing: 1, 3; start the same command on every host")
+    assert f"TCP port {port}" in str(errors[0])
+    assert "missing: 1, 3" in str(errors[1])
+
+
+def test_a_process_that_waits_in_vain_says_where(address):
+    (error,) = call_all(address, [numbered(1)], limit_secs=0.5)
+    assert isinstance(error, TimeoutError)
+    assert f"process 0 does not answer at {address} within 0.5 s (Connection refused)" in str(error)
+
+
+def test_a_port_that_another_program_has_is_said(address):
+    port = int(address.rpartition(":")[2])
+    with socket.create_server(("", port)):
+        errors = call_all(address, [HELLO], limit_secs=0.3)
+    assert f"port {port} of this host, of --coordinator_address, cannot be used" in str(errors[0])
+
+
+def test_strangers_and_a_process_that_was_started_again_do_no_harm(address):
+    """Whatever else connects is left alone; a process that died while it waited may come again."""
+    port = int(address.rpartition(":")[2])
+    main = threading.Thread(target=call_all, args=(address, [numbered(0, count=3)]))
+    main.start()
+    time.sleep(0.2)
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b'{"bert_jax roll-call": {"x": 1}}\n', b""):
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(words)
+    died = socket.create_connection(("127.0.0.1", port))
+    said = {"bert_jax roll-call": dataclasses.asdict(numbered(1, count=3))}
+    died.sendall(json.dumps(said).encode() + b"\n")
+    assert b'"missing": [2]' in died.recv(4096) + died.recv(4096)
+    died.close()
+    assert call_all(address, [numbered(n, count=3) for n in (1, 2)], between_secs=0.3) == [None] * 2
+    main.join()
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "words"),
+    [
+        ("127.0.0.1:1", 2, "--process_id is 2 and --num_processes 2; .* it must be less"),
+        ("somewhere", 1, "--coordinator_address is 'somewhere'; it is host:port of process 0"),
+        (":8482", 1, "--coordinator_address is ':8482'"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(where, number, words):
+    with pytest.raises(ValueError, match=words):
+        roll_call.call(where, numbered(number), 60.0, print)

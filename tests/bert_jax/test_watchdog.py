@@ -1,0 +1,113 @@
+"""What takes too long ends the process with its stacks; what ends one process ends the others."""
+
+import os
+import signal
+import time
+
+from bert_jax.exit_codes import STUCK
+from bert_jax.watchdog import Watchdog
+from tests.bert_jax import joined
+
+WATCHED = """
+import pathlib, sys, time
+from bert_jax import watchdog
+watchdog.TICK_SECS, watchdog.LISTEN_SECS, watchdog.GRACE_SECS = 0.05, 0.2, 0.5
+dog = watchdog.Watchdog()
+dog.begin(2, lambda line: print(line, file=sys.stderr, flush=True))
+dog.keep_stacks_in(pathlib.Path(FOLDER))
+
+def waiting_for_data():
+    time.sleep(60)
+
+def sitting_in_a_collective():
+    time.sleep(60)
+"""
+ALONE = """
+with dog.doing("an outer piece", 0.2):
+    for _ in range(5):
+        with dog.doing("a step", 0.3):
+            time.sleep(0.1)
+    print("outlived", flush=True)
+    with dog.doing("step 7", 0.4):
+        waiting_for_data()
+"""
+BOTH = """
+with dog.doing("step 7", 0.5 if number else 50):
+    waiting_for_data() if number else sitting_in_a_collective()
+"""
+FAILS = """
+from bert_jax import processes
+if number == 1:
+    processes.leave(3, "grad_norm is nan")
+with dog.doing("step 7", 50):
+    sitting_in_a_collective()
+"""
+
+
+def in_folder(folder, code):
+    return WATCHED.replace("FOLDER", repr(str(folder))) + code
+
+
+def test_what_takes_too_long_ends_the_process_with_its_stacks(tmp_path):
+    ended = joined.end_of(joined.start(in_folder(tmp_path, ALONE)))
+    assert (ended.code, ended.out.strip()) == (STUCK, "outlived")
+    stacks = (tmp_path / "stacks-0.txt").read_text()
+    assert "waiting_for_data" in stacks and "doing: step 7, for 0" in stacks
+    assert "stuck: step 7 has taken 0 s, and config.hosts allows 0.4 s" in ended.err
+    assert f"the stacks of all threads are in {tmp_path / 'stacks-0.txt'}" in ended.err
+    assert "waiting_for_data" in ended.err
+
+
+def test_a_stuck_process_ends_the_others_each_with_its_own_stacks(tmp_path):
+    began_secs = time.monotonic()
+    ended = joined.run(in_folder(tmp_path, BOTH))
+    assert [one.code for one in ended] == [STUCK] * 2, ended
+    assert "waiting_for_data" in (tmp_path / "stacks-1.txt").read_text()
+    assert "sitting_in_a_collective" in (tmp_path / "stacks-0.txt").read_text()
+    assert "process 1 has ended with exit code 86: step 7 has taken" in ended[0].err
+    assert time.monotonic() - began_secs < 40
+
+
+def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
+    ended = joined.run(in_folder(tmp_path, FAILS))
+    assert [one.code for one in ended] == [3, 3], ended
+    assert "process 1 has ended with exit code 3: grad_norm is nan" in ended[0].err
+    assert not (tmp_path / "stacks-0.txt").read_text()
+
+
+def test_stacks_are_shown_when_asked_for_and_nothing_ends(tmp_path):
+    dog = Watchdog()
+    dog.begin(2, print)
+    dog.keep_stacks_in(tmp_path)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    dog.close()
+    assert "test_stacks_are_shown" in (tmp_path / "stacks-0.txt").read_text()
+
+
+def test_a_watch_that_saw_nothing_leaves_no_file(tmp_path):
+    dog = Watchdog()
+    dog.begin(2, print)
+    dog.keep_stacks_in(tmp_path)
+    with dog.doing("something", 0.0):
+        pass
+    dog.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_was_stopped_and_goes_on_is_not_stuck(tmp_path):
+    code = in_folder(
+        tmp_path,
+        """
+with dog.doing("step 7", 1.0):
+    print("there", flush=True)
+    time.sleep(0.3)
+    time.sleep(0.3)
+print("done")
+""",
+    )
+    process = joined.start(code)
+    process.stdout.readline()
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    assert joined.end_of(process).code == 0
