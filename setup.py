@@ -83,6 +83,7 @@ setup(
     package_data={
         "bert_jax": ["py.typed", "*.json"],
         "bert_jax.launch": ["*.sh", "*.env"],
+        "bert_jax.launch.gke": ["*.sh", "Dockerfile"],
         "data_pipeline": ["py.typed"],
     },
     entry_points={"console_scripts": ["bert-jax = bert_jax.__main__:main"]},

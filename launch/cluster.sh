@@ -13,13 +13,16 @@ DURATION='[1-9][0-9]{0,5}[smhd]'
 LOG=logs/train.log
 
 SETTINGS='PROJECT ZONE TPU_NAME PRESET ACCELERATOR_TYPE RUNTIME_VERSION SPOT VALID_UNTIL BUCKET
-SERVICE_ACCOUNT NETWORK SUBNETWORK INTERNAL_IPS COORDINATOR_PORT LABEL REMOTE_DIR REMOTE_PYTHON'
+SERVICE_ACCOUNT NETWORK SUBNETWORK INTERNAL_IPS COORDINATOR_PORT LABEL GKE_CLUSTER GKE_IMAGE
+GKE_SERVICE_ACCOUNT REMOTE_DIR REMOTE_PYTHON'
 SETTINGS=${SETTINGS//$'\n'/ }
 # Those that may be empty.
-OPTIONAL='PRESET VALID_UNTIL BUCKET SERVICE_ACCOUNT NETWORK SUBNETWORK COORDINATOR_PORT'
+OPTIONAL='PRESET VALID_UNTIL BUCKET SERVICE_ACCOUNT NETWORK SUBNETWORK COORDINATOR_PORT
+GKE_SERVICE_ACCOUNT'
+OPTIONAL=${OPTIONAL//$'\n'/ }
 PROJECT='' ZONE='' TPU_NAME='' PRESET='' ACCELERATOR_TYPE='' RUNTIME_VERSION='' SPOT='' VALID_UNTIL=''
 BUCKET='' SERVICE_ACCOUNT='' NETWORK='' SUBNETWORK='' INTERNAL_IPS=false COORDINATOR_PORT=''
-LABEL=bert_jax REMOTE_DIR='' REMOTE_PYTHON=''
+LABEL=bert_jax GKE_CLUSTER='' GKE_IMAGE='' GKE_SERVICE_ACCOUNT='' REMOTE_DIR='' REMOTE_PYTHON=''
 
 refuse() {
     echo "error: $*" >&2
@@ -110,6 +113,12 @@ check_settings() {
             NETWORK | SUBNETWORK) form='[a-z]([-a-z0-9]{0,61}[a-z0-9])?' example=default ;;
             COORDINATOR_PORT) form='[1-9][0-9]{3}|[1-5][0-9]{4}' example=8482 ;;
             LABEL) form='[a-z]([a-z0-9_-]{0,61}[a-z0-9])?' example=bert_jax ;;
+            GKE_CLUSTER) form='[a-z]([-a-z0-9]{0,38}[a-z0-9])?' example=my-cluster ;;
+            GKE_IMAGE)
+                form='[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?'
+                example=us-docker.pkg.dev/my-project/my-images/bert_jax:1
+                ;;
+            GKE_SERVICE_ACCOUNT) form='[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?' example=trainer ;;
             REMOTE_DIR) form=$path example=bert_jax ;;
             REMOTE_PYTHON) form=$path example=.venv/bin/python ;;
         esac

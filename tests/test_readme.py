@@ -39,8 +39,8 @@ def test_every_module_has_a_line_and_every_line_a_module(folder):
 
 def test_every_launch_script_has_a_line():
     named = re.findall(r"`([\w/]+\.(?:sh|env))`", layout("launch"))
-    there = [path.name for path in (ROOT / "launch").iterdir() if path.suffix in (".sh", ".env")]
-    assert sorted(named) == sorted(there)
+    there = [path for path in (ROOT / "launch").rglob("*") if path.suffix in (".sh", ".env")]
+    assert sorted(named) == sorted(str(path.relative_to(ROOT / "launch")) for path in there)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -14,7 +14,7 @@ from tests.launch.scripts import FLAGS, LAUNCH, READS, VALUES, commands, refusal
 
 
 def test_shellcheck_finds_nothing():
-    ours = [*LAUNCH.glob("*.sh"), *(LAUNCH.parent / ".ci").iterdir()]
+    ours = [*LAUNCH.rglob("*.sh"), *(LAUNCH.parent / ".ci").iterdir()]
     shellcheck = pathlib.Path(sys.executable).with_name("shellcheck")
     ran = subprocess.run(
         [str(shellcheck), "--external-sources", *map(str, ours)], capture_output=True, text=True
@@ -23,7 +23,11 @@ def test_shellcheck_finds_nothing():
     assert ran.returncode == 0
 
 
-SCRIPTS = sorted(p.name for p in LAUNCH.glob("*.sh") if "\nusage() {" in p.read_text())
+SCRIPTS = sorted(
+    str(path.relative_to(LAUNCH))
+    for path in LAUNCH.rglob("*.sh")
+    if "\nusage() {" in path.read_text()
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -1,0 +1,53 @@
+# shellcheck shell=bash
+# Sourced after ../cluster.sh: what GKE calls the slice of cluster.env, and what its scripts share.
+# shellcheck disable=SC2034  # the variables are theirs
+
+# Values of GKE's two node labels and the hosts of the slice. Its machines have four chips a host
+# (ct5lp-hightpu-4t and its like); xpk 1.16.0 has the same table.
+ACCELERATOR='' TOPOLOGY='' HOSTS=''
+readonly CHIPS_A_HOST=4
+# Codes of bert_jax/exit_codes.py after which the same command would end the same way.
+readonly FINAL_CODES='2 3'
+
+find_machine() {
+    local size=${ACCELERATOR_TYPE#*-} chips
+    case $ACCELERATOR_TYPE in
+        v5litepod-*) ACCELERATOR=tpu-v5-lite-podslice chips=$size ;;
+        v6e-*) ACCELERATOR=tpu-v6e-slice chips=$size ;;
+        v4-*) ACCELERATOR=tpu-v4-podslice chips=$((size / 2)) ;;
+        v5p-*) ACCELERATOR=tpu-v5p-slice chips=$((size / 2)) ;;
+        *) refuse_machine ;;
+    esac
+    case $ACCELERATOR.$chips in
+        *lite*.16 | *v6e*.16) TOPOLOGY=4x4 ;;
+        *lite*.32 | *v6e*.32) TOPOLOGY=4x8 ;;
+        *lite*.64 | *v6e*.64) TOPOLOGY=8x8 ;;
+        *lite*.128 | *v6e*.128) TOPOLOGY=8x16 ;;
+        *lite*.256 | *v6e*.256) TOPOLOGY=16x16 ;;
+        *v4*.16 | *v5p*.16) TOPOLOGY=2x2x4 ;;
+        *v4*.32 | *v5p*.32) TOPOLOGY=2x4x4 ;;
+        *v4*.64 | *v5p*.64) TOPOLOGY=4x4x4 ;;
+        *v4*.128 | *v5p*.128) TOPOLOGY=4x4x8 ;;
+        *) refuse_machine ;;
+    esac
+    HOSTS=$((chips / CHIPS_A_HOST))
+}
+
+refuse_machine() {
+    refuse "$CLUSTER: ACCELERATOR_TYPE is '$ACCELERATOR_TYPE', of which launch/gke does not know what GKE" \
+        "calls it; take v5litepod-16 to 256, v6e-16 to 256, or v4-32 to 256 and v5p-32 to 256"
+}
+
+# A pod's disk goes with the pod, and its name must fit behind the workload's.
+check_workload() {
+    local argument found=false
+    [[ ${#TPU_NAME} -le 40 ]] ||
+        refuse "$CLUSTER: TPU_NAME is '$TPU_NAME', and names of pods leave room for 40 characters; shorten it"
+    for argument in "$@"; do
+        [[ $argument != *[[:cntrl:]]* ]] || refuse "a flag of training holds a line break or another control character"
+        if [[ $argument == --workdir=gs://?* ]]; then found=true; fi
+    done
+    [[ " $*" == *' --config='?* ]] ||
+        refuse "--config=FILE is missing, such as --config=configs/base.py"
+    $found || refuse "--workdir=gs://BUCKET/FOLDER is missing: what is on a pod's own disk goes with the pod"
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Train on the TPU slice of cluster.env in a GKE cluster, through XPK.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=../cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=machine.sh
+source "$LAUNCH/gke/machine.sh"
+
+usage() {
+    cat <<'USAGE'
+usage: launch/gke/xpk.sh [--dry-run] [--cluster=FILE] [--max_restarts=N] --config=FILE
+                         --workdir=gs://BUCKET/DIR [TRAIN_FLAG ...]
+       launch/gke/xpk.sh [--dry-run] [--cluster=FILE] --delete
+
+Runs `xpk workload create` for a workload TPU_NAME that trains with the flags from --config on, on the
+cluster GKE_CLUSTER, which `xpk cluster create` or an administrator has made.
+
+  --dry-run          print the xpk command instead of running it
+  --cluster=FILE     PROJECT, ZONE (the cluster's), TPU_NAME, PRESET or ACCELERATOR_TYPE and
+                     RUNTIME_VERSION, SPOT, COORDINATOR_PORT, GKE_CLUSTER and GKE_IMAGE (default:
+                     cluster.env)
+  --max_restarts=N   start all pods anew so often (default: 100); preemptions count too
+  --delete           delete the workload TPU_NAME of that cluster instead; xpk asks first
+
+Once one pod fails, all are made again and go on from the newest checkpoint, but for exit codes 2 and 3
+(bert_jax/exit_codes.py), which would come again. Flags stand in the cluster for all to read: put no
+secret into them.
+Exit code: xpk's; 2 where this script refuses.
+Tried with xpk 1.16.0 up to the manifest that it writes, not on a cluster.
+Not yet run on a cluster.
+USAGE
+}
+
+# xpk starts anew after 42 and 127 to 255; of ours, 1 and 86 are missing there.
+readonly RESTART_CODES=1,86
+
+create() {
+    local max_restarts=$1 port='' command
+    shift
+    [[ -z $COORDINATOR_PORT ]] || port="JAX_COORDINATOR_PORT=$COORDINATOR_PORT "
+    command=(xpk workload create "--workload=$TPU_NAME" "--cluster=$GKE_CLUSTER" "--project=$PROJECT"
+        "--zone=$ZONE" "--tpu-type=$ACCELERATOR_TYPE" "--docker-image=$GKE_IMAGE"
+        "--max-restarts=$max_restarts" "--restart-on-exit-codes=$RESTART_CODES"
+        --termination-grace-period-seconds=60
+        "--command=${port}exec $(quoted python -u -m bert_jax.train --multihost "$@")")
+    if [[ $SPOT == true ]]; then command+=(--spot); fi
+    run_or_print "${command[@]}"
+}
+
+main() {
+    local flags=() max_restarts=100 delete=false
+    while (($#)); do
+        case $1 in
+            --max_restarts=*) max_restarts=${1#*=} ;;
+            --delete) delete=true ;;
+            *) take_option "$1" || flags+=("$1") ;;
+        esac
+        shift
+    done
+    [[ $max_restarts =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
+        refuse "--max_restarts=$max_restarts is not a number from 0 on; try --max_restarts=100"
+    read_cluster
+    check_settings PROJECT ZONE TPU_NAME ACCELERATOR_TYPE SPOT COORDINATOR_PORT GKE_CLUSTER GKE_IMAGE
+    if $delete; then
+        ((${#flags[@]} == 0)) || refuse "--delete takes no flags of training, but there is '${flags[0]}'"
+    else
+        find_machine
+        check_workload ${flags[@]+"${flags[@]}"}
+    fi
+    if ! $DRY_RUN; then
+        command -v xpk >/dev/null ||
+            refuse "xpk is not on PATH; install it (pip install xpk), or see the command with --dry-run"
+        check_gcloud
+    fi
+    if $delete; then
+        run_or_print xpk workload delete "--workload=$TPU_NAME" "--cluster=$GKE_CLUSTER" \
+            "--project=$PROJECT" "--zone=$ZONE"
+    else
+        create "$max_restarts" "${flags[@]}"
+    fi
+}
+
+main "$@"
