@@ -56,8 +56,8 @@ def place(
     return Place(address, count, number)
 
 
-def command_of_all(arguments: Sequence[str]) -> str:
-    """The arguments that all processes must have alike, on one line."""
+def arguments_of_all(arguments: Sequence[str]) -> list[str]:
+    """The arguments that all processes must have alike."""
     kept, skip = [], False
     for argument in arguments:
         name, equals, _ = argument.lstrip("-").partition("=")
@@ -65,7 +65,7 @@ def command_of_all(arguments: Sequence[str]) -> str:
         if not (is_own or skip):
             kept.append(argument)
         skip = is_own and not equals
-    return " ".join(kept)
+    return kept
 
 
 def join(
@@ -80,7 +80,7 @@ def join(
     told: dict[str, Any] = {}
     if at is not None:
         hello = roll_call.Hello(
-            at.number, at.count, socket.gethostname(), code_version(), command_of_all(arguments)
+            at.number, at.count, socket.gethostname(), code_version(), arguments_of_all(arguments)
         )
         roll_call.call(at.address, hello, hosts.start_secs, say)
         told = {

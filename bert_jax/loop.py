@@ -172,7 +172,8 @@ class _Run:
             self._stop_if_asked()
             take_step = self._compiled_step(running)
             self._stop_if_asked()
-            with self._step_watched():
+            # Until the other processes have compiled it as well.
+            with self._watched(f"phase {running.index}: the first step"):
                 self._take(take_step, batches)
                 self.in_flight.all_ended()
             running.clock.start()  # from now on time is training time

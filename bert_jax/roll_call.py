@@ -7,6 +7,7 @@ port, so that no other has to be open; jax takes it when all have answered. Line
 
 import dataclasses
 import json
+import shlex
 import socket
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class Hello:
     count: int  # of processes, as it was told
     host: str
     code: str  # digest of the code that it runs, and its libraries
-    command: str  # what it was told, without what may differ
+    arguments: list[str]  # of its command, without those that may differ
 
     def __str__(self) -> str:
         return f"{self.number} ({self.host})"
@@ -87,12 +88,18 @@ def difference(here: dict[int, Hello], came: Hello) -> str:
             f"process {came} runs other code than process {first}: {came.code} and {first.code}; "
             "install the same bert_jax and the same packages on all hosts"
         )
-    if came.command != first.command:
+    if sorted(came.arguments) != sorted(first.arguments):
+        only = [_only(came, first), _only(first, came)]
         return (
-            f"process {came} was started otherwise than process {first}: `{came.command}` and "
-            f"`{first.command}`; start the same command on all hosts"
+            f"process {came} was started otherwise than process {first}: "
+            f"{' and '.join(filter(None, only))}; start the same command on all hosts"
         )
     return ""
+
+
+def _only(one: Hello, other: Hello) -> str:
+    more = [argument for argument in one.arguments if argument not in other.arguments]
+    return f"{shlex.join(more)} only on {one.host}, process {one.number}" if more else ""
 
 
 class _Caller:

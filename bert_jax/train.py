@@ -35,6 +35,7 @@ from bert_jax import (
     processes,
     profiling,
     receipt,
+    shared_folder,
     stopping,
 )
 from bert_jax import config as config_lib
@@ -104,6 +105,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     watchdog = Watchdog()
     watchdog.begin(log.screen, log.say)
     with watchdog.doing("preparing the run", config.hosts.stuck_secs):
+        shared_folder.check(workdir, config.hosts.start_secs)
         setup = preparation.prepare(config, objective, workdir, profiled=profiled)
         number = processes.number()
         log.keep(workdir / (f"libraries-{number}.log" if number else LIBRARY_LOG))

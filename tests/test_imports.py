@@ -68,6 +68,7 @@ LAYERS = (
         "bert_jax.receipt",
         "bert_jax.roll_call",
         "bert_jax.screen",
+        "bert_jax.shared_folder",
         "bert_jax.steps_in_flight",
         "bert_jax.stopping",
         "bert_jax.synthetic",

@@ -55,6 +55,11 @@ def end_of(process: subprocess.Popen[str], limit_secs: float = 60) -> Ended:
 
 def run(code: str, count: int = 2) -> list[Ended]:
     """What becomes of so many joined processes that run these lines; `number` tells them apart."""
+    return run_apart(JOIN + code, count)
+
+
+def run_apart(code: str, count: int = 2) -> list[Ended]:
+    """The same, where the lines themselves join them: sys.argv has address, count and number."""
     address = f"127.0.0.1:{free_port()}"
-    processes = [start(JOIN + code, address, count, number) for number in range(count)]
+    processes = [start(code, address, count, number) for number in range(count)]
     return [end_of(process) for process in processes]

@@ -12,7 +12,9 @@ from bert_jax import roll_call
 from bert_jax.roll_call import Hello
 from tests.bert_jax.joined import free_port
 
-HELLO = Hello(number=0, count=2, host="host-0", code="c0de", command="train --config=a.py")
+HELLO = Hello(
+    number=0, count=2, host="host-0", code="c0de", arguments=["--config=a.py", "--multihost"]
+)
 
 
 @pytest.fixture
@@ -66,7 +68,10 @@ def test_one_process_needs_no_other(address):
         ),
         ({"number": 0}, "two processes have --process_id=0, on host-0 and host-1; .* from 0 to 1"),
         ({"code": "0dd"}, r"process 1 \(host-1\) runs other code than process 0 .*0dd and c0de"),
-        ({"command": "train"}, "was started otherwise than .*: `train` and `train --config=a.py`"),
+        (
+            {"arguments": ["--multihost", "--config=b.py"]},
+            "started otherwise than .*: --config=b.py only on host-1, process 1 and --config=a.py",
+        ),
     ],
 )
 def test_whoever_was_started_otherwise_is_refused_on_all(address, changed, words):
