@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs on a worker, from REMOTE_DIR: starts training so that it outlives the connection, and looks after it.
 # on_worker_train.sh PYTHON LOG BUCKET_FOLDER [TRAIN_FLAG ...]    start; BUCKET_FOLDER may be empty
-# on_worker_train.sh --status LOG    one line, with the newest checkpoint of a workdir that is a folder:
-#     running PID SECS_SINCE_LAST_LOG_LINE STEP | ended EXIT_CODE STEP | never started
+# on_worker_train.sh --status LOG [WORKDIR]    one line; STEP is the newest checkpoint where the workdir is
+#     a folder, else -; busy: what runs has another workdir than the one given
+#     running PID SECS_SINCE_LAST_LOG_LINE STEP | ended EXIT_CODE STEP | never started | busy PID
 # on_worker_train.sh --stop LOG      SIGTERM, STOP_GRACE_SECS later SIGKILL, to all that was started
 # on_worker_train.sh --stacks LOG    where each thread of the training stands, at the end of the log
 set -euo pipefail
@@ -37,7 +38,7 @@ start() {
     # A --status may hold it for a moment.
     flock --wait 1 9 ||
         refuse "training runs here already (process $(cut -d' ' -f1 "$PID" 2>/dev/null || echo unknown));" \
-            "wait for its end, or end it: bash launch/on_worker_train.sh --stop $LOG"
+            "wait for its end, or end it with launch/train.sh --stop"
     rm -f "$EXIT_CODE" "$PID"
     for flag in "$@"; do
         if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
@@ -90,8 +91,8 @@ run() {
 }
 
 newest_step() {
-    local workdir='' name newest=-
-    [[ ! -e $WORKDIR ]] || read -r workdir <"$WORKDIR" || true
+    local workdir name newest=-
+    workdir=$(cat "$WORKDIR" 2>/dev/null || true)
     for name in "$workdir"/checkpoints/*; do
         name=${name##*/}
         [[ $name =~ ^[0-9]{1,15}$ ]] || continue
@@ -106,6 +107,7 @@ status() {
         echo "ended $(cat "$EXIT_CODE") $(newest_step)"
     elif is_running; then
         pid=$(cut -d' ' -f1 "$PID" 2>/dev/null || echo -)
+        if [[ -n ${2-} && $2 != "$(cat "$WORKDIR")" ]]; then echo "busy $pid" && return; fi
         echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step)"
     elif [[ -e $PID ]]; then
         # Nothing of it is left, and it had no time to write its code: killed, or the worker started anew.

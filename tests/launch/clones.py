@@ -25,9 +25,11 @@ def git(folder: pathlib.Path, *arguments: str) -> str:
 
 
 def make_clone(folder: pathlib.Path) -> pathlib.Path:
-    """launch/ and requirements/ as they are now, and a file that goes away later, committed."""
+    """What the scripts are and send as it is now, and a file that goes away later, committed."""
     shutil.copytree(LAUNCH, folder / "launch")
     shutil.copytree(LAUNCH.parent / "requirements", folder / "requirements")
+    (folder / "bert_jax").mkdir()
+    shutil.copy(LAUNCH.parent / "bert_jax" / "prices.json", folder / "bert_jax")
     (folder / ".gitignore").write_text("build/\n")
     (folder / "old module.py").touch()
     git(folder, "init", "--quiet")

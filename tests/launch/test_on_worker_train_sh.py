@@ -98,7 +98,7 @@ def test_a_second_run_is_refused_while_one_runs_and_adds_to_the_log_after(worker
     worker.start()
     said = worker.start("--again", code=2)
     assert f"training runs here already (process {worker.pids()[0]})" in said
-    assert "on_worker_train.sh --stop logs/train.log" in said
+    assert "launch/train.sh --stop" in said
     worker.end(1)
     (worker.folder / "end").unlink()
     worker.start()

@@ -15,7 +15,12 @@ _PYTHON = """\
 case "$*" in
     --version) echo Python 3.12.0 ;;
     *"import jax"*) echo jax 0 ;;
-    *bert_jax.train*) echo "$HOSTNAME trains: $*" && exit "${TRAIN_EXIT-0}" ;;
+    *--print_config*) exit "${TRAIN_EXIT-0}" ;;
+    *bert_jax.train*)
+        echo "$HOSTNAME trains: $*"
+        [[ -z ${TRAINER-} ]] || exec "$TRAINER" "$@"
+        exit "${TRAIN_EXIT-0}"
+        ;;
     "-c "*) ;;
 esac
 """
