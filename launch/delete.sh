@@ -21,7 +21,7 @@ somebody else's and stays.
   --force_foreign   delete it without that label as well; always asks, on a terminal
 
 A TPU VM that was made without a queued resource is not found by this command; delete it with
-`gcloud compute tpus tpu-vm delete`.
+`gcloud compute tpus tpu-vm delete NAME --zone=ZONE --project=my-project`.
 Exit code: gcloud's; 1 where there is no such queued resource; 2 where this script refuses.
 Not yet run against Google Cloud.
 USAGE

@@ -1,6 +1,5 @@
 """Running the scripts of launch/ as a user does, and what every test of them needs."""
 
-import json
 import os
 import pathlib
 import shlex
@@ -74,19 +73,6 @@ def commands(script: str | pathlib.Path, *arguments: str) -> list[list[str]]:
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr == ""
     return [shlex.split(line) for line in ran.stdout.splitlines()]
-
-
-def gcloud_accepts(command: list[str], folder: pathlib.Path) -> bool:
-    """Whether gcloud's own check of flags passes a command; it asks no server."""
-    ran = subprocess.run(
-        ["gcloud", "meta", "lint-gcloud-commands", f"--command-string={shlex.join(command)}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
-    )
-    (found,) = json.loads(ran.stdout)
-    return found["success"]
 
 
 def write_command(path: pathlib.Path, *lines: str) -> None:

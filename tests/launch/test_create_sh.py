@@ -6,8 +6,6 @@ import pytest
 
 from tests.launch.scripts import (
     commands,
-    gcloud_accepts,
-    needs_gcloud,
     refusal,
     run,
     write_command,
@@ -32,13 +30,6 @@ ALL = {
 @pytest.mark.parametrize(("spot", "more"), [("false", []), ("true", ["--spot"])])
 def test_dry_run_prints_one_request(cluster, spot, more):
     assert commands("create.sh", cluster(SPOT=spot)) == [ON_DEMAND + more]
-
-
-@needs_gcloud
-@pytest.mark.parametrize(("broken", "accepted"), [((), True), (("--accelerators=4",), False)])
-def test_gcloud_knows_the_flags(cluster, tmp_path, broken, accepted):
-    (command,) = commands("create.sh", cluster(**ALL))
-    assert gcloud_accepts([*command, *broken], tmp_path) is accepted
 
 
 def test_it_says_what_comes_next_and_that_it_costs_money(cluster, path_with_gcloud):

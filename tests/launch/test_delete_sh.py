@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.launch.scripts import LAUNCH, commands, gcloud_accepts, needs_gcloud, refusal, run
+from tests.launch.scripts import LAUNCH, commands, refusal, run
 
 
 def typed(
@@ -35,11 +35,6 @@ def test_dry_run_prints_the_question_and_the_command_and_does_not_ask(cluster):
         *("gcloud", "compute", "tpus", "queued-resources", "delete", "my-tpu", "--force"),
         *("--zone=us-central2-b", "--project=my-project", "--quiet"),
     ]
-
-
-@needs_gcloud
-def test_gcloud_knows_the_flags(cluster, tmp_path):
-    assert all(gcloud_accepts(command, tmp_path) for command in commands("delete.sh", cluster()))
 
 
 def test_the_name_typed_deletes(cluster, path_with_gcloud):

@@ -1,0 +1,134 @@
+"""Every gcloud command that scripts print, and that pages and scripts write, by gcloud's own check.
+
+The check is offline: it knows commands and flags, and no zones, machines or systems.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+from tests.launch.clones import make_clone
+from tests.launch.scripts import FLAGS, LAUNCH, TRAIN_FLAGS, commands, needs_gcloud
+
+ROOT = LAUNCH.parent
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+SCRIPTS = [path for path in LAUNCH.rglob("*") if path.is_file()]
+# Every setting that adds a flag, and every way of calling a script beside FLAGS.
+SETTINGS = {
+    "SPOT": "true",
+    "VALID_UNTIL": "6h",
+    "BUCKET": "gs://my-bucket/bert",
+    "SERVICE_ACCOUNT": "trainer@my-project.iam.gserviceaccount.com",
+    "NETWORK": "my-network",
+    "SUBNETWORK": "my-subnetwork",
+    "INTERNAL_IPS": "true",
+    "COORDINATOR_PORT": "8476",
+}
+CALLS = [
+    *FLAGS.items(),
+    ("create.sh", ("--wait=6h",)),
+    ("setup.sh", ("--revision=HEAD", "--wheelhouse")),
+    ("wheelhouse.sh", ("--revision=HEAD",)),
+    ("train.sh", (*TRAIN_FLAGS, "--follow", "--config.data.store=/mnt/my stores/a")),
+    ("train.sh", ("--stop",)),
+    ("logs.sh", ("--worker=3", "--lines=5", "--follow")),
+    ("logs.sh", ("--bucket",)),
+    ("ssh.sh", ("--worker=2",)),
+]
+START = re.compile(
+    r"gcloud (?:alpha |beta )?(?:auth|compute|config|container|iam|meta|projects|services|storage) "
+)
+
+
+def written(text: str) -> Iterator[str]:
+    """The commands in a page or a script, up to where the shell would end them.
+
+    A list of words, `command=(gcloud ...`, is left out: it is printed by --dry-run. A variable's
+    value is a word without blanks.
+    """
+    text = re.sub(
+        r"\$(\{[^}]*\}|\((?![^()]*gcloud )[^()]*\)|\w+)", "my-name", text.replace("\\\n", " ")
+    )
+    for found in START.finditer(text):
+        before = text[: found.start()]
+        if before.endswith("=("):
+            continue
+        line = text[found.start() :].partition("\n")[0]
+        if before.endswith(("`", "'", '"')):
+            line = line.partition(before[-1])[0]
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split, words.commenters = True, ""
+        command: list[str] = []
+        for word in words:
+            if set(word) <= set("()<>|;&`"):
+                break
+            command.append(word)
+        if command[-1].isdigit() and word.startswith(">"):
+            command.pop()  # of 2>/dev/null
+        yield shlex.join(command)
+
+
+def flags_last(line: str) -> str:
+    """The same command as the check needs it: to it a word behind `--recursive` is its value."""
+    words = shlex.split(line)
+    return shlex.join(sorted(words, key=lambda word: word.startswith("--")))
+
+
+def flags_of(line: str) -> tuple[str, ...]:
+    words = shlex.split(line)
+    return (*words[:5], *sorted(word.partition("=")[0] for word in words if word.startswith("--")))
+
+
+def refused(lines: list[str], folder: pathlib.Path) -> dict[str, str]:
+    """Command -> what gcloud's check says against it, for those that do not pass."""
+    asked = folder / "commands.json"
+    asked.write_text(json.dumps([{"command_string": line} for line in lines]))
+    ran = subprocess.run(
+        ["gcloud", "meta", "lint-gcloud-commands", f"--commands-file={asked}"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CLOUDSDK_CONFIG": str(folder), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
+    )
+    answers = json.loads(ran.stdout)
+    assert len(answers) == len(lines), ran.stderr
+    return {a["command_string"]: a["error_message"] for a in answers if not a["success"]}
+
+
+@needs_gcloud
+def test_gcloud_knows_every_command_and_flag(cluster, tmp_path):
+    clone = make_clone(tmp_path / "clone")
+    lines = []
+    option = cluster(**SETTINGS)
+    for script, flags in CALLS:
+        printed = commands(clone / "launch" / script, option, *flags)
+        lines += [shlex.join(words) for words in printed if words[0] == "gcloud"]
+    for path in (*PAGES, *SCRIPTS):
+        lines += written(path.read_text())
+    # One of those that differ in values alone: the check takes a tenth of a second for each.
+    lines = list({flags_of(line): flags_last(line) for line in lines}.values())
+    planted = {
+        "gcloud compute tpus tpu-vm ssh my-tpu --zone=us-central2-b --wrker=all",
+        "gcloud compute tpus tpu-vm delete my-tpu --force",
+        "gcloud storage rsnc a b",
+    }
+    assert len(lines) > 20
+    found = refused([*lines, *sorted(planted)], tmp_path)
+    assert set(found) == planted, found
+
+
+def test_commands_are_found_where_people_read_them():
+    text = (
+        "Run `gcloud auth login` and\n    gcloud storage cat a \\\n        --project=b | tail\n"
+        "said=$(timeout 9 gcloud storage cp --quiet \"$LOG\" 'b c' 2>&1)\n"
+        "command=(gcloud storage ls\n"
+        "gcloud has no command of that name\n"
+    )
+    assert list(written(text)) == [
+        "gcloud auth login",
+        "gcloud storage cat a --project=b",
+        "gcloud storage cp --quiet my-name 'b c'",
+    ]
