@@ -8,7 +8,6 @@ A sentence may have several of them; guesses are pieces of the vocabulary, most 
 """
 
 import functools
-import pathlib
 from collections.abc import Callable, Sequence
 
 import rich.console
@@ -24,7 +23,9 @@ from data_pipeline.library_log import LibraryLog
 from data_pipeline.store import EXAMPLES
 from data_pipeline.vocab import WORD_START
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run of bert_jax.train")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "folder of a run of bert_jax.train, or gs://BUCKET/PATH"
+)
 _HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of")
 _TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]")
 
@@ -41,7 +42,7 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
     if _TOP.value < 1:
         raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
     log.hold()
-    model = trained.load(pathlib.Path(_WORKDIR.value))
+    model = trained.load(_WORKDIR.value)
     questions = [question(model, sentence) for sentence in sentences]
     if _HELDOUT.value > 0:
         store = open_store(model.receipt.config.data)

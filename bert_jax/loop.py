@@ -26,7 +26,6 @@ from bert_jax.preparation import Setup
 from bert_jax.profiling import Profiler
 from bert_jax.programs import Programs
 from bert_jax.readings import Readings, RunningPhase
-from bert_jax.receipt import CHECKPOINTS
 from bert_jax.screen import FAINT
 from bert_jax.state import TrainState
 from bert_jax.steps_in_flight import StepsInFlight
@@ -51,7 +50,7 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
 def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     """Train until there is a reason to stop, which may come at any time."""
     config = setup.config
-    checkpoints = Checkpoints(setup.workdir / CHECKPOINTS, config.checkpoint, setup.model)
+    checkpoints = Checkpoints(setup.storage.checkpoints, config.checkpoint, setup.model)
     summary = None
     try:
         done = checkpoints.latest_step
@@ -64,7 +63,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
             done,
             setup.profiled,
         )
-        setup.screen.table(f"pre-training in {setup.workdir}", block)
+        setup.screen.table(f"pre-training in {setup.storage.address}", block)
         what = "drawing the initial weights" if done is None else f"restoring step {done:,}"
         with watchdog.doing(what, config.hosts.stuck_secs), setup.screen.spinning(what):
             state, progress = start(setup, checkpoints)
@@ -247,6 +246,7 @@ class _Run:
     def _save(self) -> None:
         with self._watched(f"the save of step {self.step}"):
             self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
+            self.setup.storage.publish()  # first: a run that goes on from here must find its lines
             self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
 
     def _save_if_new(self) -> None:

@@ -119,6 +119,11 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
     Raises:
       ValueError: names every setting that differs, both values and the ways out.
     """
+    if workdir.resolve() == store.directory.resolve():
+        raise ValueError(
+            f"--workdir={workdir} is the store itself; give the run a folder of its own, such as "
+            f"{workdir}-run"
+        )
     if not (workdir / FILE).exists():
         _refuse_remains(workdir, store)
         return
@@ -158,8 +163,7 @@ def write(workdir: pathlib.Path, config: Config, store: Store) -> None:
 
     Each is written whole or not at all.
     """
-    if workdir.resolve() != store.directory.resolve():
-        _copy(store.vocab_path, workdir / store.vocab_path.name)
+    _copy(store.vocab_path, workdir / store.vocab_path.name)
     shown = {
         "fixed": _fixed(config, store),
         "config": dataclasses.asdict(config),

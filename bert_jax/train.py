@@ -7,9 +7,9 @@
 A run stopped by Ctrl-C, SIGTERM or a crash goes on when the same command is given again.
 """
 
+import contextlib
 import dataclasses
 import functools
-import pathlib
 import shlex
 import sys
 import traceback
@@ -34,21 +34,25 @@ from bert_jax import (
     preparation,
     processes,
     profiling,
-    receipt,
     shared_folder,
     stopping,
 )
 from bert_jax import config as config_lib
 from bert_jax import log as log_lib
+from bert_jax import workdir as workdir_lib
 from bert_jax.watchdog import Watchdog
 from data_pipeline.files import is_address
 from data_pipeline.interpreter import python
 from data_pipeline.library_log import FILE as LIBRARY_LOG
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.store import check_is_local
 
 _CONFIG = command_line.config_flag()
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run: checkpoints, metrics, summary")
+_WORKDIR = flags.DEFINE_string(
+    "workdir", None, "folder of the run, or gs://BUCKET/PATH: checkpoints, metrics, summary"
+)
+_SCRATCH = flags.DEFINE_string(
+    "scratch", workdir_lib.SCRATCH, "folder of this host for small files of runs on gs://"
+)
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the resolved config and stop")
 _PROFILE_STEPS = flags.DEFINE_string(
     "profile_steps", None, "FIRST:LAST, numbers of steps to trace into the workdir, as 100:105"
@@ -70,17 +74,14 @@ def _show(config: config_lib.Config) -> int:
     return 0
 
 
-def _checked_workdir() -> pathlib.Path:
+def _checked_workdir() -> str:
     for name in ("coordinator_address", "num_processes", "process_id"):
         if flags.FLAGS[name].value is not None and not _MULTIHOST.value:
             raise ValueError(f"--{name} is for a run of several processes; add --multihost")
     if not _WORKDIR.value:
         raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {USAGE}")
-    check_is_local("--workdir", _WORKDIR.value)
-    workdir = pathlib.Path(_WORKDIR.value)
-    if workdir.exists() and not workdir.is_dir():
-        raise ValueError(f"--workdir={workdir} is a file; give a new or an empty folder")
-    return workdir
+    workdir_lib.check_address(_WORKDIR.value)
+    return str(_WORKDIR.value)
 
 
 def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
@@ -98,19 +99,21 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     profiled = None
     if _PROFILE_STEPS.value is not None:
         profiled = profiling.read_window(_PROFILE_STEPS.value)
-    workdir = _checked_workdir()
+    address = _checked_workdir()
     log.hold()
     if _MULTIHOST.value:
         _join(config, log)
     watchdog = Watchdog()
     watchdog.begin(log.screen, log.say)
     with watchdog.doing("preparing the run", config.hosts.stuck_secs):
-        shared_folder.check(workdir, config.hosts.start_secs)
+        workdir = workdir_lib.opened(address, _SCRATCH.value, processes.number())
+        if workdir.bucket is None:  # a bucket is the same for all
+            shared_folder.check(workdir.home, config.hosts.start_secs)
         setup = preparation.prepare(config, objective, workdir, profiled=profiled)
         number = processes.number()
-        log.keep(workdir / (f"libraries-{number}.log" if number else LIBRARY_LOG))
-        watchdog.keep_stacks_in(workdir)
-        compile_cache.keep_in(workdir, is_writer=number == 0)
+        log.keep(setup.workdir / (f"libraries-{number}.log" if number else LIBRARY_LOG))
+        watchdog.keep_stacks_in(setup.workdir)
+        compile_cache.keep_in(setup.workdir, is_writer=number == 0)
     return functools.partial(_watched, setup, watchdog)
 
 
@@ -150,6 +153,20 @@ def _watched(setup: preparation.Setup, watchdog: Watchdog) -> int:
 
 def _train(setup: preparation.Setup, watchdog: Watchdog) -> int:
     try:
+        setup.storage.publish()
+        code = _to_the_end(setup, watchdog)
+        setup.storage.publish()
+        return code
+    except BaseException:
+        with contextlib.suppress(OSError):  # what ended the run is what has to be said
+            setup.storage.publish(patience_secs=0)
+        raise
+    finally:
+        setup.storage.close()
+
+
+def _to_the_end(setup: preparation.Setup, watchdog: Watchdog) -> int:
+    try:
         summary = loop.train(setup, watchdog)
     except stopping.Interrupted as stop:
         _curves(setup)
@@ -161,7 +178,7 @@ def _train(setup: preparation.Setup, watchdog: Watchdog) -> int:
         raise
     setup.screen.table("done", _closing_rows(setup, summary))
     setup.screen.say(
-        f"try it: {python()} -m bert_jax.fill_mask --workdir={shlex.quote(str(setup.workdir))} "
+        f"try it: {python()} -m bert_jax.fill_mask --workdir={shlex.quote(setup.storage.address)} "
         "'A sentence with one [MASK] in it.'"
     )
     return 0
@@ -186,13 +203,13 @@ def _closing_rows(setup: preparation.Setup, summary: dict[str, Any]) -> list[tup
         side = "under" if loss < unigram else "over"
         verdict = f"{abs(unigram - loss):.2f} {side} the {unigram:.2f} of a model without context"
         rows.append(("held out", f"MLM loss {loss:.2f}, {verdict}"))
-    workdir = setup.workdir
+    place = setup.storage.address
     return [
         *rows,
         ("speed", f"{summary['sequences_per_sec']:,.0f} sequences/s in training"),
         ("curves", _curves(setup)),
-        ("numbers", f"{workdir / log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
-        ("checkpoint", str(workdir / receipt.CHECKPOINTS / str(summary["steps"]))),
+        ("numbers", f"{place}/{log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
+        ("checkpoint", str(setup.storage.checkpoints / str(summary["steps"]))),
     ]
 
 

@@ -2,15 +2,17 @@
 
 import dataclasses
 import pathlib
+import tempfile
 
 import jax
 
 from bert_jax import mesh as mesh_lib
 from bert_jax import receipt
+from bert_jax import workdir as workdir_lib
 from bert_jax.checkpoint import newest_step, restore_params
 from bert_jax.config import MeshConfig
 from bert_jax.models import bert
-from bert_jax.receipt import CHECKPOINTS, Receipt
+from bert_jax.receipt import Receipt
 from data_pipeline.vocab import Vocabulary
 
 
@@ -29,14 +31,17 @@ class Trained:
         return self.receipt.vocabulary
 
 
-def load(workdir: pathlib.Path) -> Trained:
-    """Read the newest checkpoint of a run; sets the mesh of one device.
+def load(workdir: pathlib.Path | str) -> Trained:
+    """Read the newest checkpoint of a run, of a folder or of gs://; sets the mesh of one device.
 
     Raises:
       ValueError: the folder holds no run, or a run without a checkpoint.
+      OSError: the bucket refuses, or does not answer.
     """
-    found = receipt.read(workdir)
-    step = newest_step(workdir / CHECKPOINTS)
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        place = workdir_lib.fetched(str(workdir), pathlib.Path(folder))
+        found = receipt.read(place.home)
+    step = newest_step(place.checkpoints)
     if step is None:
         raise ValueError(
             f"{workdir} holds a run that has not saved a checkpoint yet; wait until step "
@@ -45,5 +50,5 @@ def load(workdir: pathlib.Path) -> Trained:
     mesh = mesh_lib.make(MeshConfig(), jax.devices()[:1])
     jax.set_mesh(mesh)
     model = bert.build(found.config.model, jax.default_backend())
-    params = restore_params(workdir / CHECKPOINTS, step, model, mesh)
+    params = restore_params(place.checkpoints, step, model, mesh)
     return Trained(found, model, mesh, params)

@@ -40,6 +40,7 @@ LAYERS = (
     {
         "bert_jax.bad_steps",
         "bert_jax.baselines",
+        "bert_jax.bucket",
         "bert_jax.checkpoint",
         "bert_jax.clock",
         "bert_jax.compile_cache",
@@ -75,9 +76,13 @@ LAYERS = (
         "bert_jax.timed_phase",
         "bert_jax.timing",
         "bert_jax.timing_report",
+        "bert_jax.storage_errors",
+        "bert_jax.storage_probe",
         "bert_jax.tasks",
         "bert_jax.trained",
         "bert_jax.watchdog",
+        "bert_jax.workdir",
+        "bert_jax.workdir_lock",
     },
     {"bert_jax.hf", "bert_jax.tf1", "bert_jax.command_line"},
 )

@@ -126,7 +126,8 @@ def test_overrides_reach_the_config(forked):
         (["--config=configs/tiny.py:x=1"], "sets 'x'; this config takes []"),
         (["--config=configs/base.py:tokens"], "'tokens' is not NAME=VALUE; this config takes"),
         (["--config=configs/tiny.py", "--workdir=README.md"], "README.md is a file; give a new"),
-        (["--config=configs/tiny.py", "--workdir=gs://b/run"], "local or mounted folders only"),
+        (["--config=configs/tiny.py", "--workdir=s3://b/run"], "as gs://BUCKET/PATH; mount other"),
+        (["--config=configs/tiny.py", "--workdir=gs://b"], "as gs://BUCKET/PATH; mount other"),
         (["--config=configs/tiny.py", "--workdir=w", "--process_id=1"], "add --multihost"),
         (
             ["--config=configs/tiny.py", "--workdir=w", "--profile_steps=9:7"],

@@ -1,0 +1,112 @@
+"""One run in a workdir: who is refused, who may come after whom."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import fsspec
+import pytest
+
+from bert_jax import workdir_lock
+from bert_jax.bucket import Bucket
+from bert_jax.workdir_lock import Lease, hold_folder
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HOLDER = """
+import pathlib, sys, time
+from bert_jax.workdir_lock import hold_folder
+hold_folder(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def other(tmp_path):
+    """Another process that holds tmp_path."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_folder_in_use_is_refused_until_its_process_is_killed(other, tmp_path):
+    who = f"process {other.pid} on {socket.gethostname()}"
+    with pytest.raises(ValueError, match=f"in use by the run of {who}; wait until it ends"):
+        hold_folder(tmp_path)
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    hold_folder(tmp_path)
+    hold_folder(tmp_path)  # this process may come back to its own
+    assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    for name, secs in (("RENEW_SECS", 0.05), ("DEAD_SECS", 0.4), ("_LOOK_SECS", 0.02)):
+        monkeypatch.setattr(workdir_lock, name, secs)
+    yield Bucket("memory://runs/mine")
+    fsspec.filesystem("memory").rm("/runs", recursive=True)
+
+
+def on_another_host(monkeypatch):
+    """From now on this is a process of another host."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "other-host")
+
+
+def test_a_bucket_in_use_is_refused_as_soon_as_its_run_renews_the_lock(bucket, monkeypatch):
+    lease = Lease(bucket, home="one")
+    here = socket.gethostname()
+    on_another_host(monkeypatch)
+    begun = time.monotonic()
+    with pytest.raises(ValueError, match=f"process {os.getpid()} on {here}; wait until it ends"):
+        Lease(bucket)
+    assert time.monotonic() - begun < workdir_lock.DEAD_SECS
+    lease.close()
+    after = Lease(bucket)  # given back: no waiting
+    assert after.before["home"] == "one"
+    after.close()
+
+
+def test_a_dead_run_of_another_host_is_waited_for_and_followed(bucket, monkeypatch):
+    monkeypatch.setattr(workdir_lock, "RENEW_SECS", 600)  # never heard of again
+    dead = Lease(bucket, home="one")
+    on_another_host(monkeypatch)
+    begun = time.monotonic()
+    lease = Lease(bucket)
+    assert time.monotonic() - begun >= workdir_lock.DEAD_SECS
+    with pytest.raises(OSError, match=r"was taken by the run of process .* on other-host while"):
+        dead.check()
+    dead.close()  # must not give back what is no longer its own
+    lease.check()
+    lease.close()
+
+
+def test_a_dead_process_of_this_host_is_followed_at_once(bucket):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for pid in (gone.pid, os.getpid()):  # a new container may give the same number
+        lock = {"host": socket.gethostname(), "pid": pid, "run": "x", "renewed": 3, "home": "h"}
+        bucket.write("lock", json.dumps(lock).encode())
+        begun = time.monotonic()
+        lease = Lease(bucket)
+        assert time.monotonic() - begun < workdir_lock.DEAD_SECS
+        assert lease.before["home"] == "h"
+        lease.close()
+
+
+def test_a_half_written_lock_is_nobodys(bucket):
+    bucket.write("lock", b'{"host": "so')
+    Lease(bucket).close()
