@@ -38,6 +38,7 @@ CALLS = [
     ("logs.sh", ("--worker=3", "--lines=5", "--follow")),
     ("logs.sh", ("--bucket",)),
     ("ssh.sh", ("--worker=2",)),
+    ("watch.sh", ("--revision=HEAD", *TRAIN_FLAGS, "--delete_at_end")),
 ]
 START = re.compile(
     r"gcloud (?:alpha |beta )?(?:auth|compute|config|container|iam|meta|projects|services|storage) "

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.launch.pods import quick_pod
-from tests.launch.scripts import LAUNCH, commands, gcloud_accepts, needs_gcloud, refusal, run
+from tests.launch.scripts import LAUNCH, commands, refusal, run
 from tests.launch.tpu_api import TpuApi
 
 WORKERS = 2
@@ -225,13 +225,6 @@ def test_the_dry_run_prints_the_commands_of_a_round(cluster, tmp_path):
     assert said[-2:] == ["queued-resources describe", "queued-resources delete"]
     for option in ("--status", "--stacks", "--stop"):
         assert any(f"on_worker_train.sh {option} logs/train.log" in c[-1] for c in printed)
-
-
-@needs_gcloud
-@pytest.mark.long
-def test_gcloud_knows_the_flags(cluster, tmp_path):
-    for command in commands("watch.sh", cluster(), "--revision=HEAD", *FLAGS):
-        assert command[0] != "gcloud" or gcloud_accepts(command, tmp_path), command
 
 
 @pytest.mark.parametrize(
