@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 
 @dataclasses.dataclass
@@ -25,12 +26,21 @@ class Clock:
     time in the next interval; sums over a run come out right.
     """
 
-    def __init__(self, progress: Progress, batch_size: int, examples_per_row: float) -> None:
-        """batch_size counts rows; examples_per_row is their mean, 1 where rows are not packed."""
+    def __init__(
+        self,
+        progress: Progress,
+        batch_size: int,
+        examples_per_row: float,
+        on_wait: Callable[[float], None] = lambda secs: None,
+    ) -> None:
+        """batch_size counts rows; examples_per_row is their mean, 1 where rows are not packed.
+
+        on_wait is told the seconds of each wait too: those of a whole run are counted elsewhere.
+        """
         self.rows_per_sec: float | None = None  # of the last interval that was timed
         self.input_wait_share = 0.0  # of that interval, spent waiting for batches
         self._progress, self._batch_size = progress, batch_size
-        self._examples_per_row = examples_per_row
+        self._examples_per_row, self._on_wait = examples_per_row, on_wait
         self._rows, self._since_secs, self._input_wait_secs = 0, 0.0, 0.0
 
     def start(self) -> None:
@@ -44,6 +54,7 @@ class Clock:
     def waited(self, secs: float) -> None:
         """The devices had nothing to do for so long because a batch was not there."""
         self._input_wait_secs += secs
+        self._on_wait(secs)
 
     def note(self) -> None:
         """Add the time since the start, or the last note, to the run's."""

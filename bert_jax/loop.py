@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import guard, left_out, metrics, profiling
+from bert_jax import guard, left_out, metrics, profiling, wall_time
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax.bad_steps import BadSteps
@@ -30,7 +30,9 @@ from bert_jax.screen import FAINT
 from bert_jax.state import TrainState
 from bert_jax.steps_in_flight import StepsInFlight
 from bert_jax.stopping import Interrupted, Stop
+from bert_jax.wall_time import Ledger
 from bert_jax.watchdog import Watchdog
+from bert_jax.work import Work
 
 COMPILE_AHEAD_SECS = 900.0  # before a phase ends, the next one is compiled beside it
 
@@ -51,49 +53,48 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     """Train until there is a reason to stop, which may come at any time."""
     config = setup.config
     checkpoints = Checkpoints(setup.storage.checkpoints, config.checkpoint, setup.model)
+    ledger = Ledger(setup.workdir, setup.began, jax.process_index() == 0)
+    work = Work(watchdog, ledger, config.hosts)
     summary = None
-    try:
-        done = checkpoints.latest_step
-        block = opening_rows(
-            config,
-            setup.mesh,
-            setup.model,
-            setup.feed.store,
-            setup.phases,
-            done,
-            setup.profiled,
-        )
-        setup.screen.table(f"pre-training in {setup.storage.address}", block)
-        what = "drawing the initial weights" if done is None else f"restoring step {done:,}"
-        with watchdog.doing(what, config.hosts.stuck_secs), setup.screen.spinning(what):
+
+    def begin() -> tuple[TrainState, Progress]:
+        kind, what = wall_time.STARTING, "drawing the initial weights"
+        if checkpoints.latest_step is not None:
+            kind, what = wall_time.RESTORING, f"restoring step {checkpoints.latest_step:,}"
+        with work.doing(kind, what), setup.screen.spinning(what):
             state, progress = start(setup, checkpoints)
             # Several processes on CPUs exchange weights in the threads that compiling needs too:
             # one that compiles while another still waits for its part would wait for ever.
             jax.block_until_ready(state)
+        ledger.goes_on_from(int(state.step))
+        return state, progress
+
+    try:
+        of = setup.mesh, setup.model, setup.feed.store, setup.phases
+        block = opening_rows(config, *of, checkpoints.latest_step, setup.profiled)
+        block += ledger.opening_rows()
+        setup.screen.table(f"pre-training in {setup.storage.address}", block)
+        state, progress = begin()
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         programs = Programs(setup)
 
         def run_from(state: TrainState, progress: Progress, bad_steps: BadSteps) -> dict[str, Any]:
             run = _Run(
-                setup, checkpoints, records, programs, bad_steps, state, progress, stop, watchdog
+                setup, checkpoints, records, programs, bad_steps, state, progress, stop, work
             )
             with contextlib.closing(run):
                 return run.all_phases()
 
-        def restore() -> tuple[TrainState, Progress]:
-            what = "restoring the newest checkpoint"
-            with watchdog.doing(what, config.hosts.stuck_secs), setup.screen.spinning(what):
-                return start(setup, checkpoints)
-
         try:
-            summary = left_out.to_the_end(setup, records, run_from, restore, state, progress)
+            summary = left_out.to_the_end(setup, records, run_from, begin, state, progress)
         finally:
             if programs.close():
                 setup.screen.say("a phase is still being compiled, which ends by itself alone")
             records.close(summary)
     finally:
-        with watchdog.doing("the last save", config.hosts.stuck_secs):
+        with work.doing(wall_time.SAVING, "the last save"):
             checkpoints.close()
+        ledger.write()
     return summary
 
 
@@ -119,7 +120,7 @@ class _Run:
         state: TrainState,
         progress: Progress,
         stop: Stop,
-        watchdog: Watchdog,
+        work: Work,
     ) -> None:
         self.setup, self.config, self.screen = setup, setup.config, setup.screen
         self.checkpoints, self.records, self.programs = checkpoints, records, programs
@@ -127,10 +128,10 @@ class _Run:
         self.step = int(state.step)
         self.in_flight = StepsInFlight()
         self.bad_steps = bad_steps
-        self.readings = Readings(setup, records, bad_steps, progress)
+        self.readings = Readings(setup, records, bad_steps, work.ledger, progress)
         window = setup.profiled if jax.process_index() == 0 else None
         self.profiler = Profiler(window, setup.workdir / profiling.FOLDER)
-        self.stop, self.watchdog = stop, watchdog
+        self.stop, self.work, self.ledger = stop, work, work.ledger
         self.heldout: dict[str, float] = {}
 
     def all_phases(self) -> dict[str, Any]:
@@ -138,12 +139,14 @@ class _Run:
         for index, phase in enumerate(self.config.phases):
             start = config_lib.phase_start(self.config, index)
             facts = self.setup.phases[index]
-            clock = Clock(self.progress, phase.batch_size, facts.examples_per_row)
+            sizes = phase.batch_size, facts.examples_per_row
+            clock = Clock(self.progress, *sizes, self.ledger.waited)
             running = RunningPhase(index, phase, facts, start, clock)
             if start < self.step <= running.end and self._owes_evaluation(running):
                 self._evaluate(running)  # of a step that the run was stopped after, or left out
             if self.step < running.end:
-                self._steps_of(running)
+                with self.ledger.spent(wall_time.TRAINING):
+                    self._steps_of(running)
             elif self.step == running.end:
                 self._save_if_new()
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
@@ -172,31 +175,24 @@ class _Run:
             take_step = self._compiled_step(running)
             self._stop_if_asked()
             # Until the other processes have compiled it as well.
-            with self._watched(f"phase {running.index}: the first step"):
+            with self.work.doing(wall_time.TRAINING, f"phase {running.index}: the first step"):
                 self._take(take_step, batches)
-                self.in_flight.all_ended()
+                self.ledger.waited(self.in_flight.all_ended())
             running.clock.start()  # from now on time is training time
             self._after_step(running)
             while self.step < running.end:
-                with self._step_watched():
+                with self.work.step(self.step + 1):
                     running.clock.waited(self.in_flight.make_room())
                     self._take(take_step, batches)
                 running.clock.step()
                 self._after_step(running)
-
-    def _step_watched(self) -> contextlib.AbstractContextManager[None]:
-        what = f"step {self.step + 1}, or one of the two before it,"
-        return self.watchdog.doing(what, self.config.hosts.stuck_step_secs)
-
-    def _watched(self, what: str) -> contextlib.AbstractContextManager[None]:
-        return self.watchdog.doing(what, self.config.hosts.stuck_secs)
 
     def _compiled_step(self, running: RunningPhase) -> jax.stages.Compiled:
         if self.programs.is_ready(running.index):
             self.screen.say(f"phase {running.index}: the step is compiled already", FAINT)
             return self.programs.step(running.index)
         what = f"phase {running.index}: compiling the step"
-        with self._watched(what), self.screen.waiting(what):
+        with self.work.doing(wall_time.COMPILING, what), self.screen.waiting(what):
             return self.programs.step(running.index)
 
     def _take(self, take_step: jax.stages.Compiled, batches: PlacedBatches) -> None:
@@ -207,7 +203,7 @@ class _Run:
         self.profiler.before(self.step + 1, self.state)
         with jax.profiler.StepTraceAnnotation("step", step_num=self.step + 1):
             self.state, sums = take_step(self.state, batch)
-        self.step += 1
+        self.step = self.ledger.step = self.step + 1
         self.in_flight.add(sums, asked_secs, got_secs)
         self.readings.add(self.step, sums)
 
@@ -226,7 +222,7 @@ class _Run:
         evaluate = not stopping and self._owes_evaluation(running)
         save = self.step == running.end or stopping or self.checkpoints.due(self.step)
         if evaluate or save:
-            with self._step_watched():
+            with self.work.step(self.step + 1):
                 running.clock.waited(self.in_flight.all_ended())
             self.readings.read(running, self.step)
         elif (self.step - 1) % self.config.log_every_steps == 0:
@@ -244,8 +240,9 @@ class _Run:
             self.programs.begin(running.index + 1)
 
     def _save(self) -> None:
-        with self._watched(f"the save of step {self.step}"):
+        with self.work.doing(wall_time.SAVING, f"the save of step {self.step}"):
             self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
+            self.ledger.write()
             self.setup.storage.publish()  # first: a run that goes on from here must find its lines
             self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
 
@@ -267,8 +264,9 @@ class _Run:
         """The means over a phase's held-out examples."""
         facts, total = self.setup.phases[index], dict[str, float]()
         what = f"evaluating on {facts.heldout_examples:,} held-out examples"
-        with self._watched(what), self.screen.spinning(what):
-            evaluate = self.programs.evaluation(index)
+        with self.work.doing(wall_time.EVALUATING, what), self.screen.spinning(what):
+            with self.ledger.spent(wall_time.COMPILING):
+                evaluate = self.programs.evaluation(index)
             for batch in facts.heldout_batches:
                 self._stop_if_asked()
                 placed = mesh_lib.place(batch, self.setup.mesh)
@@ -296,4 +294,5 @@ class _Run:
             "left_out_steps": self.progress.left_out_steps,
             "phases": [facts.of_a_step for facts in self.setup.phases],
             "parameters": self.setup.model.parameter_count,
+            **self.ledger.summary(),
         }

@@ -4,7 +4,8 @@ Metric names are public: loss, <term>_loss (nats), <term>_accuracy, grad_norm, l
 the terms of the objective: mlm and nsp for BERT; and from clock.py sequences_per_sec, which counts
 examples, so that it compares whether or not several share a row, and input_wait_share, the part of
 the interval in which the devices had nothing to do because a batch was not there; skipped_steps
-counts the bad steps of the interval.
+counts the bad steps of the interval; and from wall_time.py goodput, the share of the wall time
+since the first start that went into training steps whose result was kept.
 """
 
 import math
@@ -13,8 +14,12 @@ from typing import Any
 
 from bert_jax.objectives import SMALLEST_WEIGHT
 
-# What differs between two runs of the same command; the rest of a line is the same bit for bit.
-TIMINGS = ("sequences_per_sec", "input_wait_share")
+# What differs between two runs of the same command, in a line or in summary.json; all else is the
+# same bit for bit.
+TIMINGS = (
+    *("sequences_per_sec", "input_wait_share", "goodput"),
+    *("train_secs", "wall_secs", "attempts"),
+)
 
 Sums = Mapping[str, Any]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Sequence
 
 import jax
@@ -39,6 +40,7 @@ class Setup:
     where: TrainState
     screen: Screen
     profiled: Window | None  # steps to trace
+    began: float  # when the process began to prepare, in seconds since 1970
 
     @property
     def workdir(self) -> pathlib.Path:
@@ -52,15 +54,18 @@ def prepare(
     workdir: Workdir | pathlib.Path,
     devices: Sequence[jax.Device] | None = None,
     profiled: Window | None = None,
+    began: float | None = None,
 ) -> Setup:
     """Check all that can be checked before compiling, and build what the run is made of.
 
     Runs on all devices unless some are given, and traces the steps of `profiled`. Claims the
     workdir, where a folder stands for itself, and leaves a receipt of the run there.
+    `began` is the time since which its wall time counts, now if not given.
 
     Raises:
       ValueError, OSError: one sentence about the first thing that does not fit.
     """
+    began = time.time() if began is None else began
     config_check.check(config)
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
@@ -87,7 +92,9 @@ def prepare(
     storage.claim(is_writer=jax.process_index() == 0)
     if jax.process_index() == 0:
         receipt.write(storage.home, config, store)
-    return Setup(config, objective, storage, feed, phases, mesh, model, tx, where, screen, profiled)
+    return Setup(
+        *(config, objective, storage, feed, phases, mesh, model, tx, where, screen, profiled, began)
+    )
 
 
 def _done_steps(storage: Workdir, total: int, profiled: Window | None) -> int | None:

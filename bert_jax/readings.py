@@ -14,6 +14,7 @@ from bert_jax.config import Phase
 from bert_jax.log import Records
 from bert_jax.phase_facts import PhaseFacts
 from bert_jax.preparation import Setup
+from bert_jax.wall_time import Ledger
 
 INPUT_BOUND_SHARE = 0.1  # of an interval: from here on a line says that batches came too late
 REMINDER_SECS = 1800.0  # at least, between two such lines
@@ -39,11 +40,17 @@ class Readings:
     """The sums of steps that are still on the device, and the interval that they belong to."""
 
     def __init__(
-        self, setup: Setup, records: Records, bad_steps: BadSteps, progress: Progress
+        self,
+        setup: Setup,
+        records: Records,
+        bad_steps: BadSteps,
+        ledger: Ledger,
+        progress: Progress,
     ) -> None:
         self._config, self._screen = setup.config, setup.screen
         self._store = setup.feed.store
         self._records, self._bad_steps, self._progress = records, bad_steps, progress
+        self._ledger = ledger
         self._unread: list[tuple[int, Any]] = []  # (step, sums on the device)
         self._end_is_told = False
         self._input_told_secs = float("-inf")
@@ -87,6 +94,8 @@ class Readings:
             line["sequences_per_sec"] = pace * running.facts.examples_per_row
             line["input_wait_share"] = running.clock.input_wait_share
             secs_left = self._positions_left(running, step) / (pace * running.phase.seq_len)
+        line["goodput"] = self._ledger.goodput
+        self._ledger.write()
         self._records.write(step, "train", line)
         if "loss" in line:
             self._screen.training_line(step, config_lib.total_steps(self._config), line, secs_left)

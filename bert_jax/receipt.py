@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from bert_jax import dropout
 from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
+from bert_jax.wall_time import FILE as ATTEMPTS
 from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import Store
@@ -146,7 +147,7 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
 
 def _refuse_remains(workdir: pathlib.Path, store: Store) -> None:
     """Raise if a run would write over files there that are not of a run."""
-    ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES)
+    ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES, ATTEMPTS)
     remains = [name for name in ours if (workdir / name).exists()]
     vocabulary = workdir / store.vocab_path.name
     if vocabulary.exists() and vocabulary.read_bytes() != store.vocab_path.read_bytes():

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import shlex
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -36,6 +37,7 @@ from bert_jax import (
     profiling,
     shared_folder,
     stopping,
+    wall_time,
 )
 from bert_jax import config as config_lib
 from bert_jax import log as log_lib
@@ -85,6 +87,7 @@ def _checked_workdir() -> str:
 
 
 def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
+    began = time.time()
     logging.set_verbosity(logging.ERROR)
     command_line.refuse_arguments(arguments, USAGE)
     config = command_line.resolved(_CONFIG)
@@ -109,7 +112,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         workdir = workdir_lib.opened(address, _SCRATCH.value, processes.number())
         if workdir.bucket is None:  # a bucket is the same for all
             shared_folder.check(workdir.home, config.hosts.start_secs)
-        setup = preparation.prepare(config, objective, workdir, profiled=profiled)
+        setup = preparation.prepare(config, objective, workdir, profiled=profiled, began=began)
         number = processes.number()
         log.keep(setup.workdir / (f"libraries-{number}.log" if number else LIBRARY_LOG))
         watchdog.keep_stacks_in(setup.workdir)
@@ -176,6 +179,8 @@ def _to_the_end(setup: preparation.Setup, watchdog: Watchdog) -> int:
     except FloatingPointError:
         setup.screen.say(f"curves up to here: {_curves(setup)}")
         raise
+    title = f"wall time since the first of {summary['attempts']} attempts"
+    setup.screen.table(title, wall_time.closing_rows(summary))
     setup.screen.table("done", _closing_rows(setup, summary))
     setup.screen.say(
         f"try it: {python()} -m bert_jax.fill_mask --workdir={shlex.quote(setup.storage.address)} "
@@ -206,7 +211,11 @@ def _closing_rows(setup: preparation.Setup, summary: dict[str, Any]) -> list[tup
     place = setup.storage.address
     return [
         *rows,
-        ("speed", f"{summary['sequences_per_sec']:,.0f} sequences/s in training"),
+        (
+            "speed",
+            f"{summary['sequences_per_sec']:,.0f} sequences/s in training, goodput "
+            f"{summary['goodput']:.1%}",
+        ),
         ("curves", _curves(setup)),
         ("numbers", f"{place}/{log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
         ("checkpoint", str(setup.storage.checkpoints / str(summary["steps"]))),

@@ -80,6 +80,8 @@ LAYERS = (
         "bert_jax.storage_probe",
         "bert_jax.tasks",
         "bert_jax.trained",
+        "bert_jax.wall_time",
+        "bert_jax.work",
         "bert_jax.watchdog",
         "bert_jax.workdir",
         "bert_jax.workdir_lock",

@@ -11,13 +11,12 @@ import pytest
 
 from bert_jax import loop, preparation
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.metrics import TIMINGS
 from bert_jax.objectives import find
 from bert_jax.stopping import Interrupted
 from data_pipeline import build
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
-
-TIMINGS = ("sequences_per_sec", "train_secs", "input_wait_share")
 
 
 @pytest.fixture
@@ -88,7 +87,14 @@ def test_a_stopped_run_ends_as_one_never_stopped(config, tmp_path, monkeypatch, 
     for name in summary.keys() - set(TIMINGS):
         assert summary[name] == again[name], name
     assert json.loads((tmp_path / "parts" / "summary.json").read_text()) == again
-    assert "resuming at step 11 of 13" in capsys.readouterr().out
+    screen = capsys.readouterr().out
+    assert "resuming at step 11 of 13" in screen and "this is number 3, " in screen
+    assert (summary["attempts"], again["attempts"]) == (1, 3)
+    assert {"restoring", "stopped"} <= {kind for kind, secs in again["wall_secs"].items() if secs}
+    assert again["wall_secs"]["lost"] < 0.1 * again["wall_secs"]["training"]  # each stop was saved
+    lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").open()]
+    shares = [line["goodput"] for line in lines if line["split"] == "train"]
+    assert len(shares) == 4 and all(0 < share < 1 for share in shares)
 
 
 def test_records_of_a_run(config, tmp_path, capsys):
