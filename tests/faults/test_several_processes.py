@@ -1,0 +1,143 @@
+"""Processes that are told to stop, die, fail or hang: what becomes of the others."""
+
+import pathlib
+import resource
+import signal
+import time
+
+import pytest
+
+from bert_jax.exit_codes import BY_SIGNAL, FAILED, STUCK
+from tests.faults.runs import TINY, last_step, lines_of, saved_steps, training
+
+HEARTBEAT_SECS = 10
+STOPPED = BY_SIGNAL + signal.SIGTERM
+RESTARTABLE = {FAILED, -signal.SIGABRT}
+NO_DATA = pathlib.Path(__file__).resolve().parent / "no_data"
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def flags(tiny_store):
+    """Of a run whose processes take each other for dead soon."""
+    return [
+        *TINY,
+        f"--config.data.store={tiny_store}",
+        f"--config.hosts.heartbeat_secs={HEARTBEAT_SECS}",
+        "--config.log_every_steps=5",
+    ]
+
+
+def ends_soon(run, *numbers, secs=HEARTBEAT_SECS + 5.0):
+    """The exit codes of these processes, and how long they took to end."""
+    began_secs = time.monotonic()
+    codes = [run.processes[number].wait(secs + 60.0) for number in numbers]
+    took_secs = time.monotonic() - began_secs
+    assert took_secs < secs, run.written()
+    return codes
+
+
+@pytest.mark.fault(8, "SIGTERM to one of four processes in training")
+def test_four_processes_stop_at_one_step(flags, tmp_path):
+    with training(*flags, workdir=tmp_path / "run", processes=4) as run:
+        run.wait_for_step(10)
+        run.signal(signal.SIGTERM, 2)
+        assert ends_soon(run, 0, 1, 2, 3, secs=30.0) == [STOPPED] * 4, run.written()
+    step = max(saved_steps(tmp_path / "run"))
+    assert f"stopped and saved at step {step}" in run.output(0)
+
+
+@pytest.mark.fault(
+    8, "SIGTERM to one of two processes in an evaluation, of which every step has one"
+)
+def test_a_stop_in_an_evaluation_leaves_out_what_is_made_up_for(flags, tmp_path):
+    workdir = tmp_path / "run"
+    few = ["--config.phases[0].steps=30", "--config.optim.warmup_steps=5"]
+    every = [*flags, *few, "--config.eval.every_steps=1"]
+    with training(*every, workdir=workdir, processes=2) as run:
+        run.wait_for_step(6)
+        run.signal(signal.SIGTERM, 1)
+        assert ends_soon(run, 0, 1, secs=30.0) == [STOPPED] * 2, run.written()
+    assert max(saved_steps(workdir)) in (last_step(workdir), last_step(workdir) + 1)
+    with training(*every, workdir=workdir, processes=2) as run:
+        run.finish()
+    heldout = [line["step"] for line in lines_of(workdir) if line["split"] == "heldout"]
+    assert heldout == list(range(1, 41))
+
+
+@pytest.mark.fault(8, "SIGTERM to one of two processes while both compile")
+def test_a_stop_while_compiling_loses_nothing(flags, tmp_path):
+    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_words("compiling the step")
+        run.signal(signal.SIGTERM, 1)
+        assert ends_soon(run, 0, 1, secs=60.0) == [STOPPED] * 2, run.written()
+    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(10)
+
+
+@pytest.mark.fault(8, "SIGTERM to one of two processes during a save, and again")
+def test_a_stop_during_a_save_finishes_it(flags, tmp_path):
+    often = [*flags, "--config.checkpoint.every_steps=1"]
+    with training(*often, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(5)
+        run.wait_for_file("checkpoints/*tmp*")
+        run.signal(signal.SIGTERM, 1)
+        run.signal(signal.SIGTERM, 1)
+        assert ends_soon(run, 0, 1, secs=30.0) == [STOPPED] * 2, run.written()
+    step = max(saved_steps(tmp_path / "run"))
+    assert f"stopped and saved at step {step}" in run.output(0)
+    assert not list((tmp_path / "run" / "checkpoints").glob("*tmp*"))
+
+
+@pytest.mark.fault(8, "SIGINT to one of two processes, and once more")
+def test_a_second_ctrl_c_ends_a_process_at_once_and_the_others_with_it(flags, tmp_path):
+    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(5)
+        run.signal(signal.SIGINT, 1)
+        run.wait_until(lambda: "stopping after this step" in run.output(1), "a word of it")
+        run.signal(signal.SIGINT, 1)
+        codes = ends_soon(run, 1, 0)
+    # It may come too late: then the run was saved.
+    assert codes[0] in (-signal.SIGINT, BY_SIGNAL + signal.SIGINT), run.written()
+    assert codes[1] in {STOPPED, *RESTARTABLE}, run.written()
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.fault(9, "SIGKILL to one of two processes, the first or the other")
+def test_the_others_end_soon_after_one_that_died(flags, tmp_path, killed):
+    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(5)
+        run.signal(signal.SIGKILL, killed)
+        assert set(ends_soon(run, 1 - killed)) <= RESTARTABLE, run.written()
+
+
+@pytest.mark.fault(9, "no more room in process 0's files, which raises in it alone")
+def test_an_error_in_one_process_ends_the_other_and_is_said_there(flags, tmp_path):
+    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(5)
+        resource.prlimit(run.processes[0].pid, resource.RLIMIT_FSIZE, (1, 1))
+        assert ends_soon(run, 0, 1) == [FAILED] * 2, run.written()
+    assert "error: " in run.output(0)
+
+
+@pytest.mark.fault(10, "the batches of one of two processes stop coming")
+def test_a_process_without_data_ends_both_with_stacks(flags, tmp_path):
+    no_data, workdir = tmp_path / "no_data", tmp_path / "run"
+    slow = [*flags, "--config.hosts.stuck_step_secs=5"]
+    hook = {"PYTHONPATH": str(NO_DATA), "NO_DATA": str(no_data)}
+    with training(*slow, workdir=workdir, processes=2, **hook) as run:
+        run.wait_for_step(5)
+        no_data.touch()
+        assert ends_soon(run, 0, 1, secs=5.0 + 10.0) == [STUCK] * 2, run.written()
+    assert "waiting_for_data" in (workdir / "stacks-1.txt").read_text()
+    assert "steps_in_flight.py" in (workdir / "stacks-0.txt").read_text()
+    assert "config.hosts allows 5 s" in run.output(0) + run.output(1)
+
+
+@pytest.mark.fault(10, "SIGSTOP to one of two processes")
+def test_a_process_that_is_stopped_from_outside_ends_the_other(flags, tmp_path):
+    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(5)
+        run.signal(signal.SIGSTOP, 1)
+        assert set(ends_soon(run, 0)) <= RESTARTABLE, run.written()
