@@ -155,6 +155,7 @@ class Checkpoints:
         Raises:
           ValueError: its parameters have other shapes.
         """
+        self._manager.wait_until_finished()
         _check_shapes(self._manager.directory / str(self.latest_step), self._model)
         logical = map_like_params(
             lambda leaf, of: jax.ShapeDtypeStruct(

@@ -71,7 +71,8 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
 
     try:
         of = setup.mesh, setup.model, setup.feed.store, setup.phases
-        block = opening_rows(config, *of, checkpoints.latest_step, setup.profiled)
+        done = checkpoints.latest_step
+        block = opening_rows(config, *of, done, setup.profiled, setup.changes)
         block += ledger.opening_rows()
         setup.screen.table(f"pre-training in {setup.storage.address}", block)
         state, progress = begin()

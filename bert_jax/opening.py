@@ -7,6 +7,7 @@ import jax
 
 from bert_jax import attention
 from bert_jax import config as config_lib
+from bert_jax.changes import Change
 from bert_jax.config import Config, Phase
 from bert_jax.models.bert import Model
 from bert_jax.phase_facts import PhaseFacts
@@ -24,6 +25,7 @@ def opening_rows(
     phases: Sequence[PhaseFacts],
     done: int | None,
     profiled: Window | None,
+    changes: Sequence[Change] = (),
 ) -> list[tuple[str, str]]:
     """Labels and texts: devices, model, corpus, phases, what the host does, where the run begins.
 
@@ -56,6 +58,8 @@ def opening_rows(
     rows.append(("host", _host(len(phases) > 1 and compiles_ahead(mesh))))
     if profiled is not None:
         rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))
+    for number, change in enumerate(changes):
+        rows.append(("" if number else "changed", change.in_words()))
     return [*rows, ("steps", f"{total:,}, {start}")]
 
 

@@ -13,6 +13,7 @@ from bert_jax import config_check, optim, profiling, receipt
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
+from bert_jax.changes import Change
 from bert_jax.checkpoint import check_space, newest_step
 from bert_jax.config import Config
 from bert_jax.feed import Feed, open_store
@@ -41,6 +42,7 @@ class Setup:
     screen: Screen
     profiled: Window | None  # steps to trace
     began: float  # when the process began to prepare, in seconds since 1970
+    changes: tuple[Change, ...]  # settings that an earlier start of the run had otherwise
 
     @property
     def workdir(self) -> pathlib.Path:
@@ -89,11 +91,15 @@ def prepare(
         check_space(storage.checkpoints, config.checkpoint, model)
     tx = optim.optimizer(config.optim)
     where = state_lib.layout(model, tx, mesh, config.mesh)
+    changes = receipt.changes(storage.home, config, done or 0)
     storage.claim(is_writer=jax.process_index() == 0)
     if jax.process_index() == 0:
-        receipt.write(storage.home, config, store)
+        receipt.write(storage.home, config, store, changes)
+    of_run = config, objective, storage, feed, phases, mesh, model, tx, where, screen, profiled
     return Setup(
-        *(config, objective, storage, feed, phases, mesh, model, tx, where, screen, profiled, began)
+        *of_run,
+        began=began,
+        changes=tuple(changes),
     )
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import pathlib
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from bert_jax import dropout
+from bert_jax.changes import Change, changed
 from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
 from bert_jax.wall_time import FILE as ATTEMPTS
@@ -103,6 +105,8 @@ def read(workdir: pathlib.Path) -> Receipt:
     try:
         config, of = shown["config"], shown["vocabulary"]
         config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
+        if pathlib.PurePath(of["file"]).name != of["file"]:
+            raise ValueError("a file elsewhere")
         path, lowercase = workdir / of["file"], of["lowercase"]
         digest = shown["fixed"][STORE_DIGEST]
         resolved = from_config_dict(ConfigDict(config))
@@ -159,7 +163,18 @@ def _refuse_remains(workdir: pathlib.Path, store: Store) -> None:
         )
 
 
-def write(workdir: pathlib.Path, config: Config, store: Store) -> None:
+def changes(workdir: pathlib.Path, config: Config, step: int) -> list[Change]:
+    """What was set otherwise since the run began, this start after `step` saved steps included."""
+    if not (workdir / FILE).exists():
+        return []
+    shown = _shown(workdir, "give a new or an empty folder as --workdir")
+    known = [Change(**one) for one in shown.get("changes", [])]
+    return changed(known, shown["config"], config, step)
+
+
+def write(
+    workdir: pathlib.Path, config: Config, store: Store, changes: Sequence[Change] = ()
+) -> None:
     """Write the resolved config beside what must not change of it, and the vocabulary.
 
     Each is written whole or not at all.
@@ -168,6 +183,7 @@ def write(workdir: pathlib.Path, config: Config, store: Store) -> None:
     shown = {
         "fixed": _fixed(config, store),
         "config": dataclasses.asdict(config),
+        "changes": [dataclasses.asdict(one) for one in changes],
         "jax": jax.__version__,
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "processes": jax.process_count(),

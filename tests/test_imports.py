@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = (
     {
         "bert_jax.chips",
+        "bert_jax.changes",
         "bert_jax.config",
         "bert_jax.config_check",
         "bert_jax.device_grid",
@@ -64,6 +65,7 @@ LAYERS = (
         "bert_jax.preparation",
         "bert_jax.processes",
         "bert_jax.profiling",
+        "bert_jax.replayed",
         "bert_jax.programs",
         "bert_jax.readings",
         "bert_jax.receipt",

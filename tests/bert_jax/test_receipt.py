@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -49,6 +50,55 @@ def test_a_younger_setting_at_another_value_is_another_run(config, workdir, name
     data = dataclasses.replace(config.data, **{name: value})
     with pytest.raises(ValueError, match=words):
         receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config.data))
+
+
+@pytest.mark.fault(15, "another seed, batch, model, dtype, optimiser or order of the data")
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("", "seed", 1),
+        ("", "objective", "mlm"),
+        ("model", "hidden_size", 384),
+        ("model", "num_hidden_layers", 6),
+        ("model", "vocab_size", 100),
+        ("model", "compute_dtype", "bfloat16"),
+        ("optim", "name", "lamb"),
+        ("data", "random_seed", 1),
+        ("data", "masked_lm_prob", 0.2),
+        ("data", "dupe_factor", 3),
+        ("phases[0]", "batch_size", 128),
+        ("phases[0]", "seq_len", 64),
+        ("phases[0]", "steps", 5),
+        ("phases[1]", "max_predictions_per_seq", 70),
+    ],
+)
+def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, part, name, value):
+    store = open_store(config.data)
+    receipt.write(tmp_path, config, store)
+    if part.startswith("phases"):
+        phases = list(config.phases)
+        index = int(part[-2])
+        phases[index] = dataclasses.replace(phases[index], **{name: value})
+        other = dataclasses.replace(config, phases=tuple(phases))
+        before = getattr(config.phases[index], name)
+    elif part:
+        before = getattr(getattr(config, part), name)
+        changed = dataclasses.replace(getattr(config, part), **{name: value})
+        other = dataclasses.replace(config, **{part: changed})
+    else:
+        before, other = getattr(config, name), dataclasses.replace(config, **{name: value})
+    setting = f"{part}.{name}" if part else name
+    words = f"holds a run with config.{setting} = {before!r}, this config says {value!r}; give"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        receipt.check(tmp_path, other, store)
+
+
+@pytest.mark.fault(20, "a receipt whose vocabulary lies outside of the workdir")
+@pytest.mark.parametrize("file", ["../vocab.txt", "/etc/passwd", "a/b.txt"])
+def test_a_receipt_names_no_file_elsewhere(workdir, file):
+    rewrite(workdir, lambda shown: shown["vocabulary"].update(file=file))
+    with pytest.raises(ValueError, match="was written by another version of bert_jax"):
+        receipt.read(workdir)
 
 
 def test_how_fast_a_store_is_read_may_change(config, workdir):
