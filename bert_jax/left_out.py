@@ -77,6 +77,7 @@ def to_the_end(
             rolled = roll
         state, progress = restore()
         left_out.add(int(state.step), rolled, bad_steps)
+        setup.storage.publish()  # before a step is taken, as is written above
         records.go_back(int(state.step))
 
 

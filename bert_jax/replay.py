@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -22,12 +23,13 @@ from absl import flags
 
 from bert_jax import bad_steps, command_line, left_out, receipt, replayed
 from bert_jax import config as config_lib
+from bert_jax import workdir as workdir_lib
 from bert_jax.feed import Feed, open_store
 from bert_jax.log import read_lines
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.vocab import Vocabulary
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder of a run of bert_jax.train")
+_WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")
 _STEP = flags.DEFINE_integer("step", None, "a step of it, counted from 1 over all phases")
 _ROWS = flags.DEFINE_string("rows", "3", "rows to show, or all")
 _BAD = flags.DEFINE_bool("bad", False, "show the bad steps of the run instead")
@@ -40,11 +42,13 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     command_line.refuse_arguments(arguments, USAGE)
     if not _WORKDIR.value:
         raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
-    workdir = pathlib.Path(_WORKDIR.value)
-    run = receipt.read(workdir)
-    if _BAD.value:
-        lines = read_lines(workdir / bad_steps.FILE)
-        return functools.partial(_show_bad, lines, left_out.read(workdir))
+    workdir = _WORKDIR.value
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        home = workdir_lib.fetched(workdir, pathlib.Path(folder)).home
+        run = receipt.read(home)
+        if _BAD.value:
+            lines = read_lines(home / bad_steps.FILE)
+            return functools.partial(_show_bad, lines, left_out.read(home))
     most, total = _most_rows(), config_lib.total_steps(run.config)
     if _STEP.value is None:
         raise ValueError(f"--step is missing: a step from 1 to {total:,}, or --bad; {USAGE}")
