@@ -21,7 +21,7 @@ trains is left as it is.
                       (default: cluster.env beside this script)
   --revision=COMMIT   what to send, such as HEAD, which is the default where everything is committed
   --wheelhouse        take uv, Python and packages from BUCKET, where launch/wheelhouse.sh has put them:
-                      workers then need no internet, but the bucket
+                      workers then need no internet, but the bucket; INTERNAL_IPS=true says the same
 
 Otherwise every worker needs the internet: PyPI for packages, GitHub for Python where it has no 3.12.
 REMOTE_DIR is a folder of each worker's own, not a shared one. Each line of a worker opens with its
@@ -59,9 +59,10 @@ main() {
     [[ $REMOTE_PYTHON == *?/bin/python ]] ||
         refuse "$CLUSTER: REMOTE_PYTHON is '$REMOTE_PYTHON', but setup.sh makes a virtual environment," \
             "whose Python is FOLDER/bin/python; give it as .venv/bin/python"
+    if [[ $INTERNAL_IPS == true ]]; then from_bucket=true; fi
     ! $from_bucket || [[ -n $BUCKET ]] ||
-        refuse "$CLUSTER: BUCKET is empty, but --wheelhouse installs from there; give one, such as" \
-            "BUCKET=gs://my-bucket/bert"
+        refuse "$CLUSTER: BUCKET is empty, but workers install from there with --wheelhouse and with" \
+            "INTERNAL_IPS=true; give one, such as BUCKET=gs://my-bucket/bert"
     commit=$(commit_of "$revision")
     $DRY_RUN || check_gcloud
     if $from_bucket; then

@@ -102,6 +102,21 @@ def test_a_setting_that_a_script_does_not_read_may_be_absent(tmp_path):
     assert commands("delete.sh", f"--cluster={path}")
 
 
+@pytest.mark.fault(20, "blanks, .. and shell in the names and paths of cluster.env")
+def test_names_that_would_lead_elsewhere_are_refused(cluster):
+    odd = ("../a", "a/../b", "a/..", "a b", "$(id)", "a;b", "-a", "a'b", "a*", "~root")
+    for script, name in (
+        *(("create.sh", name) for name in ("PROJECT", "ZONE", "TPU_NAME", "NETWORK", "LABEL")),
+        *(("setup.sh", name) for name in ("REMOTE_DIR", "REMOTE_PYTHON")),
+    ):
+        for value in odd:
+            said = refusal(script, "--dry-run", cluster(**{name: value}), *FLAGS[script])
+            assert f"{name} is '{value}'" in said
+    for value in odd:
+        said = refusal("logs.sh", "--dry-run", cluster(BUCKET=f"gs://my-bucket/{value}"))
+        assert f"BUCKET is 'gs://my-bucket/{value}'" in said
+
+
 KINDS = {
     "v2": ("v2-32", "v2-128", "tpu-ubuntu2204-base"),
     "v3": ("v3-32", "v3-128", "tpu-ubuntu2204-base"),

@@ -127,3 +127,11 @@ def test_nothing_is_sent_where_the_wheelhouse_is_not_complete(cluster, script, p
     assert "/complete cannot be seen" in said
     assert "launch/wheelhouse.sh" in said
     assert "BUCKET is empty" in refusal(script, cluster(), "--wheelhouse")
+
+
+def test_workers_without_outside_addresses_install_from_the_bucket(cluster, script):
+    inside = {"INTERNAL_IPS": "true", "BUCKET": "gs://my-bucket"}
+    assert commands(script, cluster(**inside)) == commands(
+        script, cluster(**inside), "--wheelhouse"
+    )
+    assert "BUCKET is empty" in refusal(script, "--dry-run", cluster(INTERNAL_IPS="true"))

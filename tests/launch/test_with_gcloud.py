@@ -12,6 +12,8 @@ from tests.launch.tpu_api import TpuApi, serving, write_ssh
 from tests.launch.workers import make_tools
 
 WORKERS = 3
+# In the place of secrets: the token, and a variable of the environment.
+CANARY = "canary-4e1f"
 
 
 class Cloud:
@@ -22,7 +24,7 @@ class Cloud:
         self.workers = folder / "workers"
         self.cluster = cluster
         (folder / "home").mkdir()
-        (folder / "token").write_text("a token\n")
+        (folder / "token").write_text(f"{CANARY}\n")
         write_ssh(folder / "ssh")
         self.environment = os.environ | {
             "HOME": str(folder / "home"),
@@ -30,6 +32,7 @@ class Cloud:
             "WORKERS": str(self.workers),
             "WORKER_PATH": make_tools(folder / "tools"),
             "LIBTPU_LOCK": str(folder / "libtpu_lockfile"),
+            "MY_API_KEY": CANARY,
             "CLOUDSDK_CONFIG": str(folder / "gcloud"),
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(folder / "token"),
@@ -59,8 +62,17 @@ def cloud(tmp_path, cluster, api):
         yield Cloud(tmp_path, cluster(SPOT="true"), address)
 
 
+def files_with(text: str, folder: pathlib.Path) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and text in path.read_text(errors="replace")
+    }
+
+
 @needs_gcloud
-def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, api):
+@pytest.mark.fault(20, "a secret in the environment and the token of gcloud, through all scripts")
+def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, api, tmp_path):
     made = cloud.run("create.sh")
     assert made.returncode == 0, made.stderr
     method, path, asked = api.requests[0]
@@ -92,6 +104,67 @@ def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, api):
     assert gone.returncode == 0, gone.stderr
     assert api.requests[-1][:2] == ("DELETE", "queuedResources/my-tpu")
     assert api.names == {}
+
+    ran = (made, ready, trained, shown, gone)
+    assert not any(CANARY in said for one in ran for said in (one.stdout, one.stderr))
+    assert CANARY not in str(api.requests)
+    assert files_with(CANARY, tmp_path) == {"token"}
+    # The search would find it: gcloud's own log has every command of the workers, word for word.
+    logs = files_with(TRAIN_FLAGS[1], tmp_path)
+    assert any(name.startswith("gcloud/logs/") for name in logs)
+
+
+@needs_gcloud
+@pytest.mark.long
+@pytest.mark.fault(18, "no right to create, to look, to delete")
+def test_what_google_cloud_refuses_is_said_and_nothing_is_taken_for_done(cloud, api):
+    said = "Permission 'tpu.nodes.create' denied on 'my-project'"
+    api.refusals = [("POST", 403, said)]
+    ran = cloud.run("create.sh", "--wait")
+    assert ran.returncode == 1
+    assert f"PERMISSION_DENIED: {said}" in ran.stderr
+    assert "Asked for" not in ran.stdout
+
+    assert cloud.run("create.sh").returncode == 0
+    api.refusals = [("GET", 403, "Permission 'tpu.queuedresources.get' denied")]
+    ran = cloud.run("delete.sh", "--yes")
+    assert ran.returncode == 1
+    assert "my-tpu was left alone and may still cost money" in ran.stderr
+    api.refusals = [("DELETE", 403, "Permission 'tpu.queuedresources.delete' denied")]
+    ran = cloud.run("delete.sh", "--yes")
+    assert ran.returncode == 1
+    assert "my-tpu may still cost money" in ran.stderr
+    assert list(api.names) == ["my-tpu"]
+
+
+@needs_gcloud
+@pytest.mark.long
+@pytest.mark.fault(18, "a TPU VM that is not there; one that is there already")
+def test_a_name_that_is_not_there_or_there_already_is_said(cloud, api):
+    for script, flags in (("setup.sh", ()), ("train.sh", TRAIN_FLAGS), ("logs.sh", ())):
+        ran = cloud.run(script, *flags)
+        assert ran.returncode == 1, script
+        assert "my-tpu was not found" in ran.stderr
+    assert cloud.run("create.sh").returncode == 0
+    ran = cloud.run("create.sh")
+    assert ran.returncode == 1
+    assert "my-tpu exists already" in ran.stderr
+
+
+@needs_gcloud
+@pytest.mark.long
+@pytest.mark.fault(18, "one worker that cannot be set up")
+def test_a_worker_that_fails_is_named_by_its_number(cloud, api):
+    assert cloud.run("create.sh").returncode == 0
+    theirs = cloud.workers / "worker-1" / "bert_jax" / "mine.py"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("mine")
+    ran = cloud.run("setup.sh")
+    assert ran.returncode == 2
+    assert "worker-1: error: " in ran.stderr
+    assert "Command execution on worker 1 failed with exit status 2" in ran.stdout + ran.stderr
+    assert "has commit" not in ran.stdout
+    assert theirs.read_text() == "mine"
 
 
 @needs_gcloud
