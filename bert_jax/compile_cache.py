@@ -1,6 +1,8 @@
 """Compiled programs kept in the workdir, so that the next start need not compile them again."""
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -34,7 +36,16 @@ def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
 
 def _delete_oldest(folder: pathlib.Path) -> None:
     kept_bytes = 0
-    for path in sorted(folder.glob(_PROGRAMS), key=lambda path: -path.stat().st_mtime):
-        kept_bytes += path.stat().st_size
+    newest_first = sorted(_times_and_sizes(folder), reverse=True)
+    for _, size_bytes, path in newest_first:
+        kept_bytes += size_bytes
         if kept_bytes > MOST_BYTES:
-            path.unlink()
+            path.unlink(missing_ok=True)
+
+
+def _times_and_sizes(folder: pathlib.Path) -> Iterator[tuple[int, int, pathlib.Path]]:
+    """Of each program; another run may share the folder, and delete some meanwhile."""
+    for path in folder.glob(_PROGRAMS):
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            yield status.st_mtime_ns, status.st_size, path

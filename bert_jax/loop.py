@@ -73,7 +73,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         of = setup.mesh, setup.model, setup.feed.store, setup.phases
         done = checkpoints.latest_step
         block = opening_rows(config, *of, done, setup.profiled, setup.changes)
-        block += ledger.opening_rows()
+        block += [*setup.storage.rows(), *ledger.opening_rows()]
         setup.screen.table(f"pre-training in {setup.storage.address}", block)
         state, progress = begin()
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)

@@ -91,6 +91,12 @@ class Workdir:
             list(pool.map(write, changed))
         self._published.update({SUMMARY: (0, 0)} | changed)
 
+    def rows(self) -> list[tuple[str, str]]:
+        """What is to be known of the places, a label and a text; nothing where it is one folder."""
+        if self.bucket is None:
+            return []
+        return [("files", f"small ones lie in {self.home}, and in the bucket as of the last save")]
+
     def close(self) -> None:
         """Let the next run have the workdir."""
         if self.lease is not None:
@@ -130,7 +136,7 @@ def opened(address: str, scratch: str, number: int) -> Workdir:
     """
     if not is_address(address):
         return local(pathlib.Path(address))
-    home = _home(address, scratch, number)
+    home = home_of(address, scratch, number)
     bucket = _bucket(address)
     storage_probe.check_folder(home)
     if number > 0:
@@ -161,7 +167,7 @@ def fetched(address: str, into: pathlib.Path) -> Workdir:
     return _in_bucket(bucket, into)
 
 
-def _home(address: str, scratch: str, number: int) -> pathlib.Path:
+def home_of(address: str, scratch: str, number: int = 0) -> pathlib.Path:
     """A folder of its own for each address, with a name in which a person finds it."""
     words = re.sub(r"[^\w.-]+", "-", address.partition("://")[2]).strip("-")
     digest = hashlib.sha256(address.rstrip("/").encode()).hexdigest()[:8]

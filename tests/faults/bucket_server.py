@@ -136,7 +136,7 @@ class FakeBucket:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
         self.server = server.HTTPServer(("127.0.0.1", 0), functools.partial(_Handler, self))
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -133,14 +133,16 @@ class Training:
 def training(
     *flags: object,
     workdir: pathlib.Path,
+    address: str = "",
     processes: int = 1,
     devices: int = 1,
     **changed: str,
 ) -> Iterator[Training]:
     """Start a run of so many processes with so many CPU devices each; nothing of it is left over.
 
-    `changed` are variables of the environment. What process N writes is WORKDIR.processN.out, the
-    newest start only.
+    `address` is the --workdir where it is not `workdir`, as of a run on gs:// that has its files
+    there. `changed` are variables of the environment. What process N writes is
+    WORKDIR.processN.out, the newest start only.
     """
     joined: list[str] = []
     if processes > 1:
@@ -155,7 +157,7 @@ def training(
             output.parent.mkdir(parents=True, exist_ok=True)
             with output.open("wb") as file:
                 process = subprocess.Popen(
-                    command(*flags, *joined, *own, f"--workdir={workdir}"),
+                    command(*flags, *joined, *own, f"--workdir={address or workdir}"),
                     cwd=ROOT,
                     env=settings,
                     stdin=subprocess.DEVNULL,
