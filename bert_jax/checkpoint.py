@@ -1,106 +1,99 @@
-"""Checkpoints of a run through Orbax: saved in the background, the newest kept, restored anywhere.
+"""Checkpoints of a run through Orbax: saved in the background, verified, restored anywhere.
 
 A checkpoint holds the state without the rows that pad the vocabulary, so it can be restored onto a
-mesh that pads it otherwise, and the loop's plain numbers as JSON.
+mesh that pads it otherwise, and a receipt: the fingerprint of every array, the loop's plain
+numbers, and what the run was made of.
 """
 
+import contextlib
+import dataclasses
+import datetime
 import pathlib
 import shutil
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.sharding import PartitionSpec
 
+from bert_jax import checkpoint_arrays, checkpoint_choice, checkpoint_folder, fingerprint, processes
+from bert_jax.checkpoint_choice import Say, Tried, in_short, in_words, none_is_whole
+from bert_jax.checkpoint_folder import RECEIPT, RECEIPT_FILE, Folder, Kept
 from bert_jax.config import CheckpointConfig
 from bert_jax.models.bert import Declared, Model, Params
 from bert_jax.state import TrainState, map_like_params
 from data_pipeline.files import is_address
 
-STATE, NUMBERS = "state", "numbers"
-_ARRAYS_OF_STATE = 3  # of float32: the parameters and the optimiser's two moments
-
-Folder: TypeAlias = pathlib.Path | epath.Path  # on a local disk, or gs://
+STATE = "state"
 
 
-def _absolute(directory: Folder) -> epath.Path:
-    """As Orbax wants it. epath would make an address into a path below the current folder."""
-    path = epath.Path(directory)
-    return path if is_address(str(path)) else path.resolve()
+def _folders(directory: epath.Path) -> dict[int, epath.Path]:
+    """What lies in a folder under the name of a step, newest first; half-written steps do not."""
+    if not directory.is_dir():
+        return {}
+    paths = ocp.path.step.checkpoint_steps_paths(directory)
+    found = {int(path.name): path for path in paths if path.name.isdecimal()}
+    return dict(sorted(found.items(), reverse=True))
 
 
-def _whole_where_padded(of: Declared) -> PartitionSpec:
-    """The spec of a leaf without padding rows: a dimension that loses rows cannot stay cut."""
-    return PartitionSpec(
-        *(
-            None if held != real else axis
-            for held, real, axis in zip(of.dims, of.logical_dims, of.spec, strict=True)
-        )
-    )
-
-
-def _without_padding(leaf: jax.Array, of: Declared) -> jax.Array:
-    if of.dims == of.logical_dims:
-        return leaf
-    whole = jax.sharding.reshard(leaf, _whole_where_padded(of))
-    return whole[tuple(slice(0, size) for size in of.logical_dims)]
-
-
-def _with_padding(leaf: jax.Array, of: Declared) -> jax.Array:
-    if of.dims == of.logical_dims:
-        return leaf
-    return jnp.pad(
-        leaf, [(0, held - real) for held, real in zip(of.dims, of.logical_dims, strict=True)]
-    )
+def _readable(directory: epath.Path) -> tuple[int | None, list[str]]:
+    """Step of the newest checkpoint with a receipt, and what is wrong with those after it."""
+    damaged = []
+    for step, path in _folders(directory).items():
+        try:
+            checkpoint_folder.read_receipt(path)
+        except ValueError as error:
+            if checkpoint_folder.holds_files(path):
+                damaged.append(str(error))
+            continue
+        return step, damaged
+    return None, damaged
 
 
 def newest_step(directory: Folder) -> int | None:
-    """Step of the newest finished checkpoint in a folder, None without any."""
-    return max(ocp.utils.checkpoint_steps(directory), default=None) if directory.is_dir() else None
-
-
-def check_space(directory: Folder, config: CheckpointConfig, model: Model) -> None:
-    """Raise if the disk cannot hold the checkpoints that a run keeps, and the next beside them.
-
-    A bucket has no end.
+    """Step of the newest checkpoint in a folder whose receipt can be read, None without any.
 
     Raises:
-      ValueError: names the disk, what is free and what is needed.
+      Refused: something is there, but no checkpoint that can be read.
     """
-    if is_address(str(directory)):
-        return
-    there = pathlib.Path(directory).resolve()
-    missing = config.keep + 1
-    if there.is_dir():
-        missing = max(1, missing - len(ocp.utils.checkpoint_steps(there)))
-    while not there.exists():
-        there = there.parent
-    needed = missing * _ARRAYS_OF_STATE * 4 * model.parameter_count
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise ValueError(
-            f"{there} has {free / 1e9:,.2f} GB free, the {config.keep} checkpoints of this run and "
-            f"the next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, "
-            "or keep fewer with --config.checkpoint.keep=1"
-        )
+    step, damaged = _readable(checkpoint_folder.absolute(directory))
+    if step is None and damaged:
+        raise none_is_whole(directory, damaged)
+    return step
 
 
-def _check_shapes(checkpoint: epath.Path, model: Model) -> None:
-    """Raise if another version of bert_jax gave a parameter another shape."""
-    stored = ocp.PyTreeCheckpointHandler().metadata(checkpoint / STATE).tree["params"]
-    shapes = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(stored)
-    }
-    for path, of in jax.tree_util.tree_leaves_with_path(model.declared):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if shapes.get(name) != of.logical_dims:
-            raise ValueError(
-                f"{checkpoint} holds {name} of shape {shapes.get(name)}, this bert_jax has it as "
-                f"{of.logical_dims}; use the version that wrote it, or train in a new --workdir"
-            )
+class _ReceiptHandler(ocp.AsyncCheckpointHandler):
+    """Writes a receipt that is made where it is written: in the background, by process 0.
+
+    Orbax's own JSON item has to be there whole when a save begins, and would wait for the devices.
+    """
+
+    async def async_save(self, directory: epath.Path, args: "_ReceiptSave") -> list[Any]:
+        """Begin to write it."""
+
+        async def write() -> None:
+            if processes.number() == 0:
+                text = checkpoint_folder.sealed(args.make())
+                (directory / RECEIPT_FILE).write_text(text)
+
+        return [ocp.future.CommitFutureAwaitingContractedSignals(write(), name="receipt")]
+
+    def save(self, directory: epath.Path, args: "_ReceiptSave") -> None:
+        """Orbax asks for it, and calls async_save."""
+        raise NotImplementedError
+
+    def restore(self, directory: epath.Path, args: Any) -> None:
+        """Likewise; a receipt is read by checkpoint_folder."""
+        raise NotImplementedError
+
+
+@ocp.args.register_with_handler(_ReceiptHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class _ReceiptSave(ocp.args.CheckpointArgs):
+    make: Callable[[], Mapping[str, Any]]
 
 
 class Checkpoints:
@@ -109,80 +102,188 @@ class Checkpoints:
     Must be closed: a process that exits without leaves its last save unfinished.
     """
 
-    def __init__(self, directory: Folder, config: CheckpointConfig, model: Model) -> None:
+    def __init__(
+        self,
+        directory: Folder,
+        config: CheckpointConfig,
+        model: Model,
+        run: Mapping[str, Any] | None = None,
+    ) -> None:
+        """run is what each receipt says of the run that saves: receipt.of_run."""
         self._model = model
         self._every_steps = config.every_steps
-        self._manager = ocp.CheckpointManager(
-            _absolute(directory),
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=config.keep,
-                cleanup_tmp_directories=True,
-                enable_async_checkpointing=True,
-            ),
-        )
+        self._run = dict(run or {})
+        self._directory = checkpoint_folder.absolute(directory)
+        with self._storing(f"{self._directory}: no checkpoints can be kept there"):
+            self._manager = ocp.CheckpointManager(
+                self._directory,
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=Kept(config),
+                    cleanup_tmp_directories=True,
+                    enable_async_checkpointing=True,
+                    lightweight_initialize=True,
+                ),
+            )
+        self._newest, _ = _readable(self._directory)
 
     @property
     def latest_step(self) -> int | None:
-        """Step of the newest checkpoint, None without any."""
-        step = self._manager.latest_step()
-        return None if step is None else int(step)
+        """Step of the newest checkpoint, be it still on its way to the disk; None without any."""
+        return self._newest
 
     def due(self, step: int) -> bool:
         """Whether a run is to be saved after this many steps."""
         return step % self._every_steps == 0
 
-    def save(self, step: int, state: TrainState, numbers: dict[str, Any]) -> None:
+    def save(self, step: int, state: TrainState, numbers: Mapping[str, Any]) -> None:
         """Begin to save; returns as soon as the state's memory may be reused.
 
-        An error of the save before this one is raised here.
+        Raises:
+          OSError: the save before this one failed, or this one cannot begin.
+          ValueError: there is a later checkpoint, beside which this one would not be kept.
         """
-        if self.latest_step == step:
+        if self._newest == step:
             return
-        unpadded = map_like_params(_without_padding, state, self._model.declared)
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    STATE: ocp.args.StandardSave(unpadded),
-                    NUMBERS: ocp.args.JsonSave(numbers),
-                }
-            ),
-        )
+        if self._newest is not None and step < self._newest:
+            raise ValueError(
+                f"step {step:,} cannot be saved in {self._directory}, which holds step "
+                f"{self._newest:,}; restore that one first"
+            )
+        self.wait()
+        logical = map_like_params(checkpoint_arrays.logical, state, self._model.declared)
+        prints = checkpoint_arrays.fingerprints(state, logical)
+        content = {
+            "step": step,
+            "saved": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "run": self._run,
+            "numbers": dict(numbers),
+            "fingerprints": fingerprint.VERSION,
+        }
 
-    def restore(self, abstract: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """The newest checkpoint, laid out as abstract says; there must be one.
+        def receipt() -> dict[str, Any]:
+            words = fingerprint.in_words(np.asarray(prints))
+            leaves = zip(checkpoint_arrays.kinds(logical).items(), words, strict=True)
+            return {**content, "leaves": {name: f"{kind} {one}" for (name, kind), one in leaves}}
+
+        self._newest = step
+        unpadded = map_like_params(checkpoint_arrays.without_padding, state, self._model.declared)
+        items = {STATE: ocp.args.StandardSave(unpadded), RECEIPT: _ReceiptSave(receipt)}
+        with self._storing(self._not_saved()):
+            # Without force Orbax leaves out, in silence, what it takes for not due.
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+
+    def restore(
+        self, abstract: TrainState, say: Say = print
+    ) -> tuple[TrainState, dict[str, Any]] | None:
+        """The newest checkpoint that is whole, laid out as abstract says; None without any.
+
+        Every process must call it; all take the same one. What is newer and damaged is said, and
+        set aside once an older one has been restored.
 
         Raises:
-          ValueError: its parameters have other shapes.
+          Refused: there are checkpoints and none is whole, or of a model that has other arrays.
+          OSError: they cannot be read now.
         """
-        self._manager.wait_until_finished()
-        _check_shapes(self._manager.directory / str(self.latest_step), self._model)
-        logical = map_like_params(
-            lambda leaf, of: jax.ShapeDtypeStruct(
-                of.logical_dims,
-                leaf.dtype,
-                sharding=jax.NamedSharding(
-                    leaf.sharding.mesh,
-                    leaf.sharding.spec if of.dims == of.logical_dims else _whole_where_padded(of),
-                ),
-            ),
-            abstract,
-            self._model.declared,
+        self.wait()
+        found = checkpoint_choice.choose(
+            self._directory,
+            lambda: list(_folders(self._directory)),
+            lambda checkpoint: self._tried(checkpoint, abstract),
+            say,
         )
-        restored = self._manager.restore(
-            self.latest_step,
-            args=ocp.args.Composite(
-                **{STATE: ocp.args.StandardRestore(logical), NUMBERS: ocp.args.JsonRestore()}
-            ),
-        )
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-        padded = map_like_params(_with_padding, restored[STATE], self._model.declared)
-        return jax.device_put(padded, shardings), restored[NUMBERS]
+        self._manager.reload()  # what was set aside is no longer there
+        self._newest = None if found is None else found[0]
+        return None if found is None else found[1]
+
+    def wait(self) -> None:
+        """Until the last save is committed.
+
+        Raises:
+          OSError: it failed.
+        """
+        with self._storing(self._not_saved()):
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Wait until the last save is finished; raises its error."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def closed_after(self, closing: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+        """Close after the block, within `closing`; what ended the block is raised before that."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                with closing:
+                    self.close()
+            except OSError as of_closing:
+                error.add_note(str(of_closing))
+            raise
+        with closing:
+            self.close()
+
+    def _not_saved(self) -> str:
+        return f"the checkpoint of step {self._newest} could not be saved in {self._directory}"
+
+    @contextlib.contextmanager
+    def _storing(self, failed: str) -> Iterator[None]:
+        """Turn what Orbax and TensorStore raise into an OSError of one sentence."""
+        try:
+            yield
+        except Exception as error:
+            free = ""
+            if not is_address(str(self._directory)):
+                there = pathlib.Path(self._directory)
+                while not there.exists():
+                    there = there.parent
+                free = f" ({shutil.disk_usage(there).free / 1e9:,.2f} GB free)"
+            raise OSError(f"{failed}{free}: {in_short(error)}") from error
+
+    def _tried(self, checkpoint: epath.Path, abstract: TrainState) -> Tried:
+        """The state and numbers of a checkpoint, or what of it is damaged; on every process alike.
+
+        Raises:
+          Refused: it is of another model.
+          OSError: it cannot be read now.
+        """
+        logical = map_like_params(checkpoint_arrays.logical, abstract, self._model.declared)
+
+        def read() -> tuple[Any, dict[str, Any]]:
+            receipt = checkpoint_folder.read_receipt(checkpoint)
+            checkpoint_arrays.check(checkpoint, receipt, logical)
+            return _read(checkpoint, logical), receipt
+
+        read_here, problem = checkpoint_choice.on_all(checkpoint, read)
+        if read_here is None:
+            return None, problem
+        arrays, receipt = read_here
+        padded = map_like_params(checkpoint_arrays.with_padding, arrays, self._model.declared)
+        state = jax.device_put(padded, jax.tree.map(lambda leaf: leaf.sharding, abstract))
+        problem = checkpoint_arrays.unverified(checkpoint, state, logical, receipt["leaves"])
+        return (None, problem) if problem else ((state, receipt["numbers"]), "")
+
+
+def _read(checkpoint: epath.Path, wanted: Any) -> Any:
+    """Arrays of a checkpoint, laid out as wanted says. Processes do not wait for each other.
+
+    Raises:
+      ValueError: a file is not as it was written.
+    """
+    checkpoint_folder.check_json(
+        [checkpoint / STATE / "_METADATA", *(checkpoint / STATE / "array_metadatas").glob("*")]
+    )
+    return ocp.PyTreeCheckpointHandler().restore(
+        checkpoint / STATE,
+        args=ocp.args.PyTreeRestore(
+            wanted,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+            partial_restore=True,
+        ),
+    )
 
 
 def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.Mesh) -> Params:
@@ -191,23 +292,26 @@ def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.
     Only reads: a run may be saving into the folder meanwhile.
 
     Raises:
-      ValueError: they have other shapes.
+      ValueError: they have other shapes, or are damaged.
     """
-    checkpoint = _absolute(directory) / str(step)
-    _check_shapes(checkpoint, model)
+    checkpoint = checkpoint_folder.absolute(directory) / str(step)
 
     def logical(of: Declared) -> jax.ShapeDtypeStruct:
-        sharding = jax.NamedSharding(on, _whole_where_padded(of))
+        sharding = jax.NamedSharding(on, checkpoint_arrays.whole_where_padded(of))
         return jax.ShapeDtypeStruct(of.logical_dims, jnp.float32, sharding=sharding)
 
     wanted = {"params": jax.tree.map(logical, model.declared)}
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        restored = checkpointer.restore(
-            checkpoint / STATE,
-            args=ocp.args.PyTreeRestore(
-                wanted,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-                partial_restore=True,
-            ),
+    receipt = checkpoint_folder.read_receipt(checkpoint)
+    held = {name: kind for name, kind in receipt["leaves"].items() if name.startswith("params/")}
+    checkpoint_arrays.check(checkpoint, {**receipt, "leaves": held}, wanted)
+    try:
+        restored = _read(checkpoint, wanted)
+        problem = checkpoint_arrays.unverified(checkpoint, restored, wanted, held)
+    except Exception as error:
+        problem = in_words(error, checkpoint)
+    if problem:
+        raise ValueError(
+            f"{problem}; start the training command again, which goes on from the newest "
+            "checkpoint that is whole"
         )
-    return jax.tree.map(_with_padding, restored["params"], model.declared)
+    return jax.tree.map(checkpoint_arrays.with_padding, restored["params"], model.declared)

@@ -3,11 +3,16 @@
 import hashlib
 import importlib.metadata
 import pathlib
+import platform
+import shutil
+import subprocess
+from typing import Any
 
 import bert_jax
 import data_pipeline
 
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES_OF_DATA = ("tensorflow", "tensorflow-cpu")  # one of them; TensorFlow's name for CPUs alone
 
 
 def source_digest() -> str:
@@ -21,10 +26,10 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def package_versions() -> dict[str, str]:
-    """The version of each package of PACKAGES that is installed."""
+def package_versions(names: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """The version of each of these packages that is installed."""
     versions = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -36,3 +41,27 @@ def code_version() -> str:
     """All of it on one line, as `bert_jax 0.1.0 (0123456789ab), jax 0.10.2, ...`."""
     packages = [f"{name} {version}" for name, version in package_versions().items()]
     return ", ".join([f"bert_jax {bert_jax.__version__} ({source_digest()})", *packages])
+
+
+def git_commit() -> str | None:
+    """The commit of the clone that this package lies in, "-dirty" after it where files differ.
+
+    None outside a clone.
+    """
+    root = pathlib.Path(bert_jax.__path__[0]).parent
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def of_a_receipt() -> dict[str, Any]:
+    """All of it apart, with the commit and what prepares the data."""
+    return {
+        "bert_jax": bert_jax.__version__,
+        "commit": git_commit(),
+        "source_digest": source_digest(),
+        "python": platform.python_version(),
+        "packages": package_versions(PACKAGES + PACKAGES_OF_DATA),
+    }

@@ -11,7 +11,7 @@ from ml_collections import config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
-from bert_jax.exit_codes import BAD_NUMBERS, BY_SIGNAL, FAILED
+from bert_jax.exit_codes import BAD_NUMBERS, BY_SIGNAL, FAILED, Refused
 from data_pipeline import ctrl_c
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
@@ -87,10 +87,10 @@ def run(
 
     prepare gets the log that can hold what libraries write, and the arguments that are no flags.
     A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
-    with an OSError, one line and exit code 1, or with a FloatingPointError, that of the guard of
-    bad numbers, one line and exit code 3; any other error of it is ours, and shows where it came
-    from. way_on ends the line of work that was cut off. leave is told the code and the message, and
-    may end the process in another way.
+    with an OSError, one line and exit code 1, with Refused, one line and exit code 2, or with a
+    FloatingPointError, that of the guard of bad numbers, one line and exit code 3; any other error
+    of it is ours, and shows where it came from. way_on ends the line of work that was cut off.
+    leave is told the code and the message, and may end the process in another way.
     """
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
@@ -129,6 +129,8 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
         return BROKEN_PIPE, ""
     except OSError as error:
         return FAILED, f"error: {in_words(error)}; {way_on}"
+    except Refused as error:
+        return REFUSED, f"error: {error}"
     except FloatingPointError as error:
         return BAD_NUMBERS, f"error: {error}"
     except KeyboardInterrupt:

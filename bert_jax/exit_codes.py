@@ -14,3 +14,7 @@ DONE, FAILED, BAD_NUMBERS, STUCK = 0, 1, 3, 86
 BY_SIGNAL = 128  # plus the signal's number
 # Starting the same command again would end the same way.
 FINAL = (DONE, REFUSED, BAD_NUMBERS)
+
+
+class Refused(ValueError):
+    """What was asked for cannot be done, found after the work began: ends with REFUSED too."""

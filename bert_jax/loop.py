@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import guard, left_out, metrics, profiling, wall_time
+from bert_jax import guard, left_out, metrics, profiling, receipt, wall_time
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax.bad_steps import BadSteps
@@ -52,7 +52,12 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
 def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     """Train until there is a reason to stop, which may come at any time."""
     config = setup.config
-    checkpoints = Checkpoints(setup.storage.checkpoints, config.checkpoint, setup.model)
+    checkpoints = Checkpoints(
+        setup.storage.checkpoints,
+        config.checkpoint,
+        setup.model,
+        receipt.of_run(config, setup.feed.store),
+    )
     ledger = Ledger(setup.workdir, setup.began, jax.process_index() == 0)
     work = Work(watchdog, ledger, config.hosts)
     summary = None
@@ -69,7 +74,10 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         ledger.goes_on_from(int(state.step))
         return state, progress
 
-    try:
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(ledger.write)
+        last_save = work.doing(wall_time.SAVING, "the last save")
+        at_the_end.enter_context(checkpoints.closed_after(last_save))
         of = setup.mesh, setup.model, setup.feed.store, setup.phases
         done = checkpoints.latest_step
         block = opening_rows(config, *of, done, setup.profiled, setup.changes)
@@ -92,20 +100,22 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
             if programs.close():
                 setup.screen.say("a phase is still being compiled, which ends by itself alone")
             records.close(summary)
-    finally:
-        with work.doing(wall_time.SAVING, "the last save"):
-            checkpoints.close()
-        ledger.write()
     return summary
 
 
 def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
-    """The state to go on from: of the newest checkpoint, or fresh."""
-    if checkpoints.latest_step is None:
-        return state_lib.init(setup.model, setup.tx, setup.where, setup.config.seed), Progress()
+    """The state to go on from: of the newest whole checkpoint, or fresh and saved as step 0."""
     abstract = state_lib.abstract(setup.model, setup.tx, setup.where)
-    state, numbers = checkpoints.restore(abstract)
-    return state, Progress(**numbers)
+    restored = checkpoints.restore(abstract, setup.screen.say)
+    if restored is not None:
+        state, numbers = restored
+        return state, Progress(**numbers)
+    state = state_lib.init(setup.model, setup.tx, setup.where, setup.config.seed)
+    jax.block_until_ready(state)
+    setup.storage.publish()
+    checkpoints.save(0, state, dataclasses.asdict(Progress()))
+    checkpoints.wait()  # what cannot be saved is found before the first step
+    return state, Progress()
 
 
 class _Run:
@@ -152,6 +162,7 @@ class _Run:
                 self._save_if_new()
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
             self.heldout = self._evaluation(len(self.config.phases) - 1)
+        self._await_save()
         return self._summary()
 
     def close(self) -> None:
@@ -233,7 +244,7 @@ class _Run:
         if save:
             self._save()
         if stopping:
-            raise Interrupted(self.stop.signal_number, self.step)
+            raise self._saved_and_stopped()
         if evaluate or save:
             running.clock.start()
         secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
@@ -255,7 +266,16 @@ class _Run:
         """Raise if the run is to stop here, between two steps, once it is saved."""
         if self.stop.is_asked():
             self._save_if_new()
-            raise Interrupted(self.stop.signal_number, self.step)
+            raise self._saved_and_stopped()
+
+    def _saved_and_stopped(self) -> Interrupted:
+        self._await_save()
+        return Interrupted(self.stop.signal_number, self.step)
+
+    def _await_save(self) -> None:
+        what = f"the save of step {self.checkpoints.latest_step}"
+        with self.work.doing(wall_time.SAVING, what):
+            self.checkpoints.wait()
 
     def _owes_evaluation(self, running: RunningPhase) -> bool:
         is_due = self.step == running.end or self.step % self.config.eval.every_steps == 0

@@ -34,7 +34,7 @@ def opening_rows(
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     shape = config.model
     total = config_lib.total_steps(config)
-    start = "from scratch" if not done else f"resuming at step {done:,} of {total:,}"
+    start = "from scratch" if done is None else f"resuming at step {done:,} of {total:,}"
     if done == total:
         start = f"finished before, at step {total:,}: evaluating once more"
     corpus, heldout = _corpus(store)

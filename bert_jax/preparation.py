@@ -14,7 +14,8 @@ from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.changes import Change
-from bert_jax.checkpoint import check_space, newest_step
+from bert_jax.checkpoint import newest_step
+from bert_jax.checkpoint_folder import check_space
 from bert_jax.config import Config
 from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert
@@ -88,7 +89,7 @@ def prepare(
     jax.set_mesh(mesh)
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
     if done is None or done < total:
-        check_space(storage.checkpoints, config.checkpoint, model)
+        check_space(storage.checkpoints, config.checkpoint, model, total)
     tx = optim.optimizer(config.optim)
     where = state_lib.layout(model, tx, mesh, config.mesh)
     changes = receipt.changes(storage.home, config, done or 0)

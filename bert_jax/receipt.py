@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from bert_jax import dropout
+from bert_jax import code_version, dropout
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
@@ -182,11 +182,8 @@ def write(
     _copy(store.vocab_path, workdir / store.vocab_path.name)
     shown = {
         "fixed": _fixed(config, store),
-        "config": dataclasses.asdict(config),
+        **of_run(config, store),
         "changes": [dataclasses.asdict(one) for one in changes],
-        "jax": jax.__version__,
-        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "processes": jax.process_count(),
         "vocabulary": {
             "file": store.vocab_path.name,
             "lowercase": store.manifest["vocabulary"]["lowercase"],
@@ -195,6 +192,20 @@ def write(
     partial = workdir / f"{FILE}.partial"
     partial.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
     partial.replace(workdir / FILE)
+
+
+def of_run(config: Config, store: Store) -> dict[str, Any]:
+    """What made a run: its settings, the code, the packages, the data and the machines."""
+    return {
+        "config": dataclasses.asdict(config),
+        "code": code_version.of_a_receipt(),
+        "store": {
+            "digest": store.digest,
+            "vocabulary_sha256": hashlib.sha256(store.vocab_path.read_bytes()).hexdigest(),
+        },
+        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "processes": jax.process_count(),
+    }
 
 
 def _copy(source: pathlib.Path, to: pathlib.Path) -> None:

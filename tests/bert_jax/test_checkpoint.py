@@ -37,7 +37,7 @@ def test_parameters_of_other_shapes_are_refused(tmp_path):
     saving.save(3, state.TrainState(fresh.step, params, (), ()), {})
     saving.close()
 
-    words = r"3 holds layers/00/attention/query/kernel of shape \(32, 4, 8\), this bert_jax has "
+    words = r"3 holds params/layers/00/attention/query/kernel as float32\[32,4,8\], this bert_jax "
     with pytest.raises(ValueError, match=words):
         restore_params(tmp_path, 3, of.model, of.mesh)
     going_on = Checkpoints(tmp_path, CheckpointConfig(), of.model)

@@ -1,0 +1,140 @@
+"""Which checkpoint a run goes on from: the newest that is whole, the same one on every process.
+
+One process alone may meet a damaged file, since each reads its own parts of the arrays. So each try
+ends in an agreement, and whatever one process alone can find out process 0 tells the others.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from etils import epath
+
+from bert_jax import checkpoint_folder, processes
+from bert_jax.checkpoint_folder import Folder
+from bert_jax.exit_codes import Refused
+
+_ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # in a message of TensorStore
+_FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
+_AGREE_SECS = 3600.0  # that one process may take longer than another to read its part
+
+Say = Callable[[str], None]
+Tried = tuple[Any, str]  # what was restored and "", or None and what is damaged in words
+Read = TypeVar("Read")
+
+
+def choose(
+    directory: epath.Path,
+    listed: Callable[[], list[int]],
+    tried: Callable[[epath.Path], Tried],
+    say: Say,
+) -> tuple[int, Any] | None:
+    """Step of the newest checkpoint that is whole and what was restored of it; None without any.
+
+    listed gives the steps in the folder, newest first. What is newer and damaged is said and set
+    aside by process 0, once an older one has been restored; so are folders without a file.
+
+    Raises:
+      Refused: there are checkpoints and none is whole.
+      OSError: they cannot be read, or not be set aside.
+    """
+    problems = dict[int, str]()  # "" of what is no checkpoint
+    for step in _of_first(lambda: ",".join(map(str, listed()))).split(","):
+        if not step:
+            break
+        restored, problem = tried(directory / step)
+        if not problem:
+            _set_aside(directory, problems, say)
+            return int(step), restored
+        problems[int(step)] = problem if _holds_files(directory / step) else ""
+    if any(problems.values()):
+        raise none_is_whole(directory, [text for text in problems.values() if text])
+    _set_aside(directory, problems, say)
+    return None
+
+
+def none_is_whole(directory: Folder, problems: Sequence[str]) -> Refused:
+    """What to raise where there are checkpoints, but none to go on from."""
+    return Refused(
+        f"{directory} holds {len(problems)} checkpoints and none is whole ({'; '.join(problems)}); "
+        "nothing was changed: put a whole one there, or train anew in a new --workdir"
+    )
+
+
+def on_all(checkpoint: epath.Path, read: Callable[[], Read]) -> tuple[Read | None, str]:
+    """What read returns and "", or None and what is damaged, where it is so on any process.
+
+    Raises, on every process alike:
+      Refused: read has raised it on one.
+      OSError: on one the checkpoint cannot be read now.
+    """
+    found, kind, text = None, "whole", ""
+    try:
+        found = read()
+    except Refused as error:
+        kind, text = "refused", str(error)
+    except Exception as error:
+        kind = "damaged" if checkpoint_folder.is_damage(error) else "unread"
+        text = in_words(error, checkpoint)
+    answers = processes.agree(f"checkpoint {checkpoint.name}", f"{kind} {text}", _AGREE_SECS)
+    told = [answer.partition(" ")[::2] for answer in answers]
+    for kind, text in told:
+        if kind == "refused":
+            raise Refused(text)
+        if kind == "unread":
+            raise OSError(text)
+    problem = next((text for kind, text in told if kind == "damaged"), "")
+    return (None, problem) if problem else (found, "")
+
+
+def in_short(error: Exception) -> str:
+    """The words of an error on one line, without the pages that TensorStore adds."""
+    words = " ".join(str(error).split())
+    if isinstance(error, LookupError) or not words:
+        words = f"{type(error).__name__} {words}".strip()
+    return words if len(words) <= 200 else f"{words[:197]}..."
+
+
+def in_words(error: Exception, checkpoint: epath.Path) -> str:
+    """What of a checkpoint cannot be read: the array and the file, where TensorStore names them."""
+    text = " ".join(str(error).split())
+    array, files = _ARRAY.search(text), _FILE.findall(text)
+    if array and files:
+        return f"{checkpoint}: array {array[1]} cannot be read from {files[-1]}"
+    short = in_short(error)
+    return short if str(checkpoint) in short else f"{checkpoint}: {short}"
+
+
+def _of_first(ask: Callable[[], str]) -> str:
+    """What process 0 finds, on every process: they may see a shared folder at other moments.
+
+    Raises:
+      OSError: process 0 has, on every process alike.
+    """
+    answer = " "
+    if processes.number() == 0:
+        try:
+            answer = f"found {ask()}"
+        except OSError as error:
+            answer = f"failed {in_short(error)}"
+    first = processes.agree("what the folder of checkpoints holds", answer, _AGREE_SECS)[0]
+    kind, _, text = first.partition(" ")
+    if kind == "failed":
+        raise OSError(text)
+    return text
+
+
+def _holds_files(folder: epath.Path) -> bool:
+    return _of_first(lambda: str(checkpoint_folder.holds_files(folder))) == "True"
+
+
+def _set_aside(directory: epath.Path, problems: Mapping[int, str], say: Say) -> None:
+    def move() -> str:
+        for step, problem in problems.items():
+            path = directory / str(step)
+            to = checkpoint_folder.set_aside(path)
+            say(f"{problem or f'{path} holds no file, so it is no checkpoint'}; moved to {to}")
+        return ""
+
+    if problems:
+        _of_first(move)

@@ -1,0 +1,173 @@
+"""A folder of checkpoints without its arrays: the receipt in each, and what is none set aside.
+
+CHECKPOINTS/400/receipt/receipt.json says what the checkpoint of step 400 holds and what made it. It
+is sealed by its own digest, so that a damaged receipt is told apart from one of another model.
+"""
+
+import dataclasses
+import errno
+import hashlib
+import itertools
+import json
+import pathlib
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from etils import epath
+
+from bert_jax.config import CheckpointConfig
+from bert_jax.models.bert import Model
+from data_pipeline.files import is_address
+
+Folder: TypeAlias = pathlib.Path | epath.Path  # on a local disk, or gs://
+
+RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, and its one file
+DAMAGED = "_damaged"  # ends the name of the folder beside checkpoints/ for what is set aside
+_SEAL = "sha256"
+_ARRAYS_OF_STATE = 3  # of float32: the parameters and the optimiser's two moments
+# What reading raises where a file is not as it was written. Other errors of the system say nothing
+# about the checkpoint: the next try may be answered.
+_OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+_TRY_AGAIN = (
+    "ABORTED",
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+)  # what TensorStore's messages begin with, likewise
+
+
+def absolute(directory: Folder) -> epath.Path:
+    """As Orbax wants it. epath would make an address into a path below the current folder."""
+    path = epath.Path(directory)
+    return path if is_address(str(path)) else path.resolve()
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """JSON of it, with its digest beside."""
+    text = json.dumps(content, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps({**json.loads(text), _SEAL: digest}, indent=1) + "\n"
+
+
+def check_json(paths: Iterable[epath.Path]) -> None:
+    """Raise if one of these files is gone or holds no JSON.
+
+    Raises:
+      ValueError: names it.
+      OSError: it cannot be read now.
+    """
+    for path in paths:
+        _read_json(path)
+
+
+def _read_json(path: epath.Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except OSError as error:
+        if not is_damage(error):
+            raise
+        raise ValueError(f"{path} is missing or cannot be read") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not what was written") from error
+
+
+def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
+    """The receipt of the checkpoint in a folder named by its step.
+
+    Raises:
+      ValueError: it is not there, or not as it was written.
+      OSError: it cannot be read now.
+    """
+    path = checkpoint / RECEIPT / RECEIPT_FILE
+    content = _read_json(path)
+    digest = content.pop(_SEAL, None)
+    if digest != hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest():
+        raise ValueError(f"{path} is not what was written")
+    if str(content["step"]) != checkpoint.name:
+        raise ValueError(f"{path} is of step {content['step']:,}")
+    return content
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error of reading says that files are not as they were written."""
+    if isinstance(error, FileNotFoundError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno in _OF_DAMAGE
+    return not any(code in str(error)[:200] for code in _TRY_AGAIN)
+
+
+def holds_files(folder: epath.Path) -> bool:
+    """Whether there is a file in a folder or below; a file holds itself."""
+    if not folder.is_dir():
+        return True
+    return any(files for _, _, files in folder.walk())
+
+
+def set_aside(folder: epath.Path) -> epath.Path:
+    """Move a folder out of its parent into the one beside it for what is damaged; where it is now.
+
+    In a bucket, which cannot rename, file by file.
+    """
+    beside = folder.parent.parent / (folder.parent.name + DAMAGED)
+    beside.mkdir(parents=True, exist_ok=True)
+    names = itertools.chain([folder.name], (f"{folder.name}.{i}" for i in itertools.count(1)))
+    to = next(beside / name for name in names if not (beside / name).exists())
+    if not is_address(str(folder)):
+        return folder.rename(to)
+    for parent, _, files in folder.walk():
+        for name in files:
+            copy = to / parent.relative_to(folder) / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            (parent / name).copy(copy)
+    folder.rmtree()
+    return to
+
+
+def check_space(
+    directory: Folder, config: CheckpointConfig, model: Model, total_steps: int
+) -> None:
+    """Raise if the disk cannot hold the checkpoints that a run keeps, and the next beside them.
+
+    A bucket has no end.
+
+    Raises:
+      ValueError: names the disk, what is free and what is needed.
+    """
+    if is_address(str(directory)):
+        return
+    there = pathlib.Path(directory).resolve()
+    every = config.keep_every_steps
+    kept = config.keep + (total_steps // every if every else 0)
+    saved = [path for path in there.glob("*") if path.name.isdecimal()]
+    missing = max(1, kept + 1 - len(saved))
+    while not there.exists():
+        there = there.parent
+    needed = missing * _ARRAYS_OF_STATE * 4 * model.parameter_count
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise ValueError(
+            f"{there} has {free / 1e9:,.2f} GB free, the {kept} checkpoints of this run and the "
+            f"next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
+            "keep fewer with --config.checkpoint.keep=1"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Which checkpoints stay: the newest, and for good those of every so many steps."""
+
+    config: CheckpointConfig
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Whether each of the checkpoints, oldest first, stays; Orbax asks once one is saved."""
+        every = self.config.keep_every_steps
+        newest = len(checkpoints) - self.config.keep
+        return [
+            i >= newest or (every > 0 and one.step > 0 and one.step % every == 0)
+            for i, one in enumerate(checkpoints)
+        ]
