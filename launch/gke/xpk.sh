@@ -10,7 +10,6 @@ usage() {
     cat <<'USAGE'
 usage: launch/gke/xpk.sh [--dry-run] [--cluster=FILE] [--max_restarts=N] --config=FILE
                          --workdir=gs://BUCKET/DIR [TRAIN_FLAG ...]
-       launch/gke/xpk.sh [--dry-run] [--cluster=FILE] --delete
 
 Runs `xpk workload create` for a workload TPU_NAME that trains with the flags from --config on, on the
 cluster GKE_CLUSTER, which `xpk cluster create` or an administrator has made.
@@ -20,10 +19,9 @@ cluster GKE_CLUSTER, which `xpk cluster create` or an administrator has made.
                      RUNTIME_VERSION, SPOT, COORDINATOR_PORT, GKE_CLUSTER and GKE_IMAGE (default:
                      cluster.env)
   --max_restarts=N   start all pods anew so often (default: 100); preemptions count too
-  --delete           delete the workload TPU_NAME of that cluster instead; xpk asks first
 
 Once one pod fails, all are made again and go on from the newest checkpoint, but for exit codes 2 and 3
-(bert_jax/exit_codes.py), which would come again. Flags stand in the cluster for all to read: put no
+(bert_jax/exit_codes.py), which would come again. `xpk workload delete` ends it. Flags stand in the cluster for all to read: put no
 secret into them.
 Exit code: xpk's; 2 where this script refuses.
 Tried with xpk 1.16.0 up to the manifest that it writes, not on a cluster.
@@ -48,11 +46,10 @@ create() {
 }
 
 main() {
-    local flags=() max_restarts=100 delete=false
+    local flags=() max_restarts=100
     while (($#)); do
         case $1 in
             --max_restarts=*) max_restarts=${1#*=} ;;
-            --delete) delete=true ;;
             *) take_option "$1" || flags+=("$1") ;;
         esac
         shift
@@ -61,23 +58,14 @@ main() {
         refuse "--max_restarts=$max_restarts is not a number from 0 on; try --max_restarts=100"
     read_cluster
     check_settings PROJECT ZONE TPU_NAME ACCELERATOR_TYPE SPOT COORDINATOR_PORT GKE_CLUSTER GKE_IMAGE
-    if $delete; then
-        ((${#flags[@]} == 0)) || refuse "--delete takes no flags of training, but there is '${flags[0]}'"
-    else
-        find_machine
-        check_workload ${flags[@]+"${flags[@]}"}
-    fi
+    find_machine
+    check_workload ${flags[@]+"${flags[@]}"}
     if ! $DRY_RUN; then
         command -v xpk >/dev/null ||
             refuse "xpk is not on PATH; install it (pip install xpk), or see the command with --dry-run"
         check_gcloud
     fi
-    if $delete; then
-        run_or_print xpk workload delete "--workload=$TPU_NAME" "--cluster=$GKE_CLUSTER" \
-            "--project=$PROJECT" "--zone=$ZONE"
-    else
-        create "$max_restarts" "${flags[@]}"
-    fi
+    create "$max_restarts" "${flags[@]}"
 }
 
 main "$@"

@@ -23,6 +23,21 @@ def test_shellcheck_finds_nothing():
     assert ran.returncode == 0
 
 
+# What bash 3.2, which macOS has, does not know.
+NEWER = re.compile(
+    r"\b(declare|local) -[a-z]*[An]|\b(mapfile|readarray|coproc)\b|\$\{\w+(\^|,|@)|&>>|\|&|wait -n"
+    r"|%\([^)]*\)T|\[-\d\]\}|EPOCHSECONDS|\[\[ -v "
+)
+
+
+def test_what_runs_on_a_laptop_is_written_for_bash_of_macos():
+    here = [path for path in LAUNCH.rglob("*.sh") if not path.name.startswith("on_worker_")]
+    lines = [line for path in here for line in path.read_text().splitlines()]
+    assert [line for line in lines if NEWER.search(line)] == []
+    planted = ("local -A b", "echo ${a^^}", "echo ${a[-1]}", "printf '%(%s)T'", "mapfile -t a <b")
+    assert all(NEWER.search(line) for line in planted)
+
+
 SCRIPTS = sorted(
     str(path.relative_to(LAUNCH))
     for path in LAUNCH.rglob("*.sh")

@@ -29,13 +29,6 @@ def test_dry_run_prints_one_command(cluster):
     ]
 
 
-def test_deleting_is_one_command_for_the_workload_of_that_name(cluster):
-    assert commands("gke/xpk.sh", cluster(**IMAGE), "--delete") == [
-        ["xpk", "workload", "delete", "--workload=my-tpu", *PLACE]
-    ]
-    assert "takes no flags" in refusal("gke/xpk.sh", cluster(**IMAGE), "--delete", *FLAGS)
-
-
 def test_what_is_missing_is_named(cluster, tmp_path):
     assert "GKE_CLUSTER is empty" in refusal("gke/xpk.sh", "--dry-run", cluster(), *FLAGS)
     assert "--workdir=gs://" in refusal("gke/xpk.sh", cluster(**IMAGE), FLAGS[0])
