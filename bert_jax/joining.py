@@ -11,9 +11,8 @@ from bert_jax import roll_call
 from bert_jax.code_version import code_version
 from bert_jax.config import HostsConfig
 
-# Long enough for process 0 to draw the curves while the others wait for the end; jax's own five
-# minutes would be spent in silence where a process ends alone.
-SHUTDOWN_SECS = 60
+# For which the others wait at the end of a run: process 0 draws the curves and fills the bucket.
+SHUTDOWN_SECS = 600
 # What may differ from process to process, or is told apart.
 _OF_A_PROCESS = ("process_id", "num_processes", "coordinator_address")
 

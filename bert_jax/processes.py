@@ -5,6 +5,7 @@ busy or stuck, which collectives on devices do not.
 """
 
 import collections
+import contextlib
 import itertools
 import os
 import sys
@@ -18,7 +19,7 @@ import jax
 from jax._src import distributed
 
 _FAILED = "bert_jax/failed/"
-LEAVING_SECS = 8.0  # for which process 0 stays, so that the others can read why
+LEAVING_SECS = 8.0  # for which a process stays at most, so that the others can read why it goes
 _SLICE_SECS = 1.0  # of a wait; between two of them Python sees to its signals
 
 _rounds: collections.defaultdict[str, "itertools.count[int]"] = collections.defaultdict(
@@ -118,21 +119,25 @@ def is_loss_of_another(error: Exception) -> bool:
 def leave(code: int, reason: str) -> NoReturn:
     """End this process with an exit code, whatever its threads do, and tell the others why.
 
-    Python's own way out goes through jax's, where each process waits for all the others. Process 0
-    stays until they have read the reason: the service that tells it ends with it.
+    Python's own way out goes through jax's, where each process waits for all the others. This one
+    stays until all have read the reason and have one of their own: with process 0 the service that
+    tells it would end, and without any of them the steps of the others would fail of that.
     """
     if are_joined():
         # In a thread: where the service is stuck as well, asking it would not end either.
         telling = threading.Thread(target=_tell, args=(code, reason), daemon=True)
         telling.start()
         telling.join(LEAVING_SECS)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
 def _tell(code: int, reason: str) -> None:
     client: Any = distributed.global_state.client
     client.key_value_set(f"{_FAILED}{number()}", f"{code} {reason}", allow_overwrite=True)
-    while number() == 0 and len(failures()) < count():
+    while len(failures()) < count():
         time.sleep(0.1)
+    if number() == 0:  # the service ends with this one, so it goes last
+        time.sleep(1.0)

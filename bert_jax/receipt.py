@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
-from bert_jax import code_version, dropout
+from bert_jax import code_version, dropout, processes
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, from_config_dict
 from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
@@ -219,13 +217,15 @@ def check_processes_agree(config: Config, store: Store) -> None:
 
     Raises:
       ValueError: on every process alike.
+      TimeoutError: a process does not answer.
     """
     shown = json.dumps([_fixed(config, store), dataclasses.asdict(config)], sort_keys=True)
-    digest = np.frombuffer(hashlib.sha256(shown.encode()).digest()[:4], np.uint32)
-    digests = multihost_utils.process_allgather(digest).ravel()
-    if len(set(digests.tolist())) > 1:
-        odd = [i for i, other in enumerate(digests) if other != digests[0]]
+    digest = hashlib.sha256(shown.encode()).hexdigest()
+    # Those whose disks are slow may still copy the store.
+    digests = processes.agree("the config and the store", digest, config.hosts.stuck_secs)
+    odd = [number for number, other in enumerate(digests) if other != digests[0]]
+    if odd:
         raise ValueError(
-            f"processes {odd} have another config or store than process 0; start all of them with "
-            "the same flags, on stores that are copies of each other"
+            f"{processes.listed(odd)} found another config or store than process 0; start all of "
+            "them with the same flags, on stores that are copies of each other"
         )

@@ -114,6 +114,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
             shared_folder.check(workdir.home, config.hosts.start_secs)
         setup = preparation.prepare(config, objective, workdir, profiled=profiled, began=began)
         number = processes.number()
+        setup.workdir.mkdir(parents=True, exist_ok=True)  # process 0 may not have come so far
         log.keep(setup.workdir / (f"libraries-{number}.log" if number else LIBRARY_LOG))
         watchdog.keep_stacks_in(setup.workdir)
         compile_cache.keep_in(setup.workdir, is_writer=number == 0)
@@ -133,10 +134,12 @@ def _join(config: config_lib.Config, log: LibraryLog) -> None:
 
 def _leave(code: int, message: str) -> None:
     """In one of several processes: end without waiting for the others, who would wait as well."""
-    if processes.count() == 1 or code in (exit_codes.DONE, *stopping.EXIT_CODES):
+    is_orderly = not message and code in (exit_codes.DONE, *stopping.EXIT_CODES)
+    if is_orderly or processes.count() == 1:
         return
     if sys.exception() is not None:
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # the disk of the screen may be full as well
+            traceback.print_exc()
     processes.leave(code, message)
 
 

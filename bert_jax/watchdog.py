@@ -110,8 +110,9 @@ class Watchdog:
             f"{work.what} has taken {work.secs:.0f} s, and config.hosts allows "
             f"{work.limit_secs:g} s; the newest checkpoint is kept"
         )
-        self._dump(reason)
-        self._say(f"stuck: {reason}{self._where()}")
+        with contextlib.suppress(OSError):  # a full disk is no reason to stay
+            self._dump(reason)
+            self._say(f"stuck: {reason}{self._where()}")
         processes.leave(STUCK, reason)
 
     def _dump(self, reason: str) -> None:
@@ -142,8 +143,9 @@ class Watchdog:
     def _follow(self, number: int, code: int, reason: str) -> None:
         if code != STUCK and self._ended.wait(GRACE_SECS):
             return
-        if code == STUCK:
-            self._dump(f"process {number} is stuck")
         where = self._where() if code == STUCK else ""
-        self._say(f"process {number} has ended with exit code {code}: {reason}{where}")
+        with contextlib.suppress(OSError):
+            if code == STUCK:
+                self._dump(f"process {number} is stuck")
+            self._say(f"process {number} has ended with exit code {code}: {reason}{where}")
         processes.leave(code, f"process {number} has ended: {reason}")

@@ -114,11 +114,14 @@ def test_the_others_end_soon_after_one_that_died(flags, tmp_path, killed):
 
 @pytest.mark.fault(9, "no more room in process 0's files, which raises in it alone")
 def test_an_error_in_one_process_ends_the_other_and_is_said_there(flags, tmp_path):
-    with training(*flags, workdir=tmp_path / "run", processes=2) as run:
-        run.wait_for_step(5)
-        resource.prlimit(run.processes[0].pid, resource.RLIMIT_FSIZE, (1, 1))
+    often = [*flags, "--config.log_every_steps=1"]
+    with training(*often, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_step(20)
+        most_bytes = (tmp_path / "run" / "metrics.jsonl").stat().st_size + 3000
+        resource.prlimit(run.processes[0].pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         assert ends_soon(run, 0, 1) == [FAILED] * 2, run.written()
     assert "error: " in run.output(0)
+    assert "process 1: process 0 has ended with exit code 1: error: " in run.output(1)
 
 
 @pytest.mark.fault(10, "the batches of one of two processes stop coming")
