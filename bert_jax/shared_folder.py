@@ -35,11 +35,11 @@ def check(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
         is_seen = _is_there(_file(folder, nonce_of_all))
         answer = "" if is_seen else socket.gethostname()
         hosts = processes.agree("whether all see the workdir", answer, limit_secs)
-    finally:
-        if nonce:
-            _file(folder, nonce).unlink()
-            if not was_there:
-                folder.rmdir()
+    except OSError:
+        _remove(folder, nonce, was_there)
+        raise
+    # The others go on, and write there at once: a folder that all see stays.
+    _remove(folder, nonce, was_there or not any(hosts))
     blind = {number: host for number, host in enumerate(hosts) if host}
     if blind:
         raise ValueError(
@@ -51,6 +51,13 @@ def check(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
 
 def _file(folder: pathlib.Path | epath.Path, nonce: str) -> pathlib.Path | epath.Path:
     return folder / f".seen-by-all-{nonce}"
+
+
+def _remove(folder: pathlib.Path | epath.Path, nonce: str, keeps_folder: bool) -> None:
+    if nonce:
+        _file(folder, nonce).unlink()
+        if not keeps_folder:
+            folder.rmdir()
 
 
 def _is_there(path: pathlib.Path | epath.Path) -> bool:
