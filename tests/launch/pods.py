@@ -58,6 +58,25 @@ class Pod:
         self.cluster = f"--cluster={folder / 'cluster.env'}"
         self._folder = folder
 
+    @contextmanager
+    def on(self, environment: dict[str, str]) -> Iterator["Pod"]:
+        """Itself, with what every pod needs added to these; in the end nothing of it runs."""
+        self.environment = os.environ | {
+            "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}",
+            "WORKERS": str(self.workers),
+            "WORKER_PATH": f"{make_tools(self._folder / 'tools')}",
+            "LIBTPU_LOCK": str(self._folder / "libtpu_lockfile"),
+            "TRAINER": str(self._folder / "trainer"),
+            "STARTS": str(self._folder / "starts"),
+            "PLAN": str(self.plan),
+        }
+        self.environment |= environment
+        self.api.on_ready, self.api.on_loss = self.is_ready, self.is_lost
+        try:
+            yield self
+        finally:
+            self.is_lost()
+
     def arguments(self, *flags: str) -> list[str]:
         return [
             *("bash", str(self.clone / "launch" / "watch.sh"), self.cluster, "--poll_secs=0.05"),
@@ -100,23 +119,31 @@ class Pod:
 def quick_pod(folder: pathlib.Path, api: TpuApi) -> Iterator[Pod]:
     """A pod with the stand-in for gcloud."""
     with serving(api) as address:
-        pod = Pod(folder, api)
         gcloud = pathlib.Path(quick_gcloud.__file__)
         write_command(folder / "bin" / "gcloud", f'exec {sys.executable} -I -S {gcloud} "$@"')
-        pod.environment = os.environ | {
-            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        quick = {
             "API_PORT": address.rpartition(":")[2],
             "BUCKETS": str(folder / "buckets"),
-            "WORKERS": str(pod.workers),
-            "WORKER_PATH": f"{make_tools(folder / 'tools')}",
-            "TRAINER": str(folder / "trainer"),
-            "PLAN": str(pod.plan),
-            "STARTS": str(folder / "starts"),
             "STOP_GRACE_SECS": "2",
             "STACKS_SECS": "0.4",
         }
-        api.on_ready, api.on_loss = pod.is_ready, pod.is_lost
-        try:
+        with Pod(folder, api).on(quick) as pod:
             yield pod
-        finally:
-            pod.is_lost()
+
+
+@contextmanager
+def pod_with_gcloud(folder: pathlib.Path, api: TpuApi) -> Iterator[Pod]:
+    """A pod with the real gcloud, logged in by a token."""
+    (folder / "home").mkdir()
+    (folder / "token").write_text("a token\n")
+    with serving(api) as address:
+        real = {
+            "HOME": str(folder / "home"),
+            "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+            "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(folder / "token"),
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{address}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{address}/compute/v1/",
+        }
+        with Pod(folder, api).on(real) as pod:
+            yield pod
