@@ -63,7 +63,10 @@ class Workdir:
           ValueError: another run is at work there.
           OSError: one sentence on what cannot be done there.
         """
-        if self.bucket is not None or not is_writer:
+        if self.bucket is not None:
+            return
+        if not is_writer:  # the first process may not have come so far
+            self.home.mkdir(parents=True, exist_ok=True)
             return
         storage_probe.check_folder(self.home)
         if self.checkpoints.exists():

@@ -1,5 +1,8 @@
 """Settings: the way through a ConfigDict, and meshes that fit."""
 
+import dataclasses
+import re
+
 import pytest
 from jax.sharding import PartitionSpec
 
@@ -69,6 +72,58 @@ def test_a_misspelt_field_is_refused_with_the_nearest_name():
     shown = base.get_config()
     with pytest.raises((AttributeError, KeyError), match=r"Did you mean .learning_rate"):
         shown.optim.learnin_rate = 1.0
+
+
+def floats(config, path="config"):
+    """Paths of all settings that are floats, in nested parts and lists too."""
+    for field in dataclasses.fields(config):
+        value, at = getattr(config, field.name), f"{path}.{field.name}"
+        if isinstance(value, tuple):
+            for index, part in enumerate(value):
+                yield from floats(part, f"{at}[{index}]")
+        elif dataclasses.is_dataclass(value):
+            yield from floats(value, at)
+        elif isinstance(value, float):
+            yield at
+
+
+def with_setting(config, path, value):
+    """The config with one setting at this path changed, whatever its type."""
+    name, _, rest = path.partition(".")
+    name, _, index = name.partition("[")
+    part = getattr(config, name)
+    if index:
+        changed_part = with_setting(part[int(index[:-1])], rest, value)
+        number = int(index[:-1])
+        return dataclasses.replace(
+            config, **{name: (*part[:number], changed_part, *part[number + 1 :])}
+        )
+    new = with_setting(part, rest, value) if rest else value
+    return dataclasses.replace(config, **{name: new})
+
+
+FLOATS = sorted(floats(changed()))
+
+
+@pytest.mark.fault(20, "nan, infinities, -1 and a text for each setting that is a number")
+@pytest.mark.parametrize("path", FLOATS)
+def test_no_float_may_be_what_is_no_number_or_negative(path):
+    for value in (float("nan"), float("inf"), float("-inf")):
+        wrong = with_setting(changed(), path.removeprefix("config."), value)
+        with pytest.raises(ValueError, match=rf"{re.escape(path)} is -?(nan|inf); .* finite"):
+            config_lib.from_config_dict(config_lib.to_config_dict(wrong))
+    negative = with_setting(changed(), path.removeprefix("config."), -1.0)
+    resolved = config_lib.from_config_dict(config_lib.to_config_dict(negative))
+    with pytest.raises(ValueError, match=rf"{re.escape(path)} is -1\.0"):
+        config_check.check(resolved)
+    text = with_setting(changed(), path.removeprefix("config."), "1e-4")
+    with pytest.raises(ValueError, match="must be of type float"):
+        config_lib.from_config_dict(config_lib.to_config_dict(text))
+
+
+def test_the_floats_are_all_there():
+    assert len(FLOATS) >= 18
+    assert {"config.phases[0].restart_learning_rate", "config.guard.spike_sigmas"} <= set(FLOATS)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
