@@ -141,10 +141,9 @@ class Offline:
         uv = f'[[ "$*" != *--target* ]] || {{ mkdir -p .uv/bin && ln -s {UV} .uv/bin/uv; }}'
         write_command(tools / "python3", 'echo "$*" >>"$HOME/pip.calls"', uv)
         self.environment = {
-            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PATH": f"{tools}:{sys.base_prefix}/bin:{os.environ['PATH']}",
             "BUCKET_DIR": str(folder / "bucket"),
             "UV_CACHE_DIR": str(folder / "cache"),
-            "UV_PYTHON": sys.executable,
         }
 
     def set_up(self, house: str = "gs://my-bucket/house"):
