@@ -3,9 +3,12 @@
 import os
 import pathlib
 import subprocess
+import urllib.request
+from urllib.parse import quote
 
 import pytest
 
+from tests.faults.bucket_server import NAME, denied, fake_bucket
 from tests.launch.clones import git, make_clone
 from tests.launch.scripts import TRAIN_FLAGS, needs_gcloud
 from tests.launch.tpu_api import TpuApi, serving, write_ssh
@@ -165,6 +168,28 @@ def test_a_worker_that_fails_is_named_by_its_number(cloud, api):
     assert "Command execution on worker 1 failed with exit status 2" in ran.stdout + ran.stderr
     assert "has commit" not in ran.stdout
     assert theirs.read_text() == "mine"
+
+
+@needs_gcloud
+@pytest.mark.long
+@pytest.mark.fault(18, "a TPU VM that is gone, its logs in the bucket; a bucket without the right")
+def test_logs_outlive_the_tpu_vm(cluster, tmp_path):
+    with fake_bucket() as bucket:
+        cloud = Cloud(tmp_path, cluster(BUCKET=f"gs://{NAME}/bert"), "http://127.0.0.1:9")
+        address = bucket.environment["STORAGE_EMULATOR_HOST"]
+        cloud.environment["CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE"] = f"{address}/storage/v1/"
+        log = "bert/logs/my-tpu/t1v-n-0-w-1-20261122T020304Z.log"
+        upload = f"{address}/upload/storage/v1/b/{NAME}/o?uploadType=media&name={quote(log, '')}"
+        urllib.request.urlopen(upload, data=b"one\ntwo\nthree\n").close()
+        shown = cloud.run("logs.sh", "--bucket", "--worker=1", "--lines=2")
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.endswith(f"gs://{NAME}/{log}\ntwo\nthree\n")
+
+        bucket.faults = [denied("storage.objects.list", "GET")]
+        refused = cloud.run("logs.sh", "--bucket")
+        assert refused.returncode == 1
+        assert "storage.objects.list" in refused.stderr
+        assert f"gs://{NAME}/bert/logs/my-tpu could not be listed" in refused.stderr
 
 
 @needs_gcloud
