@@ -8,8 +8,6 @@ numbers, and what the run was made of.
 import contextlib
 import dataclasses
 import datetime
-import pathlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,13 +17,19 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bert_jax import checkpoint_arrays, checkpoint_choice, checkpoint_folder, fingerprint, processes
+from bert_jax import (
+    checkpoint_arrays,
+    checkpoint_choice,
+    checkpoint_folder,
+    fingerprint,
+    processes,
+    storage_errors,
+)
 from bert_jax.checkpoint_choice import Say, Tried, in_short, in_words, none_is_whole
 from bert_jax.checkpoint_folder import RECEIPT, RECEIPT_FILE, Folder, Kept
 from bert_jax.config import CheckpointConfig
 from bert_jax.models.bert import Declared, Model, Params
 from bert_jax.state import TrainState, map_like_params
-from data_pipeline.files import is_address
 
 STATE = "state"
 
@@ -114,7 +118,7 @@ class Checkpoints:
         self._every_steps = config.every_steps
         self._run = dict(run or {})
         self._directory = checkpoint_folder.absolute(directory)
-        with self._storing(f"{self._directory}: no checkpoints can be kept there"):
+        with self._storing("opening the folder of checkpoints"):
             self._manager = ocp.CheckpointManager(
                 self._directory,
                 options=ocp.CheckpointManagerOptions(
@@ -168,7 +172,7 @@ class Checkpoints:
         self._newest = step
         unpadded = map_like_params(checkpoint_arrays.without_padding, state, self._model.declared)
         items = {STATE: ocp.args.StandardSave(unpadded), RECEIPT: _ReceiptSave(receipt)}
-        with self._storing(self._not_saved()):
+        with self._saving():
             # Without force Orbax leaves out, in silence, what it takes for not due.
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
 
@@ -201,7 +205,7 @@ class Checkpoints:
         Raises:
           OSError: it failed.
         """
-        with self._storing(self._not_saved()):
+        with self._saving():
             self._manager.wait_until_finished()
 
     def close(self) -> None:
@@ -226,22 +230,18 @@ class Checkpoints:
         with closing:
             self.close()
 
-    def _not_saved(self) -> str:
-        return f"the checkpoint of step {self._newest} could not be saved in {self._directory}"
+    def _saving(self) -> contextlib.AbstractContextManager[None]:
+        return self._storing(f"saving the checkpoint of step {self._newest}")
 
     @contextlib.contextmanager
-    def _storing(self, failed: str) -> Iterator[None]:
+    def _storing(self, what: str) -> Iterator[None]:
         """Turn what Orbax and TensorStore raise into an OSError of one sentence."""
+        place = str(self._directory)
         try:
             yield
         except Exception as error:
-            free = ""
-            if not is_address(str(self._directory)):
-                there = pathlib.Path(self._directory)
-                while not there.exists():
-                    there = there.parent
-                free = f" ({shutil.disk_usage(there).free / 1e9:,.2f} GB free)"
-            raise OSError(f"{failed}{free}: {in_short(error)}") from error
+            said = storage_errors.explained(error, place, what)
+            raise said or OSError(f"{place}: {what} failed, {in_short(error)}") from error
 
     def _tried(self, checkpoint: epath.Path, abstract: TrainState) -> Tried:
         """The state and numbers of a checkpoint, or what of it is damaged; on every process alike.
@@ -276,14 +276,18 @@ def _read(checkpoint: epath.Path, wanted: Any) -> Any:
     checkpoint_folder.check_json(
         [checkpoint / STATE / "_METADATA", *(checkpoint / STATE / "array_metadatas").glob("*")]
     )
-    return ocp.PyTreeCheckpointHandler().restore(
-        checkpoint / STATE,
-        args=ocp.args.PyTreeRestore(
-            wanted,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-            partial_restore=True,
-        ),
+    args = ocp.args.PyTreeRestore(
+        wanted,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+        partial_restore=True,
     )
+    try:
+        return ocp.PyTreeCheckpointHandler().restore(checkpoint / STATE, args=args)
+    except Exception as error:
+        # Orbax wraps what TensorStore says about a chunk into a bare Exception that says less.
+        if type(error) is Exception and isinstance(error.__cause__, Exception):
+            raise error.__cause__ from None
+        raise
 
 
 def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.Mesh) -> Params:

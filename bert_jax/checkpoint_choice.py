@@ -74,7 +74,7 @@ def on_all(checkpoint: epath.Path, read: Callable[[], Read]) -> tuple[Read | Non
     except Refused as error:
         kind, text = "refused", str(error)
     except Exception as error:
-        kind = "damaged" if checkpoint_folder.is_damage(error) else "unread"
+        kind = "damaged" if checkpoint_folder.is_damage(error, checkpoint) else "unread"
         text = in_words(error, checkpoint)
     answers = processes.agree(f"checkpoint {checkpoint.name}", f"{kind} {text}", _AGREE_SECS)
     told = [answer.partition(" ")[::2] for answer in answers]

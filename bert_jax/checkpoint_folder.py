@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from etils import epath
 
+from bert_jax import storage_errors
 from bert_jax.config import CheckpointConfig
 from bert_jax.models.bert import Model
 from data_pipeline.files import is_address
@@ -26,18 +27,12 @@ RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, a
 DAMAGED = "_damaged"  # ends the name of the folder beside checkpoints/ for what is set aside
 _SEAL = "sha256"
 _ARRAYS_OF_STATE = 3  # of float32: the parameters and the optimiser's two moments
-# What reading raises where a file is not as it was written. Other errors of the system say nothing
-# about the checkpoint: the next try may be answered.
-_OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
-_TRY_AGAIN = (
-    "ABORTED",
-    "CANCELLED",
-    "DEADLINE_EXCEEDED",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "UNAUTHENTICATED",
-    "UNAVAILABLE",
-)  # what TensorStore's messages begin with, likewise
+_OF_DAMAGE = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EIO,
+)  # not of a try that may be made again
 
 
 def absolute(directory: Folder) -> epath.Path:
@@ -68,7 +63,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
     except OSError as error:
-        if not is_damage(error):
+        if not is_damage(error, path):
             raise
         raise ValueError(f"{path} is missing or cannot be read") from error
     except (ValueError, TypeError) as error:
@@ -92,13 +87,15 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
     return content
 
 
-def is_damage(error: Exception) -> bool:
-    """Whether an error of reading says that files are not as they were written."""
-    if isinstance(error, FileNotFoundError):
+def is_damage(error: Exception, path: epath.Path) -> bool:
+    """Whether an error of reading says that files are not as they were written.
+
+    What a disk or a bucket refuses says nothing about them: the next try may be answered.
+    """
+    if isinstance(error, OSError) and error.errno in _OF_DAMAGE:
         return True
-    if isinstance(error, OSError):
-        return error.errno in _OF_DAMAGE
-    return not any(code in str(error)[:200] for code in _TRY_AGAIN)
+    said = storage_errors.explained(error, str(path), "reading")
+    return said is None or isinstance(error, FileNotFoundError)
 
 
 def holds_files(folder: epath.Path) -> bool:

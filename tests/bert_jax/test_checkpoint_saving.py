@@ -1,0 +1,125 @@
+"""Saving: what stays, what fails is raised, nothing is called saved before it is committed."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+
+import jax
+import pytest
+
+from bert_jax import checkpoint, state
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint_folder import check_space
+from bert_jax.config import CheckpointConfig
+from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
+
+SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    of = setting(SMALL, 1)
+    return of, state.init(of.model, of.tx, of.where, seed=1)
+
+
+def steps_in(folder):
+    return sorted(int(path.name) for path in folder.iterdir())
+
+
+def saved(folder, fresh, steps, config):
+    of, held = fresh
+    with contextlib.closing(Checkpoints(folder, config, of.model, {"made": "here"})) as saving:
+        for step in steps:
+            saving.save(step, held, {"loss": 1.5})
+
+
+def test_the_newest_stay_and_every_kth_for_good_but_not_the_fresh_one(tmp_path, fresh):
+    config = CheckpointConfig(keep=2, keep_every_steps=6)
+    saved(tmp_path, fresh, (0, 3, 6, 9), config)
+    assert steps_in(tmp_path) == [6, 9]
+    saved(tmp_path, fresh, (12, 15, 18), config)
+    assert steps_in(tmp_path) == [6, 12, 15, 18]
+
+
+def test_room_for_those_kept_for_good_is_asked_for(tmp_path, fresh):
+    of, _ = fresh
+    one = 12 * of.model.parameter_count
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    config = CheckpointConfig(keep=1, keep_every_steps=1)
+    check_space(tmp_path, config, of.model, total_steps=5)
+    with pytest.raises(ValueError, match=r"GB free, the \d+ checkpoints of this run"):
+        check_space(tmp_path, config, of.model, total_steps=2 * free // one)
+
+
+@pytest.mark.fault(7, "the loop fails, or leaves by sys.exit, just after a save began")
+@pytest.mark.parametrize("raised", [RuntimeError("mine"), SystemExit(5), KeyboardInterrupt()])
+def test_a_save_under_way_is_finished_whatever_ends_the_run(raised, tmp_path, fresh):
+    of, held = fresh
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(), of.model)
+    with (
+        pytest.raises(type(raised), match=str(raised)),
+        checkpoints.closed_after(contextlib.nullcontext()),
+    ):
+        checkpoints.save(4, held, {})
+        raise raised
+    assert checkpoint.newest_step(tmp_path) == 4
+
+
+@pytest.mark.fault(6, "the folder of a save under way is taken from it")
+def test_a_save_that_fails_in_the_background_is_raised_at_the_next(tmp_path, fresh, monkeypatch):
+    of, held = fresh
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(), of.model)
+    checkpoints.save(4, held, {})
+    checkpoints.wait()
+
+    def full(content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.checkpoint_folder, "sealed", full)
+    checkpoints.save(8, held, {})
+    time.sleep(0.2)
+    words = "saving the checkpoint of step 8 failed, no space is left on the disk .* GB free"
+    with pytest.raises(OSError, match=words):
+        checkpoints.save(12, held, {})
+    with contextlib.suppress(OSError):
+        checkpoints.close()
+    assert checkpoint.newest_step(tmp_path) == 4
+
+
+def test_what_ended_the_run_is_told_before_what_fails_in_closing(tmp_path, fresh, monkeypatch):
+    of, held = fresh
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(), of.model)
+
+    def full(content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.checkpoint_folder, "sealed", full)
+    with (
+        pytest.raises(RuntimeError, match="mine") as raised,
+        checkpoints.closed_after(contextlib.nullcontext()),
+    ):
+        checkpoints.save(4, held, {})
+        raise RuntimeError("mine")
+    assert "saving the checkpoint of step 4 failed" in raised.value.__notes__[0]
+
+
+def test_a_step_before_the_newest_is_not_saved_in_silence(tmp_path, fresh):
+    of, held = fresh
+    with contextlib.closing(Checkpoints(tmp_path, CheckpointConfig(), of.model)) as checkpoints:
+        checkpoints.save(8, held, {})
+        checkpoints.save(8, held, {})  # of the end of a phase, and of a stop after it
+        with pytest.raises(ValueError, match=r"step 4 cannot be saved .* holds step 8"):
+            checkpoints.save(4, held, {})
+
+
+def test_the_receipt_says_what_is_held_and_what_made_it(tmp_path, fresh):
+    saved(tmp_path, fresh, (4,), CheckpointConfig())
+    receipt = json.loads((tmp_path / "4" / "receipt" / "receipt.json").read_text())
+    assert receipt["step"] == 4 and receipt["run"] == {"made": "here"}
+    assert receipt["numbers"] == {"loss": 1.5}
+    assert receipt["saved"].endswith("+00:00")
+    assert len(receipt["leaves"]) == len(jax.tree.leaves(fresh[1]))
+    word = receipt["leaves"]["params/embeddings/word/embedding"]
+    assert word.startswith("float32[211,32] ")  # the size without the rows that pad it
