@@ -1,5 +1,7 @@
 """A workdir that is not the same folder on all hosts is refused by name."""
 
+import pytest
+
 from bert_jax import shared_folder
 from tests.bert_jax import joined
 
@@ -16,6 +18,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.fault(12, "a folder of its own for each process")
 def test_a_folder_that_another_process_does_not_see_is_refused_on_all(tmp_path):
     ended = joined.run(CHECK.replace("FOLDER", repr(str(tmp_path))))
     assert [one.code for one in ended] == [0, 0], ended

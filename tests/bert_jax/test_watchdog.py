@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+import pytest
+
 from bert_jax.exit_codes import STUCK
 from bert_jax.watchdog import Watchdog
 from tests.bert_jax import joined
@@ -58,6 +60,7 @@ def test_what_takes_too_long_ends_the_process_with_its_stacks(tmp_path):
     assert "waiting_for_data" in ended.err
 
 
+@pytest.mark.fault(10, "one of two processes sleeps where it should bring data")
 def test_a_stuck_process_ends_the_others_each_with_its_own_stacks(tmp_path):
     began_secs = time.monotonic()
     ended = joined.run(in_folder(tmp_path, BOTH))
@@ -68,6 +71,7 @@ def test_a_stuck_process_ends_the_others_each_with_its_own_stacks(tmp_path):
     assert time.monotonic() - began_secs < 40
 
 
+@pytest.mark.fault(9, "one of two processes fails by itself")
 def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
     ended = joined.run(in_folder(tmp_path, FAILS))
     assert [one.code for one in ended] == [3, 3], ended
