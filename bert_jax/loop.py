@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import guard, left_out, metrics, profiling, receipt, wall_time
+from bert_jax import guard, left_out, metrics, profiling, wall_time
 from bert_jax import mesh as mesh_lib
-from bert_jax import state as state_lib
 from bert_jax.bad_steps import BadSteps
+from bert_jax.beginning import checkpoints_of, start
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.clock import Clock, Progress
 from bert_jax.log import Records
@@ -52,12 +52,7 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
 def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     """Train until there is a reason to stop, which may come at any time."""
     config = setup.config
-    checkpoints = Checkpoints(
-        setup.storage.checkpoints,
-        config.checkpoint,
-        setup.model,
-        receipt.of_run(config, setup.feed.store),
-    )
+    checkpoints = checkpoints_of(setup)
     ledger = Ledger(setup.workdir, setup.began, jax.process_index() == 0)
     work = Work(watchdog, ledger, config.hosts)
     summary = None
@@ -101,21 +96,6 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
                 setup.screen.say("a phase is still being compiled, which ends by itself alone")
             records.close(summary)
     return summary
-
-
-def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
-    """The state to go on from: of the newest whole checkpoint, or fresh and saved as step 0."""
-    abstract = state_lib.abstract(setup.model, setup.tx, setup.where)
-    restored = checkpoints.restore(abstract, setup.screen.say)
-    if restored is not None:
-        state, numbers = restored
-        return state, Progress(**numbers)
-    state = state_lib.init(setup.model, setup.tx, setup.where, setup.config.seed)
-    jax.block_until_ready(state)
-    setup.storage.publish()
-    checkpoints.save(0, state, dataclasses.asdict(Progress()))
-    checkpoints.wait()  # what cannot be saved is found before the first step
-    return state, Progress()
 
 
 class _Run:

@@ -41,6 +41,7 @@ LAYERS = (
     {
         "bert_jax.bad_steps",
         "bert_jax.baselines",
+        "bert_jax.beginning",
         "bert_jax.bucket",
         "bert_jax.checkpoint",
         "bert_jax.checkpoint_arrays",
