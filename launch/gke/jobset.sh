@@ -29,13 +29,23 @@ Not yet run on a cluster.
 USAGE
 }
 
+# replaced TEXT CHARACTER BY; what ${TEXT//...} makes of a backslash differs between versions of bash.
+replaced() {
+    local rest=$1 text=''
+    while [[ $rest == *"$2"* ]]; do
+        text+=${rest%%"$2"*}$3
+        rest=${rest#*"$2"}
+    done
+    printf '%s' "$text$rest"
+}
+
 # The words of the command, one a line, each as YAML and JSON write a string; Kubernetes takes $$ for $.
 write_command() {
     local word
     for word in python -u -m bert_jax.train --multihost "$@"; do
-        word=${word//\\/\\\\}
-        word=${word//\"/\\\"}
-        printf '                    - "%s"\n' "${word//\$/\$\$}"
+        word=$(replaced "$word" \\ \\\\)
+        word=$(replaced "$word" '"' '\"')
+        printf '                    - "%s"\n' "$(replaced "$word" '$' '$$')"
     done
 }
 
