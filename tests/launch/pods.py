@@ -39,6 +39,9 @@ while sleep 0.1; do [[ $what == hang ]] || echo goes on; done
 """
 
 
+TOKEN = "ya29.of-nobody"
+
+
 class Pod:
     """What a test looks at: the stand-in for the API, the workers, and what watch.sh wrote."""
 
@@ -135,7 +138,7 @@ def quick_pod(folder: pathlib.Path, api: TpuApi) -> Iterator[Pod]:
 def pod_with_gcloud(folder: pathlib.Path, api: TpuApi) -> Iterator[Pod]:
     """A pod with the real gcloud, logged in by a token."""
     (folder / "home").mkdir()
-    (folder / "token").write_text("a token\n")
+    (folder / "token").write_text(f"{TOKEN}\n")
     with serving(api) as address:
         real = {
             "HOME": str(folder / "home"),

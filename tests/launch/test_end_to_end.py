@@ -16,7 +16,7 @@ import pytest
 from bert_jax import trained
 from tests.faults.runs import ROOT, TINY, environment, free_port, last_step, lines_of, training
 from tests.launch.clones import commit
-from tests.launch.pods import pod_with_gcloud
+from tests.launch.pods import TOKEN, pod_with_gcloud
 from tests.launch.scripts import needs_gcloud, write_command
 from tests.launch.tpu_api import TpuApi
 
@@ -89,7 +89,7 @@ def test_a_pod_that_is_taken_away_ends_with_the_same_weights(tmp_path, tiny_stor
         assert api.names == {}
         assert api.count("POST", "queuedResources") == api.count("DELETE", "queuedResources") == 2
         written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "token"]
-        assert not any(b"a token" in path.read_bytes() for path in written)
+        assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []
     alone = tmp_path / "never_taken_away"
     with training("--config=configs/tiny.py", *flags, workdir=alone, processes=WORKERS) as never:
         never.finish()
