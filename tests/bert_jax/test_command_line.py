@@ -88,3 +88,28 @@ def test_an_error_of_ours_is_shown_whole(monkeypatch):
     monkeypatch.setattr(command_line.flags, "FLAGS", flags.FlagValues())
     with pytest.raises(ValueError, match="a bug"):
         command_line.run(lambda log, arguments: raising(ValueError("a bug")), "usage", "")
+
+
+def test_what_another_process_did_not_answer_may_be_started_again(run):
+    def prepare(log, arguments):
+        raise TimeoutError("process 1 did not answer")
+
+    assert run(prepare) == (1, "error: process 1 did not answer\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError("no disk"), (1, "error: no disk; nothing was lost")),
+        (RuntimeError("a bug"), (1, "RuntimeError: a bug")),
+    ],
+)
+def test_who_has_to_leave_otherwise_is_told_why(monkeypatch, capfd, error, told):
+    monkeypatch.setattr("sys.argv", ["entry"])
+    monkeypatch.setattr(command_line.flags, "FLAGS", flags.FlagValues())
+
+    def leave(code, message):
+        raise SystemExit(f"left with {code}: {message}")
+
+    with pytest.raises(SystemExit, match=f"^left with {told[0]}: {told[1]}$"):
+        command_line.run(lambda log, arguments: raising(error), "usage", "nothing was lost", leave)

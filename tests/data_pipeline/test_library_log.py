@@ -77,3 +77,7 @@ def test_without_holding_nothing_is_turned_aside(tmp_path):
     )
     assert ran.stderr == "before\nearly\npython\nlate\nours\nafter\n"
     assert not (tmp_path / "no").exists()
+
+
+def test_a_line_is_headed_where_several_share_a_screen(tmp_path):
+    assert run(tmp_path, "log.heading = 'process 3: '").stderr.endswith("\nprocess 3: ours\n")
