@@ -118,16 +118,18 @@ class Checkpoints:
         self._every_steps = config.every_steps
         self._run = dict(run or {})
         self._directory = checkpoint_folder.absolute(directory)
+        self._options = ocp.CheckpointManagerOptions(
+            preservation_policy=Kept(config),
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+            lightweight_initialize=True,
+        )
+        self._open()
+
+    def _open(self) -> None:
+        """Go on from what is there; what is half written goes."""
         with self._storing("opening the folder of checkpoints"):
-            self._manager = ocp.CheckpointManager(
-                self._directory,
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=Kept(config),
-                    cleanup_tmp_directories=True,
-                    enable_async_checkpointing=True,
-                    lightweight_initialize=True,
-                ),
-            )
+            self._manager = ocp.CheckpointManager(self._directory, options=self._options)
         self._newest, _ = _readable(self._directory)
 
     @property
@@ -139,11 +141,16 @@ class Checkpoints:
         """Whether a run is to be saved after this many steps."""
         return step % self._every_steps == 0
 
-    def save(self, step: int, state: TrainState, numbers: Mapping[str, Any]) -> None:
+    def save(
+        self, step: int, state: TrainState, numbers: Mapping[str, Any], say: Say = print
+    ) -> None:
         """Begin to save; returns as soon as the state's memory may be reused.
 
+        Where the save before this one has failed this one is its second try, and waited for. Of
+        several processes none knows how the others fared: there the first failure is the last.
+
         Raises:
-          OSError: the save before this one failed, or this one cannot begin.
+          OSError: the save before this one failed, and this one too; or this one cannot begin.
           ValueError: there is a later checkpoint, beside which this one would not be kept.
         """
         if self._newest == step:
@@ -153,7 +160,21 @@ class Checkpoints:
                 f"step {step:,} cannot be saved in {self._directory}, which holds step "
                 f"{self._newest:,}; restore that one first"
             )
-        self.wait()
+        try:
+            self.wait()
+        except OSError as error:
+            if processes.count() > 1:
+                raise
+            say(f"{error}; once more with step {step:,}")
+            with contextlib.suppress(Exception):  # it is the error that was just said
+                self._manager.close()
+            self._open()
+            self._begin(step, state, numbers)
+            self.wait()
+        else:
+            self._begin(step, state, numbers)
+
+    def _begin(self, step: int, state: TrainState, numbers: Mapping[str, Any]) -> None:
         logical = map_like_params(checkpoint_arrays.logical, state, self._model.declared)
         prints = checkpoint_arrays.fingerprints(state, logical)
         content = {
@@ -241,7 +262,16 @@ class Checkpoints:
             yield
         except Exception as error:
             said = storage_errors.explained(error, place, what)
-            raise said or OSError(f"{place}: {what} failed, {in_short(error)}") from error
+            words = said or f"{place}: {what} failed, {in_short(error)}"
+            raise OSError(f"{words}; {self._safe()}") from error
+
+    def _safe(self) -> str:
+        """Up to where nothing is lost; a save that failed is in no list of what is there."""
+        try:
+            step, _ = _readable(self._directory)
+        except OSError:
+            return "the checkpoints before it are as they were"
+        return "there is no checkpoint yet" if step is None else f"step {step:,} is safe"
 
     def _tried(self, checkpoint: epath.Path, abstract: TrainState) -> Tried:
         """The state and numbers of a checkpoint, or what of it is damaged; on every process alike.

@@ -111,7 +111,8 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     """Exit code, and what is to be said on stderr."""
     try:
         work = prepare(log, _parsed_flags())
-    except TimeoutError as error:  # of another process, or a bucket: they may answer the next time
+    except (TimeoutError, ConnectionError) as error:
+        # Another process, or a bucket, that may answer the next time.
         return FAILED, f"error: {in_words(error)}"
     except OSError as error:
         return REFUSED, f"error: {in_words(error)}"

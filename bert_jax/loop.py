@@ -236,7 +236,8 @@ class _Run:
             self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
             self.ledger.write()
             self.setup.storage.publish()  # first: a run that goes on from here must find its lines
-            self.checkpoints.save(self.step, self.state, dataclasses.asdict(self.progress))
+            numbers = dataclasses.asdict(self.progress)
+            self.checkpoints.save(self.step, self.state, numbers, self.screen.say)
 
     def _save_if_new(self) -> None:
         if self.checkpoints.latest_step != self.step:

@@ -133,9 +133,13 @@ def _join(config: config_lib.Config, log: LibraryLog) -> None:
 
 
 def _leave(code: int, message: str) -> None:
-    """In one of several processes: end without waiting for the others, who would wait as well."""
+    """End without waiting for what would wait as well, as long as it likes.
+
+    Of several processes that is the others; of one alone the threads of a save that has failed,
+    which Orbax leaves waiting for five minutes.
+    """
     is_orderly = not message and code in (exit_codes.DONE, *stopping.EXIT_CODES)
-    if is_orderly or processes.count() == 1:
+    if is_orderly or (processes.count() == 1 and code != exit_codes.FAILED):
         return
     if sys.exception() is not None:
         with contextlib.suppress(OSError):  # the disk of the screen may be full as well

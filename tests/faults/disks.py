@@ -38,3 +38,8 @@ def fill(folder: pathlib.Path) -> None:
 def make_read_only(folder: pathlib.Path) -> None:
     """No file there may be open for writing."""
     _mount("-o", "remount,ro", folder)
+
+
+def make_writable(folder: pathlib.Path) -> None:
+    """As it was."""
+    _mount("-o", "remount,rw", folder)

@@ -180,7 +180,7 @@ def test_a_bucket_that_is_out_of_order_is_left_within_a_minute(
         bucket.server.server_close()
     begun = time.monotonic()
     with training(bucket, tmp_path, store=tiny_store) as run:
-        said = run.finish(code=2)
+        said = run.finish(code=1)  # it may be there again when the supervisor starts the next try
     assert time.monotonic() - begun < 75  # a minute, and the imports
     (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
     assert f"{RUN}: writing .probe-" in line and "look at this host's network" in line

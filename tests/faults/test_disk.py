@@ -1,11 +1,20 @@
 """A disk that is full or read-only: before the run, under its records, under its checkpoints."""
 
+import contextlib
+import functools
 import os
+import re
 
+import jax
+import numpy as np
 import pytest
 
+from bert_jax import state
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig
 from bert_jax.log import Records, read_lines
 from bert_jax.workdir import local
+from tests.bert_jax import tiny_models
 from tests.faults import disks
 from tests.faults.disks import disk
 
@@ -64,3 +73,78 @@ def test_records_that_do_not_fit_are_an_error_at_once(tmp_path):
         (folder / "filler").unlink()
         assert read_lines(folder / "metrics.jsonl")[0] == {"step": 1, "split": "train", "loss": 1.0}
         records.close(None)
+
+
+@pytest.fixture(scope="module")
+def of():
+    """A tiny model, and a state of it to be saved."""
+    setting = tiny_models.setting(tiny_models.CONFIG, 1)
+    return setting, state.init(setting.model, setting.tx, setting.where, seed=0)
+
+
+@pytest.fixture
+def saved(of, tmp_path):
+    """Checkpoints on a disk of their own, step 1 among them."""
+    setting, fresh = of
+    folder = tmp_path / "checkpoints"
+    with disk(folder, 8 << 20):
+        checkpoints = Checkpoints(folder, CheckpointConfig(keep=1), setting.model)
+        checkpoints.save(1, fresh, {"of": 1})
+        checkpoints.wait()
+        yield folder, checkpoints, functools.partial(saved_again, setting, fresh, folder)
+        with contextlib.suppress(OSError):
+            checkpoints.close()
+
+
+def saved_again(setting, fresh, folder):
+    """The number saved with the newest checkpoint, which holds the same arrays."""
+    again = Checkpoints(folder, CheckpointConfig(), setting.model)
+    found, numbers = again.restore(state.abstract(setting.model, setting.tx, setting.where))
+    again.close()
+    jax.tree.map(np.testing.assert_array_equal, found, fresh)
+    return numbers["of"]
+
+
+@pytest.mark.fault(6, "the disk of the checkpoints fills up during the run")
+def test_a_save_on_a_full_disk_is_tried_again_and_then_ends_the_run(of, saved):
+    folder, checkpoints, newest = saved
+    disks.fill(folder)
+    checkpoints.save(2, of[1], {"of": 2})
+    said: list[str] = []
+    words = (
+        r"/checkpoints: saving the checkpoint of step {} failed, no space is left on the disk "
+        r"\(0\.0\d GB free\); "
+    )
+    with pytest.raises(OSError, match=words.format(3)) as failed:
+        checkpoints.save(3, of[1], {"of": 3}, said.append)
+    assert str(failed.value).endswith("; step 1 is safe")
+    (line,) = said
+    assert re.search(words.format(2) + ".*; step 1 is safe; once more with step 3$", line)
+    (folder / "filler").unlink()
+    assert newest() == 1
+
+
+@pytest.mark.fault(6, "the disk of the checkpoints is full for one save")
+def test_a_save_after_one_that_failed_cleans_up_and_is_kept(of, saved):
+    folder, checkpoints, newest = saved
+    disks.fill(folder)
+    checkpoints.save(2, of[1], {"of": 2})
+    checkpoints.save(3, of[1], {"of": 3}, say=lambda line: (folder / "filler").unlink())
+    assert newest() == 3
+    assert [path.name for path in folder.iterdir()] == ["3"]
+
+
+@pytest.mark.long  # Orbax's threads keep the process of the tests for five minutes more
+@pytest.mark.fault(6, "the disk of the checkpoints becomes read-only during the run")
+def test_a_save_on_a_read_only_disk_ends_the_run(of, saved):
+    folder, checkpoints, newest = saved
+    disks.make_read_only(folder)
+    words = (
+        r"/checkpoints: saving the checkpoint of step 2 failed, the file system is read-only; .*; "
+        r"step 1 is safe$"
+    )
+    with pytest.raises(OSError, match=words):
+        checkpoints.save(2, of[1], {"of": 2})
+        checkpoints.wait()
+    disks.make_writable(folder)
+    assert newest() == 1
