@@ -91,7 +91,7 @@ class Pod:
             ),
         ]
 
-    def watch(self, *flags: str, plan: str = "", code: int = 0, timeout: int = 60) -> str:
+    def watch(self, *flags: str, plan: str = "", code: int = 0, timeout: int = 200) -> str:
         """Run watch.sh to its end; what it said, and its events."""
         self.plan.write_text(plan)
         ran = subprocess.run(
