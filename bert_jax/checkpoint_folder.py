@@ -11,7 +11,7 @@ import itertools
 import json
 import pathlib
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from etils import epath
@@ -102,7 +102,16 @@ def holds_files(folder: epath.Path) -> bool:
     """Whether there is a file in a folder or below; a file holds itself."""
     if not folder.is_dir():
         return True
-    return any(files for _, _, files in folder.walk())
+    return any(True for _ in _files(folder))
+
+
+def _files(folder: epath.Path) -> Iterator[epath.Path]:
+    """Every file below a folder; epath's own walk loses the gs:// of what gcsfs finds."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
 
 
 def set_aside(folder: epath.Path) -> epath.Path:
@@ -116,11 +125,10 @@ def set_aside(folder: epath.Path) -> epath.Path:
     to = next(beside / name for name in names if not (beside / name).exists())
     if not is_address(str(folder)):
         return folder.rename(to)
-    for parent, _, files in folder.walk():
-        for name in files:
-            copy = to / parent.relative_to(folder) / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            (parent / name).copy(copy)
+    for path in _files(folder):
+        copy = to / path.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        path.copy(copy)
     folder.rmtree()
     return to
 

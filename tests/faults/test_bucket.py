@@ -9,9 +9,11 @@ import time
 
 import gcsfs
 import pytest
+from etils import epath
 
 from bert_jax import bucket as bucket_lib
 from bert_jax.bucket import Bucket
+from bert_jax.checkpoint_folder import holds_files, set_aside
 from bert_jax.storage_probe import check_bucket
 from bert_jax.workdir import home_of
 from tests.faults import runs
@@ -85,6 +87,18 @@ def test_a_bucket_that_is_late_once_is_asked_again(here):
     here.faults.append(Fault(("POST",), times=1))
     check_bucket(Bucket(RUN))
     assert here.names("") == []
+
+
+@pytest.mark.fault(4, "a damaged checkpoint on gs:// is set aside")
+def test_a_checkpoint_is_set_aside_in_the_bucket(here):
+    damaged = epath.Path(RUN) / "checkpoints" / "3"
+    for name in ("state/d/array", "commit_success.txt"):
+        (damaged / name).write_text(name)
+    assert holds_files(damaged)
+    assert str(set_aside(damaged)) == f"{RUN}/checkpoints_damaged/3"
+    kept = [f"runs/mine/checkpoints_damaged/3/{n}" for n in ("commit_success.txt", "state/d/array")]
+    assert here.names("") == kept
+    assert here.text(kept[1]) == "state/d/array"
 
 
 @contextlib.contextmanager
