@@ -1,9 +1,21 @@
 """A run whose newest checkpoint is damaged, as it is started: with one process and with two."""
 
+import contextlib
+import dataclasses
 import shutil
 
+import gcsfs
+import jax
+import numpy as np
 import pytest
+from etils import epath
 
+from bert_jax import bucket as bucket_lib
+from bert_jax import state
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig
+from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
+from tests.faults.bucket_server import NAME, fake_bucket
 from tests.faults.runs import TINY, lines_of, saved_steps, training
 
 SHORT = [
@@ -76,3 +88,35 @@ def test_a_run_without_a_whole_checkpoint_is_refused(finished, tmp_path):
         said = run.finish(code=2)
     assert "holds 3 checkpoints and none is whole" in said
     assert saved_steps(workdir) == [20, 30, 40]
+
+
+@pytest.mark.long
+@pytest.mark.fault(4, "an object of the newest checkpoint on gs:// holds something else")
+def test_a_damaged_checkpoint_in_a_bucket_is_moved_within_it(monkeypatch):
+    with fake_bucket() as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        bucket_lib.use_one_driver()
+        small = dataclasses.replace(MODEL, num_hidden_layers=1)
+        of = setting(dataclasses.replace(CONFIG, model=small), 1)
+        folder = epath.Path(f"gs://{NAME}/runs/mine/checkpoints")
+        states = {step: state.init(of.model, of.tx, of.where, seed=step) for step in (4, 8)}
+        said = []
+        with contextlib.closing(Checkpoints(folder, CheckpointConfig(), of.model)) as checkpoints:
+            for step, one in states.items():
+                checkpoints.save(step, one, {"step": step})
+            checkpoints.wait()
+            held = set(bucket.names("runs/mine/checkpoints/8"))
+            (folder / "8" / "state" / "manifest.ocdbt").write_bytes(b"mine")
+            found = checkpoints.restore(state.abstract(of.model, of.tx, of.where), said.append)
+            checkpoints.save(8, states[8], {"step": 8})  # as the run will, once it is there again
+        assert found is not None and found[1] == {"step": 4}
+        jax.tree.map(np.testing.assert_array_equal, found[0], states[4])
+        (line,) = said
+        assert line.endswith(f"moved to gs://{NAME}/runs/mine/checkpoints_damaged/8")
+        moved = bucket.names("runs/mine/checkpoints_damaged/8")
+        aside = {name.replace("_damaged/", "/") for name in moved}
+        assert aside == held
+        assert "runs/mine/checkpoints/8/commit_success.txt" in bucket.names("runs/mine/checkpoints")
+    gcsfs.GCSFileSystem.clear_instance_cache()
