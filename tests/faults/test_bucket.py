@@ -150,6 +150,12 @@ def test_a_killed_run_goes_on_from_the_bucket_alone(bucket, tiny_store, tmp_path
         said = run.finish()
     assert f"resuming at step {newest - 50}" in said
     assert lines(bucket.text("runs/mine/metrics.jsonl")) == runs.lines_of(local)
+    receipts = [
+        bucket.text("runs/mine/checkpoints/210/receipt/receipt.json"),
+        (local / "checkpoints/210/receipt/receipt.json").read_text(),
+    ]
+    # Of each array, a fingerprint of its bits.
+    assert json.loads(receipts[0])["leaves"] == json.loads(receipts[1])["leaves"] != {}
 
 
 @pytest.mark.long
