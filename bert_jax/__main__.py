@@ -6,6 +6,7 @@
     bert-jax train        bert_jax.train              a store to a trained model
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
+    bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
     bert-jax replay       bert_jax.replay             the text of any step of a run
 
 bert-jax ENTRY --help lists an entry's flags.
@@ -25,6 +26,7 @@ MODULES = {
     "train": "bert_jax.train",
     "benchmark": "bert_jax.benchmark",
     "fill_mask": "bert_jax.fill_mask",
+    "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
 }
 

@@ -349,3 +349,16 @@ def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.
             "checkpoint that is whole"
         )
     return jax.tree.map(checkpoint_arrays.with_padding, restored["params"], model.declared)
+
+
+def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint as it lies there, by its path; nothing is verified."""
+    state = checkpoint_folder.absolute(directory) / str(step) / STATE
+    handler = ocp.PyTreeCheckpointHandler()
+    as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+    args = jax.tree.map(lambda _: as_numpy, handler.metadata(state).tree)
+    tree = handler.restore(state, args=ocp.args.PyTreeRestore(restore_args=args))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }

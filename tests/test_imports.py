@@ -88,6 +88,8 @@ LAYERS = (
         "bert_jax.tasks",
         "bert_jax.trained",
         "bert_jax.wall_time",
+        "bert_jax.killed_run",
+        "bert_jax.same_run",
         "bert_jax.work",
         "bert_jax.watchdog",
         "bert_jax.workdir",

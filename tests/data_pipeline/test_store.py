@@ -156,6 +156,7 @@ def test_a_manifest_that_was_cut_off_is_refused(built):
         open_store(built)
 
 
+@pytest.mark.fault(19, "a file of a store is cut off, then gone")
 @pytest.mark.parametrize("split", ["train", "heldout"])
 @pytest.mark.parametrize("name", store.ARRAYS)
 def test_missing_and_cut_off_arrays_are_named(built, split, name):

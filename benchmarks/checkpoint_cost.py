@@ -1,0 +1,78 @@
+"""Time training with a checkpoint every 100 steps beside training without, in one run.
+
+    python -m benchmarks.checkpoint_cost --store=STORE --json_out=checkpoint_cost.json
+
+The real loop trains configs/tiny.py. Stretches of 100 steps take turns: each second one begins with
+a save, whose wait for the devices, copy, and writing beside the steps all fall into it. Other work
+on the machine so slows both alike; a round's ratio is the stretch with a save by the one without.
+"""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import statistics
+import tempfile
+import time
+
+from absl import app, flags
+
+from bert_jax import config as config_lib
+from bert_jax import loop, objectives, preparation
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig, Config, EvalConfig
+from configs import tiny
+from data_pipeline.options import PretrainOptions
+
+STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrote", required=True)
+ROUNDS = flags.DEFINE_integer("rounds", 8, "pairs of stretches", lower_bound=1)
+EVERY_STEPS = flags.DEFINE_integer("every_steps", 100, "steps of a stretch", lower_bound=1)
+JSON_OUT = flags.DEFINE_string("json_out", "", "file to write the measurement to")
+
+
+def config_of(steps: int) -> Config:
+    """configs/tiny.py with its first phase alone, which is not evaluated before its end."""
+    given = config_lib.from_config_dict(tiny.get_config())
+    return dataclasses.replace(
+        given,
+        phases=(dataclasses.replace(given.phases[0], steps=steps),),
+        data=PretrainOptions(store=STORE.value),
+        eval=EvalConfig(every_steps=steps, examples=64),
+        checkpoint=CheckpointConfig(every_steps=EVERY_STEPS.value),
+        log_every_steps=EVERY_STEPS.value,
+    )
+
+
+def stretch_secs(steps: int, workdir: pathlib.Path) -> list[float]:
+    """Seconds of each stretch but the first; the second begins with a save, then every other."""
+    ends: list[float] = []
+
+    def due(checkpoints: Checkpoints, step: int) -> bool:
+        if step % EVERY_STEPS.value:
+            return False
+        ends.append(time.perf_counter())
+        return len(ends) % 2 == 1
+
+    Checkpoints.due = due  # type: ignore[method-assign]
+    config = config_of(steps)
+    loop.train(preparation.prepare(config, objectives.find(config.objective), workdir))
+    return [end - start for start, end in itertools.pairwise(ends)]
+
+
+def main(argv: list[str]) -> None:
+    """Measure, and print the median ratio with its quartiles."""
+    steps = EVERY_STEPS.value * (2 * ROUNDS.value + 1) + 1
+    with tempfile.TemporaryDirectory() as folder:
+        secs = stretch_secs(steps, pathlib.Path(folder) / "run")
+    with_save, without = secs[0::2], secs[1::2]
+    ratios = [one / other for one, other in zip(with_save, without, strict=True)]
+    spread = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    print(f"with / without a save: {spread[1]:.4f} ({spread[0]:.4f} - {spread[2]:.4f})")
+    print(f"steps of {1e3 * statistics.median(without) / EVERY_STEPS.value:.1f} ms")
+    if JSON_OUT.value:
+        found = {"with_save_secs": with_save, "without_secs": without, "ratios": ratios}
+        pathlib.Path(JSON_OUT.value).write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app.run(main)
