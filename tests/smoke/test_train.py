@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.faults.runs import ROOT, TINY, command, environment, lines_of, saved_steps, training
+from tests.faults.runs import ROOT, TINY, command, environment, saved_steps, training
 
 TRAIN = "bert_jax.train"
 
@@ -43,15 +43,12 @@ def stopped_by(number, code, flags, workdir):
     return out
 
 
-def test_a_run_stopped_by_each_signal_in_turn_ends_as_one_never_stopped(tiny_store, tmp_path):
+def test_a_run_stopped_by_ctrl_c_and_then_by_sigterm_is_saved_each_time(tiny_store, tmp_path):
+    """That it then ends as one never stopped: tests/bert_jax/test_loop.py."""
     flags = [*TINY, *LONG, f"--config.data.store={tiny_store}"]
-    stopped, never_stopped = tmp_path / "stopped", tmp_path / "never_stopped"
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)):
-        out = stopped_by(number, code, flags, stopped)
-        assert ("stopped and saved at step" in out) == (number != signal.SIGKILL)
-    assert "resuming at step" in run(*flags, f"--workdir={stopped}").stdout
-    run(*flags, f"--workdir={never_stopped}")
-    assert lines_of(stopped) == lines_of(never_stopped)
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        out = stopped_by(number, code, flags, tmp_path / "run")
+        assert "stopped and saved at step" in out
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
