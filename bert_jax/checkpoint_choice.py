@@ -44,12 +44,12 @@ def choose(
             break
         restored, problem = tried(directory / step)
         if not problem:
-            _set_aside(directory, problems, say)
+            _set_aside(directory, problems, f"the run goes on from step {int(step):,}", say)
             return int(step), restored
         problems[int(step)] = problem if _holds_files(directory / step) else ""
     if any(problems.values()):
         raise none_is_whole(directory, [text for text in problems.values() if text])
-    _set_aside(directory, problems, say)
+    _set_aside(directory, problems, "the run begins anew", say)
     return None
 
 
@@ -128,12 +128,13 @@ def _holds_files(folder: epath.Path) -> bool:
     return _of_first(lambda: str(checkpoint_folder.holds_files(folder))) == "True"
 
 
-def _set_aside(directory: epath.Path, problems: Mapping[int, str], say: Say) -> None:
+def _set_aside(directory: epath.Path, problems: Mapping[int, str], so: str, say: Say) -> None:
     def move() -> str:
         for step, problem in problems.items():
             path = directory / str(step)
             to = checkpoint_folder.set_aside(path)
-            say(f"{problem or f'{path} holds no file, so it is no checkpoint'}; moved to {to}")
+            what = problem or f"{path} holds no file, so it is no checkpoint"
+            say(f"{what}; moved to {to}, {so}")
         return ""
 
     if problems:

@@ -119,7 +119,7 @@ def test_damage_is_named_set_aside_and_the_checkpoint_before_taken(
     assert_is(4, found, saved)
     (line,) = said
     aside = folder.with_name("checkpoints_damaged") / "8"
-    assert line.endswith(f"; moved to {aside}")
+    assert line.endswith(f"; moved to {aside}, the run goes on from step 4")
     assert line.count("\n") == 0 and len(line) < 400
     assert re.search(words, line), line
     assert (aside / "_CHECKPOINT_METADATA").exists()

@@ -114,7 +114,9 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_within_it(monkeypatch):
         assert found is not None and found[1] == {"step": 4}
         jax.tree.map(np.testing.assert_array_equal, found[0], states[4])
         (line,) = said
-        assert line.endswith(f"moved to gs://{NAME}/runs/mine/checkpoints_damaged/8")
+        assert line.endswith(
+            f"moved to gs://{NAME}/runs/mine/checkpoints_damaged/8, the run goes on from step 4"
+        )
         moved = bucket.names("runs/mine/checkpoints_damaged/8")
         aside = {name.replace("_damaged/", "/") for name in moved}
         assert aside == held
