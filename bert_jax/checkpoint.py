@@ -1,4 +1,4 @@
-"""Checkpoints of a run through Orbax: saved in the background, verified, restored anywhere.
+"""The checkpoints of a run through Orbax: saved in the background, verified, restored anywhere.
 
 A checkpoint holds the state without the rows that pad the vocabulary, so it can be restored onto a
 mesh that pads it otherwise, and a receipt: the fingerprint of every array, the loop's plain
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
@@ -21,52 +20,17 @@ from bert_jax import (
     checkpoint_arrays,
     checkpoint_choice,
     checkpoint_folder,
+    checkpoint_reading,
     fingerprint,
     processes,
     storage_errors,
 )
-from bert_jax.checkpoint_choice import Say, Tried, in_short, in_words, none_is_whole
+from bert_jax.checkpoint_choice import Say, Tried, in_short
 from bert_jax.checkpoint_folder import RECEIPT, RECEIPT_FILE, Folder, Kept
+from bert_jax.checkpoint_reading import STATE
 from bert_jax.config import CheckpointConfig
-from bert_jax.models.bert import Declared, Model, Params
+from bert_jax.models.bert import Model
 from bert_jax.state import TrainState, map_like_params
-
-STATE = "state"
-
-
-def _folders(directory: epath.Path) -> dict[int, epath.Path]:
-    """What lies in a folder under the name of a step, newest first; half-written steps do not."""
-    if not directory.is_dir():
-        return {}
-    paths = ocp.path.step.checkpoint_steps_paths(directory)
-    found = {int(path.name): path for path in paths if path.name.isdecimal()}
-    return dict(sorted(found.items(), reverse=True))
-
-
-def _readable(directory: epath.Path) -> tuple[int | None, list[str]]:
-    """Step of the newest checkpoint with a receipt, and what is wrong with those after it."""
-    damaged = []
-    for step, path in _folders(directory).items():
-        try:
-            checkpoint_folder.read_receipt(path)
-        except ValueError as error:
-            if checkpoint_folder.holds_files(path):
-                damaged.append(str(error))
-            continue
-        return step, damaged
-    return None, damaged
-
-
-def newest_step(directory: Folder) -> int | None:
-    """Step of the newest checkpoint in a folder whose receipt can be read, None without any.
-
-    Raises:
-      Refused: something is there, but no checkpoint that can be read.
-    """
-    step, damaged = _readable(checkpoint_folder.absolute(directory))
-    if step is None and damaged:
-        raise none_is_whole(directory, damaged)
-    return step
 
 
 class _ReceiptHandler(ocp.AsyncCheckpointHandler):
@@ -101,7 +65,7 @@ class _ReceiptSave(ocp.args.CheckpointArgs):
 
 
 class Checkpoints:
-    """The checkpoints in a folder. Every call into Orbax is here.
+    """The checkpoints in a folder, of a run that saves and restores them.
 
     Must be closed: a process that exits without leaves its last save unfinished.
     """
@@ -130,7 +94,7 @@ class Checkpoints:
         """Go on from what is there; what is half written goes."""
         with self._storing("opening the folder of checkpoints"):
             self._manager = ocp.CheckpointManager(self._directory, options=self._options)
-        self._newest, _ = _readable(self._directory)
+        self._newest, _ = checkpoint_reading.readable(self._directory)
 
     @property
     def latest_step(self) -> int | None:
@@ -212,7 +176,7 @@ class Checkpoints:
         self.wait()
         found = checkpoint_choice.choose(
             self._directory,
-            lambda: list(_folders(self._directory)),
+            lambda: list(checkpoint_reading.folders(self._directory)),
             lambda checkpoint: self._tried(checkpoint, abstract),
             say,
         )
@@ -268,7 +232,7 @@ class Checkpoints:
     def _safe(self) -> str:
         """Up to where nothing is lost; a save that failed is in no list of what is there."""
         try:
-            step, _ = _readable(self._directory)
+            step, _ = checkpoint_reading.readable(self._directory)
         except OSError:
             return "the checkpoints before it are as they were"
         return "there is no checkpoint yet" if step is None else f"step {step:,} is safe"
@@ -285,7 +249,7 @@ class Checkpoints:
         def read() -> tuple[Any, dict[str, Any]]:
             receipt = checkpoint_folder.read_receipt(checkpoint)
             checkpoint_arrays.check(checkpoint, receipt, logical)
-            return _read(checkpoint, logical), receipt
+            return checkpoint_reading.arrays_of(checkpoint, logical), receipt
 
         read_here, problem = checkpoint_choice.on_all(checkpoint, read)
         if read_here is None:
@@ -295,70 +259,3 @@ class Checkpoints:
         state = jax.device_put(padded, jax.tree.map(lambda leaf: leaf.sharding, abstract))
         problem = checkpoint_arrays.unverified(checkpoint, state, logical, receipt["leaves"])
         return (None, problem) if problem else ((state, receipt["numbers"]), "")
-
-
-def _read(checkpoint: epath.Path, wanted: Any) -> Any:
-    """Arrays of a checkpoint, laid out as wanted says. Processes do not wait for each other.
-
-    Raises:
-      ValueError: a file is not as it was written.
-    """
-    checkpoint_folder.check_json(
-        [checkpoint / STATE / "_METADATA", *(checkpoint / STATE / "array_metadatas").glob("*")]
-    )
-    args = ocp.args.PyTreeRestore(
-        wanted,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-        partial_restore=True,
-    )
-    try:
-        return ocp.PyTreeCheckpointHandler().restore(checkpoint / STATE, args=args)
-    except Exception as error:
-        # Orbax wraps what TensorStore says about a chunk into a bare Exception that says less.
-        if type(error) is Exception and isinstance(error.__cause__, Exception):
-            raise error.__cause__ from None
-        raise
-
-
-def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.Mesh) -> Params:
-    """The parameters alone of a checkpoint, laid out on a mesh as the model says.
-
-    Only reads: a run may be saving into the folder meanwhile.
-
-    Raises:
-      ValueError: they have other shapes, or are damaged.
-    """
-    checkpoint = checkpoint_folder.absolute(directory) / str(step)
-
-    def logical(of: Declared) -> jax.ShapeDtypeStruct:
-        sharding = jax.NamedSharding(on, checkpoint_arrays.whole_where_padded(of))
-        return jax.ShapeDtypeStruct(of.logical_dims, jnp.float32, sharding=sharding)
-
-    wanted = {"params": jax.tree.map(logical, model.declared)}
-    receipt = checkpoint_folder.read_receipt(checkpoint)
-    held = {name: kind for name, kind in receipt["leaves"].items() if name.startswith("params/")}
-    checkpoint_arrays.check(checkpoint, {**receipt, "leaves": held}, wanted)
-    try:
-        restored = _read(checkpoint, wanted)
-        problem = checkpoint_arrays.unverified(checkpoint, restored, wanted, held)
-    except Exception as error:
-        problem = in_words(error, checkpoint)
-    if problem:
-        raise ValueError(
-            f"{problem}; start the training command again, which goes on from the newest "
-            "checkpoint that is whole"
-        )
-    return jax.tree.map(checkpoint_arrays.with_padding, restored["params"], model.declared)
-
-
-def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:
-    """Every array of a checkpoint as it lies there, by its path; nothing is verified."""
-    state = checkpoint_folder.absolute(directory) / str(step) / STATE
-    handler = ocp.PyTreeCheckpointHandler()
-    as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-    args = jax.tree.map(lambda _: as_numpy, handler.metadata(state).tree)
-    tree = handler.restore(state, args=ocp.args.PyTreeRestore(restore_args=args))
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }

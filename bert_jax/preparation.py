@@ -14,8 +14,8 @@ from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.changes import Change
-from bert_jax.checkpoint import newest_step
 from bert_jax.checkpoint_folder import check_space
+from bert_jax.checkpoint_reading import newest_step
 from bert_jax.config import Config
 from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import bad_steps, checkpoint, log
+from bert_jax import bad_steps, checkpoint_reading, log
 from bert_jax.metrics import TIMINGS
 from bert_jax.receipt import CHECKPOINTS
 
@@ -30,12 +30,12 @@ def compare(one: pathlib.Path, other: pathlib.Path) -> Compared:
     found = _of_lines("metrics", *lines)
     found += _of_lines("bad steps", *[log.read_lines(at / bad_steps.FILE) for at in (one, other)])
     found += _of_lines("the summary", *[[_summary(folder)] for folder in (one, other)])
-    steps = [checkpoint.newest_step(folder / CHECKPOINTS) for folder in (one, other)]
+    steps = [checkpoint_reading.newest_step(folder / CHECKPOINTS) for folder in (one, other)]
     if None in steps or steps[0] != steps[1]:
         found.append(f"the newest checkpoints are of steps {steps[0]} and {steps[1]}")
         return Compared(0, 0, len(lines[0]), steps[0], tuple(found))
     arrays = [
-        checkpoint.read_arrays(folder / CHECKPOINTS, step)
+        checkpoint_reading.read_arrays(folder / CHECKPOINTS, step)
         for folder, step in zip((one, other), steps, strict=True)
         if step is not None
     ]

@@ -9,7 +9,7 @@ import jax
 from bert_jax import mesh as mesh_lib
 from bert_jax import receipt
 from bert_jax import workdir as workdir_lib
-from bert_jax.checkpoint import newest_step, restore_params
+from bert_jax.checkpoint_reading import newest_step, restore_params
 from bert_jax.config import MeshConfig
 from bert_jax.models import bert
 from bert_jax.receipt import Receipt

@@ -6,7 +6,8 @@ import jax
 import pytest
 
 from bert_jax import state
-from bert_jax.checkpoint import Checkpoints, restore_params
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint_reading import restore_params
 from bert_jax.config import CheckpointConfig
 from tests.bert_jax.tiny_models import CONFIG, setting
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint, exit_codes, state
+from bert_jax import checkpoint_arrays, checkpoint_folder, checkpoint_reading, exit_codes, state
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
 from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
@@ -131,14 +131,12 @@ def test_without_fingerprints_a_flipped_bit_would_be_restored(folder, saved):
     flip_a_bit(largest(folder / "8", DATA))
     of = setting(SMALL, 1)
     wanted = state.map_like_params(
-        checkpoint.checkpoint_arrays.logical,
+        checkpoint_arrays.logical,
         state.abstract(of.model, of.tx, of.where),
         of.model.declared,
     )
-    found = checkpoint._read(checkpoint.checkpoint_folder.absolute(folder / "8"), wanted)
-    held = state.map_like_params(
-        checkpoint.checkpoint_arrays.with_padding, found, of.model.declared
-    )
+    found = checkpoint_reading.arrays_of(checkpoint_folder.absolute(folder / "8"), wanted)
+    held = state.map_like_params(checkpoint_arrays.with_padding, found, of.model.declared)
     same = jax.tree.map(lambda a, b: np.array_equal(a, b), held, saved[1][8])
     assert jax.tree.leaves(same).count(False) == 1
 
@@ -161,7 +159,7 @@ def test_a_run_is_never_begun_anew_where_no_checkpoint_is_whole(folder):
         with pytest.raises(exit_codes.Refused, match=r"holds 2 checkpoints and none is whole .*8"):
             restored(folder)
     assert sorted(folder.rglob("*")) == before
-    assert checkpoint.newest_step(folder) == 8  # both have their receipts
+    assert checkpoint_reading.newest_step(folder) == 8  # both have their receipts
 
 
 @pytest.mark.fault(5, "an empty folder, one with another in it, half a copy, a file, half a save")
@@ -178,7 +176,7 @@ def test_what_is_no_whole_checkpoint_is_not_taken(kind, folder, saved):
         stray.write_text("mine")
     else:
         shutil.copytree(folder / "8", folder / "12.orbax-checkpoint-tmp")
-    assert checkpoint.newest_step(folder) == 8
+    assert checkpoint_reading.newest_step(folder) == 8
     step, found, said = restored(folder)
     assert step == 8
     assert_is(8, found, saved)
@@ -189,7 +187,7 @@ def test_what_is_no_whole_checkpoint_is_not_taken(kind, folder, saved):
 @pytest.mark.fault(5, "nothing but an empty folder")
 def test_folders_without_a_file_do_not_keep_a_run_from_its_start(tmp_path):
     (tmp_path / "checkpoints" / "9" / "default").mkdir(parents=True)
-    assert checkpoint.newest_step(tmp_path / "checkpoints") is None
+    assert checkpoint_reading.newest_step(tmp_path / "checkpoints") is None
     step, found, said = restored(tmp_path / "checkpoints")
     assert (step, found, len(said)) == (None, None, 1)
     assert (tmp_path / "checkpoints_damaged" / "9").is_dir()
@@ -224,7 +222,7 @@ def test_a_disk_that_cannot_be_read_is_no_damage(folder, monkeypatch):
     def refused(*arguments):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(checkpoint, "_read", refused)
+    monkeypatch.setattr(checkpoint_reading, "arrays_of", refused)
     with pytest.raises(OSError, match="Permission denied"):
         restored(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["4", "8"]
@@ -233,10 +231,10 @@ def test_a_disk_that_cannot_be_read_is_no_damage(folder, monkeypatch):
 @pytest.mark.fault(4, "a bit of the parameters is flipped, which fill_mask then reads")
 def test_parameters_alone_are_verified_too(folder, saved):
     of = setting(SMALL, 1)
-    params = checkpoint.restore_params(folder, 8, of.model, of.mesh)
+    params = checkpoint_reading.restore_params(folder, 8, of.model, of.mesh)
     jax.tree.map(np.testing.assert_array_equal, params, saved[1][8].params)
     receipt = json.loads((folder / "8" / "receipt" / "receipt.json").read_text())
     assert receipt["leaves"]["params/nsp/bias"].startswith("float32[2] ")
     cut_off(largest(folder / "8", DATA))
     with pytest.raises(ValueError, match=r"cannot be read from .*; start the training"):
-        checkpoint.restore_params(folder, 8, of.model, of.mesh)
+        checkpoint_reading.restore_params(folder, 8, of.model, of.mesh)

@@ -10,7 +10,7 @@ import time
 import jax
 import pytest
 
-from bert_jax import checkpoint, state
+from bert_jax import checkpoint_folder, checkpoint_reading, state
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_folder import check_space
 from bert_jax.config import CheckpointConfig
@@ -65,7 +65,7 @@ def test_a_save_under_way_is_finished_whatever_ends_the_run(raised, tmp_path, fr
     ):
         checkpoints.save(4, held, {})
         raise raised
-    assert checkpoint.newest_step(tmp_path) == 4
+    assert checkpoint_reading.newest_step(tmp_path) == 4
 
 
 @pytest.mark.fault(6, "there is no room for the receipt of a save under way")
@@ -78,7 +78,7 @@ def test_a_save_that_failed_is_said_at_the_next_and_tried_again(tmp_path, fresh,
     def full(content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.checkpoint_folder, "sealed", full)
+    monkeypatch.setattr(checkpoint_folder, "sealed", full)
     checkpoints.save(8, held, {})
     time.sleep(0.2)
     said = []
@@ -90,7 +90,7 @@ def test_a_save_that_failed_is_said_at_the_next_and_tried_again(tmp_path, fresh,
     assert len(said) == 1 and re.search(words.format(8), said[0])
     with contextlib.suppress(OSError):
         checkpoints.close()
-    assert checkpoint.newest_step(tmp_path) == 4
+    assert checkpoint_reading.newest_step(tmp_path) == 4
 
 
 def test_what_ended_the_run_is_told_before_what_fails_in_closing(tmp_path, fresh, monkeypatch):
@@ -100,7 +100,7 @@ def test_what_ended_the_run_is_told_before_what_fails_in_closing(tmp_path, fresh
     def full(content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.checkpoint_folder, "sealed", full)
+    monkeypatch.setattr(checkpoint_folder, "sealed", full)
     with (
         pytest.raises(RuntimeError, match="mine") as raised,
         checkpoints.closed_after(contextlib.nullcontext()),

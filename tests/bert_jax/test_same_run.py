@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint, same_run
+from bert_jax import checkpoint_reading, same_run
 
 LINES = [
     {"step": 5, "split": "train", "loss": 3.25, "sequences_per_sec": 10.0, "goodput": 0.5},
@@ -26,8 +26,8 @@ def runs(tmp_path, monkeypatch):
         (folder / "summary.json").write_text(json.dumps(SUMMARY))
         arrays[folder] = {"params/kernel": KERNEL.copy(), "step": np.int32(10)}
         steps[folder] = 10
-    monkeypatch.setattr(checkpoint, "newest_step", lambda at: steps[at.parent])
-    monkeypatch.setattr(checkpoint, "read_arrays", lambda at, step: arrays[at.parent])
+    monkeypatch.setattr(checkpoint_reading, "newest_step", lambda at: steps[at.parent])
+    monkeypatch.setattr(checkpoint_reading, "read_arrays", lambda at, step: arrays[at.parent])
     return tmp_path / "whole", tmp_path / "killed", arrays, steps
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint, same_run, wall_time
+from bert_jax import checkpoint_reading, same_run, wall_time
 from tests.faults.runs import ROOT, TINY, environment, lines_of, saved_steps, training
 
 OFTEN = ["--config.checkpoint.every_steps=10", "--config.log_every_steps=10"]
@@ -40,7 +40,7 @@ def test_two_kills_lose_nothing_and_a_changed_number_is_found(tiny_store, tmp_pa
     assert (kills, in_saves) == (2, 1) and arrays > 60
     whole, killed = tmp_path / "v" / "whole", tmp_path / "v" / "killed"
     assert len(wall_time.read(killed / wall_time.FILE)) in (2, 3)
-    read = checkpoint.read_arrays
+    read = checkpoint_reading.read_arrays
 
     def with_one_bit_changed(directory, step):
         found = read(directory, step)
@@ -51,7 +51,7 @@ def test_two_kills_lose_nothing_and_a_changed_number_is_found(tiny_store, tmp_pa
             found[name] = bits
         return found
 
-    monkeypatch.setattr(checkpoint, "read_arrays", with_one_bit_changed)
+    monkeypatch.setattr(checkpoint_reading, "read_arrays", with_one_bit_changed)
     (said,) = same_run.compare(whole, killed).differences
     assert re.fullmatch(r"params/\S+: 1 of [\d,]+ numbers differ", said)
 
