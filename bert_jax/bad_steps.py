@@ -1,6 +1,5 @@
 """Bad steps on the host: each said, written to bad_steps.jsonl, and what becomes of the run."""
 
-import json
 import math
 import pathlib
 import shlex
@@ -13,11 +12,10 @@ from bert_jax import config as config_lib
 from bert_jax import metrics, processes
 from bert_jax.clock import Progress
 from bert_jax.feed import Feed
-from bert_jax.log import cut_lines_after
+from bert_jax.log import BAD_STEPS as FILE
+from bert_jax.record_files import add_line, cut_lines_after
 from bert_jax.screen import BAD, Screen
 from data_pipeline.interpreter import python
-
-FILE = "bad_steps.jsonl"
 
 
 class RollBack(Exception):
@@ -34,11 +32,14 @@ class BadSteps:
     def __init__(
         self,
         workdir: pathlib.Path,
+        address: str,
         feed: Feed,
         screen: Screen,
         progress: Progress,
     ) -> None:
+        """address is what a person calls the workdir."""
         self._workdir, self._config, self._feed = workdir, feed.config, feed
+        self._address = address
         self._screen, self._progress = screen, progress
         self._is_writer = processes.number() == 0
 
@@ -65,8 +66,7 @@ class BadSteps:
         where = self._rows(step, step)
         self._screen.say(f"step {step:,} changes nothing: {line['reason']} ({where})", BAD)
         if self._is_writer:
-            with (self._workdir / FILE).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(line) + "\n")
+            add_line(self._workdir / FILE, line)
         if config.action == "roll_back":
             raise RollBack(step, line["reason"])
         if config.action == "stop":
@@ -101,7 +101,7 @@ class BadSteps:
         first = step - many + 1
         steps = f"step {step} was bad" if many == 1 else f"steps {first} to {step} were bad"
         last = "" if many == 1 else " at the last"
-        directory = shlex.quote(str(self._workdir))
+        directory = shlex.quote(self._address)
         return FloatingPointError(
             f"{steps} ({reason}{last}) and {why}: the run stops. "
             f"They held {self._rows(first, step)}; "

@@ -1,6 +1,7 @@
 """The curves of a run as one picture, curves.png, from its metrics.jsonl and phases."""
 
 import dataclasses
+import io
 import itertools
 import logging
 import math
@@ -22,7 +23,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator  # noqa: E402
 
 from bert_jax.config import Phase  # noqa: E402
-from bert_jax.log import CURVES, METRICS, read_lines  # noqa: E402
+from bert_jax.log import CURVES, METRICS  # noqa: E402
+from bert_jax.record_files import read_lines, write_whole  # noqa: E402
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
@@ -84,12 +86,11 @@ def draw(workdir: pathlib.Path, phases: Sequence[Phase]) -> pathlib.Path | None:
     lines = read_lines(workdir / METRICS)
     if not panels(lines):
         return None
-    path = workdir / CURVES
-    partial = path.with_suffix(".partial")
+    picture = io.BytesIO()
     with style.context(["default", LOOK]):  # not what a matplotlibrc of the machine says
-        figure(lines, phases).savefig(partial, format="png")
-    partial.replace(path)
-    return path
+        figure(lines, phases).savefig(picture, format="png")
+    write_whole(workdir / CURVES, picture.getvalue())
+    return workdir / CURVES
 
 
 def panels(lines: Sequence[Line]) -> list[str]:

@@ -6,10 +6,9 @@ the next step: a run that is killed then goes on in the same way.
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,11 +18,11 @@ from bert_jax import processes
 from bert_jax.bad_steps import BadSteps, RollBack
 from bert_jax.clock import Progress
 from bert_jax.config import Config
+from bert_jax.log import LEFT_OUT as FILE
 from bert_jax.log import Records
 from bert_jax.preparation import Setup
+from bert_jax.record_files import write_whole
 from bert_jax.state import TrainState
-
-FILE = "left_out.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +52,10 @@ def read(workdir: pathlib.Path) -> list[LeftOut]:
         ) from error
 
 
+def _as_json(all_of_it: Sequence[LeftOut]) -> str:
+    return json.dumps([dataclasses.asdict(one) for one in all_of_it], indent=2)
+
+
 def to_the_end(
     setup: Setup,
     records: Records,
@@ -69,7 +72,9 @@ def to_the_end(
     left_out = LeftOuts(setup.workdir, setup.config)
     while True:
         state = left_out.passed_over(state, progress, setup.where)
-        bad_steps = BadSteps(setup.workdir, setup.feed, setup.screen, progress)
+        bad_steps = BadSteps(
+            setup.workdir, setup.storage.address, setup.feed, setup.screen, progress
+        )
         bad_steps.cut_after(int(state.step))
         try:
             return run_from(state, progress, bad_steps)
@@ -85,21 +90,14 @@ class LeftOuts:
     """What a run has left out so far; the same in all its processes, and written by one."""
 
     def __init__(self, workdir: pathlib.Path, config: Config) -> None:
-        """Read what stands in workdir.
+        """Take what stands in workdir from the process that writes it there.
 
-        Raises:
-          ValueError: processes find different things there.
+        Of a run in a bucket its folder may be newer than what the others have fetched.
         """
         self._workdir, self._most = workdir, config.guard.most_in_a_row
-        self._all = read(workdir)
-        digest = hashlib.sha256(repr(self._all).encode()).hexdigest()
-        found = processes.agree(f"what {FILE} says", digest, config.hosts.start_secs)
-        others = [number for number, one in enumerate(found) if one != found[0]]
-        if others:
-            raise ValueError(
-                f"{processes.listed(others)} found another {FILE} in {workdir} than process 0; "
-                "give all processes the same folder as --workdir"
-            )
+        mine = read(workdir) if processes.number() == 0 else []
+        told = processes.agree(f"what {FILE} says", _as_json(mine), config.hosts.start_secs)
+        self._all = [LeftOut(**one) for one in json.loads(told[0])]
 
     def passed_over(self, state: TrainState, progress: Progress, where: TrainState) -> TrainState:
         """The state of a checkpoint to go on from, its step's number past what is left out."""
@@ -124,8 +122,5 @@ class LeftOuts:
             raise bad_steps.stop(roll.step, 1, roll.reason, why)
         self._all.append(LeftOut(after_step, roll.step, roll.reason))
         if processes.number() == 0:
-            text = json.dumps([dataclasses.asdict(one) for one in self._all], indent=2) + "\n"
-            partial = self._workdir / f"{FILE}.partial"
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(self._workdir / FILE)
+            write_whole(self._workdir / FILE, f"{_as_json(self._all)}\n".encode())
         bad_steps.rolled_back(after_step, roll.step)

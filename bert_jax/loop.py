@@ -70,7 +70,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         return state, progress
 
     with contextlib.ExitStack() as at_the_end:
-        at_the_end.callback(ledger.write)
+        at_the_end.enter_context(ledger)
         last_save = work.doing(wall_time.SAVING, "the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
         of = setup.mesh, setup.model, setup.feed.store, setup.phases

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,8 @@ from ml_collections import ConfigDict
 from bert_jax import code_version, dropout, processes
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, from_config_dict
-from bert_jax.log import CURVES, EVENTS, METRICS, SUMMARY
+from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, SUMMARY
+from bert_jax.record_files import write_whole
 from bert_jax.wall_time import FILE as ATTEMPTS
 from data_pipeline.hashing import HASH_VERSION
 from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
@@ -149,7 +149,7 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
 
 def _refuse_remains(workdir: pathlib.Path, store: Store) -> None:
     """Raise if a run would write over files there that are not of a run."""
-    ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES, ATTEMPTS)
+    ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES, ATTEMPTS, BAD_STEPS, LEFT_OUT)
     remains = [name for name in ours if (workdir / name).exists()]
     vocabulary = workdir / store.vocab_path.name
     if vocabulary.exists() and vocabulary.read_bytes() != store.vocab_path.read_bytes():
@@ -177,7 +177,7 @@ def write(
 
     Each is written whole or not at all.
     """
-    _copy(store.vocab_path, workdir / store.vocab_path.name)
+    write_whole(workdir / store.vocab_path.name, store.vocab_path.read_bytes())
     shown = {
         "fixed": _fixed(config, store),
         **of_run(config, store),
@@ -187,9 +187,7 @@ def write(
             "lowercase": store.manifest["vocabulary"]["lowercase"],
         },
     }
-    partial = workdir / f"{FILE}.partial"
-    partial.write_text(json.dumps(shown, indent=2) + "\n", encoding="utf-8")
-    partial.replace(workdir / FILE)
+    write_whole(workdir / FILE, (json.dumps(shown, indent=2) + "\n").encode())
 
 
 def of_run(config: Config, store: Store) -> dict[str, Any]:
@@ -204,12 +202,6 @@ def of_run(config: Config, store: Store) -> dict[str, Any]:
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "processes": jax.process_count(),
     }
-
-
-def _copy(source: pathlib.Path, to: pathlib.Path) -> None:
-    partial = to.with_name(to.name + ".partial")
-    shutil.copyfile(source, partial)
-    partial.replace(to)
 
 
 def check_processes_agree(config: Config, store: Store) -> None:

@@ -25,7 +25,7 @@ from bert_jax import bad_steps, command_line, left_out, receipt, replayed
 from bert_jax import config as config_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.feed import Feed, open_store
-from bert_jax.log import read_lines
+from bert_jax.record_files import read_lines
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.vocab import Vocabulary
 

@@ -11,6 +11,7 @@ import numpy as np
 from bert_jax import bad_steps, checkpoint_reading, log
 from bert_jax.metrics import TIMINGS
 from bert_jax.receipt import CHECKPOINTS
+from bert_jax.record_files import read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Compared:
 
 def compare(one: pathlib.Path, other: pathlib.Path) -> Compared:
     """Compare two finished runs of the same command, timings aside."""
-    lines = [log.read_lines(folder / log.METRICS) for folder in (one, other)]
+    lines = [read_lines(folder / log.METRICS) for folder in (one, other)]
     found = _of_lines("metrics", *lines)
-    found += _of_lines("bad steps", *[log.read_lines(at / bad_steps.FILE) for at in (one, other)])
+    found += _of_lines("bad steps", *[read_lines(at / bad_steps.FILE) for at in (one, other)])
     found += _of_lines("the summary", *[[_summary(folder)] for folder in (one, other)])
     steps = [checkpoint_reading.newest_step(folder / CHECKPOINTS) for folder in (one, other)]
     if None in steps or steps[0] != steps[1]:

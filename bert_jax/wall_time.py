@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bert_jax.record_files import add_line
 from bert_jax.screen import duration
 
 FILE = "attempts.jsonl"  # in the workdir
@@ -131,16 +132,15 @@ class Ledger:
         if self._is_writer:
             entry = dataclasses.asdict(self._entry())
             entry["secs"] = {kind: round(secs, 3) for kind, secs in entry["secs"].items() if secs}
-            with self._path.open("a+b") as file:
-                # A killed process may have left half a line.
-                ends_whole = file.tell() == 0 or self._last_byte(file) == b"\n"
-                line = json.dumps(entry) + "\n"
-                file.write((line if ends_whole else "\n" + line).encode())
+            add_line(self._path, entry)
 
-    @staticmethod
-    def _last_byte(file: Any) -> bytes:
-        file.seek(-1, 2)
-        return bytes(file.read(1))
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Add the last line; a disk that refuses it does not hide what ended the run."""
+        with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+            self.write()
 
     def _count(self) -> None:
         now = time.perf_counter()

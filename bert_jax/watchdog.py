@@ -48,7 +48,10 @@ class Watchdog:
         self._say: Callable[[str], None] = print
 
     def begin(self, screen: int, say: Callable[[str], None]) -> None:
-        """Begin to watch; stacks go to the file descriptor `screen`, lines through `say`."""
+        """Begin to watch; stacks go to the file descriptor `screen`, lines through `say`.
+
+        So do those that SHOW_STACKS asks for: whoever looks after a pod reads its output.
+        """
         self._screen, self._say = screen, say
         faulthandler.register(SHOW_STACKS, screen)
         targets = [self._watch, *[self._listen] * processes.are_joined()]
@@ -57,11 +60,9 @@ class Watchdog:
             thread.start()
 
     def keep_stacks_in(self, folder: pathlib.Path) -> None:
-        """From now on stacks are also added to FOLDER/stacks-PROCESS.txt."""
+        """From now on the stacks of stuck work are also added to FOLDER/stacks-PROCESS.txt."""
         self._path = folder / f"stacks-{processes.number()}.txt"
         self._stacks = self._path.open("ab")
-        if self._threads:
-            faulthandler.register(SHOW_STACKS, self._stacks)
 
     @contextlib.contextmanager
     def doing(self, what: str, limit_secs: float) -> Iterator[None]:

@@ -75,6 +75,7 @@ LAYERS = (
         "bert_jax.programs",
         "bert_jax.readings",
         "bert_jax.receipt",
+        "bert_jax.record_files",
         "bert_jax.roll_call",
         "bert_jax.screen",
         "bert_jax.shared_folder",

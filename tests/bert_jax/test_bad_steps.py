@@ -127,7 +127,7 @@ def test_no_checkpoint_holds_a_number_that_is_not_finite(short, tmp_path):
 
 
 def test_parameters_that_are_not_finite_are_not_saved(short):
-    told = BadSteps(None, Feed(None, short), None, None)
+    told = BadSteps(None, "gs://b/run", Feed(None, short), None, None)
     told.check_finite(True, 7)
     with pytest.raises(FloatingPointError, match=r"not finite after step 7, .*learning_rate"):
         told.check_finite(False, 7)

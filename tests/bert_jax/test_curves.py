@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax import curves
 from bert_jax.config import Phase
-from bert_jax.log import read_lines
+from bert_jax.record_files import read_lines
 
 PHASES = (Phase(seq_len=32, steps=60), Phase(seq_len=64, steps=40))
 

@@ -80,12 +80,14 @@ def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
 
 
 def test_stacks_are_shown_when_asked_for_and_nothing_ends(tmp_path):
+    """Where the output of the process goes, also once those of stuck work have a file."""
     dog = Watchdog()
-    dog.begin(2, print)
-    dog.keep_stacks_in(tmp_path)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    dog.close()
-    assert "test_stacks_are_shown" in (tmp_path / "stacks-0.txt").read_text()
+    with (tmp_path / "screen").open("wb") as screen:
+        dog.begin(screen.fileno(), print)
+        dog.keep_stacks_in(tmp_path)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        dog.close()
+    assert "test_stacks_are_shown" in (tmp_path / "screen").read_text()
 
 
 def test_a_watch_that_saw_nothing_leaves_no_file(tmp_path):

@@ -12,7 +12,8 @@ import pytest
 from bert_jax import state
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
-from bert_jax.log import Records, read_lines
+from bert_jax.log import Records
+from bert_jax.record_files import read_lines
 from bert_jax.workdir import local
 from tests.bert_jax import tiny_models
 from tests.faults import disks
