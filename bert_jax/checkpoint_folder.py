@@ -90,12 +90,13 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
 def is_damage(error: Exception, path: epath.Path) -> bool:
     """Whether an error of reading says that files are not as they were written.
 
-    What a disk or a bucket refuses says nothing about them: the next try may be answered.
+    What a disk or a bucket refuses says nothing about them: the next try may be answered. What is
+    missing is damage, and what the disk cannot read, whether Python says so or TensorStore.
     """
     if isinstance(error, OSError) and error.errno in _OF_DAMAGE:
         return True
     said = storage_errors.explained(error, str(path), "reading")
-    return said is None or isinstance(error, FileNotFoundError)
+    return said is None or isinstance(said, FileNotFoundError) or said.errno in _OF_DAMAGE
 
 
 def holds_files(folder: epath.Path) -> bool:

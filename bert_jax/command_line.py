@@ -12,7 +12,7 @@ from ml_collections import config_flags
 from bert_jax import config as config_lib
 from bert_jax.config import Config
 from bert_jax.exit_codes import BAD_NUMBERS, BY_SIGNAL, FAILED, Refused
-from data_pipeline import ctrl_c
+from data_pipeline import ctrl_c, passing
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
 
@@ -86,7 +86,8 @@ def run(
     """Parse the command line, prepare, do the work that prepare returns, exit with its code.
 
     prepare gets the log that can hold what libraries write, and the arguments that are no flags.
-    A ValueError or OSError up to there becomes one line on stderr and exit code 2. The work may end
+    A ValueError or OSError up to there becomes one line on stderr and exit code 2, or 1 where the
+    disk or the bucket may do later what it does not do now. The work may end
     with an OSError, one line and exit code 1, with Refused, one line and exit code 2, or with a
     FloatingPointError, that of the guard of bad numbers, one line and exit code 3; any other error
     of it is ours, and shows where it came from. way_on ends the line of work that was cut off.
@@ -111,11 +112,10 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     """Exit code, and what is to be said on stderr."""
     try:
         work = prepare(log, _parsed_flags())
-    except (TimeoutError, ConnectionError) as error:
-        # Another process, or a bucket, that may answer the next time.
-        return FAILED, f"error: {in_words(error)}"
     except OSError as error:
-        return REFUSED, f"error: {in_words(error)}"
+        # Another process, a bucket or a mounted folder may answer the next time.
+        code = FAILED if passing.is_of_the_moment(error) else REFUSED
+        return code, f"error: {in_words(error)}"
     except ValueError as error:
         return REFUSED, f"error: {error}"
     except KeyboardInterrupt:

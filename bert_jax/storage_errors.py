@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 
+from data_pipeline import passing
 from data_pipeline.files import is_address
 
 _DISK = (
@@ -60,50 +61,35 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 # "ACCOUNT does not have storage.objects.create access to the Google Cloud Storage object."
 _ACCOUNT = re.compile(r"([\w.+-]+@[\w.-]+|Anonymous caller) does not have")
 _PERMISSION = re.compile(r"storage\.(?:buckets|objects|multipartUploads|folders)\.\w+")
-_DENIED = re.compile(r"\b40[13]\b|Forbidden|Unauthorized|PERMISSION_DENIED|UNAUTHENTICATED")
-_NO_BUCKET = re.compile(r"\b404\b|bucket does not exist|No such (bucket|object)|NOT_FOUND")
-_LATE = re.compile(
-    r"\b(408|429|500|502|503|504)\b|UNAVAILABLE|DEADLINE_EXCEEDED|[Cc]annot connect|timed? ?out"
-    r"|[Cc]onnection (refused|reset|aborted)|Server disconnected|Name or service not known"
-    r"|Temporary failure in name resolution|CURL error"
-)
+_NO_BUCKET = re.compile(r"bucket does not exist|No such (bucket|object)|NOT_FOUND")
 _ROLES = {  # the least that holds a permission
     "storage.buckets.get": "roles/storage.legacyBucketReader",
 }
 _WRITER = "roles/storage.objectUser"
 
 
-def is_full(error: BaseException) -> bool:
-    """Whether an error says that there is no room."""
-    return _disk_row(error) in [row for row in _DISK if row[0] in _FULL]
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether a bucket may well do later what it does not do now."""
-    text = _text(error)
-    return isinstance(error, TimeoutError | ConnectionError) or bool(
-        _LATE.search(text) and not _DENIED.search(text)
-    )
-
-
 def explained(error: BaseException, place: str, what: str = "writing") -> OSError | None:
     """The same as an OSError of one sentence; None where storage is not what has failed.
 
-    place is a folder or an address, and what the work that failed there.
+    place is a folder or an address, and what the work that failed there. Of a disk it has the
+    errno, whichever library has met it.
     """
     if is_address(place):
         return _of_a_bucket(error, place, what)
-    row = _disk_row(error)
+    row = _disk_row(error, place)
     if row is None:
         return None
-    _, _, words, way_out = row
-    free = f" ({_free_bytes(place) / 1e9:,.2f} GB free)" if row[0] in _FULL else ""
-    return OSError(f"{place}: {what} failed, {words}{free}; {way_out}")
+    number, _, words, way_out = row
+    free = f" ({_free_bytes(place) / 1e9:,.2f} GB free)" if number in _FULL else ""
+    said = OSError(f"{place}: {what} failed, {words}{free}; {way_out}")
+    said.errno = number  # given with the sentence, it would stand in front of it
+    return said
 
 
-def _disk_row(error: BaseException) -> tuple[int, str, str, str] | None:
+def _disk_row(error: BaseException, place: str) -> tuple[int, str, str, str] | None:
+    text = passing.text_of(error, place)
     for row in _DISK:
-        if getattr(error, "errno", None) == row[0] or row[1] in _text(error):
+        if getattr(error, "errno", None) == row[0] or row[1] in text:
             return row
     return None
 
@@ -124,16 +110,17 @@ def _text(error: BaseException) -> str:
 
 def _of_a_bucket(error: BaseException, place: str, what: str) -> OSError | None:
     bucket = "gs://" + place.partition("://")[2].partition("/")[0]
-    text = _text(error)
-    if _DENIED.search(text):
+    text, status = _text(error), passing.status_of(error, place)
+    if passing.is_denied(error, place):
         return PermissionError(f"{place}: {what} was refused; {_who_lacks_what(text, bucket)}")
-    if is_passing(error):
+    if passing.is_late(error, place):
         return ConnectionError(
             f"{place}: {what} failed, the bucket does not answer as it should "
             f"({_shortened(text)}); look at this host's network and at "
             "https://status.cloud.google.com, then start the same command again"
         )
-    if isinstance(error, FileNotFoundError) or _NO_BUCKET.search(text):
+    words = passing.text_of(error, place)
+    if isinstance(error, FileNotFoundError) or status == 404 or _NO_BUCKET.search(words):
         return FileNotFoundError(
             f"{place}: {what} failed, there is no bucket {bucket}, or this account may not see it; "
             f"make it with `gcloud storage buckets create {bucket}`, or give another --workdir"

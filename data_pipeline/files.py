@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
+from data_pipeline import passing
+
 # What is fetched of a bucket's file in one request. A request takes about 50 ms wherever it goes.
 _REQUEST_BYTES = 8 << 20
 
@@ -122,12 +124,20 @@ def one_sentence(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def driver_errors(address: str) -> Iterator[None]:
-    """Turn errors of a bucket's driver, which have no common base, into OSError."""
+    """Turn errors of a bucket's driver, which have no common base, into OSError.
+
+    What may well be answered later becomes ConnectionError: whoever starts the run may try again.
+    """
     try:
         yield
-    except (OSError, ValueError):
+    except (TimeoutError, ConnectionError, ValueError):
         raise
     except Exception as error:
-        if not is_address(address):
+        if is_address(address) and passing.is_late(error, address):
+            raise ConnectionError(
+                f"{address} cannot be read now: {type(error).__name__}: {error}; look at this "
+                "host's network, then start the same command again"
+            ) from error
+        if isinstance(error, OSError) or not is_address(address):
             raise
         raise OSError(f"{address} cannot be read: {type(error).__name__}: {error}") from error

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 
+import fsspec
 import pytest
 from absl import flags
 
-from bert_jax import command_line
+from bert_jax import command_line, storage_errors
+from data_pipeline import store_cache
 
 
 @pytest.fixture
@@ -90,11 +92,38 @@ def test_an_error_of_ours_is_shown_whole(monkeypatch):
         command_line.run(lambda log, arguments: raising(ValueError("a bug")), "usage", "")
 
 
-def test_what_another_process_did_not_answer_may_be_started_again(run):
-    def prepare(log, arguments):
-        raise TimeoutError("process 1 did not answer")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TimeoutError("process 1 did not answer"), "process 1 did not answer"),
+        (ConnectionError("the bucket does not answer"), "the bucket does not answer"),
+        (OSError(errno.ESTALE, "Stale file handle", "/nfs/s"), "/nfs/s: Stale file handle"),
+        (OSError(errno.EIO, "Input/output error", "/nfs/s"), "/nfs/s: Input/output error"),
+        (
+            storage_errors.explained(OSError(errno.ESTALE, "Stale file handle"), "/nfs/s"),
+            "/nfs/s: writing failed, the mounted folder is gone (stale file handle); "
+            "mount it again",
+        ),
+    ],
+)
+def test_what_did_not_answer_before_the_run_may_be_started_again(run, error, said):
+    assert run(lambda log, arguments: raising(error)()) == (1, f"error: {said}\n")
 
-    assert run(prepare) == (1, "error: process 1 did not answer\n")
+
+def test_a_store_whose_bucket_is_late_may_be_started_again(run, monkeypatch, tmp_path):
+    memory = fsspec.filesystem("memory")
+
+    def late(*_, **__):
+        error = Exception("Service Unavailable, 503")  # as gcsfs's, which has no other base
+        error.code = 503
+        raise error
+
+    monkeypatch.setattr(type(memory), "cat_file", late)
+    code, said = run(
+        lambda log, arguments: store_cache.cached_store("memory://stores/mine", str(tmp_path))
+    )
+    assert code == 1
+    assert "cannot be read now: Exception: Service Unavailable, 503; look at" in said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import sys
 import fsspec
 import pytest
 
-from data_pipeline.files import StoredFile, find_files, one_sentence, open_file
+from data_pipeline.files import StoredFile, driver_errors, find_files, one_sentence, open_file
 
 
 @pytest.fixture
@@ -156,3 +156,25 @@ def test_what_is_wrong_in_our_own_code_stays_what_it_is(tmp_path):
     path.write_text("text")
     with pytest.raises(DriverError), one_sentence(str(path)):
         raise DriverError
+
+
+class LateError(Exception):
+    """Like gcsfs's HttpError, which has no base but Exception."""
+
+    code = 503
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (LateError("Service Unavailable, 503"), ConnectionError),
+        (OSError("Cannot connect to host storage.googleapis.com:443"), ConnectionError),
+        (TimeoutError("no answer"), TimeoutError),
+        (DriverError("run 503 of 500 files"), OSError),
+        (PermissionError("Forbidden: corpus/503"), PermissionError),
+    ],
+)
+def test_what_a_bucket_may_answer_later_is_told_from_what_it_refuses(error, kind):
+    with pytest.raises(OSError, match=r".") as raised, driver_errors("memory://corpus/a.txt"):
+        raise error
+    assert type(raised.value) is kind
