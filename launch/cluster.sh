@@ -11,6 +11,8 @@ DRY_RUN=false
 DURATION='[1-9][0-9]{0,5}[smhd]'
 # Where train.sh writes and logs.sh reads, from REMOTE_DIR.
 LOG=logs/train.log
+# Codes of bert_jax/exit_codes.py after which the same command would end the same way.
+FINAL_CODES='2 3'
 
 SETTINGS='PROJECT ZONE TPU_NAME PRESET ACCELERATOR_TYPE RUNTIME_VERSION SPOT VALID_UNTIL BUCKET
 SERVICE_ACCOUNT NETWORK SUBNETWORK INTERNAL_IPS COORDINATOR_PORT LABEL GKE_CLUSTER GKE_IMAGE

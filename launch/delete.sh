@@ -3,6 +3,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=gcloud_errors.sh
+source "$LAUNCH/gcloud_errors.sh"
 # shellcheck source-path=SCRIPTDIR source=queued_resource.sh
 source "$LAUNCH/queued_resource.sh"
 

@@ -1,6 +1,9 @@
 # shellcheck shell=bash
 # Sourced: which failures of gcloud pass by themselves, and which do not.
 
+# Whether gcloud says that there is no such thing.
+is_absent() { [[ $1 == *NOT_FOUND* || $1 == *'HTTPError 404'* ]]; }
+
 # Whether asking again cannot help: no permission, no login, a wrong name or zone, no quota for so many
 # chips. Too many questions a minute, which also is called quota, passes; so do all that are not known.
 is_permanent() {
@@ -9,9 +12,8 @@ is_permanent() {
         *PERMISSION_DENIED* | *'does not have permission'* | *'HTTPError 403'*) ;;
         *UNAUTHENTICATED* | *'gcloud auth login'* | *'HTTPError 401'*) ;;
         *INVALID_ARGUMENT* | *'unrecognized arguments'* | *'Invalid value'*) ;;
-        *NOT_FOUND* | *'HTTPError 404'*) ;;
         *QUOTA_EXCEEDED* | *'Quota limit'* | *[Qq]'uota exceeded'*) ;;
-        *) return 1 ;;
+        *) is_absent "$1" ;;
     esac
 }
 

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Runs on a worker, from REMOTE_DIR: starts training so that it outlives the connection, and looks after it.
 # on_worker_train.sh PYTHON LOG BUCKET_FOLDER [TRAIN_FLAG ...]    start; BUCKET_FOLDER may be empty
-# on_worker_train.sh --status LOG [WORKDIR]    one line; STEP is the newest checkpoint where the workdir is
-#     a folder, else -; busy: what runs has another workdir than the one given
+# on_worker_train.sh --status LOG [WORKDIR]    one line; STEP is the newest checkpoint in WORKDIR where
+#     that is a folder, else -; busy: what runs has another workdir than the one given
 #     running PID SECS_SINCE_LAST_LOG_LINE STEP | ended EXIT_CODE STEP | never started | busy PID
-# on_worker_train.sh --stop LOG      SIGTERM, STOP_GRACE_SECS later SIGKILL, to all that was started
+# on_worker_train.sh --stop LOG      SIGTERM, STOP_GRACE_SECS later SIGKILL, to all that was started; code 1 where
+#     something of it is there KILL_SECS after that
 # on_worker_train.sh --stacks LOG    where each thread of the training stands, at the end of the log
 set -euo pipefail
 
 UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=${STACKS_SECS-2}
+# How long what was killed may take to go.
+KILL_SECS=${KILL_SECS-30}
 
 LOG=$2
 if [[ $1 == --run ]]; then LOG=$3; fi
@@ -90,9 +93,9 @@ run() {
     [[ -z $bucket ]] || upload "$bucket" || echo "the log was not copied to $bucket: $(cat "$BASE.not_uploaded")"
 }
 
+# A name alone: one that is not yet a checkpoint ends in .orbax-checkpoint-tmp.
 newest_step() {
-    local workdir name newest=-
-    workdir=$(cat "$WORKDIR" 2>/dev/null || true)
+    local workdir=$1 name newest=-
     for name in "$workdir"/checkpoints/*; do
         name=${name##*/}
         [[ $name =~ ^[0-9]{1,15}$ ]] || continue
@@ -101,17 +104,24 @@ newest_step() {
     echo "$newest"
 }
 
+without_slashes() {
+    local path=$1
+    while [[ $path == ?*/ ]]; do path=${path%/}; done
+    echo "$path"
+}
+
 status() {
-    local pid
+    local pid workdir
+    workdir=$(cat "$WORKDIR" 2>/dev/null || true)
     if [[ -e $EXIT_CODE ]]; then
-        echo "ended $(cat "$EXIT_CODE") $(newest_step)"
+        echo "ended $(cat "$EXIT_CODE") $(newest_step "${2-$workdir}")"
     elif is_running; then
         pid=$(cut -d' ' -f1 "$PID" 2>/dev/null || echo -)
-        if [[ -n ${2-} && $2 != "$(cat "$WORKDIR")" ]]; then echo "busy $pid" && return; fi
-        echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step)"
+        if [[ -n ${2-} && $(without_slashes "$2") != $(without_slashes "$workdir") ]]; then echo "busy $pid" && return; fi
+        echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step "${2-$workdir}")"
     elif [[ -e $PID ]]; then
         # Nothing of it is left, and it had no time to write its code: killed, or the worker started anew.
-        echo "ended 137 $(newest_step)"
+        echo "ended 137 $(newest_step "${2-$workdir}")"
     else
         echo "never started"
     fi
@@ -128,7 +138,12 @@ stop() {
         kill -KILL -- "-$group" 2>/dev/null || true
         echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
     fi
-    while is_running; do sleep 0.1; done
+    deadline=$((SECONDS + KILL_SECS))
+    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+    if is_running; then
+        echo "$HOSTNAME: error: $KILL_SECS s after SIGKILL something of the training still holds $LOCK" >&2
+        return 1
+    fi
     [[ -e $EXIT_CODE ]] || write_whole "$EXIT_CODE" 137
     echo "$HOSTNAME: training has stopped, exit code $(cat "$EXIT_CODE")"
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced after cluster.sh: what Google Cloud says of the queued resource TPU_NAME, and waiting for it.
+# Sourced after cluster.sh and gcloud_errors.sh: what Google Cloud says of the queued resource TPU_NAME, and waiting for it.
 
 # ACTIVE, WAITING_FOR_RESOURCES and so on, ABSENT where there is none; and its label launched_by.
 STATE='' MARK=''
@@ -15,7 +15,7 @@ ask_state() {
     local said line status=0
     said=$(describe_queued 2>&1) || status=$?
     if ((status != 0)); then
-        if [[ $said == *NOT_FOUND* || $said == *'HTTPError 404'* ]]; then
+        if is_absent "$said"; then
             STATE=ABSENT MARK=''
             return 0
         fi

@@ -3,10 +3,10 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=queued_resource.sh
-source "$LAUNCH/queued_resource.sh"
 # shellcheck source-path=SCRIPTDIR source=gcloud_errors.sh
 source "$LAUNCH/gcloud_errors.sh"
+# shellcheck source-path=SCRIPTDIR source=queued_resource.sh
+source "$LAUNCH/queued_resource.sh"
 # shellcheck source-path=SCRIPTDIR source=spending.sh
 source "$LAUNCH/spending.sh"
 # shellcheck source-path=SCRIPTDIR source=watch_events.sh
@@ -23,7 +23,8 @@ asked for (create.sh), set up (setup.sh) and trained on (train.sh). One that Goo
 back or lost is deleted, with its disks, and made again; a run that failed, or from which nothing has
 been heard for long, is stopped on all workers and started again. Each start goes on from the newest
 checkpoint. It runs here, on a laptop or a small VM: when it is ended or this machine is, training
-goes on, and the same command takes the watch up again.
+goes on, and the same command takes the watch up again. What launch/train.sh --stop ends from elsewhere
+is started again as long as a watch.sh runs: end that first.
 
   --dry-run          print the commands of one round instead of running them
   --cluster=FILE     all settings of cluster.env (default: cluster.env beside this script)
@@ -31,13 +32,15 @@ goes on, and the same command takes the watch up again.
   --revision=COMMIT  what setup.sh sends (default: HEAD, with everything committed)
   --poll_secs=N      pause between two looks (default: 60)
   --hung_secs=N      without a line of output from any worker for so long, a run is taken to be stuck:
-                     stacks are collected, and it is started again (default: 1800)
-  --tries=N          give up after so many tries in a row without a newer checkpoint (default: 5)
+                     stacks are collected, and it is started again (default: 4000, more than the
+                     3600 of config.hosts.stuck_secs: its own watchdog names what hangs, and ends it)
+  --tries=N          give up after so many tries in a row that each left the newest checkpoint as it
+                     was (default: 5)
   --price=USD        dollars a chip and hour (default: bert_jax/prices.json, which is on demand)
   --state_dir=DIR    for events.log, stacks and what this script has to remember (default:
                      ~/.local/state/bert_jax/PROJECT.ZONE.TPU_NAME)
-  --delete_at_end    delete the TPU VM once training has come to its end; where it failed for good only
-                     if the workdir is in a bucket
+  --delete_at_end    delete the TPU VM once training has come to its end; where it failed for good (2, 3
+                     or no more tries) only if the workdir is in a bucket; never where the watch alone ends
 
 Exit code: 0 when training has ended; 2 or 3 as soon as a worker ends so (bert_jax/exit_codes.py), or
 where this script refuses; 1 where it gives up; 130 when it is ended by hand.
@@ -45,19 +48,17 @@ Not yet run against Google Cloud.
 USAGE
 }
 
-POLL_SECS=60 HUNG_SECS=1800 MAX_TRIES=5 STATE_DIR='' REVISION='' DELETE_AT_END=false WORK_DIR=''
+POLL_SECS=60 HUNG_SECS=4000 MAX_TRIES=5 STATE_DIR='' REVISION='' DELETE_AT_END=false WORK_DIR=''
 TRAIN_FLAGS=()
 # How long Google Cloud may fail to answer before this gives up; and how long to wait at most between.
 OUTAGE_SECS=${OUTAGE_SECS-43200} LONGEST_PAUSE_SECS=600
 
-# Of this TPU VM: whether it is ready to train, a try was made on it, we have seen training on it, and its
-# end has been written down.
-IS_READY=false WAS_TRIED=false HAS_TRAINED=false IS_WRITTEN_OFF=false
-# Whether we have seen it and did not delete it; looks in a row that did not find it nonetheless.
+# Whether we have seen the TPU VM; looks in a row that did not find it nonetheless.
 IS_EXPECTED=false MISSING=0
-# Looks in a row that did not reach all workers; whether gcloud failed in this look, since when it does in
-# each, and the pause that follows.
-UNREACHED=0 HAS_FAILED=false UNANSWERED_SINCE='' PAUSE=0
+# What delete.sh said.
+SAID=''
+# Whether gcloud failed in this look, since when it does in each, and the pause that follows.
+HAS_FAILED=false UNANSWERED_SINCE='' PAUSE=0
 
 take_arguments() {
     local flag
@@ -77,7 +78,7 @@ take_arguments() {
     [[ $POLL_SECS =~ ^([1-9][0-9]{0,4}|0\.[0-9]{1,2})$ ]] ||
         refuse "--poll_secs=$POLL_SECS is not a number of seconds; try --poll_secs=60"
     [[ $HUNG_SECS =~ ^[1-9][0-9]{0,6}$ ]] ||
-        refuse "--hung_secs=$HUNG_SECS is not a number of seconds from 1 on; try --hung_secs=1800"
+        refuse "--hung_secs=$HUNG_SECS is not a number of seconds from 1 on; try --hung_secs=4000"
     [[ $MAX_TRIES =~ ^[1-9][0-9]{0,4}$ ]] ||
         refuse "--tries=$MAX_TRIES is not a number from 1 on; try --tries=5"
     [[ -z $PRICE || $PRICE =~ ^[0-9]{1,6}(\.[0-9]{1,6})?$ ]] ||
@@ -85,6 +86,8 @@ take_arguments() {
     for flag in ${TRAIN_FLAGS[@]+"${TRAIN_FLAGS[@]}"}; do
         if [[ $flag == --workdir=* ]]; then WORK_DIR=${flag#*=}; fi
     done
+    # Which run it is does not depend on how its folder is written.
+    while [[ $WORK_DIR == ?*/ ]]; do WORK_DIR=${WORK_DIR%/}; done
     [[ $WORK_DIR == gs://?* || $WORK_DIR == /?* || -z $WORK_DIR ]] ||
         refuse "--workdir=$WORK_DIR lies in REMOTE_DIR on a disk of the TPU VM, which goes with it; give a" \
             "folder in a bucket, such as gs://BUCKET/runs/a, or on a disk that outlives it, such as /mnt/runs/a"
@@ -126,16 +129,29 @@ create() {
     check_tries
     if said=$(script create.sh 2>&1); then
         event "asked for $TPU_NAME ($ACCELERATOR_TYPE)"
-        IS_READY=false WAS_TRIED=false HAS_TRAINED=false IS_WRITTEN_OFF=false
-        IS_EXPECTED=true MISSING=0 UNREACHED=0
+        forget_vm
+        remember
+        IS_EXPECTED=true MISSING=0
     else
         failed "$said" "$TPU_NAME could not be asked for"
     fi
 }
 
+# Deletes the TPU VM, or fails with the exit code of delete.sh. What is not there is deleted; it may also
+# go minutes after delete.sh has come back, well or badly, and is not somebody else's doing then.
+delete_vm() {
+    local status=0
+    IS_DELETION_ASKED=true
+    remember
+    SAID=$(script delete.sh --yes 2>&1) || status=$?
+    ((status != 0)) || return 0
+    ((status != 2)) || return 2
+    is_absent "$SAID" || { ask_state 2>/dev/null && [[ $STATE == ABSENT ]]; } || return "$status"
+}
+
 # lost WHY: deletes the TPU VM; the next look finds none and asks for another.
 lost() {
-    local said status=0
+    local status=0
     event "$TPU_NAME is lost ($1); it is deleted and made again"
     if ! $IS_WRITTEN_OFF; then
         IS_WRITTEN_OFF=true
@@ -143,19 +159,17 @@ lost() {
         if ! $WAS_TRIED; then TRIES=$((TRIES + 1)); fi
         write_off "$(now)"
     fi
-    said=$(script delete.sh --yes 2>&1) || status=$?
-    if ((status == 0)); then
-        IS_EXPECTED=false
-    elif ((status == 2)); then
-        give_up 2 "${said#error: }"
-    else
-        failed "$said" "$TPU_NAME could not be deleted"
+    delete_vm || status=$?
+    if ((status == 2)); then
+        give_up 2 "${SAID#error: }"
+    elif ((status != 0)); then
+        failed "$SAID" "$TPU_NAME could not be deleted"
     fi
 }
 
 # One that somebody else has deleted is not made again.
 absent() {
-    if ! $IS_EXPECTED; then
+    if $IS_DELETION_ASKED || ! $IS_EXPECTED; then
         if [[ -n $BORN ]]; then write_off "$LOOKED"; fi
         create
         return

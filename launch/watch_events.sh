@@ -4,11 +4,14 @@
 # Seconds since 1970 at which the TPU VM was made, empty without one, and at the last look that found it;
 # seconds that those before it existed.
 BORN='' LOOKED='' SPENT_SECS=0
-# Tries in a row without a newer checkpoint; the newest when they began, and now; - is none.
+# The same as BORN, also once what it cost is written off: another time is another TPU VM.
+CREATED=''
+# Tries in a row that left the newest checkpoint as it was; the newest when the last one began, and now; - is
+# none.
 # shellcheck disable=SC2034  # watch_workers.sh asks
 TRIES=0 BEST=- SEEN=-
-# What waiting said last, and when; the process that a pause waits for.
-WAITING='' WAITING_SINCE=0 NAPPING=''
+# What waiting said last, and when; the process that a pause waits for, and the one that has a limit of time.
+WAITING='' WAITING_SINCE=0 NAPPING='' LIMITED=''
 
 now() { date +%s; }
 
@@ -25,6 +28,8 @@ begin_events() {
     while IFS='=' read -r name value; do
         case $name in
             BORN) BORN=$value ;;
+            CREATED) CREATED=$value ;;
+            DELETION_ASKED) [[ $value != 1 ]] || IS_DELETION_ASKED=true ;;
             LOOKED) LOOKED=$value ;;
             SPENT_SECS) SPENT_SECS=$value ;;
             TRIES) TRIES=$value ;;
@@ -36,12 +41,15 @@ begin_events() {
             refuse "$STATE_DIR/state has the line '$name=$value', which watch.sh did not write; remove the" \
                 "file: what was spent is then counted anew"
     done <"$STATE_DIR/state"
+    CREATED=${CREATED:-$BORN}
     if [[ $run != "$WORK_DIR" ]]; then SPENT_SECS=0 TRIES=0 BEST=- SEEN=-; fi
 }
 
 remember() {
-    printf '%s\n' "RUN=$WORK_DIR" "BORN=$BORN" "LOOKED=$LOOKED" "SPENT_SECS=$SPENT_SECS" "TRIES=$TRIES" \
-        "BEST=$BEST" "SEEN=$SEEN" >"$STATE_DIR/state.new"
+    local asked=0
+    if $IS_DELETION_ASKED; then asked=1; fi
+    printf '%s\n' "RUN=$WORK_DIR" "BORN=$BORN" "CREATED=$CREATED" "LOOKED=$LOOKED" "SPENT_SECS=$SPENT_SECS" \
+        "DELETION_ASKED=$asked" "TRIES=$TRIES" "BEST=$BEST" "SEEN=$SEEN" >"$STATE_DIR/state.new"
     mv "$STATE_DIR/state.new" "$STATE_DIR/state"
 }
 
@@ -81,37 +89,64 @@ nap() {
     NAPPING=''
 }
 
+# within SECS FILE COMMAND ...: its output goes to FILE, its errors to gcloud_said; 124 when it was ended after
+# SECS. macOS has no timeout; a process group of its own ends with all that the command has started.
+within() {
+    local deadline=$((SECONDS + $1)) file=$2 status=0 was_ended=false
+    shift 2
+    set -m
+    "$@" </dev/null >"$file" 2>"$STATE_DIR/gcloud_said" &
+    LIMITED=$!
+    set +m
+    while kill -0 "$LIMITED" 2>/dev/null && ((SECONDS < deadline)); do nap 0.1; done
+    if kill -0 "$LIMITED" 2>/dev/null; then
+        was_ended=true
+        kill -TERM -- "-$LIMITED" 2>/dev/null || true
+        nap 1
+        kill -KILL -- "-$LIMITED" 2>/dev/null || true
+        echo 'no answer within the limit of time' >>"$STATE_DIR/gcloud_said"
+    fi
+    wait "$LIMITED" 2>/dev/null || status=$?
+    LIMITED=''
+    if $was_ended; then status=124; fi
+    return "$status"
+}
+
 say_what_costs() {
     [[ $STATE == ABSENT ]] && return
     echo "$TPU_NAME may still cost money ($(money 3600) an hour), until: launch/delete.sh$SAME_CLUSTER" >&2
 }
 
-# end CODE WORDS: the end, well or badly, of the watch.
+# end CODE WHOSE WORDS: the end, well or badly, of the run, or of the watch alone: then there may be a run, ours
+# or another one, and the TPU VM stays.
 end() {
-    local code=$1 said
-    shift
+    local code=$1 whose=$2
+    shift 2
     # The next watch.sh has tries of its own.
     TRIES=0
     remember
     event "$*"
-    if $DELETE_AT_END && [[ $STATE != ABSENT ]] && { ((code == 0)) || [[ $WORK_DIR == gs://* ]]; }; then
-        if said=$(script delete.sh --yes 2>&1); then
+    if $DELETE_AT_END && [[ $whose == run && $STATE != ABSENT ]] && { ((code == 0)) || [[ $WORK_DIR == gs://* ]]; }; then
+        if delete_vm; then
             STATE=ABSENT
             write_off "$(now)"
             event "deleted $TPU_NAME"
         else
-            event "$TPU_NAME could not be deleted: $(gcloud_words "$said")"
+            IS_DELETION_ASKED=false
+            remember
+            event "$TPU_NAME could not be deleted: $(gcloud_words "$SAID")"
         fi
     fi
     say_what_costs
     exit "$code"
 }
 
-give_up() { end "$1" "given up: ${*:2}"; }
+give_up() { end "$1" watch "given up: ${*:2}"; }
 
 ended_by_hand() {
     trap - INT TERM
     [[ -z $NAPPING ]] || kill "$NAPPING" 2>/dev/null || true
+    [[ -z $LIMITED ]] || kill -- "-$LIMITED" 2>/dev/null || true
     event "the watch is ended by hand; training goes on, and the same command takes the watch up again"
     say_what_costs
     exit 130

@@ -4,11 +4,22 @@
 # Looks in a row without an answer from all workers after which the TPU VM is made again; looks in a row
 # that find training on some workers only, after which it is started again.
 readonly UNREACHED_LIMIT=5 PARTIAL_LIMIT=2
-PARTIAL=0
-# Since when the TPU VM is there and not ready.
-NOT_READY_SINCE=''
+# How long a question to all workers, --stop included, a setup.sh and a train.sh may take.
+readonly LOOK_SECS=${LOOK_SECS-180} SETUP_SECS=${SETUP_SECS-3600} START_SECS=${START_SECS-600}
 # What the node says of itself: its state and how many workers it has.
 NODE_STATE='' WORKER_COUNT=0
+
+# What we know of this TPU VM says nothing of the next one with its name.
+forget_vm() {
+    # Whether it is ready to train, a try was made on it, we have seen training on it, its end has been
+    # written down, and its deletion was asked for.
+    # shellcheck disable=SC2034
+    IS_READY=false WAS_TRIED=false HAS_TRAINED=false IS_WRITTEN_OFF=false IS_DELETION_ASKED=false
+    # Since when it is there and not ready; looks in a row that found training on some workers only, or did
+    # not reach all of them; the newest checkpoint at the first of these.
+    NOT_READY_SINCE='' PARTIAL=0 UNREACHED=0 UNREACHED_AT=-
+}
+forget_vm
 
 in_remote_dir() {
     echo "cd $(quoted "$REMOTE_DIR") 2>/dev/null && bash launch/on_worker_train.sh $(quoted "$1" "$LOG" "${@:2}")"
@@ -31,15 +42,15 @@ stop_workers() { on_workers all "$(in_remote_dir --stop)"; }
 
 # The last lines of the workers that ended with a code after which no start helps.
 last_words() {
-    on_workers all "cd $(quoted "$REMOTE_DIR") && if grep -qx '[23]' ${LOG%.log}.exit_code 2>/dev/null; then
+    on_workers all "cd $(quoted "$REMOTE_DIR") && if grep -qxE '${FINAL_CODES// /|}' ${LOG%.log}.exit_code 2>/dev/null; then
 tail -n 20 $LOG | sed \"s/^/\$HOSTNAME: /\"; fi"
 }
 
-# Sets NODE_STATE and WORKER_COUNT, and BORN once.
+# Sets NODE_STATE and WORKER_COUNT, and BORN once for each TPU VM.
 ask_node() {
     local said line created
     if ! said=$(describe_node 2>&1); then
-        if [[ $said == *NOT_FOUND* || $said == *'HTTPError 404'* ]]; then
+        if is_absent "$said"; then
             NODE_STATE=GONE
             return 0
         fi
@@ -50,17 +61,17 @@ ask_node() {
     while IFS= read -r line; do
         [[ $line =~ ^([A-Z_]+)\ ([0-9TZ:.-]+)\ ([0-9]+)$ ]] || continue
         NODE_STATE=${BASH_REMATCH[1]} created=${BASH_REMATCH[2]} WORKER_COUNT=${BASH_REMATCH[3]}
-        created=$(epoch_of "$created" || echo "${BORN:-$(now)}")
-        if [[ $created != "$BORN" ]]; then
+        created=$(epoch_of "$created" || echo "${CREATED:-$(now)}")
+        if [[ $created != "$CREATED" ]]; then
             if [[ -n $BORN ]]; then write_off "$LOOKED"; fi
-            BORN=$created
+            forget_vm
+            BORN=$created CREATED=$created
             remember
         fi
     done <<<"$said"
 }
 
 look_at_workers() {
-    local said
     ask_node || return 0
     case $NODE_STATE in
         READY) NOT_READY_SINCE='' ;;
@@ -75,22 +86,41 @@ look_at_workers() {
             return
             ;;
     esac
-    said=$(ask_workers 2>/dev/null) || true
-    count_answers "$said"
+    if $IS_DELETION_ASKED; then
+        lost 'its deletion was asked for, and it is still there'
+        return
+    fi
+    within "$LOOK_SECS" "$STATE_DIR/answers" ask_workers || true
+    count_answers "$(<"$STATE_DIR/answers")"
     if ((ANSWERS < WORKER_COUNT)); then
-        UNREACHED=$((UNREACHED + 1))
-        event "$ANSWERS of $WORKER_COUNT workers answer, look $UNREACHED of $UNREACHED_LIMIT"
-        if ((UNREACHED == UNREACHED_LIMIT)); then lost 'its workers cannot be reached'; fi
+        unreached
         return
     fi
     UNREACHED=0
     decide
 }
 
+# Workers that cannot be reached from here may train all the same: a newer checkpoint says so.
+unreached() {
+    local words
+    words=$(gcloud_words "$(<"$STATE_DIR/gcloud_said")")
+    see_bucket
+    UNREACHED=$((UNREACHED + 1))
+    if ((UNREACHED == 1)); then UNREACHED_AT=$SEEN; fi
+    event "$ANSWERS of $WORKER_COUNT workers answer, look $UNREACHED of $UNREACHED_LIMIT: $words"
+    ((UNREACHED >= UNREACHED_LIMIT)) || return 0
+    if [[ $SEEN != - ]] && { [[ $UNREACHED_AT == - ]] || ((SEEN > UNREACHED_AT)); }; then
+        event "training goes on nonetheless: there is checkpoint $SEEN, where $UNREACHED_AT was the newest"
+        UNREACHED=0
+    else
+        lost 'its workers cannot be reached'
+    fi
+}
+
 # Sets how many workers answered, run, have finished, failed or were stopped by bad numbers or a refusal;
 # the codes of those that failed; the code of the last; the shortest silence of those that run.
 count_answers() {
-    local line state rest code step
+    local line state rest code step newest=''
     ANSWERS=0 RUNNING=0 FINISHED=0 CODES='' FINAL='' SILENT_SECS='' BUSY=''
     while IFS= read -r line; do
         [[ $line =~ ^worker\ [^\ ]+\ (running|ended|never|not|busy)\ (.*)$ ]] || continue
@@ -103,40 +133,58 @@ count_answers() {
             busy) BUSY=$rest ;;
             ended)
                 code=${rest%% *}
-                case $code in
-                    0) FINISHED=$((FINISHED + 1)) ;;
-                    2 | 3) FINAL=$code ;;
-                    *) CODES+=" $code" ;;
-                esac
+                if [[ $code == 0 ]]; then
+                    FINISHED=$((FINISHED + 1))
+                elif [[ " $FINAL_CODES " == *" $code "* ]]; then
+                    FINAL=$code
+                else
+                    CODES+=" $code"
+                fi
                 ;;
         esac
-        if [[ $step =~ ^[0-9]+$ ]]; then see_step "$step"; fi
+        if [[ $step =~ ^([0-9]+|-)$ ]]; then newest=$(newer "$step" "${newest:--}"); fi
     done <<<"$1"
+    if [[ -n $newest && $WORK_DIR != gs://* ]]; then see "$newest"; fi
 }
 
-see_step() {
-    if [[ $SEEN == - ]] || (($1 > SEEN)); then
+# newer STEP STEP
+newer() {
+    if [[ $1 != - ]] && { [[ $2 == - ]] || (($1 > $2)); }; then echo "$1"; else echo "$2"; fi
+}
+
+# see STEP: the newest checkpoint that is there now; one that was damaged and moved away is there no longer.
+see() {
+    if [[ $1 != "$SEEN" ]]; then
         SEEN=$1
         remember
     fi
 }
 
-# A checkpoint in a bucket is seen from here; in a folder the workers say so.
+# Checkpoints in a bucket are seen from here; in a folder the workers say so. One that is half written has
+# no commit_success.txt, Orbax's mark. Nobody knows what is there while the bucket does not answer.
 see_bucket() {
-    local line
+    local line newest=-
     [[ $WORK_DIR == gs://* ]] || return 0
+    if ! within "$LOOK_SECS" "$STATE_DIR/checkpoints" \
+        gcloud storage ls "$WORK_DIR/checkpoints/*/commit_success.txt"; then
+        if [[ $(<"$STATE_DIR/gcloud_said") == *'matched no objects'* ]]; then see -; fi
+        return 0
+    fi
     while IFS= read -r line; do
-        if [[ $line =~ /([0-9]{1,15})/$ ]]; then see_step "$((10#${BASH_REMATCH[1]}))"; fi
-    done < <(gcloud storage ls "${WORK_DIR%/}/checkpoints/" 2>/dev/null || true)
+        [[ $line =~ /([0-9]{1,15})/commit_success\.txt$ ]] || continue
+        newest=$(newer "$((10#${BASH_REMATCH[1]}))" "$newest")
+    done <"$STATE_DIR/checkpoints"
+    see "$newest"
 }
 
-# Ends the watch where tries are at their limit and none of them came to a newer checkpoint.
+# Ends the watch where tries are at their limit; one after which another checkpoint is the newest than when it
+# began is the last of its row.
 check_tries() {
     see_bucket
     if [[ $SEEN != "$BEST" ]]; then BEST=$SEEN TRIES=0; fi
     remember
     if ((TRIES >= MAX_TRIES)); then
-        give_up 1 "$TRIES tries in a row came to no newer checkpoint than $BEST"
+        end 1 run "given up: $TRIES tries in a row came to no newer checkpoint than $BEST"
     fi
 }
 
@@ -151,13 +199,14 @@ decide() {
         # Ends of runs that were not ours to see say nothing of the next start.
         start
     elif [[ -n $FINAL ]]; then
-        last_words 2>/dev/null || true
-        stop_workers >/dev/null 2>&1 || true
-        end "$FINAL" "training ended with exit code $FINAL on a worker, and would again"
+        within "$LOOK_SECS" "$STATE_DIR/last_words" last_words || true
+        cat "$STATE_DIR/last_words"
+        within "$LOOK_SECS" /dev/null stop_workers || true
+        end "$FINAL" run "training ended with exit code $FINAL on a worker, and would again"
     elif ((FINISHED == WORKER_COUNT)); then
         see_bucket
         remember
-        end 0 "training has come to its end"
+        end 0 run "training has come to its end"
     elif [[ -n $CODES ]]; then
         event "training failed with exit code$CODES, newest checkpoint $SEEN; it is started again"
         restart
@@ -166,7 +215,7 @@ decide() {
     elif ((RUNNING + FINISHED < WORKER_COUNT)); then
         PARTIAL=$((PARTIAL + 1))
         event "training runs on $RUNNING of $WORKER_COUNT workers"
-        if ((PARTIAL == PARTIAL_LIMIT)); then restart; fi
+        if ((PARTIAL >= PARTIAL_LIMIT)); then restart; fi
     elif ((SILENT_SECS >= HUNG_SECS)); then
         hung
     else
@@ -178,19 +227,19 @@ decide() {
 hung() {
     local stacks
     stacks=$STATE_DIR/stacks-$(date -u +%Y%m%dT%H%M%SZ).txt
-    ask_for_stacks >"$stacks" 2>&1 || true
+    within "$LOOK_SECS" "$stacks" ask_for_stacks || true
     event "nothing was heard of training for $SILENT_SECS s; the stacks are in $stacks; it is started again"
     restart
 }
 
 restart() {
-    stop_workers >/dev/null 2>&1 || true
+    within "$LOOK_SECS" /dev/null stop_workers || true
     start
 }
 
 # A look in which something fails is followed by another, which sees what there is.
 start() {
-    local said status=0
+    local status=0
     PARTIAL=0
     check_tries
     # shellcheck disable=SC2034  # watch.sh asks
@@ -198,19 +247,19 @@ start() {
     TRIES=$((TRIES + 1))
     remember
     if ! $IS_READY; then
-        said=$(script setup.sh "--revision=$REVISION" 2>&1) || status=$?
-        printf '%s\n' "$said" >"$STATE_DIR/setup.log"
+        within "$SETUP_SECS" "$STATE_DIR/setup.log" script setup.sh "--revision=$REVISION" || status=$?
+        cat "$STATE_DIR/gcloud_said" >>"$STATE_DIR/setup.log"
         if ((status != 0)); then
-            event "setup.sh failed ($(gcloud_words "$said")); its output is in $STATE_DIR/setup.log"
+            event "setup.sh failed ($(gcloud_words "$(<"$STATE_DIR/setup.log")")); its output is in $STATE_DIR/setup.log"
             return
         fi
         IS_READY=true
     fi
-    said=$(script train.sh "${TRAIN_FLAGS[@]}" 2>&1) || status=$?
+    within "$START_SECS" "$STATE_DIR/train_sh_said" script train.sh "${TRAIN_FLAGS[@]}" || status=$?
     if ((status == 0)); then
         HAS_TRAINED=true
         event "training was started, newest checkpoint $SEEN, try $TRIES of $MAX_TRIES"
     else
-        event "train.sh failed: $(gcloud_words "$said")"
+        event "train.sh failed: $(gcloud_words "$(<"$STATE_DIR/gcloud_said")")"
     fi
 }

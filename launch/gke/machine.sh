@@ -6,8 +6,6 @@
 # (ct5lp-hightpu-4t and its like); xpk 1.16.0 has the same table.
 ACCELERATOR='' TOPOLOGY='' HOSTS=''
 readonly CHIPS_A_HOST=4
-# Codes of bert_jax/exit_codes.py after which the same command would end the same way.
-readonly FINAL_CODES='2 3'
 
 find_machine() {
     local size=${ACCELERATOR_TYPE#*-} chips

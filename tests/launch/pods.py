@@ -17,7 +17,7 @@ from tests.launch.tpu_api import TpuApi, serving, write_ssh
 from tests.launch.workers import make_tools
 
 # One line of PLAN a start: how many checkpoints worker 0 adds, and what then happens: wait, for
-# ever; hang, silent for an hour already; exit CODE [WORKER], where the other workers wait.
+# ever; hang, silent for two hours already; exit CODE [WORKER], where the other workers wait.
 _TRAINER = """\
 trap 'exit 143' TERM
 trap 'echo "stacks of $HOSTNAME"' USR1
@@ -31,10 +31,13 @@ read -r saves what code worker <<<"$(sed -n "${start}p" "$PLAN")"
 mkdir -p "$checkpoints"
 [[ $HOSTNAME == worker-0 ]] || saves=0
 newest=$(ls "$checkpoints" | sort -n | tail -n 1)
-for ((i = 1; i <= saves; i++)); do mkdir "$checkpoints/$((${newest:-0} + i))"; done
+for ((i = 1; i <= saves; i++)); do
+    mkdir "$checkpoints/$((${newest:-0} + i))"
+    touch "$checkpoints/$((${newest:-0} + i))/commit_success.txt"
+done
 echo "saved $saves"
 [[ $what != exit || -n $worker && $HOSTNAME != "worker-$worker" ]] || exit "$code"
-[[ $what != hang ]] || touch -d '1 hour ago' logs/train.log
+[[ $what != hang ]] || touch -d '2 hours ago' logs/train.log
 while sleep 0.1; do [[ $what == hang ]] || echo goes on; done
 """
 

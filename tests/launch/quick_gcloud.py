@@ -5,6 +5,7 @@ folder that holds gs://; ssh and scp on PATH are those of tpu_api.write_ssh. Run
 imports are most of the time that it takes.
 """
 
+import glob
 import json
 import os
 import re
@@ -70,11 +71,12 @@ def on_workers(name, command, flags, words):
 
 
 def listed(address):
-    folder = address.replace("gs://", os.environ["BUCKETS"] + "/")
-    if not os.path.isdir(folder):
+    buckets = os.environ["BUCKETS"] + "/"
+    found = sorted(glob.glob(address.replace("gs://", buckets)))
+    if not found:
         sys.exit("ERROR: (gcloud.storage.ls) One or more URLs matched no objects.")
-    for name in sorted(os.listdir(folder)):
-        print(address.rstrip("/") + "/" + name + "/" * os.path.isdir(os.path.join(folder, name)))
+    for path in found:
+        print(path.replace(buckets, "gs://"))
 
 
 def main(words):

@@ -152,6 +152,25 @@ def test_stop_kills_what_does_not_listen_and_all_its_children(worker):
     assert not any(map(is_alive, [*worker.pids(), int((worker.folder / "child").read_text())]))
 
 
+def test_stop_does_not_wait_for_ever_for_what_cannot_be_killed(worker):
+    worker.python("setsid sleep 60 & echo $! >child", *TRAINS)
+    worker.start()
+    worker.wait_for((worker.folder / "child").exists)
+    worker.environment["KILL_SECS"] = "1"
+    worker.environment["STOP_GRACE_SECS"] = "1"
+    assert "something of the training still holds logs/train.lock" in worker.says(
+        "--stop", LOG, code=1
+    )
+    os.kill(int((worker.folder / "child").read_text()), signal.SIGKILL)
+
+
+def test_the_same_workdir_in_another_spelling_is_not_another_run(worker):
+    worker.python(*TRAINS)
+    worker.start("--workdir=gs://b/runs/a/")
+    assert worker.says("--status", LOG, "gs://b/runs/a").startswith("running ")
+    assert worker.says("--status", LOG, "gs://b/runs").startswith("busy ")
+
+
 def test_the_newest_checkpoint_of_a_workdir_that_is_a_folder(worker):
     worker.python("exit 0")
     checkpoints = worker.folder / "my runs" / "checkpoints"

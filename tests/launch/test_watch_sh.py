@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from bert_jax.config import HostsConfig
 from tests.launch.pods import quick_pod
-from tests.launch.scripts import LAUNCH, commands, refusal, run
+from tests.launch.scripts import LAUNCH, commands, refusal, run, write_command
 from tests.launch.tpu_api import TpuApi
 
 WORKERS = 2
@@ -107,7 +108,7 @@ def test_a_week(pod, api):
         *["is lost (PREEMPTED)", "is lost (SUSPENDED)", "but its TPU VM is CREATING"],
         *["is lost (FAILED)", "is lost (FAILED)", "is lost (TERMINATED)", "is lost (SUSPENDING)"],
         *["is lost (SUSPENDING)", "asked again in 0.1 s", "is lost (PREEMPTED)"],
-        *["is lost (SUSPENDING)", "nothing was heard of training for 36", "training was started"],
+        *["is lost (SUSPENDING)", "nothing was heard of training for 72", "training was started"],
         *["training failed with exit code 134", "training was started"],
         *["training has come to its end", "deleted my-tpu"],
     )
@@ -211,6 +212,149 @@ def test_ended_by_hand_it_leaves_training_alone_and_is_taken_up_again(pod, api):
     assert said.count("training was started") == 1
     assert dollars(said) > before
     assert dollars(said) == pytest.approx(api.existed_secs, abs=3)
+
+
+def test_another_run_on_the_tpu_vm_is_left_alone(pod, api):
+    """Its chips are somebody's: --delete_at_end is for the end of our own run."""
+    pod.plan.write_text("1 wait\n")
+    watch = subprocess.Popen(
+        pod.arguments(), stdout=subprocess.PIPE, text=True, env=pod.environment
+    )
+    next(line for line in watch.stdout if "training was started" in line)
+    watch.send_signal(signal.SIGTERM)
+    watch.communicate(timeout=20)
+    said = pod.watch("--delete_at_end", "--workdir=gs://b/runs/b", plan="1 wait\n", code=2)
+    assert "another run than gs://b/runs/b trains on my-tpu" in said
+    assert api.count("DELETE", "queuedResources") == 0
+    # The same folder in another spelling is the same run.
+    watch = subprocess.Popen(
+        pod.arguments(f"--workdir={pod.workdir}/"),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=pod.environment,
+    )
+    said = next(line for line in watch.stdout if "training runs on" in line or "given up" in line)
+    watch.send_signal(signal.SIGTERM)
+    watch.communicate(timeout=20)
+    assert "training runs on 2 of 2 workers" in said
+
+
+def test_what_gcloud_refuses_deletes_nothing(pod, api):
+    api.on_ready = lambda: (pod.is_ready(), api.refusals.append(("GET", 403, "not for you")))
+    said = pod.watch("--delete_at_end", "--workdir=gs://b/runs/a", code=1)
+    assert "PERMISSION_DENIED: not for you" in said
+    assert api.count("DELETE", "queuedResources") == 0
+
+
+def test_a_deletion_of_its_own_that_takes_its_time_is_not_taken_for_somebody_elses(pod, api):
+    """delete.sh fails, or loses its answer, and the TPU VM goes a look later."""
+    goes = [("SUSPENDED", None, 3), ("DELETING", None, 1), ("404", None, 0)]
+    api.lives = [[("ACTIVE", "READY", 2), *goes]]
+    api.refusals = [("DELETE", 503, "busy")]
+    said = pod.watch(plan="1 wait\n1 exit 0\n")
+    in_order(said, "could not be deleted: ", "asked for my-tpu", "training has come to its end")
+    assert "this script did not delete it" not in said
+
+
+def test_workers_out_of_reach_that_save_are_alive(pod, api):
+    """Their own bucket says so; what gcloud says is in the event."""
+    checkpoints = pod.workdir.parents[1] / "buckets" / "b" / "runs" / "a" / "checkpoints"
+    said = []
+    pod.plan.write_text("1 wait\n")
+    watch = subprocess.Popen(
+        pod.arguments("--workdir=gs://b/runs/a"),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=pod.environment,
+    )
+    for line in watch.stdout:
+        said.append(line)
+        if "training runs on 2 of 2" in line:
+            (pod.workers / "unreachable").touch()
+        if "look 3 of 5" in line:
+            for name in ("7", "9"):
+                (checkpoints / name).mkdir()
+            (checkpoints / "7" / "commit_success.txt").touch()
+        if "training goes on nonetheless" in line:
+            break
+    watch.send_signal(signal.SIGTERM)
+    watch.communicate(timeout=20)
+    assert "there is checkpoint 7, where 1 was the newest" in said[-1]
+    assert "0 of 2 workers answer, look 5 of 5: " in said[-2]
+    assert api.count("DELETE", "queuedResources") == 0
+
+
+def test_a_question_that_is_not_answered_has_an_end(tmp_path):
+    script = f"""STATE_DIR={tmp_path}; source {LAUNCH}/watch_events.sh
+slow() {{ echo begun; (sleep 60; echo late >{tmp_path}/late) & echo $! >{tmp_path}/pid; wait; }}
+quick() {{ echo done; echo words >&2; return 7; }}
+within 1 {tmp_path}/slow slow || echo $?
+tail -n 1 {tmp_path}/gcloud_said
+within 5 {tmp_path}/quick quick || echo $?
+cat {tmp_path}/slow {tmp_path}/quick {tmp_path}/gcloud_said
+! kill -0 "$(<{tmp_path}/pid)"
+"""
+    ran = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=20)
+    assert ran.stdout.splitlines() == [
+        *("124", "no answer within the limit of time", "7", "begun", "done", "words")
+    ]
+
+
+def test_the_newest_checkpoint_is_one_that_is_there_and_whole(tmp_path):
+    """One moved away as damaged counts no longer, and one half written not yet."""
+    write_command(
+        tmp_path / "gcloud",
+        '[[ "$*" == "storage ls gs://b/a/checkpoints/*/commit_success.txt" ]] || exit 3',
+        f"cat {tmp_path}/names && exit",
+        'echo "${ERROR-ERROR: One or more URLs matched no objects.}" >&2',
+        "exit 1",
+    )
+    script = f"""PATH={tmp_path}:$PATH LAUNCH={LAUNCH} STATE_DIR={tmp_path} WORK_DIR=gs://b/a
+source {LAUNCH}/cluster.sh
+for part in gcloud_errors watch_events watch_workers; do source {LAUNCH}/$part.sh; done
+at() {{
+    rm -f {tmp_path}/names
+    for step in "$@"; do echo gs://b/a/checkpoints/$step/commit_success.txt >>{tmp_path}/names; done
+    see_bucket
+    echo "$SEEN"
+}}
+at 8 20 0100 300.orbax-checkpoint-tmp; at 8 20; ERROR='ERROR: 503' at; at
+WORK_DIR=/mnt/a
+count_answers $'worker a running 1 2 9\nworker b running 1 2 20'; echo "$SEEN"
+count_answers $'worker a running 1 2 9\nworker b running 1 2 -'; echo "$SEEN"
+count_answers $'worker a never started'; echo "$SEEN"
+"""
+    ran = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=20)
+    assert ran.stdout.split() == ["100", "20", "20", "-", "20", "9", "9"], ran.stderr
+
+
+def test_what_is_known_of_a_tpu_vm_ends_with_it(tmp_path):
+    script = f"""LAUNCH={LAUNCH} STATE_DIR={tmp_path} TPU_NAME=my-tpu WORK_DIR=/mnt/a
+source {LAUNCH}/cluster.sh
+for part in gcloud_errors spending watch_events watch_workers; do source {LAUNCH}/$part.sh; done
+node() {{ eval "describe_node() {{ echo 'READY $1 2'; }}"; ask_node; }}
+told() {{ echo "$IS_READY $HAS_TRAINED $IS_WRITTEN_OFF $UNREACHED '$NOT_READY_SINCE' '$BORN'"; }}
+node 1970-01-01T00:01:00Z
+IS_READY=true HAS_TRAINED=true IS_WRITTEN_OFF=true UNREACHED=4 NOT_READY_SINCE=5
+write_off 70
+node 1970-01-01T00:01:00Z; told
+node 1970-01-01T00:02:00Z; told
+echo $SPENT_SECS
+"""
+    ran = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=20)
+    assert ran.stdout.splitlines() == [
+        "true true true 4 '5' ''",  # and what it cost is not counted twice
+        "false false false 0 '' '120'",
+        "10",
+    ], ran.stderr
+
+
+def test_the_watchdog_of_a_run_names_a_hang_before_the_watch_ends_it():
+    (default,) = re.findall(
+        r"^POLL_SECS=60 HUNG_SECS=(\d+) ", (LAUNCH / "watch.sh").read_text(), re.M
+    )
+    assert int(default) > HostsConfig().stuck_secs
+    assert f"(default: {default}, more than" in run("watch.sh", "--help").stdout
 
 
 def test_the_dry_run_prints_the_commands_of_a_round(cluster, tmp_path):

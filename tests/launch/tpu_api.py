@@ -100,7 +100,7 @@ class TpuApi:
             return 200, _DONE | {"response": self._node("my-tpu")}
         if kind == "queuedResources" and method == "POST":
             name = re.findall("queuedResourceId=([^&]+)", found["query"])[0]
-            if name in self.names:
+            if name in self.names and self._states[0][0] != "404":
                 return _error(409, f"{name} exists already")
             self.names[name] = body
             self._states, self._questions = (self.lives.pop(0) if self.lives else ACTIVE), 0
