@@ -39,7 +39,7 @@ def choose(
       OSError: they cannot be read, or not be set aside.
     """
     problems = dict[int, str]()  # "" of what is no checkpoint
-    for step in _of_first(lambda: ",".join(map(str, listed()))).split(","):
+    for step in _of_first(directory, lambda: ",".join(map(str, listed()))).split(","):
         if not step:
             break
         restored, problem = tried(directory / step)
@@ -105,27 +105,32 @@ def in_words(error: Exception, checkpoint: epath.Path) -> str:
     return short if str(checkpoint) in short else f"{checkpoint}: {short}"
 
 
-def _of_first(ask: Callable[[], str]) -> str:
-    """What process 0 finds, on every process: they may see a shared folder at other moments.
+def _of_first(folder: epath.Path, ask: Callable[[], str]) -> str:
+    """What process 0 finds in a folder, on every process: they may see it at other moments.
 
     Raises:
-      OSError: process 0 has, on every process alike.
+      OSError: process 0 cannot ask, on every process alike; what is no trouble of storage is
+        raised there as it is, once the others know.
     """
-    answer = " "
+    answer, of_ours = " ", None
     if processes.number() == 0:
         try:
-            answer = f"found {ask()}"
-        except OSError as error:
+            with checkpoint_folder.as_oserror(folder, "reading"):
+                answer = f"found {ask()}"
+        except Exception as error:
             answer = f"failed {in_short(error)}"
+            of_ours = None if isinstance(error, OSError) else error
     first = processes.agree("what the folder of checkpoints holds", answer, _AGREE_SECS)[0]
     kind, _, text = first.partition(" ")
+    if of_ours is not None:
+        raise of_ours
     if kind == "failed":
         raise OSError(text)
     return text
 
 
 def _holds_files(folder: epath.Path) -> bool:
-    return _of_first(lambda: str(checkpoint_folder.holds_files(folder))) == "True"
+    return _of_first(folder, lambda: str(checkpoint_folder.holds_files(folder))) == "True"
 
 
 def _set_aside(directory: epath.Path, problems: Mapping[int, str], so: str, say: Say) -> None:
@@ -138,4 +143,4 @@ def _set_aside(directory: epath.Path, problems: Mapping[int, str], so: str, say:
         return ""
 
     if problems:
-        _of_first(move)
+        _of_first(directory, move)

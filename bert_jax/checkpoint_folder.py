@@ -4,6 +4,7 @@ CHECKPOINTS/400/receipt/receipt.json says what the checkpoint of step 400 holds 
 is sealed by its own digest, so that a damaged receipt is told apart from one of another model.
 """
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -59,9 +60,25 @@ def check_json(paths: Iterable[epath.Path]) -> None:
         _read_json(path)
 
 
+@contextlib.contextmanager
+def as_oserror(place: Folder, what: str) -> Iterator[None]:
+    """Turn what a bucket's driver raises, which has no base but Exception, into OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        said = storage_errors.explained(error, str(place), what)
+        if said is None:
+            raise
+        raise said from error
+
+
 def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text()))
+        with as_oserror(path, "reading"):
+            text = path.read_text()
+        return dict(json.loads(text))
     except OSError as error:
         if not is_damage(error, path):
             raise
@@ -101,9 +118,8 @@ def is_damage(error: Exception, path: epath.Path) -> bool:
 
 def holds_files(folder: epath.Path) -> bool:
     """Whether there is a file in a folder or below; a file holds itself."""
-    if not folder.is_dir():
-        return True
-    return any(True for _ in _files(folder))
+    with as_oserror(folder, "reading"):
+        return not folder.is_dir() or any(True for _ in _files(folder))
 
 
 def _files(folder: epath.Path) -> Iterator[epath.Path]:
@@ -119,7 +135,15 @@ def set_aside(folder: epath.Path) -> epath.Path:
     """Move a folder out of its parent into the one beside it for what is damaged; where it is now.
 
     In a bucket, which cannot rename, file by file.
+
+    Raises:
+      OSError: it cannot be moved now.
     """
+    with as_oserror(folder, "setting it aside"):
+        return _moved(folder)
+
+
+def _moved(folder: epath.Path) -> epath.Path:
     beside = folder.parent.parent / (folder.parent.name + DAMAGED)
     beside.mkdir(parents=True, exist_ok=True)
     names = itertools.chain([folder.name], (f"{folder.name}.{i}" for i in itertools.count(1)))

@@ -17,6 +17,7 @@ import re
 import shutil
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from etils import epath
@@ -39,6 +40,8 @@ _OF_A_PROCESS = re.compile(r"(stacks|libraries)-([1-9]\d*)\.(txt|log)")
 _OF_THE_HOST = {compile_cache.FOLDER, workdir_lock.FILE, _ID}
 _NOT_PUBLISHED = {*_OF_THE_HOST, CHECKPOINTS}
 _ADDRESS = re.compile(r"gs://[^/]+/+[^/].*")
+
+Ask = Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,13 +86,14 @@ class Workdir:
         """
         if self.bucket is None:
             return
+        until = functools.partial(_until, time.monotonic() + patience_secs)
         if self.lease is not None:
-            self.lease.check()
+            until(self.lease.check)
         seen = _seen(self.home, self.number)
         if self.number == 0 and SUMMARY not in seen and SUMMARY not in self._published:
-            self.bucket.delete(SUMMARY)  # of the run as it ended before
+            until(functools.partial(self.bucket.delete, SUMMARY))  # of the run as it ended before
         changed = {name: of for name, of in seen.items() if self._published.get(name) != of}
-        write = functools.partial(_write, self.bucket, self.home, time.monotonic() + patience_secs)
+        write = functools.partial(_write, self.bucket, self.home, until)
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(write, changed))
         self._published.update({SUMMARY: (0, 0)} | changed)
@@ -148,9 +152,12 @@ def opened(address: str, scratch: str, number: int) -> Workdir:
     storage_probe.check_bucket(bucket)
     workdir_lock.hold_folder(home)
     identity = home / _ID
-    here = identity.read_text() if identity.exists() else uuid.uuid4().hex
+    before = identity.read_text() if identity.exists() else ""
+    # A new name for these files, theirs once they are whole: whoever is cut off here fetches again.
+    here = uuid.uuid4().hex
     lease = Lease(bucket, home=here)
-    if lease.before.get("home") != here:
+    if not before or lease.before.get("home") != before:
+        identity.unlink(missing_ok=True)
         _fetch(bucket, home)
     identity.write_text(here)
     return dataclasses.replace(_in_bucket(bucket, home), lease=lease)
@@ -233,12 +240,15 @@ def _seen(home: pathlib.Path, number: int) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _write(bucket: Bucket, home: pathlib.Path, end_secs: float, name: str) -> None:
-    """Put a file into the bucket, again and again while the bucket does not answer."""
-    data = (home / name).read_bytes()
+def _write(bucket: Bucket, home: pathlib.Path, until: Callable[[Ask], None], name: str) -> None:
+    until(functools.partial(bucket.write, name, (home / name).read_bytes()))
+
+
+def _until(end_secs: float, ask: Ask) -> None:
+    """Ask the bucket for something, again and again while it does not answer."""
     while True:
         try:
-            return bucket.write(name, data)
+            return ask()
         except (ConnectionError, TimeoutError):
             if time.monotonic() >= end_secs:
                 raise

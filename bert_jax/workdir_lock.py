@@ -29,7 +29,20 @@ _LOOK_SECS = 1.0
 
 
 def _holder(**more: Any) -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), **more}
+    return {"host": socket.gethostname(), "pid": os.getpid(), **_numbering(), **more}
+
+
+def _numbering() -> dict[str, str]:
+    """Where a pid means the same process: the boot of a kernel, and a space of pids in it.
+
+    Host names do not tell: containers may share one, and each begins to count at 1. Empty where the
+    kernel says neither.
+    """
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return {"boot": boot, "pids": os.readlink("/proc/self/ns/pid")}
+    except OSError:
+        return {}
 
 
 def _refusal(place: str, holder: dict[str, Any]) -> ValueError:
@@ -79,6 +92,10 @@ def _read(text: str | bytes | None) -> dict[str, Any]:
     return {}
 
 
+class _Taken(OSError):
+    """Another run has the lock."""
+
+
 class Lease:
     """A bucket's lock, renewed in a thread until it is given back or taken."""
 
@@ -110,7 +127,7 @@ class Lease:
         """
         holder = _read(self._bucket.read(FILE))
         if holder.get("run") not in (self._mine["run"], None):
-            raise OSError(
+            raise _Taken(
                 f"{self._bucket.address} was taken by the run of process {holder.get('pid')} on "
                 f"{holder.get('host')} while this one could not be heard of; this one stops"
             )
@@ -150,17 +167,20 @@ class Lease:
             try:
                 self.check()
                 self._bucket.write(FILE, self._text(renewed))
-            except (ConnectionError, TimeoutError):
-                continue  # heard of again before it counts as dead, or found out by check()
-            except OSError:
+            except _Taken:
                 return
+            except Exception:
+                # Heard of again before it counts as dead, or found out by check(): what goes on
+                # being refused ends the run there, in words.
+                continue
 
 
 def _is_gone_from_here(holder: dict[str, Any]) -> bool:
-    """Whether a holder was a process of this host that is no more."""
-    if holder.get("host") != socket.gethostname():
+    """Whether a holder was a process that could be seen from here and is no more."""
+    here = {"host": socket.gethostname(), **_numbering()}
+    if "pids" not in here or any(holder.get(name) != value for name, value in here.items()):
         return False
-    if holder.get("pid") == os.getpid():  # a container begun anew gives the same numbers again
+    if holder.get("pid") == os.getpid():  # the number was given anew
         return True
     try:
         os.kill(int(holder["pid"]), 0)

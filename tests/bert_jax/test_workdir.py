@@ -159,6 +159,54 @@ def test_a_bucket_that_is_late_is_waited_for_within_a_bound(late, memory, tmp_pa
     assert in_bucket(memory) == {"metrics.jsonl": b"1\n2\n"}
 
 
+@pytest.mark.parametrize("request_", ["cat_file", "rm_file"])  # of the lock, of the summary
+def test_every_request_of_publishing_is_waited_for(memory, tmp_path, monkeypatch, request_):
+    monkeypatch.setattr(workdir_lib, "_PAUSE_SECS", 0.01)
+    run = opened(RUN, str(tmp_path), 0)
+    write(run.home, config_json="{}")
+    left, asked = [3], getattr(type(memory), request_)
+
+    def failing(self, path, *rest, **how):
+        if left[0] > 0:
+            left[0] -= 1
+            raise ConnectionResetError("503")
+        return asked(self, path, *rest, **how)
+
+    monkeypatch.setattr(type(memory), request_, failing)
+    run.publish()
+    assert left == [0] and in_bucket(memory) == {"config.json": b"{}"}
+    left[0] = 10**9
+    end = pytest.raises(ConnectionError) if request_ == "cat_file" else contextlib.nullcontext()
+    with end:  # the summary is deleted once
+        run.publish(patience_secs=0.05)
+    left[0] = 0
+    run.close()
+
+
+@pytest.mark.parametrize("had_it_before", [True, False])
+def test_a_fetch_that_was_cut_off_is_made_again(memory, tmp_path, monkeypatch, had_it_before):
+    hosts = ("a", "b") if had_it_before else ("b",)
+    for host in hosts:
+        run = opened(RUN, str(tmp_path / host), 0)
+        write(run.home, config_json="{}", metrics_jsonl=host)
+        run.publish()
+        run.close()
+    cat_file = type(memory).cat_file
+
+    def cut_off(self, path, **how):
+        if path.endswith("metrics.jsonl"):
+            raise ConnectionResetError("cut off")
+        return cat_file(self, path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "cat_file", cut_off)
+        with pytest.raises(ConnectionError):
+            opened(RUN, str(tmp_path / "a"), 0)
+    again = opened(RUN, str(tmp_path / "a"), 0)
+    assert (again.home / "metrics.jsonl").read_text() == "b"
+    again.close()
+
+
 def test_a_folder_is_its_own_workdir(tmp_path):
     run = local(tmp_path / "run")
     run.publish()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import fsspec
@@ -97,8 +98,8 @@ def test_a_dead_run_of_another_host_is_waited_for_and_followed(bucket, monkeypat
 def test_a_dead_process_of_this_host_is_followed_at_once(bucket):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    for pid in (gone.pid, os.getpid()):  # a new container may give the same number
-        lock = {"host": socket.gethostname(), "pid": pid, "run": "x", "renewed": 3, "home": "h"}
+    for pid in (gone.pid, os.getpid()):  # or the number was given again
+        lock = workdir_lock._holder(run="x", renewed=3, home="h") | {"pid": pid}
         bucket.write("lock", json.dumps(lock).encode())
         begun = time.monotonic()
         lease = Lease(bucket)
@@ -110,3 +111,42 @@ def test_a_dead_process_of_this_host_is_followed_at_once(bucket):
 def test_a_half_written_lock_is_nobodys(bucket):
     bucket.write("lock", b'{"host": "so')
     Lease(bucket).close()
+
+
+@pytest.mark.parametrize("other", [{"pids": "pid:[7]"}, {"boot": "another"}, {"pids": None}])
+def test_a_pid_that_means_nothing_here_tells_of_no_death(bucket, other):
+    """Two containers of one host name: the other's pid is no process here, and it lives."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    lock = {**workdir_lock._holder(run="x"), **other, "pid": gone.pid}
+    bucket.write("lock", json.dumps(lock | {"renewed": 3}).encode())
+    renewal = threading.Timer(
+        0.1, lambda: bucket.write("lock", json.dumps(lock | {"renewed": 4}).encode())
+    )
+    renewal.start()
+    with pytest.raises(ValueError, match=f"in use by the run of process {gone.pid}"):
+        Lease(bucket)
+    renewal.join()
+
+
+@pytest.mark.parametrize("error", [PermissionError("403"), RuntimeError("of a driver")])
+def test_the_lock_is_renewed_again_after_any_error_but_a_taken_lock(bucket, monkeypatch, error):
+    lease = Lease(bucket)
+    left = [2]
+    write = Bucket.write
+
+    def failing(self, name, data):
+        if left[0] > 0:
+            left[0] -= 1
+            raise error
+        write(self, name, data)
+
+    monkeypatch.setattr(Bucket, "write", failing)
+    end = time.monotonic() + 20
+    while left[0] and time.monotonic() < end:
+        time.sleep(0.01)
+    text = bucket.read("lock")
+    while bucket.read("lock") == text and time.monotonic() < end:
+        time.sleep(0.01)
+    assert left[0] == 0 and bucket.read("lock") != text
+    lease.close()

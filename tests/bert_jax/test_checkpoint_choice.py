@@ -1,0 +1,55 @@
+"""What process 0 finds out about a folder of checkpoints, and how the others hear of errors."""
+
+import pytest
+from etils import epath
+
+from bert_jax import checkpoint_choice, checkpoint_folder, processes
+
+FOLDER = epath.Path("gs://runs/mine/checkpoints")
+
+
+class HttpError(Exception):
+    """Like gcsfs's, which has no base but Exception."""
+
+    code = 503
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What the other processes were told."""
+    answers = []
+
+    def agree(what, answer, within_secs):
+        answers.append(answer)
+        return [answer, " "]
+
+    monkeypatch.setattr(processes, "agree", agree)
+    return answers
+
+
+def choosing(error):
+    def listed():
+        raise error
+
+    return checkpoint_choice.choose(FOLDER, listed, lambda path: (None, ""), print)
+
+
+def test_a_drivers_error_is_raised_on_every_process(told):
+    with pytest.raises(OSError, match="the bucket does not answer as it should"):
+        choosing(HttpError("Service Unavailable, 503"))
+    assert told[0].startswith(f"failed {FOLDER}: reading failed, the bucket does not answer")
+
+
+def test_an_error_of_ours_is_shown_once_the_others_know(told):
+    with pytest.raises(RuntimeError, match="a bug"):
+        choosing(RuntimeError("a bug"))
+    assert told == ["failed a bug"]
+
+
+def test_a_receipt_that_a_bucket_does_not_give_now_is_no_damage():
+    class Late(type(FOLDER)):
+        def read_text(self, encoding=None):
+            raise HttpError("Service Unavailable, 503")
+
+    with pytest.raises(ConnectionError):
+        checkpoint_folder.check_json([Late("gs://runs/mine/checkpoints/8/a.json")])
