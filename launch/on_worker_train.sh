@@ -117,7 +117,10 @@ status() {
         echo "ended $(cat "$EXIT_CODE") $(newest_step "${2-$workdir}")"
     elif is_running; then
         pid=$(cut -d' ' -f1 "$PID" 2>/dev/null || echo -)
-        if [[ -n ${2-} && $(without_slashes "$2") != $(without_slashes "$workdir") ]]; then echo "busy $pid" && return; fi
+        if [[ -n ${2-} && $(without_slashes "$2") != "$(without_slashes "$workdir")" ]]; then
+            echo "busy $pid"
+            return
+        fi
         echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step "${2-$workdir}")"
     elif [[ -e $PID ]]; then
         # Nothing of it is left, and it had no time to write its code: killed, or the worker started anew.

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced after cluster.sh and gcloud_errors.sh: what Google Cloud says of the queued resource TPU_NAME, and waiting for it.
+# Sourced after cluster.sh and gcloud_errors.sh: what Google Cloud says of the queued resource TPU_NAME, and
+# waiting for it.
 
 # ACTIVE, WAITING_FOR_RESOURCES and so on, ABSENT where there is none; and its label launched_by.
 STATE='' MARK=''

@@ -122,11 +122,11 @@ say_what_costs() {
 end() {
     local code=$1 whose=$2
     shift 2
-    # The next watch.sh has tries of its own.
-    TRIES=0
+    # The next watch.sh has tries of its own, and looks for itself whether the TPU VM is lost.
+    TRIES=0 IS_DELETION_ASKED=false
     remember
     event "$*"
-    if $DELETE_AT_END && [[ $whose == run && $STATE != ABSENT ]] && { ((code == 0)) || [[ $WORK_DIR == gs://* ]]; }; then
+    if $DELETE_AT_END && [[ $whose == run && $STATE != ABSENT && ($code == 0 || $WORK_DIR == gs://*) ]]; then
         if delete_vm; then
             STATE=ABSENT
             write_off "$(now)"

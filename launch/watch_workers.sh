@@ -42,7 +42,8 @@ stop_workers() { on_workers all "$(in_remote_dir --stop)"; }
 
 # The last lines of the workers that ended with a code after which no start helps.
 last_words() {
-    on_workers all "cd $(quoted "$REMOTE_DIR") && if grep -qxE '${FINAL_CODES// /|}' ${LOG%.log}.exit_code 2>/dev/null; then
+    on_workers all "cd $(quoted "$REMOTE_DIR") &&
+if grep -qxE '${FINAL_CODES// /|}' ${LOG%.log}.exit_code 2>/dev/null; then
 tail -n 20 $LOG | sed \"s/^/\$HOSTNAME: /\"; fi"
 }
 
@@ -239,7 +240,7 @@ restart() {
 
 # A look in which something fails is followed by another, which sees what there is.
 start() {
-    local status=0
+    local words status=0
     PARTIAL=0
     check_tries
     # shellcheck disable=SC2034  # watch.sh asks
@@ -250,7 +251,8 @@ start() {
         within "$SETUP_SECS" "$STATE_DIR/setup.log" script setup.sh "--revision=$REVISION" || status=$?
         cat "$STATE_DIR/gcloud_said" >>"$STATE_DIR/setup.log"
         if ((status != 0)); then
-            event "setup.sh failed ($(gcloud_words "$(<"$STATE_DIR/setup.log")")); its output is in $STATE_DIR/setup.log"
+            words=$(gcloud_words "$(<"$STATE_DIR/setup.log")")
+            event "setup.sh failed ($words); its output is in $STATE_DIR/setup.log"
             return
         fi
         IS_READY=true

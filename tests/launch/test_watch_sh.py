@@ -256,6 +256,17 @@ def test_a_deletion_of_its_own_that_takes_its_time_is_not_taken_for_somebody_els
     assert "this script did not delete it" not in said
 
 
+def test_a_deletion_that_a_watch_has_asked_for_is_known_to_the_next(pod, api):
+    api.lives = [[("DELETING", None, 2), ("404", None, 0)]]
+    body = {"tpu": {"nodeSpec": [{"node": {"labels": {"launched_by": "bert_jax"}}}]}}
+    path = "/v2/projects/p/locations/z/queuedResources?queuedResourceId=my-tpu"
+    assert api.answer("POST", path, body)[0] == 200
+    pod.state.mkdir()
+    (pod.state / "state").write_text(f"RUN={pod.workdir}\nDELETION_ASKED=1\n")
+    said = pod.watch(plan="1 exit 0\n")
+    in_order(said, "my-tpu: DELETING", "asked for my-tpu", "training has come to its end")
+
+
 def test_workers_out_of_reach_that_save_are_alive(pod, api):
     """Their own bucket says so; what gcloud says is in the event."""
     checkpoints = pod.workdir.parents[1] / "buckets" / "b" / "runs" / "a" / "checkpoints"
