@@ -240,6 +240,7 @@ def test_another_run_on_the_tpu_vm_is_left_alone(pod, api):
 
 
 def test_what_gcloud_refuses_deletes_nothing(pod, api):
+    api.lives = [[("CREATING", None, 1), ("ACTIVE", "READY", 0)]]
     api.on_ready = lambda: (pod.is_ready(), api.refusals.append(("GET", 403, "not for you")))
     said = pod.watch("--delete_at_end", "--workdir=gs://b/runs/a", code=1)
     assert "PERMISSION_DENIED: not for you" in said
