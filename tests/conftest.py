@@ -12,6 +12,8 @@ os.environ["XLA_FLAGS"] = " ".join(
     [os.environ.get("XLA_FLAGS", ""), "--xla_backend_optimization_level=0"]
     + ["--xla_cpu_use_fusion_emitters=false"] * version("jax").startswith("0.10.")
 )
+# Once for the process: epath keeps the first driver that a gs:// address led it to.
+os.environ["EPATH_USE_TF"] = "false"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
