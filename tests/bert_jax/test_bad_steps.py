@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.bad_steps import BadSteps
+from bert_jax.bad_steps import BadSteps, record
 from bert_jax.config import CheckpointConfig, GuardConfig, OptimConfig
 from bert_jax.feed import Feed
 from bert_jax.stopping import Interrupted
 from tests.bert_jax.test_host_side import compiled_programs_kept_in
-from tests.bert_jax.test_loop import config, final_state, lines_of, stop_at, train
+from tests.bert_jax.test_loop import config, final_state, lines_of, prepare, stop_at, train
 
 __all__ = ["config"]  # a fixture
 
@@ -124,6 +124,36 @@ def test_no_checkpoint_holds_a_number_that_is_not_finite(short, tmp_path):
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()]
     state = final_state(tmp_path, wild)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_the_line_of_a_spike_says_how_far_it_leaps(short, tmp_path):
+    feed = prepare(short, tmp_path).feed
+    numbers = {"mlm/loss_sum": 90.0, "mlm/correct_sum": 1.0, "mlm/weight": 10.0, "grad_norm": 2.0}
+    line = record(feed, 3, numbers, np.array([7.0, 0.5, 1.5, 1.0], np.float32))
+    assert line["reason"] == "loss is 9, 4.0 deviations above 7"
+    assert line["grad_norm"] == {"value": 2.0, "mean": 1.5, "deviation": 1.0}
+    assert line["rows"]["first"] == 32
+    inf = record(feed, 3, numbers | {"grad_norm": np.inf}, np.zeros(4, np.float32))
+    assert (inf["reason"], inf["grad_norm"]["value"]) == ("grad_norm is inf", "inf")
+    assert json.loads(json.dumps(inf, allow_nan=False)) == inf
+
+
+def test_rows_that_end_an_epoch_name_both(short, tmp_path):
+    feed = prepare(short, tmp_path).feed
+    rows = feed.mean_epoch_rows(0)
+    step = int(rows // 16) + 1
+    numbers = {"mlm/loss_sum": 9.0, "mlm/correct_sum": 1.0, "mlm/weight": 1.0, "grad_norm": 2.0}
+    long = dataclasses.replace(
+        feed.config, phases=(dataclasses.replace(feed.config.phases[0], steps=10**6),)
+    )
+    feed.config = long
+    epochs = [
+        one
+        for near in (step - 1, step, step + 1)
+        for one in record(feed, near, numbers, np.zeros(4))["rows"]["epochs"]
+    ]
+    assert {one["epoch"] for one in epochs} == {0, 1}
+    assert sum(one["last_index"] - one["first_index"] + 1 for one in epochs) == 48
 
 
 def test_parameters_that_are_not_finite_are_not_saved(short):

@@ -50,6 +50,7 @@ def test_each_step_holds_its_positions_of_the_stream_across_epochs(source):
 PACKED = PretrainOptions(dupe_factor=2, group_sequences=100, packed_examples=3)
 
 
+@pytest.mark.fault(14, "2, 3, 4, 8 and 16 processes read what one reads")
 @pytest.mark.parametrize("options", [PretrainOptions(dupe_factor=2), PACKED])
 @pytest.mark.parametrize("process_count", [2, 3, 4, 8, 16])
 def test_the_shares_of_all_processes_make_the_batch_of_one(options, process_count):
@@ -69,6 +70,7 @@ def test_the_shares_of_all_processes_make_the_batch_of_one(options, process_coun
         assert same(joined, batch)
 
 
+@pytest.mark.fault(14, "a run goes on after a million steps")
 @pytest.mark.parametrize("options", [PretrainOptions(dupe_factor=2), PACKED])
 def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch, options):
     source = source_of(options)
@@ -89,6 +91,7 @@ def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch, op
     assert same(second, source_of(options).rows(5 + 8 * (far + 1) + np.arange(8)))
 
 
+@pytest.mark.fault(14, "a stream begins at steps 0, 1, 6, 19 and 20 of 20")
 def test_a_stream_from_a_later_step_is_the_rest_of_the_stream(source):
     steps = dict(batch_size=16, first_row=0, last_step=20)
     whole = list(pretrain.train_batches(source, **steps, first_step=0))
