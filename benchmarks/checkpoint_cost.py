@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from bert_jax import config as config_lib
 from bert_jax import loop, objectives, preparation
@@ -61,6 +61,7 @@ def stretch_secs(steps: int, workdir: pathlib.Path) -> list[float]:
 
 def main(argv: list[str]) -> None:
     """Measure, and print the median ratio with its quartiles."""
+    logging.set_verbosity(logging.ERROR)  # Orbax tells of every file
     steps = EVERY_STEPS.value * (2 * ROUNDS.value + 1) + 1
     with tempfile.TemporaryDirectory() as folder:
         secs = stretch_secs(steps, pathlib.Path(folder) / "run")

@@ -54,6 +54,7 @@ def guarded(config, **settings):
     return dataclasses.replace(config, guard=GuardConfig(**settings))
 
 
+@pytest.mark.long
 @pytest.mark.fault(13, "a weight of one row is infinite in five of nine steps")
 def test_bad_steps_are_left_out_recorded_and_the_same_after_a_resume(
     short, tmp_path, monkeypatch, capsys
@@ -80,6 +81,7 @@ def test_bad_steps_are_left_out_recorded_and_the_same_after_a_resume(
     assert screen.count("changes nothing: mlm/loss_sum is ") == 5
 
 
+@pytest.mark.long
 @pytest.mark.fault(13, "a weight of one row is infinite in every step")
 def test_too_many_in_a_row_stop_the_run_naming_steps_rows_and_what_shows_them(
     config, tmp_path, monkeypatch

@@ -91,6 +91,7 @@ def test_a_bad_last_step_of_a_run_still_ends_it_evaluated_and_saved(rolling, tmp
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.fault(13, "three bad steps in a row, each rolling back to one checkpoint")
 def test_too_many_rolls_back_to_one_checkpoint_stop_the_run(rolling, tmp_path, monkeypatch):
     poison(monkeypatch, {6, 7, 8})
@@ -101,6 +102,7 @@ def test_too_many_rolls_back_to_one_checkpoint_stop_the_run(rolling, tmp_path, m
         assert [one["through_step"] for one in shown(tmp_path)] == [6, 7]
 
 
+@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.fault(13, "bad steps that each roll back to another checkpoint")
 def test_a_new_checkpoint_in_between_starts_the_count_anew(rolling, tmp_path, monkeypatch):

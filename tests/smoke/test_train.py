@@ -43,6 +43,8 @@ def stopped_by(number, code, flags, workdir):
     return out
 
 
+@pytest.mark.long
+@pytest.mark.fault(8, "Ctrl-C, then SIGTERM, to a run of one process")
 def test_a_run_stopped_by_ctrl_c_and_then_by_sigterm_is_saved_each_time(tiny_store, tmp_path):
     """That it then ends as one never stopped: tests/bert_jax/test_loop.py."""
     flags = [*TINY, *LONG, f"--config.data.store={tiny_store}"]
