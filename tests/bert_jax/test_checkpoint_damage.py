@@ -120,7 +120,8 @@ def test_damage_is_named_set_aside_and_the_checkpoint_before_taken(
     (line,) = said
     aside = folder.with_name("checkpoints_damaged") / "8"
     assert line.endswith(f"; moved to {aside}, the run goes on from step 4")
-    assert line.count("\n") == 0 and len(line) < 400
+    assert "\n" not in line
+    assert len(line.replace(str(folder.parent), "")) < 300  # the machine's folders may be long
     assert re.search(words, line), line
     assert (aside / "_CHECKPOINT_METADATA").exists()
     assert sorted(path.name for path in folder.iterdir()) == ["4"]
