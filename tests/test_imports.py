@@ -19,7 +19,9 @@ LAYERS = (
         "bert_jax.config_check",
         "bert_jax.device_grid",
         "bert_jax.exit_codes",
+        "bert_jax.finetune_config",
         "bert_jax.flops",
+        "bert_jax.run_config",
     },
     {"bert_jax.slices", "bert_jax.hlo", "bert_jax.hlo_cost", "bert_jax.transfers"},
     {
@@ -69,6 +71,7 @@ LAYERS = (
         "bert_jax.tpu_step",
         "bert_jax.placed_batches",
         "bert_jax.preparation",
+        "bert_jax.pretrained",
         "bert_jax.processes",
         "bert_jax.profiling",
         "bert_jax.replayed",

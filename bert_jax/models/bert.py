@@ -1,4 +1,4 @@
-"""BERT for pre-training, and the one way to make its parameters and to use them.
+"""BERT with its heads, and the one way to make its parameters and to use them.
 
 Dimensions: B rows, S sequence, N examples in a packed row, P predictions, D width,
 V vocabulary (padded).
@@ -22,18 +22,35 @@ from bert_jax.config import ComputeConfig, ModelConfig
 from bert_jax.cross_entropy import Losses
 from bert_jax.dropout import Dropout
 from bert_jax.models.choices import Choices, choices
-from bert_jax.models.encoder import Embeddings, Layer, LayerNumber
+from bert_jax.models.encoder import CLASSIFIER_INPUT, Embeddings, Layer, LayerNumber
 from bert_jax.models.heads import MaskedLmHead
 from bert_jax.models.layers import Initial, Linear
 
 Params = dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """Which maps stand on the encoder and its pooler."""
+
+    mlm: bool = True
+    nsp: bool = True
+    classes: int = 0  # logits of a task's one layer, `classifier`; 0: there is none
+
+
+PRETRAINING = Heads()
+
+
 class Bert(nnx.Module):
-    """The encoder with its pre-training heads, bound to parameters."""
+    """The encoder with its heads, bound to parameters."""
 
     def __init__(
-        self, config: ModelConfig, padded_vocab_size: int, dtype: jnp.dtype, choices: Choices
+        self,
+        config: ModelConfig,
+        padded_vocab_size: int,
+        dtype: jnp.dtype,
+        choices: Choices,
+        heads: Heads = PRETRAINING,
     ) -> None:
         self.embeddings = Embeddings(config, padded_vocab_size, choices)
         numbers = range(config.num_hidden_layers)
@@ -41,8 +58,14 @@ class Bert(nnx.Module):
         width = (config.hidden_size, "embed")
         pooled = (config.hidden_size, None)
         self.pooler = Linear(width, pooled, config.initializer_range)
-        self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
-        self.nsp = Linear(pooled, (2, None), config.initializer_range)
+        if heads.mlm:
+            self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
+        if heads.nsp:
+            self.nsp = Linear(pooled, (2, None), config.initializer_range)
+        if heads.classes:
+            self.classifier = Linear(pooled, (heads.classes, None), config.initializer_range)
+        self.classifier_dropout_rate = config.hidden_dropout_prob
+        self.classifier_dropout_layer = config.num_hidden_layers
         self.dtype = dtype
         self.choices = choices
 
@@ -61,6 +84,18 @@ class Bert(nnx.Module):
         """
         x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
         return self._through_layers(x_BSD, visible, dropout)
+
+    def hidden_layers(
+        self, input_ids_BS: jax.Array, segment_ids_BS: jax.Array, visible: Visible
+    ) -> list[jax.Array]:
+        """Hidden vectors of the embeddings and of every layer, without dropout.
+
+        Shapes: int32[B,S] twice -> L + 1 times compute dtype[B,S,D].
+        """
+        hidden = [self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, None)]
+        for number, layer in enumerate(self.layers.values()):
+            hidden.append(layer(hidden[-1], visible, number, None))
+        return hidden
 
     def _through_layers(
         self, x_BSD: jax.Array, visible: Visible, dropout: Dropout | None
@@ -111,11 +146,27 @@ class Bert(nnx.Module):
 
         Source: modeling.py@eedf5716ce pooler; run_pretraining.py get_next_sentence_output.
         """
+        return self.nsp(self.pooled(hidden_BSD, cls_positions_BN)).astype(jnp.float32)
+
+    def pooled(self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None) -> jax.Array:
+        """The vector of [CLS], through the pooler: float[B,D], or float[B,N,D] of packed rows."""
         if cls_positions_BN is None:
             first = hidden_BSD[:, 0]
         else:
             first = ops.gather_positions(hidden_BSD, cls_positions_BN)
-        return self.nsp(jnp.tanh(self.pooler(first))).astype(jnp.float32)
+        return jnp.tanh(self.pooler(first))
+
+    def class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
+        """Logits of a task from vectors, dropped out first.
+
+        Shapes: float[B,D] or float[B,S,D] -> float32[B,C] or float32[B,S,C].
+
+        Source: run_classifier.py@eedf5716ce create_model.
+        """
+        if dropout is not None:
+            at = self.classifier_dropout_layer, CLASSIFIER_INPUT
+            x = dropout.apply(x, self.classifier_dropout_rate, *at, 1)
+        return self.classifier(x).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +245,8 @@ def build(
     config: ModelConfig,
     platform: str,
     model_size: int = 1,
-    compute: ComputeConfig = ComputeConfig(),  # noqa: B008  a frozen value
+    compute: ComputeConfig = ComputeConfig(),
+    heads: Heads = PRETRAINING,
 ) -> Model:
     """Shapes and layouts of a BERT, without allocating it.
 
@@ -203,7 +255,7 @@ def build(
     """
     padded = mesh.padded_vocab_size(config.vocab_size, model_size)
     dtype = compute_dtype(config, platform)
-    graphdef, state = nnx.split(Bert(config, padded, dtype, choices(compute, dtype)))
+    graphdef, state = nnx.split(Bert(config, padded, dtype, choices(compute, dtype), heads))
 
     def declare(param: nnx.Variable[Any]) -> Declared:
         axes, dims = param.get_metadata("logical_axes"), param.get_value().shape

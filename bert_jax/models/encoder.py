@@ -17,8 +17,9 @@ from bert_jax.models.layers import LayerNorm, Linear, Table
 
 LayerNumber = int | jax.Array  # an array, uint32 [], where the loop over layers is rolled
 
-# Where dropout is applied in a layer; the embeddings' mask counts as one more layer's.
-ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT = range(3)
+# Where dropout is applied in a layer; the masks of the embeddings and of what a task's layer reads
+# count as one more layer's.
+ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT, CLASSIFIER_INPUT = range(4)
 # The axes along which elements share a hash: of hidden vectors [B,S,D] and of weights [B,H,S,T].
 POSITIONS, KEYS = 1, 3
 

@@ -1,0 +1,1 @@
+"""Tasks to fine-tune a pre-trained encoder on: files -> rows, logits -> answers and scores."""
