@@ -78,6 +78,10 @@ class OptimConfig:
     epsilon: float = 1e-6
     weight_decay: float = 0.01  # not on biases and layer norms
     clip_norm: float = 1.0  # of the global gradient; 0: no clipping
+    layer_rate_decay: float = 1.0  # each layer's rate is that of the one above times this, heads
+    #                                at the top, embeddings below; ULMFiT: 1 / 2.6 = 0.385
+    unfreeze_every_steps: int = 0  # heads are trained alone for so many steps, then with one layer
+    #                                more every so many; 0: all from the start. See layer_rates.py
 
 
 @dataclasses.dataclass(frozen=True)

@@ -214,9 +214,21 @@ def _check_optim(config: Config) -> None:
     for name in ("epsilon", "decay_power"):
         value = getattr(optim, name)
         _require(value > 0.0, f"optim.{name}", value, "it must be above 0")
-    for name in ("weight_decay", "clip_norm", "end_learning_rate", "warmup_steps"):
+    for name in (
+        "weight_decay",
+        "clip_norm",
+        "end_learning_rate",
+        "warmup_steps",
+        "unfreeze_every_steps",
+    ):
         value = getattr(optim, name)
         _require(value >= 0, f"optim.{name}", value, "it must be 0 or more")
+    _require(
+        0.0 < optim.layer_rate_decay <= 1.0,
+        "optim.layer_rate_decay",
+        optim.layer_rate_decay,
+        "above 0 and at most 1, which leaves all layers the same rate (ULMFiT: 0.385)",
+    )
     _require(
         config.phases[0].restart_learning_rate == 0,
         "phases[0].restart_learning_rate",

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import attention
+from bert_jax import attention, layer_rates
 from bert_jax import config as config_lib
 from bert_jax.changes import Change
 from bert_jax.config import Config, Phase
@@ -55,6 +55,8 @@ def opening_rows(
             ("", _a_step(phase, facts)),
             ("", _heldout(facts)),
         ]
+    if rates := layer_rates.in_words(config.optim, shape.num_hidden_layers, total):
+        rows.append(("rates", rates))
     rows.append(("host", _host(len(phases) > 1 and compiles_ahead(mesh))))
     if profiled is not None:
         rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax import data_parallel, guard, mesh
+from bert_jax import data_parallel, guard, layer_rates, mesh
 from bert_jax.config import Config, MeshConfig, Phase, phase_start
 from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.models.bert import Model
@@ -139,7 +139,8 @@ def train_step(
         )
         direction, opt_state = tx.update(grads, state.opt_state, state.params)
         learning_rate = rate(state.step)
-        params = jax.tree.map(lambda p, d: p - learning_rate * d, state.params, direction)
+        rates = layer_rates.rates(config.optim, state.params, learning_rate, state.step)
+        params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
         params |= {name: state.params[name] for name in objective.untrained}
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = sum(

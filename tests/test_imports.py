@@ -32,7 +32,7 @@ LAYERS = (
         "bert_jax.mesh",
     },
     {"bert_jax.models"},
-    {"bert_jax.objectives", "bert_jax.optim"},
+    {"bert_jax.layer_rates", "bert_jax.objectives", "bert_jax.optim"},
     {
         "bert_jax.data_parallel",
         "bert_jax.guard",

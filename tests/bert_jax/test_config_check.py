@@ -48,6 +48,18 @@ def phase(**settings):
         (changed(optim=OptimConfig(name="sgd", warmup_steps=1)), "'sgd'; one of .*'lamb'"),
         (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
         (changed(optim=OptimConfig(learning_rate=0.0)), "learning_rate is 0.0; above 0"),
+        (
+            changed(optim=OptimConfig(layer_rate_decay=1.5, warmup_steps=1)),
+            "1.5; above 0 and at most",
+        ),
+        (
+            changed(optim=OptimConfig(layer_rate_decay=0.0, warmup_steps=1)),
+            "0.0; above 0 and at most",
+        ),
+        (
+            changed(optim=OptimConfig(unfreeze_every_steps=-1, warmup_steps=1)),
+            "unfreeze_every_steps is -1; it must be 0 or more",
+        ),
         (changed(data=PretrainOptions(masked_lm_prob=1.5)), "masked_lm_prob is 1.5"),
         (changed(data=PretrainOptions(longest_ngram=2)), "masking is 'token', which has no runs"),
         (changed(data=PretrainOptions(masking="ngram", longest_ngram=17)), "must be at most 16"),

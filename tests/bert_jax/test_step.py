@@ -104,10 +104,11 @@ def test_initial_parameters_do_not_depend_on_the_mesh(params, preset, model_size
 
 @pytest.mark.parametrize(("name", "preset"), [("bert_adamw", "zero1"), ("lamb", "fsdp+tp")])
 def test_two_updates_on_eight_devices_are_those_on_one(params, name, preset):
-    """Clipping, moments, LAMB's norms and the cut state included."""
-    config = dataclasses.replace(
-        CONFIG, optim=OptimConfig(name=name, learning_rate=1e-2, warmup_steps=1, clip_norm=0.5)
+    """Clipping, moments, LAMB's norms, rates of layers and the cut state included."""
+    optim = OptimConfig(
+        name=name, learning_rate=1e-2, warmup_steps=1, clip_norm=0.5, layer_rate_decay=0.8
     )
+    config = dataclasses.replace(CONFIG, optim=optim)
     ends = []
     for devices, how in ((1, "dp"), (8, preset)):
         at = setting(config, devices, how)
