@@ -56,6 +56,7 @@ LAYERS = (
         "bert_jax.code_version",
         "bert_jax.feed",
         "bert_jax.fingerprint",
+        "bert_jax.inference",
         "bert_jax.left_out",
         "bert_jax.joining",
         "bert_jax.log",
