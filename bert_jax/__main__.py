@@ -2,6 +2,7 @@
 
     bert-jax build        data_pipeline.build         text files to a store
     bert-jax inspect      data_pipeline.inspect       what is in a store, and what looks wrong
+    bert-jax grow_vocab   data_pipeline.grow_vocab    a vocabulary, with words of a field
     bert-jax plan         bert_jax.plan               what a run on TPUs needs, takes and costs
     bert-jax train        bert_jax.train              a store to a trained model
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
@@ -22,6 +23,7 @@ from data_pipeline.exit_code import REFUSED
 MODULES = {
     "build": "data_pipeline.build",
     "inspect": "data_pipeline.inspect",
+    "grow_vocab": "data_pipeline.grow_vocab",
     "plan": "bert_jax.plan",
     "train": "bert_jax.train",
     "benchmark": "bert_jax.benchmark",

@@ -19,7 +19,7 @@ _ALONE = (
     "\u2010-\u2027\u3001-\u3003\u3008-\u3011\uff0c\uff1a\uff1b\uff1f\uff01\uff08\uff09"
     "\u3400-\u4dbf\u4e00-\u9fff"
 )
-_find_words = re.compile(f"[{_ALONE}]|[^ {_ALONE}]+").findall
+find_words = re.compile(f"[{_ALONE}]|[^ {_ALONE}]+").findall
 
 
 def wordpiece_normalizer(lowercase: bool) -> tokenizers.normalizers.Normalizer:
@@ -62,7 +62,7 @@ class WordpieceEncoder:
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """All ids one after another, and int64[N] how many each of N sentences has."""
         ids_of = self._words.__getitem__
-        encoded = [b"".join(map(ids_of, _find_words(sentence))) for sentence in sentences]
+        encoded = [b"".join(map(ids_of, find_words(sentence))) for sentence in sentences]
         size_bytes = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.frombuffer(b"".join(encoded), self._dtype), size_bytes // self._dtype.itemsize
 
