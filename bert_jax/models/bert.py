@@ -198,12 +198,7 @@ class Model:
 
         Made one by one (docs/decisions/0004). Rows that pad the vocabulary are zeros.
         """
-        return jax.tree_util.tree_map_with_path(
-            lambda path, of: _draw(of)(
-                jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
-            ),
-            self.declared,
-        )
+        return jax.tree_util.tree_map_with_path(functools.partial(drawn, key), self.declared)
 
     def bind(self, params: Params) -> Bert:
         """The model with these parameters. Cheap: done anew in every trace."""
@@ -223,6 +218,11 @@ class Model:
     def parameter_count(self) -> int:
         """Parameters of encoder and heads, padding not counted."""
         return sum(math.prod(of.logical_dims) for of in jax.tree.leaves(self.declared))
+
+
+def drawn(key: jax.Array, path: tuple[Any, ...], of: Declared) -> jax.Array:
+    """The parameter at a path of the tree as a model has it at the start, on the current mesh."""
+    return _draw(of)(jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode())))
 
 
 @functools.cache

@@ -1,0 +1,64 @@
+"""Checkpoints in Hugging Face's layout with random numbers in them, written by hand for tests."""
+
+import json
+import pathlib
+
+import numpy as np
+from safetensors.numpy import save_file
+
+# Sizes tell dimensions apart; more rows than the vocabulary has pieces, as tables are padded.
+SIZES = {
+    "vocab_size": 23,
+    "hidden_size": 14,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 22,
+    "max_position_embeddings": 19,
+    "type_vocab_size": 3,
+}
+CONFIG = {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-6, **SIZES}
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat", "dog", "sees", "##s", "."]
+
+
+def tensors(prefix: str = "bert.", has_heads: bool = True) -> dict[str, np.ndarray]:
+    """Hugging Face's arrays of a BERT of SIZES, written out from their documentation."""
+    rng = np.random.default_rng(5)
+    V, D, F, P, C = 23, 14, 22, 19, 3  # of SIZES
+
+    def norm(name):
+        return {f"{name}.weight": (D,), f"{name}.bias": (D,)}
+
+    def dense(name, out, into):
+        return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+
+    dims = {
+        f"{prefix}embeddings.word_embeddings.weight": (V, D),
+        f"{prefix}embeddings.position_embeddings.weight": (P, D),
+        f"{prefix}embeddings.token_type_embeddings.weight": (C, D),
+        **norm(f"{prefix}embeddings.LayerNorm"),
+        **dense(f"{prefix}pooler.dense", D, D),
+    }
+    for number in range(SIZES["num_hidden_layers"]):
+        layer = f"{prefix}encoder.layer.{number}"
+        for name in ("query", "key", "value"):
+            dims |= dense(f"{layer}.attention.self.{name}", D, D)
+        dims |= dense(f"{layer}.attention.output.dense", D, D)
+        dims |= norm(f"{layer}.attention.output.LayerNorm")
+        dims |= dense(f"{layer}.intermediate.dense", F, D)
+        dims |= dense(f"{layer}.output.dense", D, F)
+        dims |= norm(f"{layer}.output.LayerNorm")
+    if has_heads:
+        dims |= dense("cls.predictions.transform.dense", D, D)
+        dims |= norm("cls.predictions.transform.LayerNorm")
+        dims |= {"cls.predictions.bias": (V,)}
+        dims |= dense("cls.seq_relationship", 2, D)
+    return {name: rng.normal(0, 0.2, size).astype(np.float32) for name, size in dims.items()}
+
+
+def write(folder: pathlib.Path, held: dict[str, np.ndarray], **changes: object) -> pathlib.Path:
+    """A folder with these arrays; changes are of its config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    return folder

@@ -1,0 +1,60 @@
+"""Checkpoints of Google's TF1 code: a real one, and what is refused of its files."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_jax import pretrained, tf1
+from bert_jax.models.bert import Heads
+
+
+@pytest.fixture
+def tiny(shared_data):
+    return shared_data / "tiny_checkpoints" / "keras-bert_tf1_tiny"
+
+
+def test_a_real_checkpoint_is_read_whole(tiny):
+    import tensorflow as tf
+
+    read = pretrained.load(f"google:{tiny / 'bert_model.ckpt'}")
+    assert read.heads == Heads(mlm=True, nsp=True)
+    assert read.config.hidden_act == "gelu_tanh"
+    assert read.vocabulary.size == read.config.vocab_size == 15
+    there = tf.train.load_checkpoint(str(tiny / "bert_model.ckpt"))
+    names = [n for n in there.get_variable_to_shape_map() if "adam_" not in n]
+    numbers = sum(there.get_tensor(n).size for n in names if n != "global_step")
+    assert read.parameter_count == numbers
+    for path, name in (
+        (("layers", "01", "mlp", "output", "kernel"), "bert/encoder/layer_1/output/dense/kernel"),
+        (("embeddings", "layer_norm", "scale"), "bert/embeddings/LayerNorm/gamma"),
+        (("mlm", "output_bias"), "cls/predictions/output_bias"),
+    ):
+        leaf = read.params
+        for part in path:
+            leaf = leaf[part]
+        np.testing.assert_array_equal(leaf, there.get_tensor(name))
+    np.testing.assert_array_equal(
+        read.params["nsp"]["kernel"].T, there.get_tensor("cls/seq_relationship/output_weights")
+    )
+
+
+@pytest.mark.parametrize("name", ["", "bert_model.ckpt.index", "bert_model.ckpt"])
+def test_a_checkpoint_goes_by_its_folder_and_by_its_files(tiny, name):
+    assert tf1.prefix_of(str(tiny / name)) == tiny / "bert_model.ckpt"
+    assert pretrained.split(str(tiny / name))[0] == pretrained.GOOGLE
+
+
+def test_files_that_are_missing_or_damaged_are_named(tiny, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny, folder)
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:4000])
+    with pytest.raises(ValueError, match=r"bert_model\.ckpt.* is damaged"):
+        tf1.read(folder / "bert_model.ckpt")
+    data.unlink()
+    with pytest.raises(ValueError, match=r"bert_model\.ckpt.* is damaged"):
+        tf1.read(folder / "bert_model.ckpt")
+    (folder / "bert_config.json").unlink()
+    with pytest.raises(ValueError, match=r"has no bert_config\.json; put the one beside"):
+        tf1.read(folder / "bert_model.ckpt")
