@@ -11,9 +11,9 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import metrics, processes
 from bert_jax.clock import Progress
-from bert_jax.feed import Feed
 from bert_jax.log import BAD_STEPS as FILE
 from bert_jax.record_files import add_line, cut_lines_after
+from bert_jax.run_feed import RunFeed
 from bert_jax.screen import BAD, Screen
 from data_pipeline.interpreter import python
 
@@ -33,7 +33,7 @@ class BadSteps:
         self,
         workdir: pathlib.Path,
         address: str,
-        feed: Feed,
+        feed: RunFeed,
         screen: Screen,
         progress: Progress,
     ) -> None:
@@ -124,7 +124,7 @@ class BadSteps:
 
 
 def record(
-    feed: Feed, step: int, numbers: Mapping[str, float], usual: np.ndarray
+    feed: RunFeed, step: int, numbers: Mapping[str, float], usual: np.ndarray
 ) -> dict[str, Any]:
     """The line of a bad step: why, its numbers beside the usual ones, and which rows it held."""
     index, positions = config_lib.phase_of_step(feed.config, step), feed.positions(step)

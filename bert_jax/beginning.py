@@ -18,7 +18,7 @@ def checkpoints_of(setup: Setup) -> Checkpoints:
     Raises:
       OSError: their folder cannot be made or read.
     """
-    made = receipt.of_run(setup.config, setup.feed.store)
+    made = receipt.of_run(setup.feed)
     return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.model, made)
 
 
@@ -34,7 +34,7 @@ def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]
     if restored is not None:
         state, numbers = restored
         return state, Progress(**numbers)
-    state = state_lib.init(setup.model, setup.tx, setup.where, setup.config.seed)
+    state = state_lib.fresh(setup.fresh_params(), setup.tx, setup.where)
     jax.block_until_ready(state)
     setup.storage.publish()
     checkpoints.save(0, state, dataclasses.asdict(Progress()))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.config import Config
+from bert_jax.run_config import RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Change:
 
 
 def changed(
-    known: Sequence[Change], before: dict[str, Any], config: Config, step: int
+    known: Sequence[Change], before: dict[str, Any], config: RunConfig, step: int
 ) -> list[Change]:
     """What is known, and how this config differs from the last start's.
 

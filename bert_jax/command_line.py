@@ -64,7 +64,12 @@ def _with_found_config(argv: Sequence[str]) -> list[str]:
 
 
 def resolved(flag: flags.FlagHolder) -> Config:
-    """The Config that --config and its overrides give.
+    """The Config that --config and its overrides give; resolved_as, of pre-training."""
+    return resolved_as(Config, flag)
+
+
+def resolved_as(kind: type[config_lib.Kind], flag: flags.FlagHolder) -> config_lib.Kind:
+    """The settings of a kind that --config and its overrides give.
 
     Raises:
       ValueError: no --config, or a field of the wrong type.
@@ -73,7 +78,7 @@ def resolved(flag: flags.FlagHolder) -> Config:
         raise ValueError(
             "--config is missing; give --config=configs/tiny.py, or another of ours or yours"
         )
-    return config_lib.from_config_dict(flag.value)
+    return config_lib.settings_from(kind, flag.value)
 
 
 def _stays(code: int, message: str) -> None:

@@ -161,6 +161,17 @@ class Config:
     log_every_steps: int = 100
 
 
+Kind = typing.TypeVar("Kind")
+
+
+class Phased(typing.Protocol):
+    """Settings of a run that has phases."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Stretches of training, one after another."""
+
+
 def to_config_dict(config: Any) -> ml_collections.ConfigDict:
     """Show a config dataclass as a locked ConfigDict, whose fields flags can override."""
     shown = {}
@@ -180,7 +191,16 @@ def from_config_dict(shown: ml_collections.ConfigDict) -> Config:
     Raises:
       ValueError: a field is unknown, of another type, or not a finite number.
     """
-    return _dataclass_from(Config, shown, "config")
+    return settings_from(Config, shown)
+
+
+def settings_from(kind: type[Kind], shown: ml_collections.ConfigDict) -> Kind:
+    """Turn a ConfigDict back into the dataclass of settings that it shows.
+
+    Raises:
+      ValueError: a field is unknown, of another type, or not a finite number.
+    """
+    return typing.cast(Kind, _dataclass_from(kind, shown, "config"))
 
 
 def _dataclass_from(kind: Any, shown: Any, path: str) -> Any:
@@ -241,17 +261,17 @@ def arguments(text: str, **defaults: str) -> dict[str, str]:
     return defaults | given
 
 
-def total_steps(config: Config) -> int:
+def total_steps(config: Phased) -> int:
     """Optimiser steps of all phases."""
     return sum(phase.steps for phase in config.phases)
 
 
-def phase_start(config: Config, index: int) -> int:
+def phase_start(config: Phased, index: int) -> int:
     """First step of a phase, counted from the start of the run."""
     return sum(phase.steps for phase in config.phases[:index])
 
 
-def phase_of_step(config: Config, step: int) -> int:
+def phase_of_step(config: Phased, step: int) -> int:
     """The phase of a step's number, counted from 1 as in the records, over all phases."""
     return sum(step > phase_start(config, index) for index in range(len(config.phases))) - 1
 

@@ -50,6 +50,11 @@ def sums(tree: Tree) -> Tree:
     return jax.lax.psum(tree, mesh.BATCH_AXES)
 
 
+def rows_of_all(tree: Tree) -> Tree:
+    """Put the rows of all devices of the batch axes together, in the batch's order."""
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, mesh.BATCH_AXES, tiled=True), tree)
+
+
 def _cuts(spec: PartitionSpec) -> list[tuple[int, str]]:
     """(dimension, batch axis) of each cut along a batch axis."""
     sizes = jax.sharding.get_abstract_mesh().shape

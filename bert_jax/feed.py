@@ -4,22 +4,31 @@ TensorFlow is needed by train_batches alone, and imported there by data_pipeline
 """
 
 import dataclasses
+import hashlib
+import pathlib
+import shlex
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax import config_check
 from bert_jax.config import Config
+from bert_jax.run_feed import BatchShape
 from data_pipeline import pretrain
 from data_pipeline import store as store_lib
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import open_examples
-from data_pipeline.options import PretrainOptions
+from data_pipeline.hashing import HASH_VERSION
+from data_pipeline.interpreter import python
+from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.schema import RowShape
 from data_pipeline.store import Split, Store
 from data_pipeline.store_cache import Advance, cached_store
+from data_pipeline.walks import WALKS_VERSION
 
+STORE_DIGEST = "data.store (digest of its contents)"
 BUILD_COMMAND = (
     "python -m data_pipeline.build --input='TEXTS/*.txt' --output=STORE "
     "--train_vocab=wordpiece --vocab_size=30522"
@@ -45,8 +54,21 @@ def open_store(
     return store_lib.open_store(cached_store(options.store, options.data_cache, advance))
 
 
+def short_digest(store: Store) -> str:
+    """What a receipt keeps of a store's digest."""
+    return store.digest[:12]
+
+
+def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
+    return {
+        f"data.{name}": value
+        for name, value in dataclasses.asdict(options).items()
+        if name not in OPTIONS_OF_A_RUN
+    }
+
+
 class Feed:
-    """Batches of a run, as pure functions of phase and step."""
+    """Batches of a run on a store, as pure functions of phase and step."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
@@ -87,6 +109,58 @@ class Feed:
             self._source(self.store.train, index)
             self._source(self.store.heldout, index)
 
+    @property
+    def learns(self) -> str:
+        """What a run on it does."""
+        return "pre-training"
+
+    @property
+    def origin(self) -> pathlib.Path:
+        """The store's folder."""
+        return self.store.directory
+
+    @property
+    def vocab_path(self) -> pathlib.Path:
+        """The file of the store's vocabulary."""
+        return self.store.vocab_path
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether it is read so."""
+        return bool(self.store.manifest["vocabulary"]["lowercase"])
+
+    def fixed(self) -> dict[str, Any]:
+        """What a run that goes on must keep: how rows are drawn, from which store."""
+        phases = {
+            f"phases[{i}].max_predictions_per_seq": phase.max_predictions_per_seq
+            for i, phase in enumerate(self.config.phases)
+        }
+        return {
+            "objective": self.config.objective,
+            **_fixed_options(self.config.data),
+            **phases,
+            "hash_version (of this bert_jax)": HASH_VERSION,
+            "walks_version (of this bert_jax)": WALKS_VERSION,
+            STORE_DIGEST: short_digest(self.store),
+        }
+
+    def fixed_by_default(self) -> dict[str, Any]:
+        """The options that a receipt may be older than."""
+        return _fixed_options(PretrainOptions())
+
+    def in_a_receipt(self) -> dict[str, Any]:
+        """The store and its vocabulary."""
+        vocabulary_sha256 = hashlib.sha256(self.store.vocab_path.read_bytes()).hexdigest()
+        return {"store": {"digest": self.store.digest, "vocabulary_sha256": vocabulary_sha256}}
+
+    def advice(self) -> str:
+        """How to find out what the input pipeline can give."""
+        store = shlex.quote(str(self.store.directory))
+        return (
+            f"`{python()} -m data_pipeline.benchmark {store}` measures what it can give here; it "
+            "wants idle cores and a store on a local disk"
+        )
+
     def mean_epoch_rows(self, index: int) -> float:
         """Rows in a pass over the training split at a phase's length; passes differ a little."""
         return self._source(self.store.train, index).mean_rows_per_epoch
@@ -98,6 +172,11 @@ class Feed:
     def row_shape(self, index: int) -> RowShape:
         """What a row of a phase's batches holds at most."""
         return self._source(self.store.train, index).shape
+
+    def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
+        """The one shape that a phase's batches have."""
+        del first_step
+        return [self.row_shape(index).arrays(self.config.phases[index].batch_size)]
 
     def train_batches(
         self, index: int, first_step: int, rows: np.ndarray

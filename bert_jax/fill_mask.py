@@ -15,9 +15,8 @@ import rich.text
 from absl import flags
 
 from bert_jax import command_line, trained
-from bert_jax.feed import open_store
+from bert_jax.feed import open_store, short_digest
 from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
-from bert_jax.receipt import short_digest
 from bert_jax.trained import Trained
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.store import EXAMPLES

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from bert_jax import processes
 from bert_jax.bad_steps import BadSteps, RollBack
 from bert_jax.clock import Progress
-from bert_jax.config import Config
 from bert_jax.log import LEFT_OUT as FILE
 from bert_jax.log import Records
 from bert_jax.preparation import Setup
 from bert_jax.record_files import write_whole
+from bert_jax.run_config import RunConfig
 from bert_jax.state import TrainState
 
 
@@ -89,7 +89,7 @@ def to_the_end(
 class LeftOuts:
     """What a run has left out so far; the same in all its processes, and written by one."""
 
-    def __init__(self, workdir: pathlib.Path, config: Config) -> None:
+    def __init__(self, workdir: pathlib.Path, config: RunConfig) -> None:
         """Take what stands in workdir from the process that writes it there.
 
         Of a run in a bucket its folder may be newer than what the others have fetched.

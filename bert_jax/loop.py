@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import guard, left_out, metrics, profiling, wall_time
+from bert_jax import guard, left_out, profiling, wall_time
 from bert_jax import mesh as mesh_lib
 from bert_jax.bad_steps import BadSteps
 from bert_jax.beginning import checkpoints_of, start
@@ -73,11 +73,10 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         at_the_end.enter_context(ledger)
         last_save = work.doing(wall_time.SAVING, "the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
-        of = setup.mesh, setup.model, setup.feed.store, setup.phases
-        done = checkpoints.latest_step
-        block = opening_rows(config, *of, done, setup.profiled, setup.changes)
+        of = setup.mesh, setup.model, setup.data_rows, checkpoints.latest_step
+        block = opening_rows(config, *of, setup.profiled, setup.changes)
         block += [*setup.storage.rows(), *ledger.opening_rows()]
-        setup.screen.table(f"pre-training in {setup.storage.address}", block)
+        setup.screen.table(f"{setup.feed.learns} in {setup.storage.address}", block)
         state, progress = begin()
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         programs = Programs(setup)
@@ -164,34 +163,37 @@ class _Run:
     def _steps_of(self, running: RunningPhase) -> None:
         with contextlib.closing(self._batches(running)) as batches:
             self._stop_if_asked()
-            take_step = self._compiled_step(running)
+            self._compile_steps(running)
             self._stop_if_asked()
             # Until the other processes have compiled it as well.
             with self.work.doing(wall_time.TRAINING, f"phase {running.index}: the first step"):
-                self._take(take_step, batches)
+                self._take(running, batches)
                 self.ledger.waited(self.in_flight.all_ended())
             running.clock.start()  # from now on time is training time
             self._after_step(running)
             while self.step < running.end:
                 with self.work.step(self.step + 1):
                     running.clock.waited(self.in_flight.make_room())
-                    self._take(take_step, batches)
+                    self._take(running, batches)
                 running.clock.step()
                 self._after_step(running)
 
-    def _compiled_step(self, running: RunningPhase) -> jax.stages.Compiled:
-        if self.programs.is_ready(running.index):
-            self.screen.say(f"phase {running.index}: the step is compiled already", FAINT)
-            return self.programs.step(running.index)
-        what = f"phase {running.index}: compiling the step"
-        with self.work.doing(wall_time.COMPILING, what), self.screen.waiting(what):
-            return self.programs.step(running.index)
+    def _compile_steps(self, running: RunningPhase) -> None:
+        index, first_step = running.index, self.step - running.start
+        what = f"phase {index}: compiling the step"
+        if self.programs.is_ready(index):
+            self.screen.say(f"phase {index}: the step is compiled already", FAINT)
+            self.programs.compile_steps(index, first_step)
+            return
+        with self.work.doing(wall_time.COMPILING, what), self.screen.waiting(what) as show:
+            self.programs.compile_steps(index, first_step, lambda which: show(what + which))
 
-    def _take(self, take_step: jax.stages.Compiled, batches: PlacedBatches) -> None:
+    def _take(self, running: RunningPhase, batches: PlacedBatches) -> None:
         """Give the next step to the devices."""
         asked_secs = time.perf_counter()
         batch = next(batches)
         got_secs = time.perf_counter()
+        take_step = self.programs.step(running.index, batch)
         self.profiler.before(self.step + 1, self.state)
         with jax.profiler.StepTraceAnnotation("step", step_num=self.step + 1):
             self.state, sums = take_step(self.state, batch)
@@ -264,24 +266,23 @@ class _Run:
 
     def _evaluation(self, index: int) -> dict[str, float]:
         """The means over a phase's held-out examples."""
-        facts, total = self.setup.phases[index], dict[str, float]()
+        facts, results = self.setup.phases[index], []
         what = f"evaluating on {facts.heldout_examples:,} held-out examples"
         with self.work.doing(wall_time.EVALUATING, what), self.screen.spinning(what):
             with self.ledger.spent(wall_time.COMPILING):
-                evaluate = self.programs.evaluation(index)
+                self.programs.compile_evaluations(index)
             for batch in facts.heldout_batches:
                 self._stop_if_asked()
                 placed = mesh_lib.place(batch, self.setup.mesh)
-                sums = jax.device_get(evaluate(self.state.params, placed))
-                total = metrics.add(total, metrics.flat(sums))
-        return metrics.read_heldout(total)
+                evaluate = self.programs.evaluation(index, placed)
+                results.append(jax.device_get(evaluate(self.state.params, placed)))
+        return facts.heldout_scores(results)
 
     def _evaluate(self, running: RunningPhase) -> None:
         self.heldout = self._evaluation(running.index)
         self.progress.evaluated_step = self.step
-        baseline = running.facts.baseline
-        self.records.write(self.step, "heldout", self.heldout | baseline)
-        self.screen.heldout_line(self.step, self.heldout, baseline)
+        self.records.write(self.step, "heldout", self.heldout | running.facts.baseline)
+        running.facts.show(self.screen, self.step, self.heldout)
 
     def _summary(self) -> dict[str, Any]:
         train_secs = max(self.progress.train_secs, 1e-9)

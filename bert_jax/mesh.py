@@ -17,7 +17,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import device_grid
-from bert_jax.config import Config, MeshConfig
+from bert_jax.config import MeshConfig
+from bert_jax.run_config import RunConfig
 
 AXES = ("data", "fsdp", "model")
 BATCH_AXES = ("data", "fsdp")
@@ -133,7 +134,7 @@ def batch_shards(of: Mesh | jax.sharding.AbstractMesh) -> int:
     return math.prod(of.shape[axis] for axis in BATCH_AXES)
 
 
-def check(config: Config, device_count: int) -> None:
+def check(config: RunConfig, device_count: int) -> None:
     """Raise if the batch or the model does not divide over the mesh.
 
     Raises:
@@ -189,6 +190,16 @@ def over_data(of: PartitionSpec, dims: Sequence[int], sizes: Mapping[str, int]) 
 def batch_sharding(of: Mesh, ndim: int) -> NamedSharding:
     """The layout of an array of a batch: cut along its first dimension."""
     return NamedSharding(of, PartitionSpec(BATCH_AXES, *(None,) * (ndim - 1)))
+
+
+def abstract_batch(
+    shape: Mapping[str, tuple[tuple[int, ...], Any]], of: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """A global batch without its numbers, from the dimensions and dtype of each field."""
+    return {
+        name: jax.ShapeDtypeStruct(dims, dtype, sharding=batch_sharding(of, len(dims)))
+        for name, (dims, dtype) in shape.items()
+    }
 
 
 def process_rows(batch_size: int, of: Mesh) -> np.ndarray:

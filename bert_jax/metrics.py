@@ -29,7 +29,8 @@ def flat(sums: Sums) -> dict[str, float]:
     numbers = {}
     for name, term in sums["terms"].items():
         numbers[f"{name}/loss_sum"] = float(term.loss_sum)
-        numbers[f"{name}/correct_sum"] = float(term.correct_sum)
+        if term.correct_sum is not None:
+            numbers[f"{name}/correct_sum"] = float(term.correct_sum)
         numbers[f"{name}/weight"] = float(sums["weights"][name])
     plain = {name: float(sums[name]) for name in sums.keys() - {"terms", "weights", "guard"}}
     if "guard" in sums:
@@ -61,7 +62,8 @@ def read(total: Mapping[str, float]) -> dict[str, float]:
     for name in terms:
         weight = max(total[f"{name}/weight"], SMALLEST_WEIGHT)
         means[f"{name}_loss"] = total[f"{name}/loss_sum"] / weight
-        means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight
+        if f"{name}/correct_sum" in total:
+            means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight
     if terms:
         means = {"loss": sum(means[f"{name}_loss"] for name in terms)} | means
     if "grad_norm" in total:

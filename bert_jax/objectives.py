@@ -25,7 +25,8 @@ class Term:
     """Sums over the predictions of one kind in a batch, each counted with its weight."""
 
     loss_sum: jax.Array  # float32 [], nats
-    correct_sum: jax.Array  # float32 [], predictions whose likeliest class is right
+    correct_sum: jax.Array | None  # float32 [], predictions whose likeliest class is right; None
+    #                                where numbers are predicted and not classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Objective:
     weights: Callable[[Batch], dict[str, jax.Array]]  # float32 [] each, from the batch alone
     terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
     untrained: tuple[str, ...] = ()  # parts of the model that no term reads: they stay as drawn
+    # What an evaluation keeps of each row besides the sums: float32[B,...].
+    outputs: Callable[[Bert, Batch], jax.Array] | None = None
 
 
 def weighted_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:

@@ -8,28 +8,26 @@ import jax
 from bert_jax import attention, layer_rates
 from bert_jax import config as config_lib
 from bert_jax.changes import Change
-from bert_jax.config import Config, Phase
 from bert_jax.models.bert import Model
-from bert_jax.phase_facts import PhaseFacts
 from bert_jax.placed_batches import BATCHES_AHEAD
 from bert_jax.profiling import Window
 from bert_jax.programs import compiles_ahead
-from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
+from bert_jax.run_config import RunConfig
 
 
 def opening_rows(
-    config: Config,
+    config: RunConfig,
     mesh: jax.sharding.Mesh,
     model: Model,
-    store: Store,
-    phases: Sequence[PhaseFacts],
+    data_rows: Sequence[tuple[str, str]],
     done: int | None,
     profiled: Window | None,
     changes: Sequence[Change] = (),
 ) -> list[tuple[str, str]]:
-    """Labels and texts: devices, model, corpus, phases, what the host does, where the run begins.
+    """Labels and texts: devices, model, data, what the host does, where the run begins.
 
-    done is the step of the newest checkpoint, None for a run from scratch.
+    data_rows say what the batches are. done is the step of the newest checkpoint, None for a run
+    from scratch.
     """
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     shape = config.model
@@ -37,7 +35,6 @@ def opening_rows(
     start = "from scratch" if done is None else f"resuming at step {done:,} of {total:,}"
     if done == total:
         start = f"finished before, at step {total:,}: evaluating once more"
-    corpus, heldout = _corpus(store)
     rows = [
         ("devices", f"{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}"),
         (
@@ -46,18 +43,11 @@ def opening_rows(
             f"{shape.hidden_size}, {shape.vocab_size:,} pieces; matmuls in {model.dtype}",
         ),
         ("attention", attention_in_words(config, mesh, model)),
-        ("corpus", f"{corpus} in {store.directory}"),
-        ("", f"{heldout} are held out, never trained on"),
+        *data_rows,
     ]
-    for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
-        rows += [
-            (f"phase {index}", _lengths(phase, facts, config.data.packed_examples)),
-            ("", _a_step(phase, facts)),
-            ("", _heldout(facts)),
-        ]
     if rates := layer_rates.in_words(config.optim, shape.num_hidden_layers, total):
         rows.append(("rates", rates))
-    rows.append(("host", _host(len(phases) > 1 and compiles_ahead(mesh))))
+    rows.append(("host", _host(len(config.phases) > 1 and compiles_ahead(mesh))))
     if profiled is not None:
         rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))
     for number, change in enumerate(changes):
@@ -74,7 +64,7 @@ def _host(compiles_next_phase: bool) -> str:
     return f"{BATCHES_AHEAD} batches lie ready on the devices{ahead}; {kept}"
 
 
-def attention_in_words(config: Config, mesh: jax.sharding.Mesh, model: Model) -> str:
+def attention_in_words(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> str:
     """Which implementation the phases take, and why it is the plain one.
 
     Raises:
@@ -96,42 +86,3 @@ def attention_in_words(config: Config, mesh: jax.sharding.Mesh, model: Model) ->
     if len(set(words_at.values())) == 1:
         return next(iter(words_at.values()))
     return "; ".join(f"at {seq_len} {words}" for seq_len, words in words_at.items())
-
-
-def _corpus(store: Store) -> tuple[str, str]:
-    """What the training split holds, and what is held out."""
-    if store.kind == EXAMPLES:
-        train, heldout = (store.manifest["splits"][name]["examples"] for name in (TRAIN, HELDOUT))
-        return f"{train:,} ready-made examples", f"{heldout:,} more examples"
-    text = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"
-    return text, f"{store.heldout.documents:,} more documents"
-
-
-def _lengths(phase: Phase, facts: PhaseFacts, packed_examples: int) -> str:
-    parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""
-    rows, at_most = "sequences", ""
-    if packed_examples > 1:
-        rows, at_most = "rows", f", up to {packed_examples} examples in a row"
-    return (
-        f"{phase.steps:,} steps of {phase.batch_size:,} {rows}{parts} of {phase.seq_len}"
-        f"{at_most}, {facts.epochs:,.1f} epochs"
-    )
-
-
-def _a_step(phase: Phase, facts: PhaseFacts) -> str:
-    share = facts.tokens_per_step / (phase.batch_size * phase.seq_len)
-    return (
-        f"a step sees about {facts.examples_per_step:,.0f} examples, "
-        f"{facts.tokens_per_step:,.0f} tokens ({share:.0%} of its positions), and masks "
-        f"{facts.predictions_per_step:,.0f} of them"
-    )
-
-
-def _heldout(facts: PhaseFacts) -> str:
-    text = f"held out: {facts.heldout_examples:,} examples"
-    scores = []
-    if "unigram_mlm_loss" in facts.baseline:
-        scores.append(f"MLM loss {facts.baseline['unigram_mlm_loss']:.4f} (unigram)")
-    if "majority_nsp_accuracy" in facts.baseline:
-        scores.append(f"NSP accuracy {facts.baseline['majority_nsp_accuracy']:.1%} (majority)")
-    return f"{text}; without context {', '.join(scores)}" if scores else text

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.config import Config, OptimConfig
+from bert_jax.config import OptimConfig
+from bert_jax.run_config import RunConfig
 
 Tree = Any
 
@@ -102,7 +103,7 @@ class Ramp(NamedTuple):
     warmup_steps: int
 
 
-def ramps(config: Config) -> list[Ramp]:
+def ramps(config: RunConfig) -> list[Ramp]:
     """The schedules of a run: one from step 0, and one from each phase that restarts."""
     found = [Ramp(0, 0, config.optim.learning_rate, config.optim.warmup_steps)]
     step = 0
@@ -114,7 +115,7 @@ def ramps(config: Config) -> list[Ramp]:
     return found
 
 
-def schedule(config: Config) -> Callable[[jax.Array], jax.Array]:
+def schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
     """Learning rate (float32) at a step (int32) counted from 0, the first step's rate being 0.
 
     During warm-up peak * step / warmup_steps, then

@@ -1,13 +1,16 @@
 """What is known of a phase before its first step: its examples, and its held-out baselines."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from bert_jax import baselines
+from bert_jax import baselines, metrics
 from bert_jax.feed import Feed
 from bert_jax.objectives import Objective
+from bert_jax.screen import Screen
 
 _LABELLED_ROWS = 1024  # of the training split, looked at for their labels
 _FEW_LABELS = 32  # of so few all may be alike by chance
@@ -57,6 +60,17 @@ class PhaseFacts:
             "predictions_per_step": self.predictions_per_step,
             "epochs": self.epochs,
         }
+
+    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
+        """The means over the held-out examples, from the sums of each batch."""
+        total = dict[str, float]()
+        for sums in results:
+            total = metrics.add(total, metrics.flat(sums))
+        return metrics.read_heldout(total)
+
+    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
+        """Print them beside the baselines."""
+        screen.heldout_line(step, scores, self.baseline)
 
 
 def facts_of(feed: Feed, index: int, objective: Objective) -> PhaseFacts:

@@ -1,9 +1,10 @@
 """What a run is made of, checked before anything is compiled."""
 
 import dataclasses
+import functools
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import optax
@@ -17,11 +18,14 @@ from bert_jax.changes import Change
 from bert_jax.checkpoint_folder import check_space
 from bert_jax.checkpoint_reading import newest_step
 from bert_jax.config import Config
+from bert_jax.corpus_rows import corpus_rows
 from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert
 from bert_jax.objectives import Objective
-from bert_jax.phase_facts import PhaseFacts, facts_of
+from bert_jax.phase_facts import facts_of
 from bert_jax.profiling import Window
+from bert_jax.run_config import RunConfig
+from bert_jax.run_feed import RunFeed, RunPhase
 from bert_jax.screen import Screen
 from bert_jax.state import TrainState
 from bert_jax.workdir import Workdir
@@ -31,16 +35,18 @@ from bert_jax.workdir import Workdir
 class Setup:
     """What a run is made of, checked; nothing in it changes."""
 
-    config: Config
+    config: RunConfig
     objective: Objective
     storage: Workdir
-    feed: Feed
-    phases: tuple[PhaseFacts, ...]
+    feed: RunFeed
+    phases: Sequence[RunPhase]
     mesh: jax.sharding.Mesh
     model: bert.Model
     tx: optax.GradientTransformation
     where: TrainState
     screen: Screen
+    fresh_params: Callable[[], bert.Params]  # what a run without a checkpoint begins with
+    data_rows: Sequence[tuple[str, str]]  # what the batches are, for the first block on the screen
     profiled: Window | None  # steps to trace
     began: float  # when the process began to prepare, in seconds since 1970
     changes: tuple[Change, ...]  # settings that an earlier start of the run had otherwise
@@ -51,6 +57,19 @@ class Setup:
         return self.storage.home
 
 
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """What a run learns and from what: what differs between pre-training and a task."""
+
+    feed: RunFeed
+    objective: Objective
+    heads: bert.Heads
+    # Opens what the batches come from: what is known of each phase, and labelled lines about them.
+    opened: Callable[[], tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]]
+    # Given the model on the run's mesh, the parameters that it begins with.
+    fresh_params: Callable[[bert.Model, jax.sharding.Mesh], bert.Params]
+
+
 def prepare(
     config: Config,
     objective: Objective,
@@ -59,7 +78,7 @@ def prepare(
     profiled: Window | None = None,
     began: float | None = None,
 ) -> Setup:
-    """Check all that can be checked before compiling, and build what the run is made of.
+    """Check all of a pre-training run that can be checked before compiling, and build its parts.
 
     Runs on all devices unless some are given, and traces the steps of `profiled`. Claims the
     workdir, where a folder stands for itself, and leaves a receipt of the run there.
@@ -75,19 +94,43 @@ def prepare(
     with screen.copying(config.data.store) as advance:
         store = open_store(config.data, advance)
     config = config_lib.with_vocab_size(config, store.vocab_size)
-    receipt.check(storage.home, config, store)
+    feed = Feed(store, config)
+
+    def opened() -> tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]:
+        with screen.spinning("counting the examples of the store"):
+            feed.check()
+            phases = [facts_of(feed, index, objective) for index in range(len(config.phases))]
+        return phases, corpus_rows(config, store, phases)
+
+    def fresh_params(model: bert.Model, mesh: jax.sharding.Mesh) -> bert.Params:
+        del mesh
+        return model.init(jax.random.key(config.seed))
+
+    learned = Learned(feed, objective, bert.PRETRAINING, opened, fresh_params)
+    return assembled(learned, storage, screen, began, devices, profiled)
+
+
+def assembled(
+    learned: Learned,
+    storage: Workdir,
+    screen: Screen,
+    began: float,
+    devices: Sequence[jax.Device] | None = None,
+    profiled: Window | None = None,
+) -> Setup:
+    """The parts of a run, checked against its workdir, its devices and its other processes."""
+    feed, config = learned.feed, learned.feed.config
+    receipt.check(storage.home, feed)
     total = config_lib.total_steps(config)
     done = _done_steps(storage, total, profiled)
     mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
-        receipt.check_processes_agree(config, store)
-    feed = Feed(store, config)
-    with screen.spinning("counting the examples of the store"):
-        feed.check()
-        phases = tuple(facts_of(feed, index, objective) for index in range(len(config.phases)))
+        receipt.check_processes_agree(feed)
+    phases, data_rows = learned.opened()
     mesh = mesh_lib.make(config.mesh, devices)
     jax.set_mesh(mesh)
-    model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
+    backend, model_size = jax.default_backend(), mesh.shape["model"]
+    model = bert.build(config.model, backend, model_size, config.compute, learned.heads)
     if done is None or done < total:
         check_space(storage.checkpoints, config.checkpoint, model, total)
     tx = optim.optimizer(config.optim)
@@ -95,10 +138,21 @@ def prepare(
     changes = receipt.changes(storage.home, config, done or 0)
     storage.claim(is_writer=jax.process_index() == 0)
     if jax.process_index() == 0:
-        receipt.write(storage.home, config, store, changes)
-    of_run = config, objective, storage, feed, phases, mesh, model, tx, where, screen, profiled
+        receipt.write(storage.home, feed, changes)
     return Setup(
-        *of_run,
+        config=config,
+        objective=learned.objective,
+        storage=storage,
+        feed=feed,
+        phases=phases,
+        mesh=mesh,
+        model=model,
+        tx=tx,
+        where=where,
+        screen=screen,
+        fresh_params=functools.partial(learned.fresh_params, model, mesh),
+        data_rows=data_rows,
+        profiled=profiled,
         began=began,
         changes=tuple(changes),
     )

@@ -1,5 +1,6 @@
-"""The compiled step and evaluation of each phase: made when asked for, or ahead in a thread."""
+"""The compiled steps and evaluations of each phase: made when asked for, or ahead in a thread."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
@@ -7,7 +8,16 @@ import jax
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import step as step_lib
+from bert_jax.placed_batches import PlacedBatch
 from bert_jax.preparation import Setup
+from bert_jax.run_feed import BatchShape, HostBatch
+
+_Key = tuple[int, tuple[int, ...]]  # number of a phase, shape of a batch's input_ids
+Tell = Callable[[str], None]
+
+
+def _unheard(words: str) -> None:
+    """Not every caller has a screen."""
 
 
 def compiles_ahead(mesh: jax.sharding.Mesh) -> bool:
@@ -29,8 +39,8 @@ class Programs:
         self._abstract = state_lib.abstract(setup.model, setup.tx, setup.where)
         self._thread = ThreadPoolExecutor(1, "compiling")
         self._ahead: dict[int, Future[None]] = {}
-        self._steps: dict[int, jax.stages.Compiled] = {}
-        self._evaluations: dict[int, jax.stages.Compiled] = {}
+        self._steps: dict[_Key, jax.stages.Compiled] = {}
+        self._evaluations: dict[_Key, jax.stages.Compiled] = {}
 
     def begin(self, index: int) -> None:
         """Begin to compile a phase's programs in the background, once, if there is such a phase."""
@@ -42,22 +52,33 @@ class Programs:
         """Whether a phase's step was compiled ahead."""
         return index in self._ahead and self._ahead[index].done()
 
-    def step(self, index: int) -> jax.stages.Compiled:
-        """The training step: (state, batch) -> (next state, sums), state donated.
+    def compile_steps(self, index: int, first_step: int, tell: Tell = _unheard) -> None:
+        """Have a phase's training steps from one of its steps on, one for each shape of a batch.
 
-        An error of a compile that was begun ahead is raised here.
+        Where there are several, tell gets words for each. An error of a compile that was begun
+        ahead is raised here.
         """
         self._wait_for(index)
-        if index not in self._steps:
-            self._compile_step(index)
-        return self._steps[index]
+        shapes = self._setup.feed.batch_shapes(index, first_step)
+        for done, shape in enumerate(shapes):
+            if len(shapes) > 1:
+                tell(f" for {shape['input_ids'][0][-1]} tokens ({done + 1} of {len(shapes)})")
+            if (index, shape["input_ids"][0]) not in self._steps:
+                self._compile_step(index, shape)
 
-    def evaluation(self, index: int) -> jax.stages.Compiled:
-        """The evaluation of one held-out batch: (params, batch) -> sums."""
+    def step(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
+        """The training step for such a batch: (state, batch) -> (next state, sums)."""
+        return self._steps[index, batch["input_ids"].shape]
+
+    def compile_evaluations(self, index: int) -> None:
+        """Have the evaluations of a phase, one for each shape of a held-out batch."""
         self._wait_for(index)
-        if index not in self._evaluations:
-            self._compile_evaluation(index)
-        return self._evaluations[index]
+        for batch in self._setup.phases[index].heldout_batches:
+            self._compile_evaluation(index, batch)
+
+    def evaluation(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
+        """The evaluation of such a batch: (params, batch) -> what step.eval_step gives."""
+        return self._evaluations[index, batch["input_ids"].shape]
 
     def _wait_for(self, index: int) -> None:
         if index in self._ahead:
@@ -65,30 +86,32 @@ class Programs:
 
     def _compile(self, index: int) -> None:
         with jax.set_mesh(self._setup.mesh):  # a thread does not have that of another one
-            self._compile_step(index)
-            self._compile_evaluation(index)
+            for shape in self._setup.feed.batch_shapes(index, first_step=0):
+                self._compile_step(index, shape)
+            for batch in self._setup.phases[index].heldout_batches:
+                self._compile_evaluation(index, batch)
 
-    def _compile_step(self, index: int) -> None:
-        setup = self._setup
-        phase = setup.config.phases[index]
+    def _compile_step(self, index: int, shape: BatchShape) -> None:
+        setup, key = self._setup, (index, shape["input_ids"][0])
         take_step = step_lib.train_step(
-            setup.model, setup.objective, setup.tx, setup.config, phase, setup.where
+            setup.model,
+            setup.objective,
+            setup.tx,
+            setup.config,
+            setup.config.phases[index],
+            setup.where,
         )
-        batch = step_lib.abstract_batch(setup.config, phase, setup.mesh)
-        self._steps[index] = take_step.lower(self._abstract, batch).compile()
+        batch = mesh_lib.abstract_batch(shape, setup.mesh)
+        self._steps[key] = take_step.lower(self._abstract, batch).compile()
 
-    def _compile_evaluation(self, index: int) -> None:
-        setup = self._setup
-        batch = {
-            name: jax.ShapeDtypeStruct(
-                array.shape,
-                array.dtype,
-                sharding=mesh_lib.batch_sharding(setup.mesh, array.ndim),
-            )
-            for name, array in setup.phases[index].heldout_batches[0].items()
-        }
+    def _compile_evaluation(self, index: int, batch: HostBatch) -> None:
+        setup, key = self._setup, (index, batch["input_ids"].shape)
+        if key in self._evaluations:
+            return
+        shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
         evaluate = step_lib.eval_step(setup.model, setup.objective)
-        self._evaluations[index] = evaluate.lower(self._abstract.params, batch).compile()
+        abstract = mesh_lib.abstract_batch(shape, setup.mesh)
+        self._evaluations[key] = evaluate.lower(self._abstract.params, abstract).compile()
 
     def close(self) -> bool:
         """Begin nothing more; whether a compile is under way, which cannot be stopped."""

@@ -12,8 +12,8 @@ from bert_jax.bad_steps import BadSteps
 from bert_jax.clock import Clock, Progress
 from bert_jax.config import Phase
 from bert_jax.log import Records
-from bert_jax.phase_facts import PhaseFacts
 from bert_jax.preparation import Setup
+from bert_jax.run_feed import RunPhase
 from bert_jax.wall_time import Ledger
 
 INPUT_BOUND_SHARE = 0.1  # of an interval: from here on a line says that batches came too late
@@ -26,7 +26,7 @@ class RunningPhase:
 
     index: int
     phase: Phase
-    facts: PhaseFacts
+    facts: RunPhase
     start: int  # its first step, counted from the start of the run
     clock: Clock
 
@@ -48,7 +48,7 @@ class Readings:
         progress: Progress,
     ) -> None:
         self._config, self._screen = setup.config, setup.screen
-        self._store = setup.feed.store
+        self._feed = setup.feed
         self._records, self._bad_steps, self._progress = records, bad_steps, progress
         self._ledger = ledger
         self._unread: list[tuple[int, Any]] = []  # (step, sums on the device)
@@ -107,7 +107,7 @@ class Readings:
     def _say_if_input_bound(self, share: float) -> None:
         now_secs = time.monotonic()
         if share >= INPUT_BOUND_SHARE and now_secs - self._input_told_secs >= REMINDER_SECS:
-            self._screen.input_bound(share, self._store.directory)
+            self._screen.input_bound(share, self._feed.advice())
             self._input_told_secs = now_secs
 
     def _positions_left(self, running: RunningPhase, step: int) -> int:

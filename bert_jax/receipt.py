@@ -13,14 +13,13 @@ from ml_collections import ConfigDict
 from bert_jax import code_version, dropout, processes
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, from_config_dict
+from bert_jax.feed import STORE_DIGEST
 from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.record_files import write_whole
+from bert_jax.run_config import RunConfig
+from bert_jax.run_feed import RunFeed
 from bert_jax.wall_time import FILE as ATTEMPTS
-from data_pipeline.hashing import HASH_VERSION
-from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
-from data_pipeline.store import Store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
-from data_pipeline.walks import WALKS_VERSION
 
 FILE = "config.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
@@ -28,46 +27,27 @@ CHECKPOINTS = "checkpoints"  # folder in the workdir
 # What a run that is resumed must keep: another value would be another run, or one that does not go
 # on with the examples it has not seen. Rates, meshes, the steps of the last phase and how the step
 # computes (config.compute) may change: the last rounds otherwise, and learns the same.
-STORE_DIGEST = "data.store (digest of its contents)"
-_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
+_FIXED_PHASE = ("seq_len", "batch_size")
 
 
-def short_digest(store: Store) -> str:
-    """What a receipt keeps of a store's digest."""
-    return store.digest[:12]
-
-
-def _fixed_data(options: PretrainOptions) -> dict[str, Any]:
-    return {
-        f"data.{name}": value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in OPTIONS_OF_A_RUN
-    }
-
-
-def _fixed(config: Config, store: Store) -> dict[str, Any]:
+def _fixed(feed: RunFeed) -> dict[str, Any]:
+    config = feed.config
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
-    data = _fixed_data(config.data)
     phases = {
         f"phases[{i}].{name}": getattr(phase, name)
         for i, phase in enumerate(config.phases)
         for name in _FIXED_PHASE
     }
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
-    versions = {
-        "hash_version (of this bert_jax)": HASH_VERSION,
-        "walks_version (of this bert_jax)": WALKS_VERSION,
+    return {
+        "seed": config.seed,
+        "optim.name": config.optim.name,
         "dropout_hash_version (of this bert_jax)": dropout.HASH_VERSION,
+        **model,
+        **phases,
+        **steps,
+        **feed.fixed(),
     }
-    return (
-        {"seed": config.seed, "objective": config.objective, "optim.name": config.optim.name}
-        | model
-        | data
-        | phases
-        | steps
-        | versions
-        | {STORE_DIGEST: short_digest(store)}
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,25 +96,25 @@ def read(workdir: pathlib.Path) -> Receipt:
     return Receipt(resolved, load_vocabulary(path, lowercase, checks_case=False), digest)
 
 
-def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
-    """Raise if the workdir holds something that this config cannot go on with.
+def check(workdir: pathlib.Path, feed: RunFeed) -> None:
+    """Raise if the workdir holds something that a run of this feed cannot go on with.
 
     Raises:
       ValueError: names every setting that differs, both values and the ways out.
     """
-    if workdir.resolve() == store.directory.resolve():
+    if workdir.resolve() == feed.origin.resolve():
         raise ValueError(
-            f"--workdir={workdir} is the store itself; give the run a folder of its own, such as "
-            f"{workdir}-run"
+            f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
+            f"such as {workdir}-run"
         )
     if not (workdir / FILE).exists():
-        _refuse_remains(workdir, store)
+        _refuse_remains(workdir, feed.vocab_path)
         return
     # A setting that the receipt does not name is younger than the run: its default is what the
     # run did, or a version would differ too.
-    before = _fixed_data(PretrainOptions())
+    before = feed.fixed_by_default()
     before |= _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
-    now = json.loads(json.dumps(_fixed(config, store)))
+    now = json.loads(json.dumps(_fixed(feed)))
     differing = [
         f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"
         for name in sorted(before.keys() | now.keys())
@@ -147,12 +127,12 @@ def check(workdir: pathlib.Path, config: Config, store: Store) -> None:
         )
 
 
-def _refuse_remains(workdir: pathlib.Path, store: Store) -> None:
+def _refuse_remains(workdir: pathlib.Path, vocab_path: pathlib.Path) -> None:
     """Raise if a run would write over files there that are not of a run."""
     ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES, ATTEMPTS, BAD_STEPS, LEFT_OUT)
     remains = [name for name in ours if (workdir / name).exists()]
-    vocabulary = workdir / store.vocab_path.name
-    if vocabulary.exists() and vocabulary.read_bytes() != store.vocab_path.read_bytes():
+    vocabulary = workdir / vocab_path.name
+    if vocabulary.exists() and vocabulary.read_bytes() != vocab_path.read_bytes():
         remains.append(vocabulary.name)
     if remains:
         raise ValueError(
@@ -161,7 +141,7 @@ def _refuse_remains(workdir: pathlib.Path, store: Store) -> None:
         )
 
 
-def changes(workdir: pathlib.Path, config: Config, step: int) -> list[Change]:
+def changes(workdir: pathlib.Path, config: RunConfig, step: int) -> list[Change]:
     """What was set otherwise since the run began, this start after `step` saved steps included."""
     if not (workdir / FILE).exists():
         return []
@@ -170,51 +150,47 @@ def changes(workdir: pathlib.Path, config: Config, step: int) -> list[Change]:
     return changed(known, shown["config"], config, step)
 
 
-def write(
-    workdir: pathlib.Path, config: Config, store: Store, changes: Sequence[Change] = ()
-) -> None:
+def write(workdir: pathlib.Path, feed: RunFeed, changes: Sequence[Change] = ()) -> None:
     """Write the resolved config beside what must not change of it, and the vocabulary.
 
     Each is written whole or not at all.
     """
-    write_whole(workdir / store.vocab_path.name, store.vocab_path.read_bytes())
+    write_whole(workdir / feed.vocab_path.name, feed.vocab_path.read_bytes())
     shown = {
-        "fixed": _fixed(config, store),
-        **of_run(config, store),
+        "fixed": _fixed(feed),
+        **of_run(feed),
         "changes": [dataclasses.asdict(one) for one in changes],
         "vocabulary": {
-            "file": store.vocab_path.name,
-            "lowercase": store.manifest["vocabulary"]["lowercase"],
+            "file": feed.vocab_path.name,
+            "lowercase": feed.lowercase,
         },
     }
     write_whole(workdir / FILE, (json.dumps(shown, indent=2) + "\n").encode())
 
 
-def of_run(config: Config, store: Store) -> dict[str, Any]:
+def of_run(feed: RunFeed) -> dict[str, Any]:
     """What made a run: its settings, the code, the packages, the data and the machines."""
     return {
-        "config": dataclasses.asdict(config),
+        "learns": feed.learns,
+        "config": dataclasses.asdict(feed.config),
         "code": code_version.of_a_receipt(),
-        "store": {
-            "digest": store.digest,
-            "vocabulary_sha256": hashlib.sha256(store.vocab_path.read_bytes()).hexdigest(),
-        },
+        **feed.in_a_receipt(),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "processes": jax.process_count(),
     }
 
 
-def check_processes_agree(config: Config, store: Store) -> None:
-    """Raise if another process of this run has another config or store.
+def check_processes_agree(feed: RunFeed) -> None:
+    """Raise if another process of this run has another config or other data.
 
     Raises:
       ValueError: on every process alike.
       TimeoutError: a process does not answer.
     """
-    shown = json.dumps([_fixed(config, store), dataclasses.asdict(config)], sort_keys=True)
+    shown = json.dumps([_fixed(feed), dataclasses.asdict(feed.config)], sort_keys=True)
     digest = hashlib.sha256(shown.encode()).hexdigest()
     # Those whose disks are slow may still copy the store.
-    digests = processes.agree("the config and the store", digest, config.hosts.stuck_secs)
+    digests = processes.agree("the config and the store", digest, feed.config.hosts.stuck_secs)
     odd = [number for number, other in enumerate(digests) if other != digests[0]]
     if odd:
         raise ValueError(

@@ -24,7 +24,7 @@ from absl import flags
 from bert_jax import bad_steps, command_line, left_out, receipt, replayed
 from bert_jax import config as config_lib
 from bert_jax import workdir as workdir_lib
-from bert_jax.feed import Feed, open_store
+from bert_jax.feed import Feed, open_store, short_digest
 from bert_jax.record_files import read_lines
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.vocab import Vocabulary
@@ -60,7 +60,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     log.hold()
     data = dataclasses.replace(run.config.data, store=_STORE.value or run.config.data.store)
     store = open_store(data)
-    if receipt.short_digest(store) != run.store_digest:
+    if short_digest(store) != run.store_digest:
         raise ValueError(
             f"{store.directory} is not the store that the run of {workdir} was trained on; give "
             "that one as --store"

@@ -1,6 +1,6 @@
 """What the loop reads of a run's settings, whatever the run learns: pre-training or a task."""
 
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from bert_jax.config import (
     CheckpointConfig,
@@ -17,6 +17,8 @@ from bert_jax.config import (
 
 class RunConfig(Protocol):
     """Config and FinetuneConfig both are one; their other fields say what the batches hold."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def phases(self) -> tuple[Phase, ...]:

@@ -5,8 +5,6 @@ Colours on a terminal only, and not where NO_COLOR is set; rich sees to both.
 
 import contextlib
 import datetime
-import pathlib
-import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -14,8 +12,6 @@ import rich.console
 import rich.live
 import rich.spinner
 import rich.text
-
-from data_pipeline.interpreter import python
 
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
@@ -95,11 +91,11 @@ class Screen:
             yield advance
 
     @contextlib.contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
-        """Say what is waited for, for long: the line stays."""
+    def waiting(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Say what is waited for, for long: the line stays. Yields as spinning does."""
         self.say(what, FAINT)
-        with self.spinning(what):
-            yield
+        with self.spinning(what) as show:
+            yield show
 
     def training_line(
         self, step: int, steps: int, numbers: Mapping[str, float], secs_left: float | None
@@ -126,12 +122,11 @@ class Screen:
             style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
         self.say(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
 
-    def input_bound(self, share: float, store: pathlib.Path) -> None:
+    def input_bound(self, share: float, advice: str) -> None:
         """Print that batches came too late for this share of an interval, and what to do."""
         self.say(
             f"the devices waited for batches for {share:.0%} of this interval: the input pipeline "
-            f"is the bottleneck. `{python()} -m data_pipeline.benchmark {shlex.quote(str(store))}` "
-            "measures what it can give here; it wants idle cores and a store on a local disk",
+            f"is the bottleneck. {advice}",
             BAD,
         )
 

@@ -79,7 +79,12 @@ def init(
     model: Model, tx: optax.GradientTransformation, where: TrainState, seed: int
 ) -> TrainState:
     """Make the state before the first step on the current mesh: a function of the seed."""
-    params = jax.device_put(model.init(jax.random.key(seed)), where.params)
+    return fresh(model.init(jax.random.key(seed)), tx, where)
+
+
+def fresh(params: Tree, tx: optax.GradientTransformation, where: TrainState) -> TrainState:
+    """The state before the first step that begins with these parameters."""
+    params = jax.device_put(params, where.params)
     opt_state = jax.jit(tx.init, out_shardings=where.opt_state)(params)
     step = jax.device_put(jnp.int32(0), where.step)
     return TrainState(step, params, opt_state, jax.device_put(guard.fresh(), where.guard))

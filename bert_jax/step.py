@@ -20,6 +20,7 @@ from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.models.bert import Model
 from bert_jax.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
 from bert_jax.optim import schedule
+from bert_jax.run_config import RunConfig
 from bert_jax.state import TrainState
 from data_pipeline.schema import row_shape
 
@@ -114,7 +115,7 @@ def train_step(
     model: Model,
     objective: Objective,
     tx: optax.GradientTransformation,
-    config: Config,
+    config: RunConfig,
     phase: Phase,
     where: TrainState,
 ) -> jax.stages.Wrapped:
@@ -169,18 +170,25 @@ def gradients_exchanged_in(config: MeshConfig) -> jnp.dtype | None:
 
 
 def eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
-    """The compiled evaluation of one batch without dropout: (params, batch) -> sums."""
+    """The compiled evaluation of one batch without dropout: (params, batch) -> sums.
+
+    Where the objective has outputs, theirs for every row of the batch stand beside the sums.
+    """
 
     def step(params: Any, batch: Batch) -> Sums:
         specs = data_parallel.specs_of(params)
 
         def on_a_device(params: Any, batch: Batch) -> Sums:
             whole = data_parallel.gathered(params, specs, model.dtype)
+            bert = model.bind(whole)
             sums = {
-                "terms": objective.terms(model.bind(whole), batch, None),
+                "terms": objective.terms(bert, batch, None),
                 "weights": objective.weights(batch),
             }
-            return data_parallel.sums(sums)
+            found = data_parallel.sums(sums)
+            if objective.outputs is not None:
+                found["outputs"] = data_parallel.rows_of_all(objective.outputs(bert, batch))
+            return found
 
         return data_parallel.over_batch(on_a_device, (params, dict(batch)), PartitionSpec())
 
@@ -188,9 +196,6 @@ def eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
 
 
 def abstract_batch(config: Config, phase: Phase, of: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """A phase's global batch without its numbers: to compile for."""
+    """The global batch of a phase of pre-training without its numbers: to compile for."""
     shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
-    return {
-        name: jax.ShapeDtypeStruct(dims, dtype, sharding=mesh.batch_sharding(of, len(dims)))
-        for name, (dims, dtype) in shape.arrays(phase.batch_size).items()
-    }
+    return mesh.abstract_batch(shape.arrays(phase.batch_size), of)

@@ -39,6 +39,7 @@ class Task:
     baseline: Scores  # what knowing nothing of the text scores on the first development split
     # Writes the predictions for a split in the task's own format into a folder; their paths.
     write_predictions: Callable[[str, np.ndarray, pathlib.Path], list[pathlib.Path]]
+    labels: tuple[str, ...] = ()  # of CLASSIFY and TAG, by their ids
     notes: tuple[str, ...] = ()  # what was found in the files, a line each: counts, truncations
 
     @property

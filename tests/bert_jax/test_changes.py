@@ -8,7 +8,7 @@ import pytest
 from bert_jax import receipt
 from bert_jax.changes import Change, changed
 from bert_jax.config import CheckpointConfig, Config, MeshConfig, OptimConfig, Phase
-from bert_jax.feed import open_store
+from bert_jax.feed import Feed, open_store
 from data_pipeline.options import PretrainOptions
 
 FIRST = Config(phases=(Phase(64, 10, 16, 9), Phase(128, 10, 16, 20)))
@@ -65,11 +65,11 @@ def test_a_receipt_keeps_them(tiny_store, tmp_path):
     first = dataclasses.replace(FIRST, data=data)
     store = open_store(data)
     assert receipt.changes(tmp_path, first, 0) == []
-    receipt.write(tmp_path, first, store)
+    receipt.write(tmp_path, Feed(store, first))
     now = dataclasses.replace(first, checkpoint=CheckpointConfig(keep=7))
-    receipt.check(tmp_path, now, store)
+    receipt.check(tmp_path, Feed(store, now))
     found = receipt.changes(tmp_path, now, 500)
     assert found == [Change(500, "checkpoint.keep", 3, 7)]
-    receipt.write(tmp_path, now, store, found)
+    receipt.write(tmp_path, Feed(store, now), found)
     assert receipt.changes(tmp_path, now, 800) == found
     assert receipt.read(tmp_path).config.checkpoint.keep == 7

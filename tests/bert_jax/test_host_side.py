@@ -111,8 +111,8 @@ def run(config, tmp_path_factory):
         after_step(self, running)
         seen.waits[self.step] = waits.since_last()
 
-    def noted_compile(self, index):
-        compile_step(self, index)
+    def noted_compile(self, index, shape):
+        compile_step(self, index, shape)
         seen.compiled.append((index, threading.current_thread() is threading.main_thread()))
 
     def begin_and_wait(self, index):
@@ -143,7 +143,7 @@ def run(config, tmp_path_factory):
         patched.setattr(loop._Run, "_after_step", noted_step)
         patched.setattr(loop._Run, "_evaluation", lambda self, index: {"mlm_loss": 1.0})
         patched.setattr(programs.Programs, "_compile_step", noted_compile)
-        patched.setattr(programs.Programs, "_compile_evaluation", lambda self, index: None)
+        patched.setattr(programs.Programs, "_compile_evaluation", lambda *of: None)
         patched.setattr(programs.Programs, "begin", begin_and_wait)
         patched.setattr(Feed, "train_batches", late_in_phase_1)
         patched.setattr(loop._Run, "_take", noted_take)
@@ -195,9 +195,12 @@ def test_a_second_start_finds_what_the_first_one_compiled(run, config):
     events = []
     jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
     with compiled_programs_kept_in(run.workdir):
-        take_step = programs.Programs(prepare(config, run.workdir)).step(1)
+        setup = prepare(config, run.workdir)
+        of_phase_1 = programs.Programs(setup)
+        of_phase_1.compile_steps(1, first_step=0)
     assert "/jax/compilation_cache/cache_hits" in events
     assert "/jax/compilation_cache/cache_misses" not in events
+    take_step = of_phase_1.step(1, setup.feed.rows(1, setup.feed.positions(14)))
     assert take_step.memory_analysis() is not None
     assert f"compiled programs are kept in {run.workdir / 'compiled'}" in run.out
 
@@ -221,7 +224,7 @@ def test_a_profile_of_some_steps_is_written_and_its_place_is_said(run, config):
 def test_an_error_of_a_compile_ahead_is_raised_when_the_step_is_asked_for(
     config, tmp_path, monkeypatch
 ):
-    def failing(self, index):
+    def failing(self, index, shape):
         raise MemoryError("exceeds available HBM")
 
     monkeypatch.setattr(programs.Programs, "_compile_step", failing)
@@ -229,5 +232,5 @@ def test_an_error_of_a_compile_ahead_is_raised_when_the_step_is_asked_for(
     ahead.begin(1)
     ahead.begin(2)  # there is none
     with pytest.raises(MemoryError, match="exceeds available HBM"):
-        ahead.step(1)
+        ahead.compile_steps(1, first_step=0)
     assert ahead.close() is False

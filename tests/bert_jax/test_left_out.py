@@ -35,13 +35,14 @@ def by_hand(config, workdir, steps):
     """The weights after these steps alone, each with its own batch, rate and dropout."""
     setup = prepare(config, workdir)
     state = state_lib.init(setup.model, setup.tx, setup.where, config.seed)
-    take_step = Programs(setup).step(0)
+    programs = Programs(setup)
+    programs.compile_steps(0, 0)
     for step in steps:
         batch = setup.feed.rows(0, setup.feed.positions(step))
         number = jax.device_put(np.int32(step - 1), setup.where.step)
-        state, _ = take_step(
-            dataclasses.replace(state, step=number), mesh_lib.place(batch, setup.mesh)
-        )
+        placed = mesh_lib.place(batch, setup.mesh)
+        take_step = programs.step(0, placed)
+        state, _ = take_step(dataclasses.replace(state, step=number), placed)
     return jax.tree.map(np.asarray, state.params)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax import mesh
 from bert_jax.config import Config, EvalConfig, Phase
+from bert_jax.corpus_rows import corpus_rows
 from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert
 from bert_jax.objectives import MLM, MLM_NSP, Objective
@@ -69,7 +70,9 @@ def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
     assert facts_of(feed, 0, other).baseline == {}
     of = mesh.make(config.mesh, jax.devices()[:1])
     model = bert.build(config.model, "cpu")
-    rows = opening_rows(config, of, model, feed.store, [facts_of(feed, 0, other)], None, None)
+    rows = opening_rows(
+        config, of, model, corpus_rows(config, feed.store, [facts_of(feed, 0, other)]), None, None
+    )
     assert ("", "held out: 23 examples") in rows
 
 
@@ -80,7 +83,9 @@ def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
 def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     model = bert.build(config.model, "cpu")
     of = mesh.make(config.mesh, jax.devices()[:4])
-    rows = opening_rows(config, of, model, feed.store, [facts_of(feed, 0, MLM_NSP)], done, None)
+    rows = opening_rows(
+        config, of, model, corpus_rows(config, feed.store, [facts_of(feed, 0, MLM_NSP)]), done, None
+    )
     assert dict(rows)["attention"].startswith("plain: the attention kernel is for TPU v4")
     said = dict(rows)
     assert said["devices"] == "4 x cpu, mesh data 4 x fsdp 1 x model 1"
@@ -114,7 +119,14 @@ def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
     assert examples > 1.2 * rows
     assert facts.epochs == pytest.approx(60 * 10 / (rows / 2))
     of = mesh.make(packing.mesh, jax.devices()[:1])
-    block = opening_rows(packing, of, bert.build(packing.model, "cpu"), store, [facts], None, None)
+    block = opening_rows(
+        packing,
+        of,
+        bert.build(packing.model, "cpu"),
+        corpus_rows(packing, store, [facts]),
+        None,
+        None,
+    )
     said = dict(block)["phase 0"]
     assert said.startswith("60 steps of 10 rows in 2 parts of 64, up to 4 examples in a row, ")
     in_step = 10 * examples / rows

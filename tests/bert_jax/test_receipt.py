@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import receipt
 from bert_jax.config import ComputeConfig, Config
-from bert_jax.feed import open_store
+from bert_jax.feed import Feed, open_store
 from data_pipeline.options import PretrainOptions
 
 YOUNGER = ("segments", "masking", "packed_examples", "mask_token_share")
@@ -22,7 +22,7 @@ def config(tiny_store):
 @pytest.fixture
 def workdir(config, tmp_path):
     """Holds the receipt of a run before there were some of the settings."""
-    receipt.write(tmp_path, config, open_store(config.data))
+    receipt.write(tmp_path, Feed(open_store(config.data), config))
     rewrite(tmp_path, lambda shown: [shown["fixed"].pop(f"data.{name}") for name in YOUNGER])
     rewrite(tmp_path, lambda shown: [shown["config"]["data"].pop(name) for name in YOUNGER])
     return tmp_path
@@ -35,7 +35,7 @@ def rewrite(workdir, change):
 
 
 def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
-    receipt.check(workdir, config, open_store(config.data))
+    receipt.check(workdir, Feed(open_store(config.data), config))
     assert receipt.read(workdir).config.data == config.data
 
 
@@ -49,7 +49,9 @@ def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
 def test_a_younger_setting_at_another_value_is_another_run(config, workdir, name, value, words):
     data = dataclasses.replace(config.data, **{name: value})
     with pytest.raises(ValueError, match=words):
-        receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config.data))
+        receipt.check(
+            workdir, Feed(open_store(config.data), dataclasses.replace(config, data=data))
+        )
 
 
 @pytest.mark.fault(15, "another seed, batch, model, dtype, optimiser or order of the data")
@@ -74,7 +76,7 @@ def test_a_younger_setting_at_another_value_is_another_run(config, workdir, name
 )
 def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, part, name, value):
     store = open_store(config.data)
-    receipt.write(tmp_path, config, store)
+    receipt.write(tmp_path, Feed(store, config))
     if part.startswith("phases"):
         phases = list(config.phases)
         index = int(part[-2])
@@ -90,7 +92,7 @@ def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, part, na
     setting = f"{part}.{name}" if part else name
     words = f"holds a run with config.{setting} = {before!r}, this config says {value!r}; give"
     with pytest.raises(ValueError, match=re.escape(words)):
-        receipt.check(tmp_path, other, store)
+        receipt.check(tmp_path, Feed(store, other))
 
 
 @pytest.mark.fault(20, "a receipt whose vocabulary lies outside of the workdir")
@@ -103,12 +105,14 @@ def test_a_receipt_names_no_file_elsewhere(workdir, file):
 
 def test_how_fast_a_store_is_read_may_change(config, workdir):
     data = dataclasses.replace(config.data, prefetch_batches=9, data_cache="elsewhere")
-    receipt.check(workdir, dataclasses.replace(config, data=data), open_store(config.data))
+    receipt.check(workdir, Feed(open_store(config.data), dataclasses.replace(config, data=data)))
 
 
 def test_how_the_step_computes_may_change(config, workdir):
     compute = ComputeConfig(attention="plain", mlm_logits_dtype="bfloat16", remat="layer")
-    receipt.check(workdir, dataclasses.replace(config, compute=compute), open_store(config.data))
+    receipt.check(
+        workdir, Feed(open_store(config.data), dataclasses.replace(config, compute=compute))
+    )
 
 
 def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import receipt
 from bert_jax.config import Config, Phase
-from bert_jax.feed import open_store
+from bert_jax.feed import STORE_DIGEST, Feed, open_store
 from data_pipeline.options import PretrainOptions
 
 PHASES = (
@@ -21,7 +21,7 @@ PHASES = (
 def workdir(tiny_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     config = Config(phases=PHASES, data=PretrainOptions(store=str(tiny_store)))
-    receipt.write(folder, config, open_store(config.data))
+    receipt.write(folder, Feed(open_store(config.data), config))
     return folder
 
 
@@ -87,7 +87,7 @@ def test_mistakes_get_one_sentence(replay, workdir, flags, words):
 def test_another_store_is_refused(replay, workdir, tmp_path):
     shutil.copytree(workdir, tmp_path / "run")
     shown = json.loads((tmp_path / "run" / "config.json").read_text())
-    shown["fixed"][receipt.STORE_DIGEST] = "0" * 12
+    shown["fixed"][STORE_DIGEST] = "0" * 12
     (tmp_path / "run" / "config.json").write_text(json.dumps(shown))
     err = replay(f"--workdir={tmp_path / 'run'}", "--step=1", code=2).stderr
     assert "is not the store that the run of" in err
