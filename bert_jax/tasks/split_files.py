@@ -1,0 +1,66 @@
+"""The files of a task's splits: found under the names that they are published with, and read."""
+
+import pathlib
+from collections.abc import Sequence
+
+from bert_jax.finetune_config import TaskOptions
+
+TRAIN, DEV, TEST = "train", "dev", "test"
+
+
+def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:
+    """The file of a split in the task's folder; None where there is no test file.
+
+    Raises:
+      ValueError: no folder, no file for training or development, or several that could be it.
+    """
+    key = f"config.data.{split}_file"
+    given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
+    folder = pathlib.Path(options.dir).expanduser()
+    if not options.dir or not folder.is_dir():
+        raise ValueError(
+            f"config.data.dir is {options.dir!r}, which is not a folder; give the one that the "
+            f"files of {options.task} lie in, --config.data.dir=DIR"
+        )
+    if given:
+        if not (folder / given).is_file():
+            raise ValueError(f"{key} is {given!r}, but there is no file {folder / given}")
+        return folder / given
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if len(found) > 1:
+        raise ValueError(
+            f"{folder} holds both {found[0].name} and {found[1].name}; say which one to take with "
+            f"--{key}=NAME"
+        )
+    if not found and split != TEST:
+        raise ValueError(
+            f"{folder} has no {split} file of {options.task}: none of {', '.join(names)}; name "
+            f"yours with --{key}=NAME"
+        )
+    return found[0] if found else None
+
+
+def read_utf8(path: pathlib.Path) -> str:
+    """The text of a file in UTF-8, without a byte order mark.
+
+    Raises:
+      ValueError: it is not UTF-8; the row is named.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"{path} row {line}: the byte 0x{data[error.start]:02x} is not UTF-8; convert the "
+            "file, as `iconv -f latin1 -t utf-8` does for one in Latin-1"
+        ) from error
+
+
+def refuse_other_sources(options: TaskOptions) -> None:
+    """Refuse data sets of TensorFlow Datasets, which a task that has files alone does not read."""
+    if options.source != "files":
+        raise ValueError(
+            f"config.data.source is {options.source!r}, but {options.task} is read from files "
+            "alone; leave it at 'files'"
+        )

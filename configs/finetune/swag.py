@@ -1,0 +1,33 @@
+r"""Four endings to choose from: SWAG, or CODAH.
+
+    python -m bert_jax.finetune --config=configs/finetune/swag.py --config.init=CHECKPOINT \
+        --config.data.dir=DIR --workdir=WORKDIR
+    ... --config=configs/finetune/swag.py:task=codah
+
+DIR has train.csv, val.csv and test.csv of SWAG; or train.tsv, dev.tsv and test.tsv of a fold of
+CODAH. Expect (paper, SWAG): 81.6 on dev with BERT-Base, 86.6 with Large. docs/numbers.md has what
+a small BERT reaches on CODAH.
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax.config import OptimConfig, arguments, to_config_dict
+from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """The paper's settings of section 4.4; task=swag or task=codah."""
+    task = arguments(text, task="swag")["task"]
+    if task not in ("swag", "codah"):
+        raise ValueError(f"task is {task!r}; this config has swag and codah")
+    return to_config_dict(
+        dataclasses.replace(
+            FinetuneConfig(),
+            data=TaskOptions(task=task, max_seq_length=128),
+            epochs=3.0,
+            batch_size=16,
+            optim=OptimConfig(learning_rate=2e-5, warmup_steps=0),
+        )
+    )

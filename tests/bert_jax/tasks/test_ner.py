@@ -1,0 +1,194 @@
+"""Named entities: a label for each word's first piece, and predictions for every word."""
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from bert_jax.finetune_config import TaskOptions
+from bert_jax.tasks import ner, ner_files
+from bert_jax.tasks.entity_score import entity_score
+from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
+
+TRAIN = "anna B-PER\nbert I-PER\nruns O\n\nrome B-LOC\nruns O\nanna O\n"
+DEV = "anna B-PER\nruns O\nrome B-LOC\n"
+NO_PIECE = "\u200d"  # a joiner: BERT's clean-up leaves nothing of it
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    #                      5    6     7     8    9
+    return vocabulary_of("anna ##ka bert runs rome", tmp_path)
+
+
+@pytest.fixture
+def options_of(tmp_path):
+    def write(train=TRAIN, dev=DEV, test=None, **changes):
+        folder = tmp_path / "files"
+        folder.mkdir(exist_ok=True)
+        (folder / "train.txt").write_text(train)
+        (folder / "dev.txt").write_text(dev)
+        if test is not None:
+            (folder / "test.txt").write_text(test)
+        return TaskOptions(task="ner", dir=str(folder), **{"max_seq_length": 8, **changes})
+
+    return write
+
+
+def logits_saying(task, split, tag_numbers_W, word_rows):
+    """Logits in which the words' places, and no others, say these numbers."""
+    rows = task.splits[split]
+    logits = np.zeros((rows.examples, int(rows.lengths_N.max()), task.classes), np.float32)
+    logits[..., 1] = 1.0  # what stands elsewhere must not matter
+    logits[word_rows.row_W, word_rows.position_W, :] = 0.0
+    logits[word_rows.row_W, word_rows.position_W, tag_numbers_W] = 2.0
+    return logits
+
+
+def test_the_first_piece_of_each_word_carries_its_label(options_of, vocabulary):
+    task = ner.open_task(options_of(train="annaka B-PER\nruns O\nromeka B-LOC\n"), vocabulary)
+    rows = task.splits["train"]
+    np.testing.assert_array_equal(rows.token_ids, [2, 5, 6, 8, 9, 6, 3])
+    # O, B-LOC, I-LOC, B-PER, I-PER
+    np.testing.assert_array_equal(rows.token_labels["label_ids"], [0, 3, 0, 0, 1, 0, 0])
+    np.testing.assert_array_equal(rows.token_labels["label_weights"], [0, 1, 0, 1, 1, 0, 0])
+    assert rows.token_labels["label_ids"].dtype == np.int32
+    assert (task.kind, task.classes, task.head_width) == ("tag", 5, 5)
+
+
+def test_a_word_without_a_piece_keeps_its_place_as_unk(options_of, vocabulary):
+    task = ner.open_task(options_of(dev=f"anna B-PER\n{NO_PIECE} O\nzzz O\n"), vocabulary)
+    np.testing.assert_array_equal(task.splits["dev"].token_ids, [2, 5, 1, 1, 3])
+    assert task.splits["dev"].token_labels["label_weights"].sum() == 3
+    assert any(
+        note.startswith("dev") and "1 words make no piece and stand there as [UNK]" in note
+        for note in task.notes
+    )
+
+
+def test_a_sentence_longer_than_a_row_loses_no_word(options_of, vocabulary):
+    dev = "".join(f"{word} O\n" for word in ["annaka", "runs", "annakaka", "rome", "bert"])
+    long_word = "anna" + "ka" * 9  # ten pieces, more than a row has
+    task = ner.open_task(options_of(dev=dev + f"{long_word} B-PER\n", max_seq_length=6), vocabulary)
+    rows = task.splits["dev"]
+    np.testing.assert_array_equal(rows.offsets, [0, 5, 11, 14, 20])
+    np.testing.assert_array_equal(rows.token_ids[:5], [2, 5, 6, 8, 3])  # annaka runs
+    np.testing.assert_array_equal(rows.token_ids[5:11], [2, 5, 6, 6, 9, 3])  # annakaka rome
+    np.testing.assert_array_equal(rows.token_ids[14:], [2, 5, 6, 6, 6, 3])  # the long one, cut
+    assert rows.token_labels["label_weights"].sum() == 6
+    assert "3 rows more than sentences" in "\n".join(task.notes)
+
+
+def test_scores_and_predictions_are_of_the_words_places_alone(options_of, vocabulary, tmp_path):
+    options = options_of(dev="annaka B-PER\nbert I-PER\nruns O\n\nrome B-LOC\n")
+    task = ner.open_task(options, vocabulary)
+    classes = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    dev = ner.word_rows(
+        ner_files.read(tmp_path / "files" / "dev.txt"), classes, vocabulary, max_seq_length=8
+    )
+    right = task.score("dev", logits_saying(task, "dev", np.array([3, 4, 0, 1]), dev))
+    assert right["f1"] == right["precision"] == right["recall"] == right["token_accuracy"] == 1.0
+    # bert is lost, rome begins with I-, which conlleval takes: 1 of 2 in the text, of 2 predicted.
+    logits = logits_saying(task, "dev", np.array([3, 0, 0, 2]), dev)
+    assert task.score("dev", logits)["f1"] == 0.5
+    (path,) = task.write_predictions("dev", logits, tmp_path)
+    assert path.read_text() == (
+        "annaka B-PER B-PER\nbert I-PER O\nruns O O\n\nrome B-LOC I-LOC\n\n"
+    )
+    assert ner_files.read(path).words == 4
+
+
+def test_a_test_file_may_have_words_alone(options_of, vocabulary, tmp_path):
+    task = ner.open_task(options_of(test="anna\nrome\n"), vocabulary)
+    rows = task.splits["test"]
+    assert rows.token_labels == {}
+    logits = np.zeros((1, 8, task.classes), np.float32)
+    logits[..., 3] = 1.0
+    (path,) = task.write_predictions("test", logits, tmp_path)
+    assert path.name == "test.conll"
+    assert path.read_text() == "anna B-PER\nrome B-PER\n\n"
+
+
+def test_a_space_within_a_word_does_not_become_a_column(options_of, vocabulary, tmp_path):
+    task = ner.open_task(options_of(dev="anna rome\tB-PER\n"), vocabulary)
+    (path,) = task.write_predictions("dev", np.zeros((1, 4, task.classes)), tmp_path)
+    assert path.read_text() == "anna_rome B-PER O\n\n"
+
+
+def test_baselines_are_no_entity_and_the_commonest_tag_of_each_word(options_of, vocabulary):
+    train = "anna B-PER\n\nanna B-PER\n\nanna O\n\nrome B-LOC\n"
+    options = options_of(train=train, dev="anna B-PER\nzzz B-LOC\nruns O\n")
+    task = ner.open_task(options, vocabulary)
+    assert task.baseline["f1"] == 0.0
+    assert task.baseline["token_accuracy"] == pytest.approx(1 / 3)
+    # anna is right, zzz unseen: precision 1, recall 1/2.
+    assert "F1 66.7%" in task.notes[-1]
+
+
+def test_a_type_that_training_has_not_is_refused_by_file_and_line(options_of, vocabulary):
+    options = options_of(test="anna B-PER\n\nruns O\nrome B-ORG\n")
+    with pytest.raises(ValueError, match=r"test\.txt row 4 .*'ORG'.*types are LOC, PER"):
+        ner.open_task(options, vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": "anna O\n"}, "has no entity"),
+        ({"dev": "anna\n"}, "dev.txt has one column, words without tags"),
+        ({"max_seq_length": 2}, "config.data.max_seq_length is 2"),
+        ({"source": "tfds"}, "config.data.source is 'tfds'"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused(options_of, vocabulary, changes, words):
+    with pytest.raises(ValueError, match=words):
+        ner.open_task(options_of(**changes), vocabulary)
+
+
+def test_sentencepiece_marks_each_word_as_one(options_of, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("anna and bert run to rome\n" * 20)
+    sentencepiece.SentencePieceTrainer.Train(
+        input=str(text),
+        model_prefix=str(tmp_path / "pieces"),
+        vocab_size=24,
+        hard_vocab_limit=False,
+        control_symbols="[PAD],[CLS],[SEP],[MASK]",
+        unk_piece="[UNK]",
+        minloglevel=2,
+    )
+    vocabulary = load_vocabulary(tmp_path / "pieces.model")
+    task = ner.open_task(options_of(max_seq_length=32), vocabulary)
+    rows, pieces = task.splits["dev"], vocabulary.pieces()
+    weights = rows.token_labels["label_weights"]
+    starts = [pieces[i] for i in rows.token_ids[weights > 0]]
+    assert len(starts) == 3 and all(piece.startswith("\u2581") for piece in starts)
+
+
+def test_the_whole_of_wnut_17_keeps_every_word(shared_data, uncased):
+    options = TaskOptions(task="ner", dir=str(shared_data / "ner" / "wnut17"))
+    task = ner.open_task(options, load_vocabulary(uncased))
+    # Sentences and words as published; entities are what `grep -c B-` counts.
+    counts = {
+        "train": (62_730, "3,394 sentences, 62,730 words, 1,975 entities, IOB2"),
+        "dev": (15_733, "1,009 sentences, 15,733 words, 836 entities, IOB2"),
+        "test": (23_394, "1,287 sentences, 23,394 words, 1,079 entities, IOB2"),
+    }
+    for (split, (words, found)), note in zip(counts.items(), task.notes, strict=False):
+        rows = task.splits[split]
+        assert rows.token_labels["label_weights"].sum() == words
+        assert rows.lengths_N.max() <= 128
+        assert found in note
+    assert task.classes == 13
+
+
+def test_predictions_equal_to_gold_score_1_through_windows(options_of, vocabulary, tmp_path):
+    dev = ("anna B-PER\nbert I-PER\nrome B-LOC\n" * 5) + "runs O\n"
+    task = ner.open_task(options_of(dev=dev, max_seq_length=5), vocabulary)
+    classes = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
+    file = ner_files.read(tmp_path / "files" / "dev.txt")
+    rows = ner.word_rows(file, classes, vocabulary, max_seq_length=5)
+    numbers = np.array([classes.index(tag) for _, tag in file.tags_by_line()])
+    logits = logits_saying(task, "dev", numbers, rows)
+    assert task.score("dev", logits)["f1"] == 1.0
+    assert entity_score(rows.gold, rows.tags_from(logits, classes)).overall.correct == 10
