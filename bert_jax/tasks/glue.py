@@ -129,12 +129,11 @@ def _task(
     labels: Mapping[str, np.ndarray],
     notes: list[str],
 ) -> Task:
-    first = task.dev[0]
+    first = labels[task.dev[0].split]
     if task.is_regression:
-        mean = np.full(len(labels[first.split]), labels["train"].mean())
-        baseline = number_scores(labels[first.split], mean)
+        baseline = number_scores(first, np.full_like(first, labels["train"].mean()))
     else:
-        baseline = majority_scores(task.scores, labels["train"], labels[first.split])
+        baseline = majority_scores(task.scores, labels["train"], first)
     dev = [file.split for file in task.dev]
     if DIAGNOSTIC_LABELLED in rows:
         dev.append(DIAGNOSTIC_LABELLED)
@@ -145,9 +144,10 @@ def _task(
         splits=rows,
         dev_splits=tuple(dev),
         score=_Scorer(task, labels),
-        main_score=first.scored_as + task.scores[0],
-        baseline={first.scored_as + name: value for name, value in baseline.items()},
+        main_score=task.scores[0],
+        baseline=baseline,
         write_predictions=_Writer(task, {split: one.indices for split, one in found.items()}),
+        labels=task.labels,
         notes=tuple(notes),
     )
 
@@ -161,14 +161,10 @@ class _Scorer:
 
     def __call__(self, split: str, logits: np.ndarray) -> Scores:
         if split == DIAGNOSTIC_LABELLED:
-            given = logits.argmax(axis=1)
-            return {f"ax_{MATTHEWS}": class_scores([MATTHEWS], self.labels[split], given)[MATTHEWS]}
+            return class_scores([MATTHEWS], self.labels[split], logits.argmax(axis=1))
         if self.task.is_regression:
-            scores = number_scores(self.labels[split], logits[:, 0])
-        else:
-            scores = class_scores(self.task.scores, self.labels[split], logits.argmax(axis=1))
-        scored_as = next(file.scored_as for file in self.task.dev if file.split == split)
-        return {scored_as + name: value for name, value in scores.items()}
+            return number_scores(self.labels[split], logits[:, 0])
+        return class_scores(self.task.scores, self.labels[split], logits.argmax(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)

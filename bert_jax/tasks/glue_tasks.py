@@ -24,7 +24,6 @@ class SplitFile:
     file: str
     tfds_split: str
     predictions: str = ""  # the leaderboard's file of a test set, without .tsv; "": the task's name
-    scored_as: str = ""  # put before the names of its scores
 
 
 TRAIN = SplitFile("train", "train.tsv", "train")
@@ -107,13 +106,8 @@ TASKS = {
         labels=("contradiction", "entailment", "neutral"),
         scores=(ACCURACY,),
         dev=(
-            SplitFile("dev_matched", "dev_matched.tsv", "validation_matched", scored_as="matched_"),
-            SplitFile(
-                "dev_mismatched",
-                "dev_mismatched.tsv",
-                "validation_mismatched",
-                scored_as="mismatched_",
-            ),
+            SplitFile("dev_matched", "dev_matched.tsv", "validation_matched"),
+            SplitFile("dev_mismatched", "dev_mismatched.tsv", "validation_mismatched"),
         ),
         test=(
             SplitFile("test_matched", "test_matched.tsv", "test_matched", "MNLI-m"),

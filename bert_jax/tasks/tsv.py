@@ -35,6 +35,7 @@ def read_columns(
     header: Sequence[str] = (),
     also: Sequence[str] = (),
     drops_short_rows: bool = False,
+    way_out: str = "is it the file of another task, or without its header?",
 ) -> Columns:
     """The wanted columns of a file, and those of `also` that it has, by the names in its first row.
 
@@ -53,12 +54,7 @@ def read_columns(
         if first is None:
             raise ValueError(f"{path} is empty; copy or download it again")
         names = first[1]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        raise ValueError(
-            f"{path} has no column {missing[0]!r}; its columns are {', '.join(names)}, and "
-            f"{', '.join(wanted)} are read: is it the file of another task, or without its header?"
-        )
+    check_columns(path, names, wanted, way_out)
     places = {name: names.index(name) for name in (*wanted, *also) if name in names}
     values: dict[str, list[str]] = {name: [] for name in places}
     numbers, short = list[int](), list[int]()
@@ -76,22 +72,44 @@ def read_columns(
     return Columns(path, values, numbers, tuple(short))
 
 
+def check_columns(
+    path: pathlib.Path, names: Sequence[str], wanted: Sequence[str], way_out: str
+) -> None:
+    """Raise unless each of the wanted columns is among the names, once."""
+    for name in wanted:
+        if names.count(name) != 1:
+            state = f"{names.count(name)} columns" if name in names else "no column"
+            raise ValueError(
+                f"{path} has {state} {name!r}; its columns are {', '.join(names)}, and "
+                f"{', '.join(wanted)} are read: {way_out}"
+            )
+
+
 def _rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     """Number and fields of each row that is not blank."""
+    for number, line in decoded_lines(path):
+        text = line.removesuffix("\n").removesuffix("\r")
+        if text:
+            yield number, text.split("\t")
+
+
+def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file, counted from 1, with what ends them; without a byte order mark.
+
+    Raises:
+      ValueError: text that is not UTF-8.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number == 1:
                 line = line.removeprefix(_BOM)
             try:
-                text = line.decode("utf-8")
+                yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
                     f"{error.start + 1}; convert the file, or download it again"
                 ) from error
-            text = text.removesuffix("\n").removesuffix("\r")
-            if text:
-                yield number, text.split("\t")
 
 
 def _wrong_fields(

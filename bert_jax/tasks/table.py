@@ -1,0 +1,119 @@
+"""A table of one's own: texts or pairs of texts in columns, with classes or numbers to predict."""
+
+import csv
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from bert_jax.finetune_config import TaskOptions
+from bert_jax.tasks import task as task_lib
+from bert_jax.tasks.label_scores import ACCURACY, SPEARMAN
+from bert_jax.tasks.table_files import SUFFIXES, column_names, read_table
+from bert_jax.tasks.table_labels import Classes, Numbers, learn_classes, learn_numbers
+from bert_jax.tasks.task import Task
+from bert_jax.tasks.text_rows import text_rows
+from bert_jax.tasks.tsv import Columns
+from data_pipeline.vocab import Vocabulary
+
+
+def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
+    """Read train, dev and, where it is there, test out of options.dir, by the names of columns.
+
+    Classes are the labels of the training split, numbers in their order and words in theirs.
+    Numbers to predict are learned in units of their deviation from the mean of the training split.
+
+    Raises:
+      ValueError: a file or column that is missing, a label of dev that training does not have or
+        one that is no number, by file and row; fewer than two classes; whatever else
+        table_files.read_table refuses.
+    """
+    found = _read(options)
+    learned: Classes | Numbers
+    train, dev = found["train"], found["dev"]
+    if options.is_regression:
+        learned = learn_numbers(train, dev, options.label_column)
+    else:
+        learned = learn_classes(train, dev, options.label_column)
+    rows, notes = {}, list(learned.notes)
+    for split, columns in found.items():
+        seconds = columns.values[options.second_text_column] if options.second_text_column else None
+        texts = columns.values[options.text_column]
+        made = text_rows(texts, seconds, vocabulary, options.max_seq_length)
+        notes += made.notes(split, options.max_seq_length)
+        rows[split] = made.labelled(learned.labels.get(split, {}))
+    numbers = {split: columns.row_numbers for split, columns in found.items()}
+    return Task(
+        name=pathlib.Path(options.dir).resolve().name,
+        kind=task_lib.REGRESS if options.is_regression else task_lib.CLASSIFY,
+        classes=learned.outputs,
+        splits=rows,
+        dev_splits=("dev",),
+        score=learned.score,
+        main_score=SPEARMAN if options.is_regression else ACCURACY,
+        baseline=learned.baseline,
+        write_predictions=_Writer(learned, numbers),
+        labels=learned.names,
+        notes=tuple(notes),
+    )
+
+
+def _read(options: TaskOptions) -> dict[str, Columns]:
+    """The columns of each split; a test set's without labels."""
+    if not options.dir:
+        raise ValueError("config.data.dir is empty; it must be the folder of the table's files")
+    folder = pathlib.Path(options.dir).expanduser()
+    texts = [name for name in (options.text_column, options.second_text_column) if name]
+    found = {}
+    for split, file in (
+        ("train", options.train_file),
+        ("dev", options.dev_file),
+        ("test", options.test_file),
+    ):
+        path = _path(folder, split, file)
+        if path is None:
+            continue
+        if not options.text_column or not options.label_column:
+            raise ValueError(
+                "config.data.text_column and config.data.label_column must both be set; the "
+                f"columns of {path} are {', '.join(column_names(path))}"
+            )
+        label = [] if split == "test" else [options.label_column]
+        found[split] = read_table(path, [*texts, *label])
+    return found
+
+
+def _path(folder: pathlib.Path, split: str, file: str) -> pathlib.Path | None:
+    """The file of a split: the one that was named, or SPLIT.tsv, SPLIT.csv and so on."""
+    names = [file] if file else [f"{split}{suffix}" for suffix in SUFFIXES]
+    there = [folder / name for name in names if (folder / name).is_file()]
+    if len(there) > 1:
+        raise ValueError(
+            f"{folder} has {' and '.join(path.name for path in there)}; say which one is meant "
+            f"with config.data.{split}_file"
+        )
+    if not there and (file or split != "test"):
+        raise ValueError(
+            f"{folder} has no {' and no '.join(names)}; give the folder of the table as "
+            f"config.data.dir, and the file's name as config.data.{split}_file"
+        )
+    return there[0] if there else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writer:
+    """Writes SPLIT.tsv: a row of the table, what is predicted for it, and how surely."""
+
+    learned: Classes | Numbers
+    row_numbers: Mapping[str, list[int]]
+
+    def __call__(self, split: str, logits: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
+        columns = self.learned.columns(logits)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{split}.tsv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["row", *columns])
+            writer.writerows(zip(self.row_numbers[split], *columns.values(), strict=True))
+        return [path]

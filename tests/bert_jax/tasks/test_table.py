@@ -1,0 +1,206 @@
+"""A table of one's own in each of its formats, and what is refused in it."""
+
+import csv
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_jax.finetune_config import TaskOptions
+from bert_jax.tasks import table
+from data_pipeline.vocab import Vocabulary
+from tests.bert_jax.tasks.glue_layouts import small_vocabulary
+
+TRAIN = [
+    {"claim": "the cat sat", "about": "a dog", "verdict": "no", "stars": 30},
+    {"claim": 'yes, "cat"', "about": "", "verdict": "yes", "stars": 10},
+    {"claim": "a dog", "about": "the mat", "verdict": "no", "stars": 50},
+    {"claim": "big mat", "about": "the cat", "verdict": "no", "stars": 30},
+]
+DEV = [
+    {"claim": "no cat", "about": "a", "verdict": "yes", "stars": 20},
+    {"claim": "a cat", "about": "dog", "verdict": "no", "stars": 40},
+]
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Vocabulary:
+    return small_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+def options(folder: pathlib.Path, **changed: object) -> TaskOptions:
+    of_pairs = TaskOptions(
+        task="table",
+        dir=str(folder),
+        text_column="claim",
+        second_text_column="about",
+        label_column="verdict",
+    )
+    return dataclasses.replace(of_pairs, **changed)
+
+
+def write(path: pathlib.Path, rows: list[dict[str, object]]) -> None:
+    """A table as the writer of its format writes it; a tsv has no quotes."""
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        lines = ["\t".join(map(str, row)) for row in [list(rows[0]), *(r.values() for r in rows)]]
+        path.write_text("\n".join(lines) + "\n")
+
+
+def write_both(folder: pathlib.Path, suffix: str = ".csv") -> pathlib.Path:
+    write(folder / f"train{suffix}", TRAIN)
+    write(folder / f"dev{suffix}", DEV)
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".parquet", ".jsonl"])
+def test_every_format_gives_the_same_rows(tmp_path, vocabulary, suffix):
+    task = table.open_task(options(write_both(tmp_path, suffix)), vocabulary)
+    rows = task.splits["train"]
+    shown = [
+        vocabulary.decode(rows.token_ids[start:end].tolist())
+        for start, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True)
+    ]
+    assert shown == [
+        "[CLS] the cat sat [SEP] a dog [SEP]",
+        '[CLS] yes [UNK] " cat " [SEP] [SEP]',
+        "[CLS] a dog [SEP] the mat [SEP]",
+        "[CLS] big mat [SEP] the cat [SEP]",
+    ]
+    assert rows.labels["label_ids"].tolist() == [0, 1, 0, 0]
+    assert task.splits["dev"].labels["label_ids"].tolist() == [1, 0]
+    assert task.labels == ("no", "yes") and task.classes == 2 and "test" not in task.splits
+    # Always "no": one of two right; F1 of "no" 2/3, of "yes" 0.
+    assert task.baseline == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
+    assert task.score("dev", np.array([[0.0, 1.0], [1.0, 0.0]])) == {
+        "accuracy": 1.0,
+        "macro_f1": 1.0,
+    }
+    assert task.notes == (
+        "2 classes of verdict: no (3), yes (1)",
+        "train: 1 row with a text of no piece: an empty segment",
+    )
+
+
+def test_predictions_name_rows_and_classes_and_how_sure_they_are(tmp_path, vocabulary):
+    write_both(tmp_path)
+    (tmp_path / "questions.csv").write_text('claim,about\n"the\ncat",a\n\na dog,"a ""mat"""\n')
+    task = table.open_task(options(tmp_path, test_file="questions.csv"), vocabulary)
+    assert task.splits["test"].labels == {}
+    logits = np.array([[0.0, np.log(3.0)], [np.log(9.0), 0.0]], np.float32)
+    (path,) = task.write_predictions("test", logits, tmp_path / "predictions")
+    # The first text goes on over two lines and a blank one follows.
+    expected = "row\tprediction\tprobability\n2\tyes\t0.7500\n5\tno\t0.9000\n"
+    assert path.name == "test.tsv" and path.read_text() == expected
+
+
+def test_numbers_are_learned_in_deviations_and_predicted_in_their_own_units(tmp_path, vocabulary):
+    write_both(tmp_path, ".parquet")
+    of_stars = options(tmp_path, label_column="stars", is_regression=True)
+    task = table.open_task(of_stars, vocabulary)
+    deviation = np.sqrt((0 + 20**2 + 20**2 + 0) / 4)  # around 30
+    expected = np.array([0.0, -20.0, 20.0, 0.0]) / deviation
+    np.testing.assert_allclose(
+        task.splits["train"].labels["label_values"], expected.astype(np.float32), rtol=1e-6
+    )
+    assert task.classes == 1 and task.labels == ()
+    assert task.baseline == {"pearson": 0.0, "spearman": 0.0}
+    scores = task.score("dev", np.array([[-1.0], [2.0]], np.float32))
+    assert scores == {"pearson": pytest.approx(1.0), "spearman": pytest.approx(1.0)}
+    (path,) = task.write_predictions("dev", np.array([[0.0], [1.0]], np.float32), tmp_path)
+    assert path.read_text() == f"row\tprediction\n1\t30\n2\t{30 + deviation:.6g}\n"
+
+
+def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary):
+    write_both(tmp_path, ".jsonl")
+    stars = "".join(json.dumps({"t": "a cat", "n": n}) + "\n" for n in (10, 9, 2, 10))
+    (tmp_path / "stars.jsonl").write_text(stars)
+    files = {"train_file": "stars.jsonl", "dev_file": "stars.jsonl"}
+    columns = {"text_column": "t", "second_text_column": "", "label_column": "n"}
+    task = table.open_task(options(tmp_path, **files, **columns), vocabulary)
+    assert task.labels == ("2", "9", "10")
+    assert task.splits["dev"].labels["label_ids"].tolist() == [2, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        (
+            "dev.csv",
+            "claim,about,label\na,b,no\n",
+            r"dev\.csv has no column 'verdict'; its columns",
+        ),
+        ("dev.csv", "claim,about,verdict\na,b,no\na,b,maybe\n", r"dev\.csv row 3 has the label 'm"),
+        ("dev.csv", "claim,about,verdict\na,b,\n", r"dev\.csv row 2 has no label under 'verdict'"),
+        ("dev.csv", 'claim,about,verdict\n"a\nb",c\n', r"dev\.csv row 2 has 2 fields and not 3 "),
+        ("dev.csv", 'claim,about,verdict\n"a,b,no\n', r"dev\.csv row 2 is not csv \(unexpected e"),
+        ("dev.csv", "claim,claim,verdict\na,b,no\n", r"dev\.csv has 2 columns 'claim'; its colum"),
+        ("dev.csv", "claim,about,verdict\n", r"dev\.csv has no rows"),
+        ("train.csv", "claim,about,verdict\na,b,no\n", r"train\.csv has the one label 'no' under"),
+        ("dev.tsv", "claim\n", r"has dev\.tsv and dev\.csv; say which one is meant with config\.d"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_by_file_and_row(
+    tmp_path, vocabulary, name, text, sentence
+):
+    write_both(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=sentence):
+        table.open_task(options(tmp_path), vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "sentence"),
+    [
+        ("dev.jsonl", b'{"claim": "a"}\n', r"dev\.jsonl row 1 has no 'about'; its keys are claim"),
+        ("dev.jsonl", b"\n[1]\n", r"dev\.jsonl row 2 is a JSON list, not an object"),
+        ("dev.jsonl", b"{'claim': 1}\n", r"dev\.jsonl row 1 is not JSON \(Expecting property"),
+        (
+            "dev.jsonl",
+            b'{"claim": ["a"], "about": "b", "verdict": "no"}\n',
+            r"dev\.jsonl row 1 has a list under 'claim'",
+        ),
+        ("dev.parquet", b"PAR1 and no more", r"dev\.parquet is no whole Parquet file"),
+        ("dev.xlsx", b"PK", r"dev\.xlsx ends in '\.xlsx'; a table is known by its extension, one"),
+    ],
+)
+def test_other_formats_are_refused_as_plainly(tmp_path, vocabulary, name, data, sentence):
+    write(tmp_path / "train.csv", TRAIN)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=sentence):
+        table.open_task(options(tmp_path, dev_file=name), vocabulary)
+
+
+def test_what_is_not_named_or_not_there_is_said(tmp_path, vocabulary):
+    with pytest.raises(
+        ValueError, match=r"has no train\.tsv and no train\.csv and no .*train_file"
+    ):
+        table.open_task(options(tmp_path), vocabulary)
+    write_both(tmp_path)
+    with pytest.raises(ValueError, match=r"both be set; the columns of .*train\.csv are claim, ab"):
+        table.open_task(options(tmp_path, text_column=""), vocabulary)
+    with pytest.raises(ValueError, match=r"has no none\.csv; give the folder .*test_file"):
+        table.open_task(options(tmp_path, test_file="none.csv"), vocabulary)
+    for changed, sentence in (
+        ({"is_regression": True}, r"train\.csv row 2 has the label 'no', which is no number; mend"),
+        ({"dir": ""}, r"config\.data\.dir is empty"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            table.open_task(options(tmp_path, **changed), vocabulary)
+    same = [dict(row, stars=7) for row in TRAIN]
+    write(tmp_path / "train.csv", same)
+    with pytest.raises(ValueError, match=r"train\.csv has the same number under 'stars' in all"):
+        changed = {"label_column": "stars", "is_regression": True}
+        table.open_task(options(tmp_path, **changed), vocabulary)
