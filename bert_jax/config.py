@@ -148,6 +148,8 @@ class Config:
         Phase(seq_len=512, steps=100_000, max_predictions_per_seq=77),
     )
     seed: int = 0  # of the initial weights and of dropout
+    init: str = ""  # a checkpoint to begin with, as bert_jax/pretrained.py reads it: its sizes are
+    #                 taken too; "": fresh weights
     objective: str = "mlm_nsp"  # or mlm: no next-sentence term; see objectives.py
     model: ModelConfig = ModelConfig()
     compute: ComputeConfig = ComputeConfig()

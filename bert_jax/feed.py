@@ -136,6 +136,7 @@ class Feed:
             for i, phase in enumerate(self.config.phases)
         }
         return {
+            "init": self.config.init,
             "objective": self.config.objective,
             **_fixed_options(self.config.data),
             **phases,
@@ -146,7 +147,7 @@ class Feed:
 
     def fixed_by_default(self) -> dict[str, Any]:
         """The options that a receipt may be older than."""
-        return _fixed_options(PretrainOptions())
+        return {"init": ""} | _fixed_options(PretrainOptions())
 
     def in_a_receipt(self) -> dict[str, Any]:
         """The store and its vocabulary."""

@@ -27,12 +27,12 @@ def opening_rows(
     """Labels and texts: devices, model, data, what the host does, where the run begins.
 
     data_rows say what the batches are. done is the step of the newest checkpoint, None for a run
-    from scratch.
+    that has none yet.
     """
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     shape = config.model
     total = config_lib.total_steps(config)
-    start = "from scratch" if done is None else f"resuming at step {done:,} of {total:,}"
+    start = "from the first" if done is None else f"resuming at step {done:,} of {total:,}"
     if done == total:
         start = f"finished before, at step {total:,}: evaluating once more"
     rows = [

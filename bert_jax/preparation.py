@@ -10,7 +10,7 @@ import jax
 import optax
 
 from bert_jax import config as config_lib
-from bert_jax import config_check, optim, profiling, receipt
+from bert_jax import config_check, initial_weights, optim, profiling, receipt
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
@@ -93,6 +93,7 @@ def prepare(
     screen = Screen(is_writer=jax.process_index() == 0)
     with screen.copying(config.data.store) as advance:
         store = open_store(config.data, advance)
+    config, weights = initial_weights.of_run(config, storage, store, screen)
     config = config_lib.with_vocab_size(config, store.vocab_size)
     feed = Feed(store, config)
 
@@ -100,10 +101,12 @@ def prepare(
         with screen.spinning("counting the examples of the store"):
             feed.check()
             phases = [facts_of(feed, index, objective) for index in range(len(config.phases))]
-        return phases, corpus_rows(config, store, phases)
+        rows = corpus_rows(config, store, phases)
+        return phases, rows if weights is None else [("weights", weights.in_words()), *rows]
 
     def fresh_params(model: bert.Model, mesh: jax.sharding.Mesh) -> bert.Params:
-        del mesh
+        if weights is not None:
+            return weights.placed(model, mesh, config.seed)
         return model.init(jax.random.key(config.seed))
 
     learned = Learned(feed, objective, bert.PRETRAINING, opened, fresh_params)

@@ -61,6 +61,7 @@ LAYERS = (
         "bert_jax.fingerprint",
         "bert_jax.inference",
         "bert_jax.hf",
+        "bert_jax.initial_weights",
         "bert_jax.left_out",
         "bert_jax.joining",
         "bert_jax.log",

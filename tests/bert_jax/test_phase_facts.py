@@ -78,7 +78,7 @@ def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
 
 @pytest.mark.parametrize(
     ("done", "words"),
-    [(None, "60, from scratch"), (7, "60, resuming at step 7 of 60"), (60, "finished before")],
+    [(None, "60, from the first"), (7, "60, resuming at step 7 of 60"), (60, "finished before")],
 )
 def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     model = bert.build(config.model, "cpu")
