@@ -5,6 +5,7 @@
     bert-jax grow_vocab   data_pipeline.grow_vocab    a vocabulary, with words of a field
     bert-jax plan         bert_jax.plan               what a run on TPUs needs, takes and costs
     bert-jax train        bert_jax.train              a store to a trained model
+    bert-jax finetune     bert_jax.finetune           a checkpoint to a model of a task
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
     bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
@@ -26,6 +27,7 @@ MODULES = {
     "grow_vocab": "data_pipeline.grow_vocab",
     "plan": "bert_jax.plan",
     "train": "bert_jax.train",
+    "finetune": "bert_jax.finetune",
     "benchmark": "bert_jax.benchmark",
     "fill_mask": "bert_jax.fill_mask",
     "verify_resume": "bert_jax.verify_resume",

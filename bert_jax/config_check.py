@@ -3,7 +3,15 @@
 import math
 from typing import Any
 
-from bert_jax.config import LONGEST_WINDOW_STEPS, Config, GuardConfig, ModelConfig, Phase
+from bert_jax.config import (
+    LONGEST_WINDOW_STEPS,
+    Config,
+    GuardConfig,
+    ModelConfig,
+    OptimConfig,
+    Phase,
+)
+from bert_jax.run_config import RunConfig
 from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
@@ -19,7 +27,8 @@ GUARD_ACTIONS = ("skip", "roll_back", "stop")
 OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
 
 
-def _require(holds: bool, key: str, value: Any, allowed: str) -> None:
+def require(holds: bool, key: str, value: Any, allowed: str) -> None:
+    """Raise a ValueError that names a key of the config, its value and what is allowed."""
     if not holds:
         raise ValueError(f"config.{key} is {value!r}; {allowed}")
 
@@ -32,15 +41,25 @@ def check(config: Config) -> None:
     """
     config.data.check()
     _check_model(config.model)
-    for name, choices in COMPUTE_CHOICES.items():
-        value = getattr(config.compute, name)
-        _require(value in choices, f"compute.{name}", value, f"one of {choices}")
-    _require(len(config.phases) > 0, "phases", config.phases, "a run needs at least one phase")
+    require(len(config.phases) > 0, "phases", config.phases, "a run needs at least one phase")
     for index, phase in enumerate(config.phases):
         _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)
         _check_packing(config.data.packed_examples, phase, f"phases[{index}]")
     _check_segments(config)
-    _check_optim(config)
+    _check_schedules(config)
+    check_run(config)
+
+
+def check_run(config: RunConfig) -> None:
+    """Raise if settings contradict each other that pre-training and fine-tuning share.
+
+    Raises:
+      ValueError: as of check.
+    """
+    for name, choices in COMPUTE_CHOICES.items():
+        value = getattr(config.compute, name)
+        require(value in choices, f"compute.{name}", value, f"one of {choices}")
+    _check_optim(config.optim)
     for key, value in (
         ("log_every_steps", config.log_every_steps),
         ("eval.every_steps", config.eval.every_steps),
@@ -55,28 +74,28 @@ def check(config: Config) -> None:
         ("mesh.model_size", config.mesh.model_size),
         ("mesh.num_slices", config.mesh.num_slices),
     ):
-        _require(value >= 1, key, value, "it must be 1 or more")
-    _require(
+        require(value >= 1, key, value, "it must be 1 or more")
+    require(
         config.mesh.gradient_dtype in COMPUTE_DTYPES,
         "mesh.gradient_dtype",
         config.mesh.gradient_dtype,
         f"one of {COMPUTE_DTYPES}",
     )
-    _require(config.mesh.fsdp_size >= 0, "mesh.fsdp_size", config.mesh.fsdp_size, "0 or more")
-    _require(
+    require(config.mesh.fsdp_size >= 0, "mesh.fsdp_size", config.mesh.fsdp_size, "0 or more")
+    require(
         config.checkpoint.keep_every_steps % config.checkpoint.every_steps == 0,
         "checkpoint.keep_every_steps",
         config.checkpoint.keep_every_steps,
         f"0, or a multiple of checkpoint.every_steps = {config.checkpoint.every_steps}",
     )
     _check_guard(config.guard)
-    _require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
+    require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
 
 
 def _check_guard(guard: GuardConfig) -> None:
-    _require(guard.action in GUARD_ACTIONS, "guard.action", guard.action, f"one of {GUARD_ACTIONS}")
-    _require(guard.spike_sigmas >= 0.0, "guard.spike_sigmas", guard.spike_sigmas, "0 or more")
-    _require(
+    require(guard.action in GUARD_ACTIONS, "guard.action", guard.action, f"one of {GUARD_ACTIONS}")
+    require(guard.spike_sigmas >= 0.0, "guard.spike_sigmas", guard.spike_sigmas, "0 or more")
+    require(
         2 <= guard.window_steps <= LONGEST_WINDOW_STEPS,
         "guard.window_steps",
         guard.window_steps,
@@ -92,17 +111,17 @@ def _check_model(model: ModelConfig) -> None:
         "intermediate_size",
         "max_position_embeddings",
     ):
-        _require(
+        require(
             getattr(model, name) >= 1, f"model.{name}", getattr(model, name), "it must be 1 or more"
         )
-    _require(model.vocab_size >= 0, "model.vocab_size", model.vocab_size, "0 takes the store's")
-    _require(
+    require(model.vocab_size >= 0, "model.vocab_size", model.vocab_size, "0 takes the store's")
+    require(
         model.type_vocab_size >= 2,
         "model.type_vocab_size",
         model.type_vocab_size,
         "sentence pairs need 2",
     )
-    _require(
+    require(
         model.hidden_size % model.num_attention_heads == 0,
         "model.hidden_size",
         model.hidden_size,
@@ -110,14 +129,14 @@ def _check_model(model: ModelConfig) -> None:
     )
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         rate = getattr(model, name)
-        _require(0.0 <= rate < 1.0, f"model.{name}", rate, "it must be from 0 to below 1")
-    _require(
+        require(0.0 <= rate < 1.0, f"model.{name}", rate, "it must be from 0 to below 1")
+    require(
         model.hidden_act in HIDDEN_ACTS,
         "model.hidden_act",
         model.hidden_act,
         f"one of {HIDDEN_ACTS}",
     )
-    _require(
+    require(
         model.compute_dtype in COMPUTE_DTYPES,
         "model.compute_dtype",
         model.compute_dtype,
@@ -125,28 +144,28 @@ def _check_model(model: ModelConfig) -> None:
     )
     for name in ("initializer_range", "layer_norm_eps"):
         value = getattr(model, name)
-        _require(value > 0.0, f"model.{name}", value, "it must be above 0")
+        require(value > 0.0, f"model.{name}", value, "it must be above 0")
 
 
 def _check_phase(phase: Phase, at: str, max_positions: int) -> None:
-    _require(
+    require(
         phase.seq_len <= max_positions,
         f"{at}.seq_len",
         phase.seq_len,
         f"the position table ends at config.model.max_position_embeddings = {max_positions}; "
         "shorten the one or enlarge the other",
     )
-    _require(phase.seq_len >= 8, f"{at}.seq_len", phase.seq_len, "a sentence pair needs 8 or more")
+    require(phase.seq_len >= 8, f"{at}.seq_len", phase.seq_len, "a sentence pair needs 8 or more")
     for name in ("steps", "batch_size", "micro_batches"):
         value = getattr(phase, name)
-        _require(value >= 1, f"{at}.{name}", value, "it must be 1 or more")
-    _require(
+        require(value >= 1, f"{at}.{name}", value, "it must be 1 or more")
+    require(
         phase.batch_size % phase.micro_batches == 0,
         f"{at}.micro_batches",
         phase.micro_batches,
         f"it must divide batch_size = {phase.batch_size}",
     )
-    _require(
+    require(
         1 <= phase.max_predictions_per_seq <= phase.seq_len - 3,
         f"{at}.max_predictions_per_seq",
         phase.max_predictions_per_seq,
@@ -155,8 +174,8 @@ def _check_phase(phase: Phase, at: str, max_positions: int) -> None:
     )
     for name in ("restart_learning_rate", "restart_warmup_steps"):
         value = getattr(phase, name)
-        _require(value >= 0, f"{at}.{name}", value, "it must be 0 or more")
-    _require(
+        require(value >= 0, f"{at}.{name}", value, "it must be 0 or more")
+    require(
         phase.restart_learning_rate > 0 or phase.restart_warmup_steps == 0,
         f"{at}.restart_warmup_steps",
         phase.restart_warmup_steps,
@@ -166,7 +185,7 @@ def _check_phase(phase: Phase, at: str, max_positions: int) -> None:
 
 def _check_packing(packed_examples: int, phase: Phase, at: str) -> None:
     most = phase.seq_len // SHORTEST_EXAMPLE_TOKENS
-    _require(
+    require(
         packed_examples <= most,
         "data.packed_examples",
         packed_examples,
@@ -185,7 +204,7 @@ def check_predictions(config: Config) -> None:
     prob = config.data.masked_lm_prob
     for index, phase in enumerate(config.phases):
         wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
-        _require(
+        require(
             phase.max_predictions_per_seq >= wanted,
             f"phases[{index}].max_predictions_per_seq",
             phase.max_predictions_per_seq,
@@ -204,16 +223,15 @@ def _check_segments(config: Config) -> None:
         )
 
 
-def _check_optim(config: Config) -> None:
-    optim = config.optim
-    _require(optim.name in OPTIMIZERS, "optim.name", optim.name, f"one of {OPTIMIZERS}")
-    _require(optim.learning_rate > 0, "optim.learning_rate", optim.learning_rate, "above 0")
+def _check_optim(optim: OptimConfig) -> None:
+    require(optim.name in OPTIMIZERS, "optim.name", optim.name, f"one of {OPTIMIZERS}")
+    require(optim.learning_rate > 0, "optim.learning_rate", optim.learning_rate, "above 0")
     for name in ("beta1", "beta2"):
         value = getattr(optim, name)
-        _require(0.0 <= value < 1.0, f"optim.{name}", value, "it must be from 0 to below 1")
+        require(0.0 <= value < 1.0, f"optim.{name}", value, "it must be from 0 to below 1")
     for name in ("epsilon", "decay_power"):
         value = getattr(optim, name)
-        _require(value > 0.0, f"optim.{name}", value, "it must be above 0")
+        require(value > 0.0, f"optim.{name}", value, "it must be above 0")
     for name in (
         "weight_decay",
         "clip_norm",
@@ -222,14 +240,18 @@ def _check_optim(config: Config) -> None:
         "unfreeze_every_steps",
     ):
         value = getattr(optim, name)
-        _require(value >= 0, f"optim.{name}", value, "it must be 0 or more")
-    _require(
+        require(value >= 0, f"optim.{name}", value, "it must be 0 or more")
+    require(
         0.0 < optim.layer_rate_decay <= 1.0,
         "optim.layer_rate_decay",
         optim.layer_rate_decay,
         "above 0 and at most 1, which leaves all layers the same rate (ULMFiT: 0.385)",
     )
-    _require(
+
+
+def _check_schedules(config: Config) -> None:
+    optim = config.optim
+    require(
         config.phases[0].restart_learning_rate == 0,
         "phases[0].restart_learning_rate",
         config.phases[0].restart_learning_rate,
@@ -244,4 +266,4 @@ def _check_optim(config: Config) -> None:
         lengths[-1] += phase.steps
     for (key, warmup_steps), steps in zip(warm_ups, lengths, strict=True):
         allowed = f"the schedule has only {steps} steps; warm up over fewer"
-        _require(warmup_steps < steps, key, warmup_steps, allowed)
+        require(warmup_steps < steps, key, warmup_steps, allowed)

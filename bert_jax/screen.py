@@ -122,6 +122,18 @@ class Screen:
             style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
         self.say(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
 
+    def scores_line(
+        self, step: int, main: str, scores: Mapping[str, float], baseline: Mapping[str, float]
+    ) -> None:
+        """Print the scores of a task, the one that decides first, beside what guessing scores."""
+        words = [f"{main} {scores[main]:.4f}"]
+        style, guessed = "", baseline.get(f"majority_{main}")
+        if guessed is not None:
+            words[0] += f" (majority {guessed:.4f})"
+            style = GOOD if scores[main] > guessed else BAD
+        words += [f"{name} {value:.4f}" for name, value in scores.items() if name != main]
+        self.say(f"dev at {step:,}  {'  '.join(words)}", style)
+
     def input_bound(self, share: float, advice: str) -> None:
         """Print that batches came too late for this share of an interval, and what to do."""
         self.say(
@@ -144,10 +156,12 @@ def _names(numbers: Mapping[str, float]) -> list[str]:
 
 
 def _terms(numbers: Mapping[str, float]) -> str:
-    """Loss and accuracy of each term."""
+    """Loss and accuracy of each term; the loss alone where numbers are predicted."""
+    names = _names(numbers)
+    if not names:
+        return f"loss {numbers['loss']:.3f}"
     return "  ".join(
-        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:.1%}"
-        for name in _names(numbers)
+        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:.1%}" for name in names
     )
 
 

@@ -58,6 +58,8 @@ LAYERS = (
         "bert_jax.code_version",
         "bert_jax.corpus_rows",
         "bert_jax.feed",
+        "bert_jax.finetune_check",
+        "bert_jax.finetuning",
         "bert_jax.fingerprint",
         "bert_jax.inference",
         "bert_jax.hf",
@@ -79,6 +81,7 @@ LAYERS = (
         "bert_jax.placed_batches",
         "bert_jax.preparation",
         "bert_jax.pretrained",
+        "bert_jax.predictions",
         "bert_jax.processes",
         "bert_jax.profiling",
         "bert_jax.replayed",
@@ -88,6 +91,7 @@ LAYERS = (
         "bert_jax.record_files",
         "bert_jax.roll_call",
         "bert_jax.run_feed",
+        "bert_jax.run_process",
         "bert_jax.screen",
         "bert_jax.shared_folder",
         "bert_jax.steps_in_flight",
@@ -98,6 +102,7 @@ LAYERS = (
         "bert_jax.timing_report",
         "bert_jax.storage_errors",
         "bert_jax.storage_probe",
+        "bert_jax.task_feed",
         "bert_jax.tasks",
         "bert_jax.tf1",
         "bert_jax.trained",
@@ -109,7 +114,7 @@ LAYERS = (
         "bert_jax.workdir",
         "bert_jax.workdir_lock",
     },
-    {"bert_jax.command_line"},
+    {"bert_jax.command_line", "bert_jax.run_flags"},
 )
 ENTRIES = {
     f"bert_jax.{name}"
@@ -242,7 +247,7 @@ def nnx_outside_models(root: pathlib.Path) -> list[Import]:
 
 
 def absl_outside_entries(root: pathlib.Path) -> list[Import]:
-    entries = {*ENTRIES, "bert_jax.command_line"}
+    entries = {*ENTRIES, "bert_jax.command_line", "bert_jax.run_flags"}
     return [i for i in imports(root) if i.is_of({"absl"}) and i.module not in entries]
 
 

@@ -1,0 +1,140 @@
+"""What a fine-tuning run is made of: a checkpoint, a task, and the trainer's own parts."""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Sequence
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax import finetune_check, preparation, pretrained
+from bert_jax import workdir as workdir_lib
+from bert_jax.config import ModelConfig
+from bert_jax.finetune_config import FinetuneConfig
+from bert_jax.models import bert
+from bert_jax.preparation import Learned, Setup
+from bert_jax.pretrained import Pretrained
+from bert_jax.profiling import Window
+from bert_jax.run_feed import RunPhase
+from bert_jax.screen import Screen
+from bert_jax.task_feed import TaskFeed, TaskPhase
+from bert_jax.tasks.objectives import OBJECTIVES
+from bert_jax.tasks.opening import open_task
+from bert_jax.tasks.task import Task
+from bert_jax.workdir import Workdir
+
+
+def heads_of(task: Task) -> bert.Heads:
+    """The task's layer alone."""
+    return bert.Heads(mlm=False, nsp=False, classes=task.head_width)
+
+
+def prepare(
+    config: FinetuneConfig,
+    workdir: Workdir | pathlib.Path,
+    devices: Sequence[jax.Device] | None = None,
+    profiled: Window | None = None,
+    began: float | None = None,
+) -> Setup:
+    """Check all of a fine-tuning run that can be checked before compiling, and build its parts.
+
+    As preparation.prepare does of pre-training.
+
+    Raises:
+      ValueError, OSError: one sentence about the first thing that does not fit.
+    """
+    began = time.time() if began is None else began
+    finetune_check.check(config)
+    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local(workdir)
+    screen = Screen(is_writer=jax.process_index() == 0)
+    with screen.spinning(f"reading {config.init}"):
+        checkpoint = pretrained.load(config.init)
+    check_length(config, checkpoint)
+    with screen.spinning(f"reading the examples of {config.data.task}"):
+        task = open_task(config.data, checkpoint.vocabulary)
+    config = resolved(config, task, checkpoint.config)
+    feed = TaskFeed(task, checkpoint.vocabulary, config)
+    phase = TaskPhase(feed)
+
+    def opened() -> tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]:
+        return [phase], task_rows(config, task, checkpoint, phase)
+
+    def fresh_params(model: bert.Model, mesh: jax.sharding.Mesh) -> bert.Params:
+        return pretrained.placed(checkpoint, model, mesh, config.seed)[0]
+
+    learned = Learned(feed, OBJECTIVES[task.kind], heads_of(task), opened, fresh_params)
+    return preparation.assembled(learned, storage, screen, began, devices, profiled)
+
+
+def check_length(config: FinetuneConfig, checkpoint: Pretrained) -> None:
+    """Raise if rows may be longer than the checkpoint has positions.
+
+    Raises:
+      ValueError: names both.
+    """
+    positions = checkpoint.config.max_position_embeddings
+    if config.data.max_seq_length > positions:
+        raise ValueError(
+            f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
+            f"{positions} positions; set it to {positions} or less"
+        )
+
+
+def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> FinetuneConfig:
+    """The config with what the checkpoint and the examples say filled in.
+
+    model is the checkpoint's; phases, warm-up and the position that batches end at follow from the
+    training split. Steps are those of Google's script: examples / batch_size * epochs.
+
+    Source: run_classifier.py@eedf5716ce main.
+
+    Raises:
+      ValueError: the split has no examples, or too few for one step.
+    """
+    examples = task.splits["train"].examples
+    steps = int(examples / config.batch_size * config.epochs)
+    if steps < 1:
+        raise ValueError(
+            f"the training split has {examples} examples, in config.epochs = {config.epochs} fewer "
+            f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
+            "epochs or examples"
+        )
+    phase = config_lib.Phase(
+        seq_len=config.data.max_seq_length,
+        steps=steps,
+        batch_size=config.batch_size,
+        micro_batches=config.micro_batches,
+    )
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(
+            model,
+            hidden_dropout_prob=config.model.hidden_dropout_prob,
+            attention_probs_dropout_prob=config.model.attention_probs_dropout_prob,
+            compute_dtype=config.model.compute_dtype,
+        ),
+        phases=(phase,),
+        optim=dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),
+    )
+
+
+def task_rows(
+    config: FinetuneConfig, task: Task, checkpoint: Pretrained, phase: TaskPhase
+) -> list[tuple[str, str]]:
+    """Labels and texts of what is learned, for the first block on the screen."""
+    splits = ", ".join(f"{name} {rows.examples:,}" for name, rows in task.splits.items())
+    rows = [
+        ("init", f"{checkpoint.address}, {checkpoint.parameter_count:,} parameters"),
+        ("task", f"{task.name}: {splits} examples"),
+        ("", f"rows of at most {config.data.max_seq_length} tokens, cut to a batch's longest"),
+        *(("", note) for note in task.notes),
+        (
+            "steps of",
+            f"{config.batch_size:,} examples, {phase.of_a_step['epochs']:,.1f} epochs",
+        ),
+    ]
+    if task.main_score in task.baseline:
+        known = f"{task.main_score} {task.baseline[task.main_score]:.3f} without reading the text"
+        rows.append(("baseline", known))
+    return rows

@@ -1,0 +1,79 @@
+"""What a fine-tuned model says of a task's splits, in the task's own files, and its scores."""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax import inference
+from bert_jax.checkpoint_reading import restore_params
+from bert_jax.models.bert import Bert, Params
+from bert_jax.objectives import Batch
+from bert_jax.preparation import Setup
+from bert_jax.task_feed import TaskFeed
+from bert_jax.tasks.objectives import OBJECTIVES
+
+FOLDER = "predictions"  # in the workdir
+
+
+def write(setup: Setup, step: int) -> list[pathlib.Path]:
+    """Write the predictions for every split but the training split; the files.
+
+    All processes compute, the first one writes. The parameters are those of the checkpoint of
+    `step`, on the run's own mesh.
+
+    Raises:
+      ValueError: that checkpoint is damaged.
+      OSError: a file cannot be written.
+    """
+    feed, folder = task_feed(setup), setup.workdir / FOLDER
+    params = restore_params(setup.storage.checkpoints, step, setup.model, setup.mesh)
+    written = []
+    compiled = _logits(feed, setup)
+    for split in (name for name in feed.task.splits if name != "train"):
+        logits = _of_split(feed, setup, compiled, params, split)
+        if jax.process_index() == 0:
+            folder.mkdir(exist_ok=True)
+            written += feed.task.write_predictions(split, logits, folder)
+    return written
+
+
+def task_feed(setup: Setup) -> TaskFeed:
+    """The feed of a fine-tuning run."""
+    if not isinstance(setup.feed, TaskFeed):
+        raise TypeError(f"{setup.storage.address} holds a run without a task")
+    return setup.feed
+
+
+def _logits(feed: TaskFeed, setup: Setup) -> jax.stages.Wrapped:
+    outputs = OBJECTIVES[feed.task.kind].outputs
+
+    def ask(bert: Bert, batch: Batch) -> dict[str, Any]:
+        return {"logits": outputs(bert, batch) if outputs else None}
+
+    return inference.step(setup.model, ask)
+
+
+def _of_split(
+    feed: TaskFeed, setup: Setup, compiled: jax.stages.Wrapped, params: Params, split: str
+) -> np.ndarray:
+    rows = feed.task.splits[split]
+    of = compiled, params, setup.mesh, rows, feed.config.batch_size, feed.pad_id
+    found = inference.shown(
+        inference.each_batch(*of), rows.examples, f"predicting {split}", setup.screen
+    )
+    return inference.collected(found, rows.examples)["logits"]
+
+
+def score_rows(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Labels and texts of the development scores, each beside what knowing nothing scores."""
+    task = task_feed(setup).task
+    rows: list[tuple[str, str]] = []
+    for name, value in summary.items():
+        score = name.removeprefix("heldout_dev_")
+        if score == name or score.endswith("loss"):
+            continue
+        known = f" (majority {task.baseline[score]:.3f})" if score in task.baseline else ""
+        rows.append(("" if rows else "scores", f"{score} {value:.4f}{known}"))
+    return rows

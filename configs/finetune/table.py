@@ -1,0 +1,19 @@
+"""Classes or numbers of a table of your own: tsv, csv, Parquet or JSON lines.
+
+    python -m bert_jax.finetune --config=configs/finetune/table.py --config.init=CHECKPOINT
+        --config.data.dir=DIR --config.data.train_file=train.csv --config.data.dev_file=dev.csv
+        --config.data.text_column=review --config.data.label_column=stars --workdir=DIR
+
+second_text_column makes pairs; is_regression=True predicts numbers. Settings as for GLUE.
+"""
+
+import ml_collections
+
+from bert_jax.config import arguments, to_config_dict
+from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Batches of 32, 3 epochs, 5e-5; no arguments."""
+    arguments(text)
+    return to_config_dict(FinetuneConfig(data=TaskOptions(task="table")))
