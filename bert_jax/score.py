@@ -50,7 +50,7 @@ def _prepare(log: LibraryLog, rest: list[str]) -> Callable[[], int]:
         return functools.partial(_print, _squad(log, predictions))
     if _DATA.value or _NULL_ODDS.value:
         raise ValueError(
-            f"--data and --null_odds are of {SQUAD}; a file of {task} holds the right answers itself"
+            f"--data and --null_odds are of {SQUAD}; a file of {task} holds the right answers"
         )
     if not predictions.is_file():
         raise ValueError(f"{predictions} is not a file; give the path of one")

@@ -18,6 +18,7 @@ import threading
 import bert_jax.curves
 import bert_jax.loop
 import bert_jax.mask_filling
+import bert_jax.tasks.opening
 import bert_jax.trained  # noqa: F401
 
 
