@@ -12,7 +12,6 @@ import jax
 
 from bert_jax import (
     compile_cache,
-    curves,
     exit_codes,
     joining,
     loop,
@@ -171,6 +170,8 @@ def _curves(setup: Setup) -> str:
     """Draw the curves; where they are, or why they are not: a picture is no reason to fail."""
     if jax.process_index() > 0:
         return ""
+    from bert_jax import curves  # here, as matplotlib takes a sixth of the time to start
+
     try:
         with setup.screen.spinning("drawing the curves"):
             return str(curves.draw(setup.workdir, setup.config.phases) or "nothing to draw yet")
