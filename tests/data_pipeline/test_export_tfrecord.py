@@ -79,16 +79,6 @@ def test_features_are_those_of_googles_own_file(tiny_store, tmp_path, shared_dat
     assert {lists_of(record) for record in ours} == {lists_of(record) for record in theirs}
 
 
-def test_processes_and_gzip_change_no_record(tiny_store, tmp_path, exported):
-    flags = ["--epochs=2", "--shards=3", "--random_seed=7", "--masking=whole_word", "--workers=2"]
-    export(tiny_store, tmp_path / "gz", *flags, "--compression=gzip")
-    for number in range(3):
-        plain = exported[0] / f"train-{number:05}-of-00003.tfrecord"
-        packed = tmp_path / "gz" / f"train-{number:05}-of-00003.tfrecord.gz"
-        assert packed.read_bytes()[:2] == b"\x1f\x8b"
-        assert records_of(packed) == records_of(plain)
-
-
 def test_export_json_says_how_it_was_made_and_the_vocabulary_lies_beside(tiny_store, exported):
     output, facts = exported
     store = open_store(tiny_store)
@@ -128,13 +118,15 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(tiny_store, tmp_path, caps
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_example_that_has_no_order_to_tell_is_left_out(tiny_store, tmp_path, capsys, workers):
+def of_sentence_order(store, output, *flags):
+    """Some examples are of one sentence, whose order there is nothing to tell of."""
     sizes = ["--seq_len=13", "--max_predictions_per_seq=2", "--segments=sop", "--epochs=1"]
+    return export(store, output, *sizes, "--shards=3", *flags)
+
+
+def test_an_example_that_has_no_order_to_tell_is_left_out(tiny_store, tmp_path, capsys):
     output = tmp_path / "out"
-    more = ["--shards=2", f"--workers={workers}"]
-    assert main([str(tiny_store), f"--output={output}", *sizes, *more]) == 0
-    facts = json.loads((output / "export.json").read_text())
+    facts = of_sentence_order(tiny_store, output, "--workers=1")
     store = open_store(tiny_store)
     options = PretrainOptions(store=str(tiny_store), segments="sop")
     source = open_examples(store, store.train, options, 13, 2)
@@ -153,6 +145,20 @@ def test_an_example_that_has_no_order_to_tell_is_left_out(tiny_store, tmp_path, 
     assert facts["left_out"] == {"examples_without_next_sentence": left_out}
     words = " ".join(capsys.readouterr().out.split())
     assert f"! {left_out:,} of {len(has_label):,} examples are left out" in words
+
+
+def test_processes_and_gzip_change_no_record_and_no_count(tiny_store, tmp_path):
+    flags = ["--random_seed=7", "--masking=whole_word"]
+    one = of_sentence_order(tiny_store, tmp_path / "one", *flags, "--workers=1")
+    more = ["--workers=2", "--compression=gzip"]
+    two = of_sentence_order(tiny_store, tmp_path / "two", *flags, *more)
+    assert two["examples"] == one["examples"]
+    assert two["left_out"] == one["left_out"] != {}
+    for number in range(3):
+        plain = tmp_path / "one" / f"train-{number:05}-of-00003.tfrecord"
+        packed = tmp_path / "two" / f"train-{number:05}-of-00003.tfrecord.gz"
+        assert packed.read_bytes()[:2] == b"\x1f\x8b"
+        assert records_of(packed) == records_of(plain) != []
 
 
 def test_a_folder_that_holds_something_is_refused(tiny_store, tmp_path, capsys):
