@@ -11,17 +11,17 @@ from bert_jax.bad_steps import BadSteps, record
 from bert_jax.config import CheckpointConfig, GuardConfig, OptimConfig
 from bert_jax.feed import Feed
 from bert_jax.stopping import Interrupted
-from tests.bert_jax.test_host_side import compiled_programs_kept_in
-from tests.bert_jax.test_loop import config, final_state, lines_of, prepare, stop_at, train
+from tests.bert_jax.small_runs import (
+    compiled_once,
+    config,
+    final_state,
+    lines_of,
+    prepare,
+    stop_at,
+    train,
+)
 
-__all__ = ["config"]  # a fixture
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """The runs of a module share their compiled programs."""
-    with compiled_programs_kept_in(tmp_path_factory.mktemp("compiled")):
-        yield
+__all__ = ["compiled_once", "config"]  # fixtures
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import threading
 import jax
 import pytest
 from jax._src.array import ArrayImpl
-from jax.experimental.compilation_cache import compilation_cache
 
-from bert_jax import compile_cache, loop, preparation, programs, readings, steps_in_flight
+from bert_jax import loop, preparation, programs, readings, steps_in_flight
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
 from bert_jax.feed import Feed
 from bert_jax.objectives import MLM_NSP
 from bert_jax.profiling import Window
 from data_pipeline.options import PretrainOptions
+from tests.bert_jax.small_runs import compiled_programs_kept_in
 from tests.bert_jax.tiny_models import MODEL
 
 BEFORE_END = 12  # the last step of the first phase after which nothing is read or saved
@@ -84,21 +84,6 @@ class Seen:
     compiled: list = dataclasses.field(default_factory=list)  # (phase, whether by the main thread)
     out: str = ""
     summary: dict = dataclasses.field(default_factory=dict)
-
-
-@contextlib.contextmanager
-def compiled_programs_kept_in(workdir):
-    """All of them, however quickly they were compiled; for other tests jax is as it was."""
-    least = "jax_persistent_cache_min_compile_time_secs"
-    least_secs = getattr(jax.config, least)
-    compile_cache.keep_in(workdir, is_writer=True)
-    jax.config.update(least, 0.0)
-    try:
-        yield
-    finally:
-        jax.config.update(least, least_secs)
-        jax.config.update("jax_compilation_cache_dir", None)
-        compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,15 @@ from bert_jax import state as state_lib
 from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig
 from bert_jax.log import Records
 from bert_jax.programs import Programs
-from tests.bert_jax.test_bad_steps import bad_lines, compiled_once, poison
-from tests.bert_jax.test_loop import config, final_state, lines_of, prepare, train
+from tests.bert_jax.small_runs import (
+    compiled_once,
+    config,
+    final_state,
+    lines_of,
+    prepare,
+    train,
+)
+from tests.bert_jax.test_bad_steps import bad_lines, poison
 
 __all__ = ["compiled_once", "config"]  # fixtures
 

@@ -3,87 +3,40 @@
 import dataclasses
 import json
 import shutil
-import signal
 
 import jax
 import numpy as np
 import pytest
 
-from bert_jax import loop, preparation
-from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax import trained
+from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.metrics import TIMINGS
-from bert_jax.objectives import find
-from bert_jax.stopping import Interrupted
 from data_pipeline import build
 from data_pipeline.options import PretrainOptions
+from tests.bert_jax.small_runs import (
+    compiled_once,
+    config,
+    final_state,
+    lines_of,
+    moved,
+    prepare,
+    stopped,
+    train,
+    whole,
+)
 from tests.bert_jax.tiny_models import MODEL
 
-
-@pytest.fixture
-def config(tiny_store):
-    return Config(
-        seed=3,
-        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
-        phases=(
-            Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3),
-            Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4, micro_batches=1),
-        ),
-        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
-        data=PretrainOptions(store=str(tiny_store)),
-        mesh=MeshConfig(),
-        eval=EvalConfig(every_steps=4, examples=21),
-        checkpoint=CheckpointConfig(every_steps=5, keep=2),
-        log_every_steps=3,
-    )
+__all__ = ["compiled_once", "config", "moved", "stopped", "whole"]  # fixtures
 
 
-def prepare(config, workdir, devices=1):
-    """A run on the first so many devices, checked."""
-    return preparation.prepare(config, find(config.objective), workdir, jax.devices()[:devices])
-
-
-def train(config, workdir, devices=1):
-    return loop.train(prepare(config, workdir, devices))
-
-
-def lines_of(workdir):
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
-
-
-def final_state(workdir, config):
-    setup = prepare(config, workdir)
-    checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
-    state, _ = loop.start(setup, checkpoints)
-    checkpoints.close()
-    return jax.tree.map(np.asarray, state)
-
-
-def stop_at(monkeypatch, steps, number=signal.SIGINT):
-    """Raise a signal just after these steps were given to the device."""
-    after_step = loop._Run._after_step
-
-    def interrupted(self, running):
-        if self.step in steps:
-            signal.raise_signal(number)
-        after_step(self, running)
-
-    monkeypatch.setattr(loop._Run, "_after_step", interrupted)
-
-
-def test_a_stopped_run_ends_as_one_never_stopped(config, tmp_path, monkeypatch, capsys):
-    summary = train(config, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        stop_at(patched, {4, 11}, signal.SIGTERM)
-        for step in (4, 11):
-            with pytest.raises(Interrupted) as stop:
-                train(config, tmp_path / "parts")
-            assert (stop.value.step, stop.value.signal_number) == (step, signal.SIGTERM)
+def test_a_stopped_run_ends_as_one_never_stopped(config, whole, stopped, tmp_path, capsys):
+    shutil.copytree(stopped, tmp_path / "parts")
     again = train(config, tmp_path / "parts")
-    whole, parts = (final_state(tmp_path / name, config) for name in ("whole", "parts"))
-    assert int(whole.step) == 13
-    jax.tree.map(np.testing.assert_array_equal, whole, parts)
-    assert lines_of(tmp_path / "whole") == lines_of(tmp_path / "parts")
+    of_whole, parts = (final_state(of, config) for of in (whole.workdir, tmp_path / "parts"))
+    assert int(of_whole.step) == 13
+    jax.tree.map(np.testing.assert_array_equal, of_whole, parts)
+    assert lines_of(whole.workdir) == lines_of(tmp_path / "parts")
+    summary = whole.summary
     for name in summary.keys() - set(TIMINGS):
         assert summary[name] == again[name], name
     assert json.loads((tmp_path / "parts" / "summary.json").read_text()) == again
@@ -97,9 +50,8 @@ def test_a_stopped_run_ends_as_one_never_stopped(config, tmp_path, monkeypatch, 
     assert len(shares) == 4 and all(0 < share < 1 for share in shares)
 
 
-def test_records_of_a_run(config, tmp_path, capsys):
-    summary = train(config, tmp_path)
-    lines = lines_of(tmp_path)
+def test_records_of_a_run(whole):
+    summary, lines = whole.summary, lines_of(whole.workdir)
     assert [(line["step"], line["split"]) for line in lines] == [
         (3, "train"),
         (4, "heldout"),
@@ -129,13 +81,13 @@ def test_records_of_a_run(config, tmp_path, capsys):
     assert sizes == [(16, 16, 16), (24, 8, 8)]  # one example a row
     last_heldout = [line for line in lines if line["split"] == "heldout"][-1]
     assert last_heldout["mlm_loss"] == summary["heldout_mlm_loss"]
-    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-    screen = capsys.readouterr().out
+    assert list((whole.workdir / "tensorboard").glob("events.out.tfevents.*"))
+    screen = whole.screen
     assert screen.count("without context MLM loss") == 2  # once a phase
     assert screen.count("compiling the step") == 2
     assert screen.count("at this pace the last step is done in") == 1
     assert screen.count("held-out at ") == 5
-    steps = [int(path.name) for path in (tmp_path / "checkpoints").iterdir()]
+    steps = [int(path.name) for path in (whole.workdir / "checkpoints").iterdir()]
     assert sorted(steps) == [10, 13]  # the newest two
 
 
@@ -158,42 +110,36 @@ def test_a_run_of_masked_words_alone_in_packed_rows(config, tmp_path, capsys):
     assert "NSP" not in screen and "nsp" not in screen
 
 
-def test_a_finished_run_started_again_only_evaluates(config, tmp_path):
-    first = train(config, tmp_path)
-    before = lines_of(tmp_path)
-    again = train(config, tmp_path)
-    assert again["heldout_mlm_loss"] == first["heldout_mlm_loss"]
-    assert lines_of(tmp_path) == before
+def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path):
+    workdir = whole.copy(tmp_path / "run")
+    again = train(config, workdir)
+    assert again["heldout_mlm_loss"] == whole.summary["heldout_mlm_loss"]
+    assert lines_of(workdir) == lines_of(whole.workdir)
 
 
-def test_another_mesh_goes_on_with_a_run(config, tmp_path, monkeypatch, capsys):
+def test_another_mesh_goes_on_with_a_run(whole, moved):
     """Vocabulary rows are padded otherwise, optimiser state is cut otherwise: same numbers."""
-    config = dataclasses.replace(config, phases=config.phases[:1])
-    whole = train(config, tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        stop_at(patched, {7})
-        with pytest.raises(Interrupted):
-            train(config, tmp_path / "moved")
-    moved = dataclasses.replace(config, mesh=MeshConfig(preset="zero1+tp", model_size=4))
-    summary = train(moved, tmp_path / "moved", devices=8)
-    assert "changed       mesh.preset zero1 -> zero1+tp since step 7\n" in capsys.readouterr().out
-    assert summary["heldout_mlm_loss"] == pytest.approx(whole["heldout_mlm_loss"], rel=1e-4)
+    assert "changed       mesh.preset zero1 -> zero1+tp since step 11\n" in moved.screen
+    expected = whole.summary["heldout_mlm_loss"]
+    assert moved.summary["heldout_mlm_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_it_learns(config, tmp_path):
-    longer = dataclasses.replace(
-        config,
-        model=dataclasses.replace(
-            config.model,
-            initializer_range=0.15,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        ),
-        phases=(Phase(seq_len=24, steps=250, batch_size=16, max_predictions_per_seq=4),),
-        optim=OptimConfig(name="adamw", learning_rate=1e-2, warmup_steps=10, beta2=0.98),
-        eval=EvalConfig(every_steps=250, examples=64),
-    )
-    summary = train(longer, tmp_path)
+def test_a_model_is_read_from_the_checkpoint_of_another_mesh(config, moved):
+    found = trained.load(moved.workdir)
+    state = final_state(moved.workdir, found.receipt.config, devices=8)
+
+    def same(one, other):
+        rows = slice(0, found.vocabulary.size) if one.shape != other.shape else slice(None)
+        np.testing.assert_array_equal(np.asarray(one)[rows], other[rows])
+
+    jax.tree.map(same, found.params, state.params)
+    assert {len(leaf.devices()) for leaf in jax.tree.leaves(found.params)} == {1}
+    words = [tree["embeddings"]["word"]["embedding"] for tree in (found.params, state.params)]
+    assert words[0].shape != words[1].shape
+
+
+def test_it_learns(learned):
+    summary = json.loads((learned / "summary.json").read_text())
     assert summary["heldout_mlm_loss"] < summary["unigram_mlm_loss"] - 0.5
 
 
@@ -264,14 +210,14 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, mo
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, tmp_path):
-    train(config, tmp_path)
+def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, whole, tmp_path):
+    workdir = whole.copy(tmp_path / "run")
     first, last = config.phases
     fewer = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=2)))
     with pytest.raises(ValueError, match=r"a run of 13 steps, .* end after 11"):
-        train(fewer, tmp_path)
+        train(fewer, workdir)
     more = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=6)))
-    assert train(more, tmp_path)["steps"] == 15
+    assert train(more, workdir)["steps"] == 15
 
 
 @pytest.mark.fault(15, "a store of the same text with another vocabulary")

@@ -1,0 +1,146 @@
+"""Small runs of the loop that the tests of several files begin, stop and read."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import pathlib
+import shutil
+import signal
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from bert_jax import compile_cache, loop, preparation
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.metrics import TIMINGS
+from bert_jax.objectives import find
+from bert_jax.stopping import Interrupted
+from data_pipeline.options import PretrainOptions
+from tests.bert_jax.tiny_models import MODEL
+
+
+@contextlib.contextmanager
+def compiled_programs_kept_in(workdir):
+    """All of them, however quickly they were compiled; for other tests jax is as it was."""
+    least = "jax_persistent_cache_min_compile_time_secs"
+    least_secs = getattr(jax.config, least)
+    compile_cache.keep_in(workdir, is_writer=True)
+    jax.config.update(least, 0.0)
+    try:
+        yield
+    finally:
+        jax.config.update(least, least_secs)
+        jax.config.update("jax_compilation_cache_dir", None)
+        compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """The runs of a module share their compiled programs."""
+    with compiled_programs_kept_in(tmp_path_factory.mktemp("compiled")):
+        yield
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    return Config(
+        seed=3,
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        phases=(
+            Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3),
+            Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4, micro_batches=1),
+        ),
+        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
+        data=PretrainOptions(store=str(tiny_store)),
+        mesh=MeshConfig(),
+        eval=EvalConfig(every_steps=4, examples=21),
+        checkpoint=CheckpointConfig(every_steps=5, keep=2),
+        log_every_steps=3,
+    )
+
+
+def prepare(config, workdir, devices=1):
+    """A run on the first so many devices, checked."""
+    return preparation.prepare(config, find(config.objective), workdir, jax.devices()[:devices])
+
+
+def train(config, workdir, devices=1):
+    return loop.train(prepare(config, workdir, devices))
+
+
+def lines_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines]
+
+
+def final_state(workdir, config, devices=1):
+    setup = prepare(config, workdir, devices)
+    checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
+    state, _ = loop.start(setup, checkpoints)
+    checkpoints.close()
+    return jax.tree.map(np.asarray, state)
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A run to its end that nobody stopped. Its folder is for reading: what goes on takes a copy.
+
+    Attributes:
+      screen: what it said.
+    """
+
+    workdir: pathlib.Path
+    summary: dict[str, Any]
+    screen: str
+
+    def copy(self, folder: pathlib.Path) -> pathlib.Path:
+        return shutil.copytree(self.workdir, folder)
+
+
+@pytest.fixture(scope="module")
+def whole(config, compiled_once, tmp_path_factory):
+    return whole_run(config, tmp_path_factory.mktemp("whole") / "run")
+
+
+def whole_run(config, workdir, devices=1):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        summary = train(config, workdir, devices)
+    return Whole(workdir, summary, said.getvalue())
+
+
+@pytest.fixture(scope="module")
+def stopped(config, compiled_once, tmp_path_factory):
+    """The folder of the same run, stopped at step 4, started again and stopped at step 11."""
+    workdir = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as patched:
+        stop_at(patched, {4, 11}, signal.SIGTERM)
+        for step in (4, 11):
+            with pytest.raises(Interrupted) as stop:
+                train(config, workdir)
+            assert (stop.value.step, stop.value.signal_number) == (step, signal.SIGTERM)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def moved(config, stopped, tmp_path_factory):
+    """The stopped run, gone on with on eight devices: vocabulary rows are padded and cut."""
+    workdir = shutil.copytree(stopped, tmp_path_factory.mktemp("moved") / "run")
+    on = MeshConfig(preset="zero1+tp", model_size=4)
+    return whole_run(dataclasses.replace(config, mesh=on), workdir, devices=8)
+
+
+def stop_at(monkeypatch, steps, number=signal.SIGINT):
+    """Raise a signal just after these steps were given to the device."""
+    after_step = loop._Run._after_step
+
+    def interrupted(self, running):
+        if self.step in steps:
+            signal.raise_signal(number)
+        after_step(self, running)
+
+    monkeypatch.setattr(loop._Run, "_after_step", interrupted)
