@@ -1,8 +1,12 @@
-"""Settings of every test: eight CPU devices, key reuse an error, real data where it lies by."""
+"""Settings of every test: eight CPU devices, key reuse an error; what tests of all kinds share."""
 
+import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -22,13 +26,14 @@ import numpy as np
 import pytest
 
 from data_pipeline import build
+from tests.faults.runs import ROOT, environment
 
 # A shell ignores SIGINT in its background jobs, and whatever the tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_debug_key_reuse", True)
 
-SHARED_DATA = pathlib.Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+SHARED_DATA = ROOT.parent / "shared" / "data"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -90,3 +95,41 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     }
     assert build.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
     return folder / "store"
+
+
+# (module, its arguments, the exit code it must have) -> what it wrote.
+Forked = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
+    """A function that runs an entry in a process forked from one that has imported its libraries.
+
+    A start of Python takes three seconds of imports.
+    """
+    folder = tmp_path_factory.mktemp("forked")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.forked_entries"],
+        cwd=ROOT,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def run(module: str, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        written = [folder / "out", folder / "err"]
+        for path in written:
+            path.write_text("")
+        request = {"module": module, "arguments": [str(argument) for argument in arguments]}
+        request |= {"out": str(written[0]), "err": str(written[1])}
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        got = int(server.stdout.readline())
+        out, err = map(pathlib.Path.read_text, written)
+        assert got == code, out + err
+        return subprocess.CompletedProcess([module, *request["arguments"]], got, out, err)
+
+    yield run
+    server.stdin.close()
+    assert server.wait(timeout=30) == 0

@@ -109,6 +109,7 @@ def test_training_finds_a_config_inside_the_wheel(installed, tmp_path):
 
 def test_the_command_of_the_wheel_trains_in_another_folder(installed, tiny_store, tmp_path):
     flags = ["--config=configs/tiny.py", f"--config.data.store={tiny_store}", "--workdir=run"]
+    flags += ["--config.model.num_hidden_layers=1"]
     flags += ["--config.phases[0].steps=3", "--config.phases[1].steps=2"]
     flags += ["--config.optim.warmup_steps=1", "--config.eval.examples=8"]
     command = str(installed / "bin" / "bert-jax")

@@ -23,33 +23,30 @@ def test_an_entry_runs_as_with_python_m():
 
 
 @pytest.mark.parametrize("name", __main__.MODULES)
-def test_every_entry_shows_its_own_help(name):
-    ran = bert_jax(name, "--help")
-    assert ran.returncode == 0
+def test_every_entry_shows_its_own_help(forked, name):
+    ran = forked("bert_jax", name, "--help")
     assert f"python -m {__main__.MODULES[name]}" in ran.stdout
 
 
-def test_an_entrys_exit_code_is_its_own():
-    ran = bert_jax("train")
-    assert ran.returncode == 2
+def test_an_entrys_exit_code_is_its_own(forked):
+    ran = forked("bert_jax", "train", code=2)
     assert ran.stderr.startswith("error: --config is missing")
 
 
-def test_an_unknown_entry_is_refused_with_those_that_there_are():
-    ran = bert_jax("trian")
-    assert (ran.returncode, ran.stdout) == (2, "")
+def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
+    ran = forked("bert_jax", "trian", code=2)
+    assert ran.stdout == ""
     known = ", ".join(__main__.MODULES)
     assert ran.stderr == f"error: 'trian' is no entry of bert-jax; they are {known}\n"
 
 
-def test_without_an_entry_it_says_what_there_is():
+def test_without_an_entry_it_says_what_there_is(forked):
     for arguments in ((), ("--help",)):
-        ran = bert_jax(*arguments)
-        assert ran.returncode == 0
+        ran = forked("bert_jax", *arguments)
         assert set(re.findall(r"^ +bert-jax (\w+)", ran.stdout, re.MULTILINE)) == set(
             __main__.MODULES
         )
-    assert bert_jax("--version").stdout == f"bert_jax {__version__}\n"
+    assert forked("bert_jax", "--version").stdout == f"bert_jax {__version__}\n"
 
 
 def test_every_entry_of_the_package_has_a_name():

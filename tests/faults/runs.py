@@ -35,12 +35,18 @@ TINY = [
     "--config.phases[1].steps=10",
     "--config.eval.examples=16",
 ]
+# 40 steps of it in one phase: what is traced and compiled once.
+ONE_PHASE = ["--config=tests/faults/one_phase.py"]
 POLL_SECS = 0.02
 
 
 def environment(**changed: str) -> dict[str, str]:
-    """That of the tests, with their flags that make compiling quick."""
+    """That of the tests, with their flags that make compiling quick.
+
+    What was compiled, however quickly, lies in the workdir for the next start.
+    """
     settings = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     return os.environ | settings | changed
 
 

@@ -2,41 +2,30 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
 from bert_jax import checkpoint_reading, same_run, wall_time
-from tests.faults.runs import ROOT, TINY, environment, lines_of, saved_steps, training
+from tests.faults.runs import ONE_PHASE, TINY, lines_of, saved_steps, training
 
 OFTEN = ["--config.checkpoint.every_steps=10", "--config.log_every_steps=10"]
 
 
-def verified(store, workdir, *flags):
+def verified(forked, store, workdir, *flags):
     """What verify_resume says, which must be that nothing was lost."""
-    command = [sys.executable, "-m", "bert_jax.verify_resume", *TINY, *OFTEN, *flags]
-    done = subprocess.run(
-        [*command, f"--config.data.store={store}", f"--workdir={workdir}"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
-    logs = "".join(path.read_text()[-3000:] for path in workdir.glob("*.log"))
-    assert done.returncode == 0, done.stdout + done.stderr + logs
-    said = " ".join(done.stdout.split())
+    flags = [*flags, *OFTEN, f"--config.data.store={store}", f"--workdir={workdir}"]
+    said = " ".join(forked("bert_jax.verify_resume", *flags).stdout.split())
     words = r"the same bit for bit after (\d+) kills, (\d+) of them inside a save: (\d+) arrays"
     return tuple(int(number) for number in re.search(words, said).groups())
 
 
 @pytest.mark.fault(1, "two SIGKILLs, one at a random moment and one inside a save")
-def test_two_kills_lose_nothing_and_a_changed_number_is_found(tiny_store, tmp_path, monkeypatch):
-    few = ["--config.phases[0].steps=50", "--config.optim.warmup_steps=5"]
-    kills, in_saves, arrays = verified(tiny_store, tmp_path / "v", "--kills=2", *few)
+def test_two_kills_lose_nothing_and_a_changed_number_is_found(
+    forked, tiny_store, tmp_path, monkeypatch
+):
+    kills, in_saves, arrays = verified(forked, tiny_store, tmp_path / "v", *ONE_PHASE, "--kills=2")
     assert (kills, in_saves) == (2, 1) and arrays > 60
     whole, killed = tmp_path / "v" / "whole", tmp_path / "v" / "killed"
     assert len(wall_time.read(killed / wall_time.FILE)) in (2, 3)
@@ -58,17 +47,17 @@ def test_two_kills_lose_nothing_and_a_changed_number_is_found(tiny_store, tmp_pa
 
 @pytest.mark.long
 @pytest.mark.fault(1, "20 SIGKILLs at random moments, 8 of them inside a save")
-def test_twenty_kills_lose_nothing(tiny_store, tmp_path):
-    longer = ["--config.phases[0].steps=790", "--kills=20"]
-    kills, in_saves, _ = verified(tiny_store, tmp_path / "v", *longer)
+def test_twenty_kills_lose_nothing(forked, tiny_store, tmp_path):
+    longer = [*TINY, "--config.phases[0].steps=790", "--kills=20"]
+    kills, in_saves, _ = verified(forked, tiny_store, tmp_path / "v", *longer)
     assert (kills, in_saves) == (20, 8)
 
 
 @pytest.mark.long
 @pytest.mark.fault(1, "6 SIGKILLs to both of two processes, 2 of them inside a save")
-def test_kills_of_two_processes_lose_nothing(tiny_store, tmp_path):
-    longer = ["--config.phases[0].steps=290", "--kills=6", "--processes=2"]
-    kills, in_saves, _ = verified(tiny_store, tmp_path / "v", *longer)
+def test_kills_of_two_processes_lose_nothing(forked, tiny_store, tmp_path):
+    longer = [*TINY, "--config.phases[0].steps=290", "--kills=6", "--processes=2"]
+    kills, in_saves, _ = verified(forked, tiny_store, tmp_path / "v", *longer)
     assert (kills, in_saves) == (6, 2)
 
 

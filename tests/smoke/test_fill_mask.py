@@ -8,27 +8,16 @@ import sys
 
 import pytest
 
-from tests.faults.runs import ROOT, TINY, environment
-from tests.smoke.test_train import run
+from tests.faults.runs import ONE_PHASE, ROOT, environment
 
 
 @pytest.fixture(scope="module")
-def workdir(tiny_store, tmp_path_factory):
-    """A run of masked words alone; models that learned more are asked in the same way.
-
-    It is compiled as a user's is, without the tests' flags.
-    """
+def workdir(forked, tiny_store, tmp_path_factory):
+    """A run of masked words alone; models that learned more are asked in the same way."""
     folder = tmp_path_factory.mktemp("run")
-    run(
-        *TINY,
-        "--config.phases[0].steps=12",
-        "--config.optim.warmup_steps=5",
-        "--config.objective=mlm",
-        "--config.data.segments=full_sentences",
-        f"--config.data.store={tiny_store}",
-        f"--workdir={folder}",
-        XLA_FLAGS="",
-    )
+    flags = [*ONE_PHASE, "--config.phases[0].steps=12", "--config.objective=mlm"]
+    flags += ["--config.data.segments=full_sentences", f"--config.data.store={tiny_store}"]
+    forked("bert_jax.train", *flags, f"--workdir={folder}")
     return folder
 
 

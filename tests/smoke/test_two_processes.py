@@ -1,12 +1,18 @@
 """Two processes of one device each begin a run and are stopped; one goes on as if it were alone."""
 
+import dataclasses
 import json
 import signal
 
 import pytest
 
+from bert_jax.config import from_config_dict
 from bert_jax.exit_codes import BY_SIGNAL
-from tests.faults.runs import TINY, saved_steps, training
+from tests.bert_jax.small_runs import compiled_once, train
+from tests.faults import one_phase
+from tests.faults.runs import ONE_PHASE, saved_steps, training
+
+__all__ = ["compiled_once"]  # a fixture
 
 
 def losses_of(workdir):
@@ -21,13 +27,13 @@ def losses_of(workdir):
 
 
 @pytest.mark.fault(8, "SIGTERM to one of two processes in training; one alone then goes on")
-def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path):
-    flags = [*TINY, f"--config.data.store={tiny_store}", "--config.phases[0].steps=30"]
-    flags += ["--config.mesh.preset=zero1", "--config.log_every_steps=5"]
-    flags += ["--config.optim.warmup_steps=5", "--config.phases[1].seq_len=48"]
-    flags += ["--config.phases[1].max_predictions_per_seq=7"]
-    flags += ["--config.data.packed_examples=2", "--config.data.short_seq_prob=0.5"]
-    two, one = tmp_path / "two", tmp_path / "one"
+def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path, capsys):
+    data = {"store": str(tiny_store), "packed_examples": 2, "short_seq_prob": 0.5}
+    phase = {"seq_len": 48, "max_predictions_per_seq": 7}
+    flags = [*ONE_PHASE, "--config.mesh.preset=zero1", "--config.log_every_steps=5"]
+    flags += [f"--config.data.{name}={value}" for name, value in data.items()]
+    flags += [f"--config.phases[0].{name}={value}" for name, value in phase.items()]
+    two = tmp_path / "two"
     with training(*flags, workdir=two, processes=2) as run:
         run.wait_for_step(5)
         run.signal(signal.SIGTERM, 1)
@@ -35,9 +41,16 @@ def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path):
         assert "process 1" not in said and "pre-training in" not in run.output(1)
     step = saved_steps(two)[-1]
     assert step < 40 and f"stopped and saved at step {step}; to go on from there:" in said
-    with training(*flags, workdir=two) as run:
-        assert f"resuming at step {step} of 40" in run.finish()
-    with training(*flags, workdir=one) as run:
-        run.finish()
-    assert losses_of(two) == pytest.approx(losses_of(one), rel=1e-4)
+    config = from_config_dict(one_phase.get_config())
+    config = dataclasses.replace(
+        config,
+        data=dataclasses.replace(config.data, **data),
+        phases=(dataclasses.replace(config.phases[0], **phase),),
+        mesh=dataclasses.replace(config.mesh, preset="zero1"),
+        log_every_steps=5,
+    )
+    train(config, two)
+    assert f"resuming at step {step} of 40" in capsys.readouterr().out
+    train(config, tmp_path / "one")
+    assert losses_of(two) == pytest.approx(losses_of(tmp_path / "one"), rel=1e-4)
     assert saved_steps(two)[-1] == 40

@@ -1,6 +1,6 @@
 """Runs entries as `python -m` does, but for the libraries: it has imported them once and forks.
 
-    python -m tests.smoke.forked_entries
+    python -m tests.forked_entries
 
 reads lines of JSON, {"module": ..., "arguments": [...], "out": FILE, "err": FILE}, and answers each
 with the exit code of a process that ran it. The entry itself is run by the new process, from its
@@ -18,7 +18,6 @@ import threading
 import bert_jax.curves
 import bert_jax.loop
 import bert_jax.mask_filling
-import bert_jax.tasks.opening
 import bert_jax.trained  # noqa: F401
 
 

@@ -1,0 +1,25 @@
+"""configs/tiny.py made smaller: one layer and one phase, which start in half the time."""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax.config import EvalConfig, Phase, from_config_dict, to_config_dict
+from configs import tiny
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Forty steps."""
+    config = from_config_dict(tiny.get_config(text))
+    model = dataclasses.replace(
+        config.model, hidden_size=32, intermediate_size=64, num_hidden_layers=1
+    )
+    return to_config_dict(
+        dataclasses.replace(
+            config,
+            model=model,
+            phases=(Phase(16, 40, batch_size=8, max_predictions_per_seq=3),),
+            optim=dataclasses.replace(config.optim, warmup_steps=5),
+            eval=EvalConfig(every_steps=100, examples=16),
+        )
+    )
