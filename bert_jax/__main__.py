@@ -10,6 +10,7 @@
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
     bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
     bert-jax replay       bert_jax.replay             the text of any step of a run
+    bert-jax score        bert_jax.score              a file of predictions, as the official script
 
 bert-jax ENTRY --help lists an entry's flags.
 """
@@ -32,6 +33,7 @@ MODULES = {
     "fill_mask": "bert_jax.fill_mask",
     "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
+    "score": "bert_jax.score",
 }
 
 

@@ -130,6 +130,7 @@ ENTRIES = {
         "convert",
         "verify_resume",
         "replay",
+        "score",
     )
 }
 NEVER_IN_THE_PIPELINE = {"jax", "jaxlib", "flax", "optax", "orbax", "bert_jax"}

@@ -7,6 +7,7 @@ number, and the largest is the answer. Source: Devlin et al. 2019, section 4.4.
 import csv
 import dataclasses
 import functools
+import io
 import pathlib
 from collections.abc import Mapping
 
@@ -141,3 +142,26 @@ def _write_predictions(
             told = [] if answers_N is None else [answers_N[number]]
             writer.writerow([number, choice, *told])
     return [path]
+
+
+def read_accuracy(path: pathlib.Path) -> Scores:
+    """The accuracy that a file of predictions with the answers in it comes to.
+
+    Raises:
+      ValueError: it has no column of answers, or no rows.
+    """
+    reader = csv.DictReader(io.StringIO(split_files.read_utf8(path), newline=""))
+    missing = {"pred", "label"} - set(reader.fieldnames or ())
+    if missing:
+        raise ValueError(
+            f"{path} has no column {', '.join(sorted(missing))}; a file to score has both, as "
+            "predictions/dev.csv of a run of swag or codah: a test set without answers has not"
+        )
+    pairs = [
+        [answer_number(row[name] or "", f"{path} row {number}") for name in ("pred", "label")]
+        for number, row in enumerate(reader, 2)
+    ]
+    if not pairs:
+        raise ValueError(f"{path} has no rows below its names of columns")
+    chosen_N, answers_N = np.array(pairs).T
+    return class_scores([ACCURACY], answers_N, chosen_N)

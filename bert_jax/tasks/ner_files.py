@@ -54,7 +54,7 @@ def read(path: pathlib.Path) -> TaggedFile:
       ValueError: no words, lines of unequal columns, what is no tag, tags that no scheme allows;
         the row is named.
     """
-    rows = _rows(path)
+    rows = rows_of(path)
     columns = {len(row) for _, row in rows if row}
     if not columns:
         raise ValueError(
@@ -75,7 +75,7 @@ def read(path: pathlib.Path) -> TaggedFile:
     return TaggedFile(path, converted, True, note)
 
 
-def _rows(path: pathlib.Path) -> list[tuple[int, list[str]]]:
+def rows_of(path: pathlib.Path) -> list[tuple[int, list[str]]]:
     """Each line's number and columns; a line that ends a sentence has none."""
     lines = read_utf8(path).split("\n")
     has_tabs = any("\t" in line for line in lines if line.strip())

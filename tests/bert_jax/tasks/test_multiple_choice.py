@@ -60,6 +60,21 @@ def test_predictions_are_a_csv_of_numbers_and_choices(task, tmp_path):
     assert path.read_text() == ",pred\n0,2\n1,0\n"
     (path,) = task.write_predictions("dev", np.eye(4)[[0, 1, 2, 3, 0]], tmp_path)
     assert path.read_text() == ",pred,label\n0,0,3\n1,1,2\n2,2,1\n3,3,3\n4,0,0\n"
+    assert multiple_choice.read_accuracy(path) == {"accuracy": pytest.approx(2 / 5)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (",pred\n0,1\n", "has no column label; a file to score has both"),
+        (",pred,label\n0,1,2\n1,1,x\n", "row 3 has the label 'x'"),
+        (",pred,label\n", "has no rows"),
+    ],
+)
+def test_predictions_without_answers_are_not_scored(tmp_path, text, words):
+    (tmp_path / "test.csv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        multiple_choice.read_accuracy(tmp_path / "test.csv")
 
 
 def test_rows_that_are_cut_or_empty_are_counted(tmp_path, vocabulary):

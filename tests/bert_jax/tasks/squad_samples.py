@@ -1,0 +1,59 @@
+"""Small files of SQuAD, a vocabulary of their words, logits that point somewhere."""
+
+import json
+import pathlib
+
+import numpy as np
+
+from bert_jax.finetune_config import TaskOptions
+from bert_jax.tasks.squad_files import Answer, Paragraph, Question
+from data_pipeline.vocab import Vocabulary, load_vocabulary
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def letter_vocabulary(folder: pathlib.Path, words: str = "") -> Vocabulary:
+    """A vocabulary in which every other word is spelled out."""
+    pieces = [*SPECIALS, *LETTERS, *(f"##{one}" for one in LETTERS), *"().,'-?中国", *words.split()]
+    path = folder / "vocab.txt"
+    path.write_text("\n".join(dict.fromkeys(pieces)) + "\n", encoding="utf-8")
+    return load_vocabulary(path)
+
+
+def question(question_id: str, text: str, *answers: tuple[str, int]) -> Question:
+    return Question(question_id, text, tuple(Answer(*answer) for answer in answers))
+
+
+def written(path: pathlib.Path, paragraphs: list[Paragraph], version: str = "1.1") -> pathlib.Path:
+    """The official JSON of some paragraphs."""
+    shown = [
+        {
+            "context": paragraph.context,
+            "qas": [
+                {
+                    "id": one.id,
+                    "question": one.text,
+                    "answers": [vars(answer) for answer in one.answers],
+                }
+                for one in paragraph.questions
+            ],
+        }
+        for paragraph in paragraphs
+    ]
+    document = {"version": version, "data": [{"title": "t", "paragraphs": shown}]}
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def options(folder: pathlib.Path, **changed: object) -> TaskOptions:
+    settings = {"dir": str(folder), "max_seq_length": 40, "max_query_length": 11, "doc_stride": 7}
+    return TaskOptions(task="squad", **{**settings, **changed})
+
+
+def pointing(rows, at_R2: np.ndarray) -> np.ndarray:
+    """float32[R,S,2]: logits that are 10 at these places and 0 elsewhere."""
+    logits = np.zeros((rows.examples, int(rows.lengths_N.max()), 2), np.float32)
+    for end in range(2):
+        logits[np.arange(rows.examples), at_R2[:, end], end] = 10
+    return logits

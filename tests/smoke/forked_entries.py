@@ -1,0 +1,50 @@
+"""Runs entries as `python -m` does, but for the libraries: it has imported them once and forks.
+
+    python -m tests.smoke.forked_entries
+
+reads lines of JSON, {"module": ..., "arguments": [...], "out": FILE, "err": FILE}, and answers each
+with the exit code of a process that ran it. The entry itself is run by the new process, from its
+first line on; only what it imports is there already.
+"""
+
+import gc
+import json
+import os
+import runpy
+import sys
+import threading
+
+# What the entries import, less the entries: running one defines its flags.
+import bert_jax.curves
+import bert_jax.loop
+import bert_jax.mask_filling
+import bert_jax.tasks.opening
+import bert_jax.trained  # noqa: F401
+
+
+def become(request: dict) -> None:
+    """Take the files and the command line that the request names."""
+    for number, (path, flags) in enumerate(
+        [
+            (os.devnull, os.O_RDONLY),
+            (request["out"], os.O_WRONLY | os.O_CREAT),
+            (request["err"], os.O_WRONLY | os.O_CREAT),
+        ]
+    ):
+        os.dup2(os.open(path, flags), number)
+    sys.argv = [request["module"], *request["arguments"]]
+
+
+if __name__ == "__main__":
+    # A child has the one thread that forks: the others' locks would stay shut in it for ever.
+    assert threading.active_count() == 1
+    gc.freeze()  # or each child copies what its collector looks at
+    for line in sys.stdin:
+        request = json.loads(line)
+        if os.fork() == 0:
+            become(request)
+            break
+        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    else:
+        sys.exit()
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
