@@ -89,6 +89,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         main_score="f1",
         baseline=_scores(empty),
         write_predictions=functools.partial(_write_predictions, splits, classes),
+        labels=classes,
         notes=(
             *(_note(split, of_split) for split, of_split in splits.items()),
             f"tags: {', '.join(classes)}",

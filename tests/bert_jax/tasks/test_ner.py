@@ -49,7 +49,7 @@ def test_the_first_piece_of_each_word_carries_its_label(options_of, vocabulary):
     task = ner.open_task(options_of(train="annaka B-PER\nruns O\nromeka B-LOC\n"), vocabulary)
     rows = task.splits["train"]
     np.testing.assert_array_equal(rows.token_ids, [2, 5, 6, 8, 9, 6, 3])
-    # O, B-LOC, I-LOC, B-PER, I-PER
+    assert task.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     np.testing.assert_array_equal(rows.token_labels["label_ids"], [0, 3, 0, 0, 1, 0, 0])
     np.testing.assert_array_equal(rows.token_labels["label_weights"], [0, 1, 0, 1, 1, 0, 0])
     assert rows.token_labels["label_ids"].dtype == np.int32
