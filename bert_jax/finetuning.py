@@ -49,7 +49,7 @@ def prepare(
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     with screen.spinning(f"reading {config.init}"):
-        checkpoint = pretrained.load(config.init)
+        checkpoint = _without_task(pretrained.load(config.init))
     check_length(config, checkpoint)
     with screen.spinning(f"reading the examples of {config.data.task}"):
         task = open_task(config.data, checkpoint.vocabulary)
@@ -65,6 +65,12 @@ def prepare(
 
     learned = Learned(feed, OBJECTIVES[task.kind], heads_of(task), opened, fresh_params)
     return preparation.assembled(learned, storage, screen, began, devices, profiled)
+
+
+def _without_task(checkpoint: Pretrained) -> Pretrained:
+    """A task's layer is always drawn: that of an earlier task says nothing of this one."""
+    params = {name: part for name, part in checkpoint.params.items() if name != "classifier"}
+    return dataclasses.replace(checkpoint, params=params)
 
 
 def check_length(config: FinetuneConfig, checkpoint: Pretrained) -> None:

@@ -41,8 +41,12 @@ class Pretrained:
 
     @property
     def heads(self) -> Heads:
-        """The pre-training heads that it has."""
-        return Heads(mlm="mlm" in self.params, nsp="nsp" in self.params)
+        """The heads that it has."""
+        return Heads(mlm="mlm" in self.params, nsp="nsp" in self.params, classes=self._classes)
+
+    @property
+    def _classes(self) -> int:
+        return len(self.params["classifier"]["bias"]) if "classifier" in self.params else 0
 
     @property
     def parameter_count(self) -> int:
@@ -111,19 +115,19 @@ def _of_a_run(address: str, where: str) -> Pretrained:
     """The newest checkpoint of a run, read on one device of this process."""
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         storage = workdir_lib.fetched(where, pathlib.Path(folder))
-        found = receipt.read(storage.home)
+        found = receipt.read_model(storage.home)
         step = newest_step(storage.checkpoints)
         if step is None:
             raise ValueError(
-                f"{address} holds a run that has not saved a checkpoint yet; wait until step "
-                f"{found.config.checkpoint.every_steps:,}, or start its command again"
+                f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
+                "one, or start its command again"
             )
         on = mesh_lib.make(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(on):
-            model = bert.build(found.config.model, jax.default_backend())
+            model = bert.build(found.config, jax.default_backend(), heads=found.heads)
             held = restore_params(storage.checkpoints, step, model, on)
             params = jax.tree.map(_without_padding, held, model.declared)
-    return Pretrained(address, found.config.model, params, found.vocabulary)
+    return Pretrained(address, found.config, params, found.vocabulary)
 
 
 def _without_padding(leaf: jax.Array, of: Declared) -> np.ndarray:

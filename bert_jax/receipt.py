@@ -1,10 +1,11 @@
 """What a run was started with, kept in its workdir; the refusal to go on with something else."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ from ml_collections import ConfigDict
 
 from bert_jax import code_version, dropout, processes
 from bert_jax.changes import Change, changed
-from bert_jax.config import Config, from_config_dict
+from bert_jax.config import Config, ModelConfig, from_config_dict, settings_from
 from bert_jax.feed import STORE_DIGEST
 from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, SUMMARY
+from bert_jax.models.bert import PRETRAINING, Heads
 from bert_jax.record_files import write_whole
 from bert_jax.run_config import RunConfig
 from bert_jax.run_feed import RunFeed
@@ -71,29 +73,74 @@ def _shown(workdir: pathlib.Path, way_out: str) -> dict[str, Any]:
 
 
 def read(workdir: pathlib.Path) -> Receipt:
-    """The receipt of the run in workdir.
+    """The receipt of the pre-training run in workdir.
+
+    Raises:
+      ValueError: there is no run, or one of a task or of another version.
+    """
+    shown = _of_a_run(workdir)
+    if _classes(shown):
+        raise ValueError(
+            f"{workdir} holds a run of {shown['learns']}; give the workdir of a run of pre-training"
+        )
+    with _written_by_this_version(workdir):
+        config = shown["config"]
+        config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
+        vocabulary, digest = _vocabulary(workdir, shown), shown["fixed"][STORE_DIGEST]
+        return Receipt(from_config_dict(ConfigDict(config)), vocabulary, digest)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+    """What is known of the model of a run, whatever it learned."""
+
+    config: ModelConfig
+    heads: Heads
+    vocabulary: Vocabulary  # the workdir's own copy
+
+
+def read_model(workdir: pathlib.Path) -> TrainedModel:
+    """What the run in workdir trains, be it pre-training or a task.
 
     Raises:
       ValueError: there is no run, or one of another version.
     """
+    shown = _of_a_run(workdir)
+    with _written_by_this_version(workdir):
+        classes = _classes(shown)
+        heads = Heads(mlm=False, nsp=False, classes=classes) if classes else PRETRAINING
+        config = settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
+        return TrainedModel(config, heads, _vocabulary(workdir, shown))
+
+
+def _of_a_run(workdir: pathlib.Path) -> dict[str, Any]:
     way_out = "give the --workdir of python -m bert_jax.train"
     if not (workdir / FILE).is_file():
         raise ValueError(f"{workdir} holds no run of bert_jax ({FILE} is missing); {way_out}")
-    shown = _shown(workdir, way_out)
+    return _shown(workdir, way_out)
+
+
+def _classes(shown: dict[str, Any]) -> int:
+    """The width of a task's layer, 0 of a run of pre-training."""
+    return int(shown.get("task", {}).get("head_width", 0))
+
+
+def _vocabulary(workdir: pathlib.Path, shown: dict[str, Any]) -> Vocabulary:
+    of = shown["vocabulary"]
+    if pathlib.PurePath(of["file"]).name != of["file"]:
+        raise ValueError("a file elsewhere")
+    return load_vocabulary(workdir / of["file"], of["lowercase"], checks_case=False)
+
+
+@contextlib.contextmanager
+def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
     try:
-        config, of = shown["config"], shown["vocabulary"]
-        config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
-        if pathlib.PurePath(of["file"]).name != of["file"]:
-            raise ValueError("a file elsewhere")
-        path, lowercase = workdir / of["file"], of["lowercase"]
-        digest = shown["fixed"][STORE_DIGEST]
-        resolved = from_config_dict(ConfigDict(config))
+        yield
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{workdir / FILE} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
-    return Receipt(resolved, load_vocabulary(path, lowercase, checks_case=False), digest)
 
 
 def check(workdir: pathlib.Path, feed: RunFeed) -> None:

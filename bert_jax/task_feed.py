@@ -91,6 +91,7 @@ class TaskFeed:
                 "name": task.name,
                 "kind": task.kind,
                 "classes": task.classes,
+                "head_width": task.head_width,
                 "labels": list(task.labels),
                 "digest": self._digest,
                 "vocabulary_sha256": self.vocabulary.digest,

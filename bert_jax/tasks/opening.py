@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 
 from bert_jax.finetune_config import TaskOptions
-from bert_jax.tasks import codah, glue, ner, squad, swag
+from bert_jax.tasks import codah, glue, ner, squad, swag, table
 from bert_jax.tasks.task import Task
 from data_pipeline.vocab import Vocabulary
 
@@ -17,6 +17,7 @@ TASKS: dict[str, Open] = {
     "codah": codah.open_task,
     "ner": ner.open_task,
     "squad": squad.open_task,
+    "table": table.open_task,
 }
 
 

@@ -98,7 +98,7 @@ def test_a_place_without_a_checkpoint_is_refused(address, words):
 def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
     of = setting(CONFIG, 1)
     config = Config(data=PretrainOptions(store=str(tiny_store)), model=CONFIG.model)
-    receipt.write(tmp_path, config, open_store(config.data))
+    receipt.write(tmp_path, Feed(open_store(config.data), config))
     with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
         pretrained.load(str(tmp_path))
     saving = Checkpoints(tmp_path / receipt.CHECKPOINTS, config.checkpoint, of.model)
