@@ -11,7 +11,7 @@ from bert_jax import mesh, named_tensors, pretrained, receipt, state
 from bert_jax.attention import unpadded
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import Config, MeshConfig
-from bert_jax.feed import open_store
+from bert_jax.feed import Feed, open_store
 from bert_jax.models import bert
 from bert_jax.models.bert import Heads
 from data_pipeline.framing import frame
