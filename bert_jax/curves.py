@@ -94,7 +94,10 @@ def draw(workdir: pathlib.Path, phases: Sequence[Phase]) -> pathlib.Path | None:
 
 
 def panels(lines: Sequence[Line]) -> list[str]:
-    """The metrics that have a panel: loss and accuracy of each term, learning rate, speed."""
+    """The metrics that have a panel: what is learned, how well, learning rate, speed.
+
+    Of pre-training loss and accuracy of each term; of a task its loss and its development scores.
+    """
     names = dict.fromkeys(name for line in lines for name in line)
     of_terms = [
         f"{term}_{kind}"
@@ -102,7 +105,9 @@ def panels(lines: Sequence[Line]) -> list[str]:
         if f"{term}_accuracy" in names  # baselines have one of the two
         for kind in ("loss", "accuracy")
     ]
-    return of_terms + [name for name in ("learning_rate", "sequences_per_sec") if name in names]
+    of_a_task = [name for name in names if name == "task_loss" or name.startswith("dev_")]
+    of_the_run = [name for name in ("learning_rate", "sequences_per_sec") if name in names]
+    return list(dict.fromkeys([*of_terms, *of_a_task, *of_the_run]))
 
 
 def figure(lines: Sequence[Line], phases: Sequence[Phase]) -> Figure:
@@ -177,7 +182,7 @@ def _draw_curves(ax: Axes, lines: Sequence[Line], name: str, last_step: int) -> 
     if len(heldout[0]):
         _plot(ax, heldout, label="held-out", color=HELDOUT, linewidth=1.8)
         ends.append(End(heldout[1][-1], f"{heldout[1][-1]:.3f}", HELDOUT))
-    key, word = BASELINES.get(name, ("", ""))
+    key, word = BASELINES.get(name, (f"majority_{name}", "majority"))
     steps, values = series(lines, "heldout", key)
     if len(steps):  # each value holds from the evaluation before it on
         ax.plot(

@@ -20,6 +20,7 @@ def check(config: FinetuneConfig) -> None:
     for key, value in (
         ("batch_size", config.batch_size),
         ("micro_batches", config.micro_batches),
+        ("evaluations_per_epoch", config.evaluations_per_epoch),
         ("data.doc_stride", config.data.doc_stride),
         ("data.max_query_length", config.data.max_query_length),
         ("data.max_answer_length", config.data.max_answer_length),

@@ -43,7 +43,7 @@ class TaskOptions:
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneConfig:
-    """A fine-tuning run. `model` and `phases` are filled in from init and from the examples.
+    """A fine-tuning run. `model`, `phases` and `eval` are filled in from init and the examples.
 
     Of `model`, hidden_dropout_prob, attention_probs_dropout_prob and compute_dtype are read as they
     are given here; all else of it is the checkpoint's.
@@ -54,6 +54,7 @@ class FinetuneConfig:
     epochs: float = 3.0  # passes over the training examples
     batch_size: int = 32  # examples an optimiser step, over all devices
     micro_batches: int = 1  # a step's batch is computed in so many parts, gradients added up
+    evaluations_per_epoch: int = 1  # of the development sets; and one at the end
     warmup_share: float = 0.1  # of the steps; config.optim.warmup_steps is computed from it
     seed: int = 0  # of the task's layer and of dropout
     model: ModelConfig = ModelConfig()
@@ -61,7 +62,7 @@ class FinetuneConfig:
     compute: ComputeConfig = ComputeConfig()
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
     mesh: MeshConfig = MeshConfig()
-    eval: EvalConfig = EvalConfig(every_steps=1_000_000)  # and always at the end
+    eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
     guard: GuardConfig = GuardConfig()
     hosts: HostsConfig = HostsConfig()

@@ -106,6 +106,8 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
             f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
             "epochs or examples"
         )
+    steps_per_epoch = max(1, examples // config.batch_size)
+    evaluated_every = max(1, steps_per_epoch // config.evaluations_per_epoch)
     phase = config_lib.Phase(
         seq_len=config.data.max_seq_length,
         steps=steps,
@@ -121,6 +123,7 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
             compute_dtype=config.model.compute_dtype,
         ),
         phases=(phase,),
+        eval=dataclasses.replace(config.eval, every_steps=evaluated_every),
         optim=dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),
     )
 

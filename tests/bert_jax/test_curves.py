@@ -145,6 +145,22 @@ def test_another_objective_has_the_panels_of_its_terms(term):
     assert all(ax.get_title(loc="left") for ax in panels.values())
 
 
+def test_a_task_that_predicts_numbers_has_its_loss_and_its_scores():
+    lines = [
+        {"step": 1, "split": "train", "loss": 2.0, "task_loss": 2.0, "learning_rate": 1e-5},
+        {"step": 2, "split": "heldout", "dev_loss": 1.5, "dev_pearson": 0.4},
+    ]
+    assert curves.panels(lines) == ["task_loss", "dev_loss", "dev_pearson", "learning_rate"]
+
+
+def test_the_score_of_a_task_is_drawn_beside_what_guessing_scores():
+    scores = {"dev_accuracy": 0.7, "majority_dev_accuracy": 0.5}
+    picture = curves.figure([{"step": 4, "split": "heldout", **scores}], PHASES)
+    panels = panels_of(picture)
+    assert list(panels) == ["dev_accuracy"]
+    assert "baseline" in curves_of(panels["dev_accuracy"])
+
+
 def test_the_legend_names_what_is_drawn_and_where_the_run_is():
     def legend(lines):
         (found,) = curves.figure(lines, PHASES).legends
