@@ -5,8 +5,8 @@
 The real loop trains configs/tiny.py. Stretches of 100 steps take turns: each second one begins with
 a save, whose wait for the devices, copy, and writing beside the steps all fall into it. Other work
 on the machine so slows both alike; a round's ratio is the stretch with a save by the one without.
-Two ratios: of wall time, and of the processor time of all threads, which other work hardly moves and
-which holds also what a save does beside the steps on cores that would else be idle.
+Two ratios: of wall time, and of the processor time of all threads, which other work hardly moves
+and which holds also what a save does beside the steps on cores that would else be idle.
 """
 
 import dataclasses
