@@ -31,6 +31,7 @@ MODULES = {
     "finetune": "bert_jax.finetune",
     "benchmark": "bert_jax.benchmark",
     "fill_mask": "bert_jax.fill_mask",
+    "convert": "bert_jax.convert",
     "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
     "score": "bert_jax.score",

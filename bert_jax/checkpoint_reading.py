@@ -106,6 +106,21 @@ def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.
     return jax.tree.map(checkpoint_arrays.with_padding, restored["params"], model.declared)
 
 
+def param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
+    """Sizes of the parameters of a checkpoint by their paths, as its receipt has them.
+
+    Raises:
+      ValueError: the receipt cannot be read.
+    """
+    found = {}
+    receipt = checkpoint_folder.read_receipt(checkpoint_folder.absolute(directory) / str(step))
+    for name, kind in receipt["leaves"].items():
+        if name.startswith("params/"):
+            sizes = kind.partition("[")[2].partition("]")[0]
+            found[name.removeprefix("params/")] = tuple(map(int, sizes.split(",")))
+    return found
+
+
 def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:
     """Every array of a checkpoint as it lies there, by its path; nothing is verified."""
     state = checkpoint_folder.absolute(directory) / str(step) / STATE

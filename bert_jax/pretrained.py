@@ -8,6 +8,7 @@ or orbax:DIR (the workdir of a run of bert_jax). Without such a word what lies t
 import dataclasses
 import pathlib
 import tempfile
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from bert_jax import bert_config, checkpoint_vocabulary, hf, named_tensors, receipt, tf1
 from bert_jax import mesh as mesh_lib
 from bert_jax import workdir as workdir_lib
-from bert_jax.checkpoint_reading import newest_step, restore_params
+from bert_jax.checkpoint_reading import newest_step, param_dims, restore_params
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.models import bert
 from bert_jax.models.bert import Declared, Heads, Model, Params
@@ -124,13 +125,31 @@ def _of_a_run(address: str, where: str) -> Pretrained:
             )
         on = mesh_lib.make(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(on):
-            model = bert.build(found.config, jax.default_backend(), heads=found.heads)
+            model = _with_parts(found.config, param_dims(storage.checkpoints, step))
             held = restore_params(storage.checkpoints, step, model, on)
-            params = jax.tree.map(_without_padding, held, model.declared)
-    return Pretrained(address, found.config, params, found.vocabulary)
+            params = jax.tree.map(on_host, held, model.declared)
+    trained = {name: part for name, part in params.items() if name not in found.untrained}
+    return Pretrained(address, found.config, trained, found.vocabulary)
 
 
-def _without_padding(leaf: jax.Array, of: Declared) -> np.ndarray:
+def model_of(held: Pretrained) -> Model:
+    """The model of just what a checkpoint has; without a pooler it cannot be bound."""
+    flat = named_tensors.by_path(held.params)
+    return _with_parts(held.config, {path: leaf.shape for path, leaf in flat.items()})
+
+
+def _with_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]]) -> Model:
+    """The model of the arrays with these paths and sizes."""
+    parts = {path.split("/")[0] for path in dims}
+    classes = dims["classifier/kernel"][1] if "classifier" in parts else 0
+    heads = Heads("mlm" in parts, "nsp" in parts, classes)
+    model = bert.build(config, jax.default_backend(), heads=heads)
+    declared = {part: of for part, of in model.declared.items() if part in parts}
+    return dataclasses.replace(model, declared=declared)
+
+
+def on_host(leaf: jax.Array, of: Declared) -> np.ndarray:
+    """An array of a model on the mesh, without the rows that pad the vocabulary."""
     return np.asarray(leaf)[tuple(slice(0, size) for size in of.logical_dims)]
 
 

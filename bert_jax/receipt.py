@@ -11,12 +11,11 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bert_jax import code_version, dropout, processes
+from bert_jax import code_version, dropout, objectives, processes
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, ModelConfig, from_config_dict, settings_from
 from bert_jax.feed import STORE_DIGEST
 from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, SUMMARY
-from bert_jax.models.bert import PRETRAINING, Heads
 from bert_jax.record_files import write_whole
 from bert_jax.run_config import RunConfig
 from bert_jax.run_feed import RunFeed
@@ -29,6 +28,7 @@ CHECKPOINTS = "checkpoints"  # folder in the workdir
 # What a run that is resumed must keep: another value would be another run, or one that does not go
 # on with the examples it has not seen. Rates, meshes, the steps of the last phase and how the step
 # computes (config.compute) may change: the last rounds otherwise, and learns the same.
+_CONVERTED = "converted_from"  # no run, but a checkpoint of other code in its place
 _FIXED_PHASE = ("seq_len", "batch_size")
 
 
@@ -59,6 +59,7 @@ class Receipt:
     config: Config  # resolved
     vocabulary: Vocabulary  # the workdir's own copy
     store_digest: str  # of the store it trains on, as short as the receipt has it
+    converted_from: str  # the checkpoint that bert_jax.convert took it from; "": it was trained
 
 
 def _shown(workdir: pathlib.Path, way_out: str) -> dict[str, Any]:
@@ -87,7 +88,8 @@ def read(workdir: pathlib.Path) -> Receipt:
         config = shown["config"]
         config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
         vocabulary, digest = _vocabulary(workdir, shown), shown["fixed"][STORE_DIGEST]
-        return Receipt(from_config_dict(ConfigDict(config)), vocabulary, digest)
+        origin = shown.get(_CONVERTED, "")
+        return Receipt(from_config_dict(ConfigDict(config)), vocabulary, digest, origin)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +97,10 @@ class TrainedModel:
     """What is known of the model of a run, whatever it learned."""
 
     config: ModelConfig
-    heads: Heads
     vocabulary: Vocabulary  # the workdir's own copy
+    untrained: tuple[
+        str, ...
+    ]  # parts that are as they were drawn: the objective has no use of them
 
 
 def read_model(workdir: pathlib.Path) -> TrainedModel:
@@ -107,10 +111,22 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     """
     shown = _of_a_run(workdir)
     with _written_by_this_version(workdir):
-        classes = _classes(shown)
-        heads = Heads(mlm=False, nsp=False, classes=classes) if classes else PRETRAINING
         config = settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
-        return TrainedModel(config, heads, _vocabulary(workdir, shown))
+        trained = _CONVERTED in shown or _classes(shown) > 0
+        untrained = () if trained else objectives.find(shown["config"]["objective"]).untrained
+        return TrainedModel(config, _vocabulary(workdir, shown), untrained)
+
+
+def converted(origin: str, config: Config, vocab_file: str, lowercase: bool) -> dict[str, Any]:
+    """The receipt of a checkpoint of other code that lies where a run would."""
+    return {
+        _CONVERTED: origin,
+        "fixed": {STORE_DIGEST: ""},
+        "config": dataclasses.asdict(config),
+        "code": code_version.of_a_receipt(),
+        "changes": [],
+        "vocabulary": {"file": vocab_file, "lowercase": lowercase},
+    }
 
 
 def _of_a_run(workdir: pathlib.Path) -> dict[str, Any]:
@@ -159,8 +175,14 @@ def check(workdir: pathlib.Path, feed: RunFeed) -> None:
         return
     # A setting that the receipt does not name is younger than the run: its default is what the
     # run did, or a version would differ too.
+    shown = _shown(workdir, "give a new or an empty folder as --workdir")
+    if _CONVERTED in shown:
+        raise ValueError(
+            f"--workdir={workdir} holds a checkpoint converted from {shown[_CONVERTED]}, not a "
+            f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
+        )
     before = feed.fixed_by_default()
-    before |= _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
+    before |= shown["fixed"]
     now = json.loads(json.dumps(_fixed(feed)))
     differing = [
         f"config.{name} = {before.get(name)!r}, this config says {now.get(name)!r}"

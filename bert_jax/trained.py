@@ -9,9 +9,10 @@ import jax
 from bert_jax import mesh as mesh_lib
 from bert_jax import receipt
 from bert_jax import workdir as workdir_lib
-from bert_jax.checkpoint_reading import newest_step, restore_params
+from bert_jax.checkpoint_reading import newest_step, param_dims, restore_params
 from bert_jax.config import MeshConfig
 from bert_jax.models import bert
+from bert_jax.named_tensors import OPTIONAL_PARTS
 from bert_jax.receipt import Receipt
 from data_pipeline.vocab import Vocabulary
 
@@ -46,6 +47,14 @@ def load(workdir: pathlib.Path | str) -> Trained:
         raise ValueError(
             f"{workdir} holds a run that has not saved a checkpoint yet; wait until step "
             f"{found.config.checkpoint.every_steps:,}, or start its command again"
+        )
+    parts = {path.split("/")[0] for path in param_dims(place.checkpoints, step)}
+    lacking = [part for part in OPTIONAL_PARTS if part not in parts]
+    if lacking:  # of a converted checkpoint; a run has them all
+        raise ValueError(
+            f"{workdir} holds a checkpoint of {found.converted_from} with no "
+            f"{' and no '.join(lacking)} head; convert it again with --initialize_missing=true, or "
+            "give a run of pre-training"
         )
     mesh = mesh_lib.make(MeshConfig(), jax.devices()[:1])
     jax.set_mesh(mesh)

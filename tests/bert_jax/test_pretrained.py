@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import jax
 import numpy as np
@@ -18,6 +19,8 @@ from data_pipeline.framing import frame
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 from tests.bert_jax.tiny_models import CONFIG, setting
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +119,8 @@ def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def embed(minilm):
-    """Sentence vectors of MiniLM: the mean of the last layer's, normalised."""
+def hidden_layers(minilm):
+    """MiniLM: token ids of texts, rows that are filled up, and float32[L+1,B,S,D] of them."""
     read = pretrained.load(str(minilm))
     of = on_mesh(1, "dp")
     model = bert.build(read.config, "cpu", heads=Heads(mlm=False, nsp=False))
@@ -126,35 +129,49 @@ def embed(minilm):
 
     @jax.jit
     def hidden(params, batch):
-        encode = model.bind(params).encode
-        return encode(batch["ids"], batch["ids"] * 0, unpadded(batch["mask"]))
+        layers = model.bind(params).hidden_layers
+        return layers(batch["ids"], batch["ids"] * 0, unpadded(batch["mask"]))
 
-    def vectors(texts):
+    def run(texts, max_tokens):
         flat_ids, lengths = read.vocabulary.encode(texts)
         ends = np.cumsum(lengths)
         framed = [
-            frame(flat_ids[end - length : end].tolist(), None, read.vocabulary.special_ids, 128)[0]
+            frame(
+                flat_ids[end - length : end].tolist(), None, read.vocabulary.special_ids, max_tokens
+            )[0]
             for end, length in zip(ends, lengths, strict=True)
         ]
-        batch = {"ids": np.zeros((len(texts), 128), np.int32)}
+        batch = {"ids": np.zeros((len(texts), max_tokens), np.int32)}
         batch["mask"] = np.zeros_like(batch["ids"])
         for row, ids in enumerate(framed):
             batch["ids"][row, : len(ids)] = ids
             batch["mask"][row, : len(ids)] = 1
-        hidden_BSD = np.asarray(hidden(params, mesh.place(batch, of)))
-        sums_BD = (hidden_BSD * batch["mask"][..., None]).sum(axis=1)
-        return framed, sums_BD / np.linalg.norm(sums_BD, axis=1, keepdims=True)
+        return framed, batch["mask"], np.stack(hidden(params, mesh.place(batch, of)))
 
-    return vectors
+    return run
 
 
-def test_minilm_gives_its_published_outputs(embed, shared_data):
+def test_a_hundred_sentences_are_as_in_pytorch(hidden_layers):
+    golden = np.load(GOLDEN / "minilm_hidden_states.npz")  # made by the script of that name
+    texts = [text.decode() for text in golden["texts"]]
+    assert len(texts) == 100
+    rows, _, hidden_LBSD = hidden_layers(texts, 64)
+    assert [len(row) for row in rows] == golden["lengths"].tolist()
+    assert np.concatenate(rows).tolist() == golden["input_ids"].tolist()
+    for row, (places, values) in enumerate(zip(golden["places"], golden["values"], strict=True)):
+        found = hidden_LBSD[:, row, places[:, 0], places[:, 1]]
+        np.testing.assert_allclose(found, values, rtol=0, atol=1e-4)
+
+
+def test_minilm_gives_its_published_outputs(hidden_layers, shared_data):
     golden = json.loads((shared_data / "golden" / "minilm_l6_v2_known_outputs.json").read_text())
     known = golden["mean_pool_normalised_first5"]
     cases = golden["cosine_similarity"]["cases"]
     texts = [known["text"], *(case["document"] for case in cases)]
     words = [word for case in cases for word in case["words"]]
-    rows, vectors_ND = embed([*texts, *words])
+    rows, mask_NS, hidden_LNSD = hidden_layers([*texts, *words], 128)
+    sums_ND = (hidden_LNSD[-1] * mask_NS[..., None]).sum(axis=1)
+    vectors_ND = sums_ND / np.linalg.norm(sums_ND, axis=1, keepdims=True)
     assert rows[0] == known["input_ids"]
     np.testing.assert_allclose(vectors_ND[0, :5], known["values"], atol=known["atol"])
     vector_of = dict(zip([*texts, *words], vectors_ND, strict=True))

@@ -1,0 +1,113 @@
+"""The entry that writes a checkpoint in another layout: Hugging Face's, Google's or our own."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from absl import flags
+
+from bert_jax import command_line, conversion, pretrained
+from bert_jax.config_check import HIDDEN_ACTS
+from bert_jax.conversion import Target
+from bert_jax.pretrained import GOOGLE, HF, Pretrained
+from bert_jax.screen import BAD, Screen
+from data_pipeline.interpreter import python
+from data_pipeline.library_log import LibraryLog
+from data_pipeline.vocab import WORDPIECE
+
+_FROM = flags.DEFINE_string(
+    "from", None, "hf:DIR, google:DIR/bert_model.ckpt, or orbax:DIR, the workdir of a run"
+)
+_TO = flags.DEFINE_string("to", None, "the same, of a new or an empty folder")
+_INITIALIZE_MISSING = flags.DEFINE_boolean(
+    "initialize_missing", False, "draw the pooler and the heads that the checkpoint has not"
+)
+_SEED = flags.DEFINE_integer("seed", 0, "of what is drawn")
+_HIDDEN_ACT = flags.DEFINE_enum(
+    "hidden_act", None, HIDDEN_ACTS, "the gelu that is meant, where the checkpoint says another"
+)
+
+USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
+_PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head"}
+
+
+def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
+    command_line.refuse_arguments(arguments, USAGE)
+    if not _FROM.value or not _TO.value:
+        raise ValueError(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
+    to = conversion.target(_TO.value)
+    screen = Screen(is_writer=True)
+    log.hold()
+    with screen.spinning(f"reading {_FROM.value}"):
+        held = pretrained.load(_FROM.value)
+        if _HIDDEN_ACT.value:
+            act = dataclasses.replace(held.config, hidden_act=_HIDDEN_ACT.value)
+            held = dataclasses.replace(held, config=act)
+        encoder = conversion.without_task(held)
+        conversion.check(encoder, to)
+    return functools.partial(_convert, encoder, "classifier" in held.params, to, screen)
+
+
+def _convert(held: Pretrained, had_task: bool, to: Target, screen: Screen) -> int:
+    missing = conversion.missing(held)
+    screen.table(held.address, _found(held))
+    if missing:
+        named = ", ".join(_PARTS[part] for part in missing)
+        done = (
+            "drawn at random, as before any training"
+            if _INITIALIZE_MISSING.value
+            else ("left out; --initialize_missing=true draws what is missing")
+        )
+        screen.say(f"without {named}: {done}", BAD)
+    if had_task:
+        screen.say("the layer of the task is left out: the encoder alone is converted", BAD)
+    drawn: tuple[str, ...] = ()
+    with screen.spinning(f"writing {to.folder}, and reading it back"):
+        if _INITIALIZE_MISSING.value:
+            held, drawn = conversion.completed(held, _SEED.value), missing
+        largest = conversion.write(held, to, drawn)
+    proof = [(what, f"differ by {difference:.1e} at most") for what, difference in largest.items()]
+    screen.table(f"{_TO.value}, read back and run on the same rows", proof)
+    screen.table("next", _next(held, to))
+    return 0
+
+
+def _found(held: Pretrained) -> list[tuple[str, str]]:
+    config, vocabulary = held.config, held.vocabulary
+    there = [_PARTS[part] for part in _PARTS if part in held.params]
+    case = "lowercased" if vocabulary.lowercase else "cased"
+    return [
+        (
+            "model",
+            f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.hidden_act}",
+        ),
+        (
+            "parameters",
+            f"{held.parameter_count:,}: encoder{''.join(f', {part}' for part in there)}",
+        ),
+        ("vocabulary", f"{vocabulary.size:,} pieces of {vocabulary.kind}, {case}"),
+    ]
+
+
+def _next(held: Pretrained, to: Target) -> list[tuple[str, str]]:
+    if to.scheme == HF:
+        lines = [("transformers", f"AutoModel.from_pretrained({str(to.folder)!r})")]
+        lines.append(("to publish", f"{to.folder / conversion.CARD} lacks the licence"))
+        return lines
+    if to.scheme == GOOGLE:
+        lines = [("Google's code", f"--init_checkpoint={to.folder / to.prefix}")]
+        if held.vocabulary.kind != WORDPIECE:
+            lines.append(("vocabulary", "its tokenisation.py reads no SentencePiece model"))
+        return lines
+    command = f"{python()} -m bert_jax.fill_mask --workdir={to.folder} 'A [MASK] sentence.'"
+    init = ("begin with it", f"--config.init=orbax:{to.folder}")
+    return [init, ("try it", command)] if held.heads.mlm else [init]
+
+
+def main() -> None:
+    """Entry point."""
+    command_line.run(_prepare, USAGE, way_on="nothing was written")
+
+
+if __name__ == "__main__":
+    main()
