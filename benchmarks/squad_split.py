@@ -1,0 +1,86 @@
+"""SQuAD's train and dev files from others: python -m benchmarks.squad_split --output=DIR FILE ...
+
+Joins files of SQuAD 1.1 or 2.0, plain or compressed, and splits them by paragraph, so that no text
+of dev was learned from: a text goes to dev where the hash of its letters and digits says so. A text
+that stands in several files is one paragraph, and a question that is asked of it twice is kept
+once. Writes train-v1.1.json and dev-v1.1.json with the questions that have an answer, and the same
+of v2.0 with all of them.
+"""
+
+import argparse
+import hashlib
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+from bert_jax.tasks.squad_files import Paragraph, Question, read_squad
+
+Paragraphs = dict[str, dict[str, Any]]  # by the letters and digits of the text
+
+
+def letters(text: str) -> str:
+    """What is left of a text without case, white space and punctuation."""
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def joined(paragraphs: Iterable[Paragraph], has_unanswerable: bool) -> Paragraphs:
+    """Texts and questions of all paragraphs, each once, in their order."""
+    found: Paragraphs = {}
+    for paragraph in paragraphs:
+        one = found.setdefault(letters(paragraph.context), {"context": "", "qas": []})
+        # Answers go by the place in the text: of two spellings of a text one is kept.
+        if one["context"] not in ("", paragraph.context):
+            continue
+        one["context"] = paragraph.context
+        asked = {letters(qa["question"]) for qa in one["qas"]}
+        one["qas"] += [
+            as_json(question)
+            for question in paragraph.questions
+            if letters(question.text) not in asked and (question.answers or has_unanswerable)
+        ]
+    return {key: one for key, one in found.items() if one["qas"]}
+
+
+def as_json(question: Question) -> dict[str, Any]:
+    """A question as SQuAD's files have it."""
+    return {
+        "id": question.id,
+        "question": question.text,
+        "answers": [vars(answer) for answer in question.answers],
+        "is_impossible": not question.answers,
+    }
+
+
+def is_dev(key: str, dev_share: float) -> bool:
+    """Whether a text goes to dev: for good, whatever else is in the files."""
+    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+    return number < dev_share * 2**64
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="folder to write into")
+    parser.add_argument("--dev_share", type=float, default=0.1, help="of the texts")
+    parser.add_argument("files", type=pathlib.Path, nargs="+")
+    arguments = parser.parse_args()
+    paragraphs = [one for path in arguments.files for one in read_squad(path).paragraphs]
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    for version in ("1.1", "2.0"):
+        texts = joined(paragraphs, has_unanswerable=version == "2.0")
+        for split in ("train", "dev"):
+            of_split = [
+                one
+                for key, one in texts.items()
+                if is_dev(key, arguments.dev_share) == (split == "dev")
+            ]
+            path = arguments.output / f"{split}-v{version}.json"
+            document = {"version": version, "data": [{"title": "", "paragraphs": of_split}]}
+            path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+            questions = sum(len(one["qas"]) for one in of_split)
+            print(f"{path}: {questions:,} questions about {len(of_split):,} texts")
+
+
+if __name__ == "__main__":
+    main()
