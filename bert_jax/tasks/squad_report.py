@@ -46,9 +46,9 @@ def read(
         )
     notes = []
     if missing:
-        notes.append(f"{len(missing):,} questions without prediction count as wrong")
+        notes.append(f"questions without a prediction, counted as wrong: {len(missing):,}")
     if others := answers.keys() - golds.keys():
-        notes.append(f"{len(others):,} predictions are for no question of {data}")
+        notes.append(f"predictions for no question of {data}: {len(others):,}")
     exact, f1s = squad_score.scores_of_all(golds, answers, asked.has_unanswerable)
     if not asked.has_unanswerable:
         if null_odds:

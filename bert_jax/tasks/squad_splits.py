@@ -57,11 +57,13 @@ def _training_paragraphs(
         )
     if misplaced:
         notes.append(
-            f"train: {misplaced:,} of {questions:,} answers do not stand where their answer_start "
-            f"says and are left out, the first of question {first_misplaced}"
+            "train: answers that do not stand where answer_start says, left out: "
+            f"{misplaced:,} of {questions:,}, the first of question {first_misplaced}"
         )
     if several:
-        notes.append(f"train: {several:,} questions have several answers: the first is learned")
+        notes.append(
+            f"train: questions with several answers, the first of which is learned: {several:,}"
+        )
     return kept
 
 
@@ -84,8 +86,8 @@ def _check_development(file: SquadFile, options: TaskOptions, notes: list[str]) 
         _check_answered(file, question, options)
     if misplaced:
         notes.append(
-            f"dev: {len(misplaced):,} questions have an answer that does not stand where its "
-            f"answer_start says, the first is {misplaced[0]}; scores go by its text"
+            "dev: questions with an answer that does not stand where answer_start says: "
+            f"{len(misplaced):,}, the first is {misplaced[0]}; scores go by its text"
         )
 
 
@@ -105,13 +107,13 @@ def windows_of(
     )
     if findings.cut:
         notes.append(
-            f"{split}: {len(findings.cut):,} questions are cut to their first "
-            f"{options.max_query_length} pieces, the first is {findings.cut[0]}"
+            f"{split}: questions cut to their first {options.max_query_length} pieces: "
+            f"{len(findings.cut):,}, the first is {findings.cut[0]}"
         )
     if findings.without_pieces:
         notes.append(
-            f"{split}: {len(findings.without_pieces):,} questions are empty or of nothing that the "
-            f"vocabulary keeps, the first is {findings.without_pieces[0]}"
+            f"{split}: questions that are empty or of nothing that the vocabulary keeps: "
+            f"{len(findings.without_pieces):,}, the first is {findings.without_pieces[0]}"
         )
     return windows
 

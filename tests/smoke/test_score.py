@@ -26,7 +26,7 @@ def test_answers_are_scored(forked, files):
         f"--predictions={files}/predictions.json",
     )
     assert json.loads(done.stdout) == {"exact_match": 50.0, "f1": 50.0}
-    assert done.stderr == "1 questions without prediction count as wrong\n"
+    assert done.stderr == "questions without a prediction, counted as wrong: 1\n"
 
 
 def test_tags_and_endings_are_scored(forked, files):

@@ -60,13 +60,17 @@ def test_what_is_found_in_the_files_is_counted(folder, vocabulary):
     task = open_task(options(folder), vocabulary)
     assert (task.name, task.kind, task.classes, task.head_width) == ("SQuAD 1.1", "span", 2, 2)
     assert task.notes[0] == (
-        "train: 1 of 4 answers do not stand where their answer_start says and are left out, the "
-        "first of question t2"
+        "train: answers that do not stand where answer_start says, left out: 1 of 4, the first of "
+        "question t2"
     )
-    assert task.notes[1] == "train: 1 questions have several answers: the first is learned"
+    assert (
+        task.notes[1] == "train: questions with several answers, the first of which is learned: 1"
+    )
     assert task.notes[2].startswith("train: 3 questions in ")
-    assert task.notes[3] == "train: 1 questions are cut to their first 11 pieces, the first is t4"
-    assert "dev: 1 questions are empty" in task.notes[-1] and task.notes[-1].endswith("is d2")
+    assert task.notes[3] == "train: questions cut to their first 11 pieces: 1, the first is t4"
+    assert task.notes[-1] == (
+        "dev: questions that are empty or of nothing that the vocabulary keeps: 1, the first is d2"
+    )
     assert set(task.splits) == {"train", "dev"} and task.dev_splits == ("dev",)
 
 

@@ -40,8 +40,10 @@ def test_version_1(files):
     found = report(files, 1, {"a": "Eve!", "b": "Rome", "x": "y"})
     assert found.numbers == pytest.approx({"exact_match": 100 / 3, "f1": 100 * (1 + 2 / 3) / 3})
     assert len(found.notes) == 2
-    assert found.notes[0] == "1 questions without prediction count as wrong"
-    assert found.notes[1].startswith("1 predictions are for no question")
+    assert found.notes[0] == "questions without a prediction, counted as wrong: 1"
+    assert found.notes[1].startswith("predictions for no question of") and found.notes[1].endswith(
+        ": 1"
+    )
 
 
 ANSWERS = {"a": "Eve", "b": "Rome", "c": "June", "d": "", "e": "Bonn"}
