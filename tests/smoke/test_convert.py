@@ -1,0 +1,47 @@
+"""The convert entry as a person runs it."""
+
+import json
+
+import pytest
+
+from tests.bert_jax.small_checkpoints import tensors, write
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A BERT without heads, as Hugging Face has it."""
+    return write(tmp_path_factory.mktemp("small"), tensors(has_heads=False))
+
+
+def test_parts_that_are_missing_are_said(forked, small, tmp_path):
+    done = forked("bert_jax.convert", f"--from=hf:{small}", f"--to=orbax:{tmp_path / 'alone'}")
+    assert "without MLM head, NSP head: left out; --initialize_missing=true draws" in done.stdout
+    assert "  hidden        differ by 0.0e+00 at most\n" in done.stdout
+    done = forked("bert_jax.fill_mask", f"--workdir={tmp_path / 'alone'}", "a [MASK]", code=2)
+    assert "with no mlm and no nsp head; convert it again with --initialize" in done.stderr
+
+
+def test_heads_and_activation_can_be_asked_for(forked, small, tmp_path):
+    flags = [f"--to=hf:{tmp_path / 'out'}", "--initialize_missing=true", "--hidden_act=gelu_tanh"]
+    done = forked("bert_jax.convert", f"--from={small}", *flags)
+    assert "without MLM head, NSP head: drawn at random" in done.stdout
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["hidden_act"] == "gelu_new"
+    assert config["architectures"] == ["BertForPreTraining"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], "error: --from is missing; python -m bert_jax.convert --from"),
+        (["--from=hf:{}"], "error: --to is missing"),
+        (["--from=hf:{}", "--to=hf:{}"], "holds config.json and 2 more; give a new or an empty"),
+        (["--from=/nowhere", "--to=hf:{}/out"], "'/nowhere' is not a folder of this machine"),
+        (["--from=hf:{}", "--to=google:{}/out/"], "--hidden_act=gelu_tanh that the approximation"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(forked, small, flags, words):
+    done = forked("bert_jax.convert", *(flag.format(small) for flag in flags), code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (small / "out").exists()
