@@ -136,7 +136,7 @@ def test_a_failed_build_leaves_a_half_moved_store_to_be_built_again(corpus, voca
     (output / "heldout").rename(output / WORKING / FILES / "heldout")
     (output / "manifest.json").unlink()
     bad = tmp_path / "bad.txt"
-    bad.write_bytes(b"a\n\nb\n\n" * 400_000 + b"\xff")
+    bad.write_bytes(b"a\n\nb\n\n" * 40_000 + b"\xff")
     assert main(flags(bad, output, vocab_path)) == 2
     with pytest.raises(ValueError, match="is not a store"):
         open_store(output)
