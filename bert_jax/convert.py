@@ -78,8 +78,8 @@ def _found(held: Pretrained) -> list[tuple[str, str]]:
     case = "lowercased" if vocabulary.lowercase else "cased"
     return [
         (
-            "model",
-            f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.hidden_act}",
+            "layers",
+            f"{config.num_hidden_layers} of width {config.hidden_size}, {config.hidden_act}",
         ),
         (
             "parameters",
