@@ -8,6 +8,7 @@
     bert-jax finetune     bert_jax.finetune           a checkpoint to a model of a task
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
+    bert-jax features     bert_jax.features           vectors of your texts from a trained model
     bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
     bert-jax replay       bert_jax.replay             the text of any step of a run
     bert-jax score        bert_jax.score              a file of predictions, as the official script
@@ -32,6 +33,7 @@ MODULES = {
     "benchmark": "bert_jax.benchmark",
     "fill_mask": "bert_jax.fill_mask",
     "convert": "bert_jax.convert",
+    "features": "bert_jax.features",
     "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
     "score": "bert_jax.score",

@@ -50,16 +50,17 @@ def each_batch(
     rows: EncodedRows,
     batch_size: int,
     pad_id: int,
+    positions: int,
 ) -> Results:
     """Yield int64[B] numbers of examples and the outputs of those, every example once.
 
     batch_size is rounded up to what the mesh divides; what fills up the last batch is left out
-    here. S of a batch is what seq_len_for gives for its longest example, and falls from batch to
-    batch.
+    here. S of a batch is what seq_len_for gives for its longest example, at most the model's
+    positions, and falls from batch to batch.
     """
     shards = mesh.batch_shards(of)
     waiting = None
-    for batch in by_length(rows, -(-batch_size // shards) * shards, pad_id):
+    for batch in by_length(rows, -(-batch_size // shards) * shards, pad_id, positions):
         started = batch.index_B, step(params, mesh.place(batch.fields, of))
         if waiting is not None:
             yield _on_the_host(*waiting)

@@ -59,7 +59,8 @@ def _of_split(
     feed: TaskFeed, setup: Setup, compiled: jax.stages.Wrapped, params: Params, split: str
 ) -> np.ndarray:
     rows = feed.task.splits[split]
-    of = compiled, params, setup.mesh, rows, feed.config.batch_size, feed.pad_id
+    positions = setup.model.config.max_position_embeddings
+    of = compiled, params, setup.mesh, rows, feed.config.batch_size, feed.pad_id, positions
     found = inference.shown(
         inference.each_batch(*of), rows.examples, f"predicting {split}", setup.screen
     )

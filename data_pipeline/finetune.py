@@ -168,12 +168,19 @@ class EvaluationBatch:
     fields: Batch
 
 
-def by_length(rows: EncodedRows, batch_size: int, pad_id: int) -> Iterator[EvaluationBatch]:
-    """Every example once, the longest first, in whole batches cut to their longest row."""
+def by_length(
+    rows: EncodedRows, batch_size: int, pad_id: int, positions: int | None = None
+) -> Iterator[EvaluationBatch]:
+    """Every example once, the longest first, in whole batches cut to their longest row.
+
+    Rows are never padded past `positions`, those of a model that has not 512 of them.
+    """
     order = np.argsort(-rows.lengths_N, kind="stable")
     for start in range(0, len(order), batch_size):
         index = order[start : start + batch_size]
         filled = np.full(batch_size, -1, np.int64)
         filled[: len(index)] = index
         seq_len = seq_len_for(int(rows.lengths_N[index].max()))
+        if positions is not None:
+            seq_len = min(seq_len, positions)
         yield EvaluationBatch(filled, rows.batch(filled, seq_len, pad_id))

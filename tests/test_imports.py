@@ -63,6 +63,8 @@ LAYERS = (
         "bert_jax.curves",
         "bert_jax.code_version",
         "bert_jax.corpus_rows",
+        "bert_jax.feature_files",
+        "bert_jax.feature_vectors",
         "bert_jax.feed",
         "bert_jax.finetune_check",
         "bert_jax.finetuning",

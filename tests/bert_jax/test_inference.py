@@ -54,7 +54,7 @@ def placed_model(of):
 def through(rows, of, batch_size):
     model, params = placed_model(of)
     step = inference.step(model, everything)
-    results = inference.each_batch(step, params, of, rows, batch_size, PAD)
+    results = inference.each_batch(step, params, of, rows, batch_size, PAD, 24)
     return inference.collected(results, rows.examples)
 
 
@@ -102,9 +102,9 @@ def test_eight_devices_give_what_one_gives(rows, one_device):
 
 def test_batches_fall_in_length_and_hold_nothing_twice(rows, one):
     step = jax.jit(lambda params, batch: {"ids": batch["input_ids"]})
-    results = list(inference.each_batch(step, {}, one, rows, 4, PAD))
+    results = list(inference.each_batch(step, {}, one, rows, 4, PAD, 23))
     assert sorted(np.concatenate([index for index, _ in results])) == list(range(11))
-    assert [outputs["ids"].shape for _, outputs in results] == [(4, 24), (4, 16), (3, 16)]
+    assert [outputs["ids"].shape for _, outputs in results] == [(4, 23), (4, 16), (3, 16)]
     for index_B, outputs in results:
         for number, ids_S in zip(index_B, outputs["ids"], strict=True):
             row = rows.token_ids[rows.offsets[number] : rows.offsets[number + 1]]
