@@ -9,6 +9,7 @@
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
     bert-jax features     bert_jax.features           vectors of your texts from a trained model
+    bert-jax evaluate     bert_jax.evaluate           what a checkpoint scores on a store
     bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
     bert-jax replay       bert_jax.replay             the text of any step of a run
     bert-jax score        bert_jax.score              a file of predictions, as the official script
@@ -34,6 +35,7 @@ MODULES = {
     "fill_mask": "bert_jax.fill_mask",
     "convert": "bert_jax.convert",
     "features": "bert_jax.features",
+    "evaluate": "bert_jax.evaluate",
     "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
     "score": "bert_jax.score",

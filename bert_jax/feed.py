@@ -59,6 +59,17 @@ def short_digest(store: Store) -> str:
     return store.digest[:12]
 
 
+def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
+    """Options for an evaluation: one example a row, and of one pass over the split.
+
+    Held-out figures compare whatever training packs, and however often it draws masks.
+    """
+    alone = dataclasses.replace(options, packed_examples=1)
+    if store.kind != store_lib.TEXT:
+        return alone
+    return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
+
+
 def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
     return {
         f"data.{name}": value
@@ -90,16 +101,8 @@ class Feed:
         return self._sources[kind]
 
     def _options(self, split: Split) -> PretrainOptions:
-        """Held-out figures compare whatever training packs, and however often it draws masks.
-
-        One pass is all that is read of the split.
-        """
-        if split.name == store_lib.TRAIN:
-            return self.config.data
-        alone = dataclasses.replace(self.config.data, packed_examples=1)
-        if self.store.kind != store_lib.TEXT:
-            return alone
-        return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
+        is_train = split.name == store_lib.TRAIN
+        return self.config.data if is_train else single_pass(self.config.data, self.store)
 
     def check(self) -> None:
         """Open every phase's source once, so that a store unfit for it is refused at the start."""

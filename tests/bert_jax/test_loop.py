@@ -8,9 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import trained
+from bert_jax import masked_lm, pretrained, store_scores, trained
 from bert_jax.config import CheckpointConfig, OptimConfig
+from bert_jax.feed import open_store
 from bert_jax.metrics import TIMINGS
+from bert_jax.screen import Screen
+from bert_jax.store_scores import Asked
 from data_pipeline import build
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.small_runs import (
@@ -89,6 +92,18 @@ def test_records_of_a_run(whole):
     assert screen.count("held-out at ") == 5
     steps = [int(path.name) for path in (whole.workdir / "checkpoints").iterdir()]
     assert sorted(steps) == [10, 13]  # the newest two
+
+
+def test_the_scores_of_a_run_are_found_again(whole):
+    """By what bert_jax.evaluate does with its newest checkpoint, on the tests' eight devices."""
+    settings = store_scores.settings_of(str(whole.workdir))
+    asked = Asked(open_store(settings.data), "heldout", settings.data, seq_len=24, examples=21)
+    model = masked_lm.on_devices(pretrained.load(str(whole.workdir)))
+    again = store_scores.scores(model, asked, 5, Screen(is_writer=False))
+    assert again["examples"] == 21
+    for name in again.keys() - {"loss", "perplexity", "examples"}:
+        key = name if name in whole.summary else f"heldout_{name}"
+        assert again[name] == pytest.approx(whole.summary[key], rel=1e-5), name
 
 
 def test_a_run_of_masked_words_alone_in_packed_rows(config, tmp_path, capsys):

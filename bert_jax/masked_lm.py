@@ -1,0 +1,45 @@
+"""A checkpoint with the head of its masked language model, on the devices of this process."""
+
+import dataclasses
+
+import jax
+
+from bert_jax import mesh as mesh_lib
+from bert_jax import pretrained
+from bert_jax.config import ComputeConfig, MeshConfig
+from bert_jax.models import bert
+from bert_jax.models.bert import Heads
+from bert_jax.pretrained import Pretrained
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLm:
+    """A model that can be asked for the words at some positions."""
+
+    checkpoint: Pretrained
+    mesh: jax.sharding.Mesh
+    model: bert.Model
+    params: bert.Params
+
+
+def on_devices(checkpoint: Pretrained) -> MaskedLm:
+    """Place a checkpoint, a copy on every local device, and make their mesh the current one.
+
+    The next sentence's head comes along where there is one. Logits are float32 everywhere.
+
+    Raises:
+      ValueError: it has no head of a masked language model.
+    """
+    if not checkpoint.heads.mlm:
+        raise ValueError(
+            f"the checkpoint {checkpoint.address} has no masked language model's head, so it "
+            "predicts no words; give one that was exported with its pre-training heads, or train "
+            f"one: python -m bert_jax.train --config.init={checkpoint.address}"
+        )
+    of = mesh_lib.make(MeshConfig(preset="dp"), jax.local_devices())
+    jax.set_mesh(of)
+    compute = ComputeConfig(mlm_logits_dtype="float32")
+    heads = Heads(mlm=True, nsp=checkpoint.heads.nsp)
+    model = bert.build(checkpoint.config, jax.default_backend(), 1, compute, heads)
+    params, _ = pretrained.placed(checkpoint, model, of, seed=0)
+    return MaskedLm(checkpoint, of, model, params)

@@ -1,0 +1,97 @@
+"""What a checkpoint scores on a store, beside what a model without context would."""
+
+import dataclasses
+import math
+import pathlib
+import tempfile
+
+import jax
+import numpy as np
+
+from bert_jax import baselines, mesh, metrics, pretrained, receipt
+from bert_jax import step as step_lib
+from bert_jax import workdir as workdir_lib
+from bert_jax.config import Config
+from bert_jax.feed import single_pass
+from bert_jax.masked_lm import MaskedLm
+from bert_jax.objectives import MLM, MLM_NSP, Objective
+from bert_jax.screen import Screen
+from data_pipeline import pretrain
+from data_pipeline.examples import open_examples
+from data_pipeline.options import PretrainOptions
+from data_pipeline.store import HELDOUT, TRAIN, Store
+
+SPLITS = (HELDOUT, TRAIN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Which examples of a store are scored."""
+
+    store: Store
+    split: str  # one of SPLITS
+    options: PretrainOptions
+    seq_len: int
+    examples: int  # at most: the first of the split's first pass
+    learned_next_sentences: bool = True  # else the checkpoint's head for them is as it was drawn
+
+    def batches(self, batch_size: int) -> list[dict[str, np.ndarray]]:
+        """Whole batches, the same at every call.
+
+        Raises:
+          ValueError: the split has no example of this length.
+        """
+        split = self.store.heldout if self.split == HELDOUT else self.store.train
+        slots = min(math.ceil(self.seq_len * self.options.masked_lm_prob), self.seq_len - 3)
+        source = open_examples(
+            self.store,
+            split,
+            single_pass(self.options, self.store),
+            seq_len=self.seq_len,
+            max_predictions_per_seq=slots,
+        )
+        return pretrain.heldout_batches(source, batch_size=batch_size, examples=self.examples)
+
+
+def settings_of(address: str) -> Config | None:
+    """The settings of the run that a checkpoint is of; None where it is none of bert_jax's.
+
+    Raises:
+      ValueError: nothing there is a checkpoint.
+      OSError: a bucket refuses, or does not answer.
+    """
+    scheme, where = pretrained.split(address)
+    if scheme != pretrained.ORBAX:
+        return None
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        home = workdir_lib.fetched(where, pathlib.Path(folder)).home
+        return receipt.read(home).config
+
+
+def scores(of: MaskedLm, asked: Asked, batch_size: int, screen: Screen) -> dict[str, float]:
+    """Loss (nats), accuracy and perplexity of each term, named as in a run's records.
+
+    And unigram_mlm_loss, majority_nsp_accuracy and the number of examples. Next sentences are
+    scored where the checkpoint has learned them and the options make pairs.
+    """
+    shards = mesh.batch_shards(of.mesh)
+    batches = asked.batches(-(-batch_size // shards) * shards)
+    examples = sum(int((batch["input_mask"].sum(axis=1) > 1).sum()) for batch in batches)
+    objective = _objective(of, asked)
+    evaluate = step_lib.eval_step(of.model, objective)
+    total: dict[str, float] = {}
+    with screen.spinning(f"scoring {examples:,} examples: compiling") as show:
+        for number, batch in enumerate(batches):
+            sums = evaluate(of.params, mesh.place(batch, of.mesh))
+            total = metrics.add(total, metrics.flat(jax.device_get(sums)))
+            show(f"scoring {examples:,} examples: {(number + 1) / len(batches):.0%}")
+    found = metrics.read_heldout(total)
+    found["unigram_mlm_loss"] = baselines.unigram_mlm_loss(asked.store, batches)
+    if objective is MLM_NSP:
+        found["majority_nsp_accuracy"] = baselines.majority_nsp_accuracy(batches)
+    return found | {"examples": examples}
+
+
+def _objective(of: MaskedLm, asked: Asked) -> Objective:
+    has_nsp = of.checkpoint.heads.nsp and asked.learned_next_sentences
+    return MLM_NSP if has_nsp and asked.options.has_next_sentences else MLM
