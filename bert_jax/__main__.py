@@ -6,6 +6,7 @@
     bert-jax plan         bert_jax.plan               what a run on TPUs needs, takes and costs
     bert-jax train        bert_jax.train              a store to a trained model
     bert-jax finetune     bert_jax.finetune           a checkpoint to a model of a task
+    bert-jax convert      bert_jax.convert            a checkpoint in another layout
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
     bert-jax features     bert_jax.features           vectors of your texts from a trained model

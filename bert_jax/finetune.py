@@ -25,6 +25,7 @@ from bert_jax import (
     predictions,
     preparation,
     profiling,
+    run_flags,
     run_process,
 )
 from bert_jax.finetune_config import FinetuneConfig
@@ -35,6 +36,7 @@ from data_pipeline.library_log import LibraryLog
 
 _CONFIG = command_line.config_flag()
 _RUN = RunFlags()
+flags.adopt_module_key_flags(run_flags)  # or --help leaves them out
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and stop")
 
 USAGE = (

@@ -25,6 +25,7 @@ from bert_jax import (
     objectives,
     preparation,
     profiling,
+    run_flags,
     run_process,
 )
 from bert_jax import config as config_lib
@@ -38,6 +39,7 @@ from data_pipeline.library_log import LibraryLog
 
 _CONFIG = command_line.config_flag()
 _RUN = RunFlags()
+flags.adopt_module_key_flags(run_flags)  # or --help leaves them out
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the resolved config and stop")
 
 USAGE = "python -m bert_jax.train --config=configs/base.py --workdir=DIR"
