@@ -27,6 +27,7 @@ from bert_jax import (
     config_check,
     exit_codes,
     feed,
+    initial_weights,
     objectives,
     synthetic,
     timed_phase,
@@ -82,7 +83,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     logging.set_verbosity(logging.ERROR)
     command_line.refuse_arguments(arguments, USAGE)
     _check_flags()
-    config = command_line.resolved(_CONFIG)
+    config = initial_weights.with_sizes(command_line.resolved(_CONFIG))
     config_check.check(config)
     objective = objectives.find(config.objective)
     log.hold()

@@ -50,9 +50,10 @@ class InitialWeights:
         held = self.checkpoint
         said = f"{held.parameter_count:,} from {held.address}"
         if self.new_pieces:
-            rows = "1 new piece begins" if self.new_pieces == 1 else f"{self.new_pieces:,} new"
-            rows += "" if self.new_pieces == 1 else " pieces begin"
-            said += f"; {rows} as the mean of the pieces that it was cut into"
+            rows = f"{self.new_pieces:,} new pieces begin as means of those they were cut into"
+            if self.new_pieces == 1:
+                rows = "1 new piece begins as the mean of those it was cut into"
+            said += f"; {rows}"
         drawn = [name for part, name in _PARTS.items() if part not in held.params]
         return f"{said}; drawn anew: {', '.join(drawn)}" if drawn else said
 
@@ -82,6 +83,21 @@ def of_run(
     config = dataclasses.replace(config, model=sizes(config.model, held, config.init))
     config_check.check(config)
     return config, weights
+
+
+def with_sizes(config: Config) -> Config:
+    """The config with the sizes of its checkpoint, for what wants no weights: a plan, a benchmark.
+
+    Raises:
+      ValueError, OSError: as of_run.
+    """
+    if not config.init:
+        return config
+    held = pretrained.load(config.init).config
+    model = sizes(config.model, held, config.init)
+    if not model.vocab_size and not config.data.store:
+        model = dataclasses.replace(model, vocab_size=held.vocab_size)
+    return dataclasses.replace(config, model=model)
 
 
 def sizes(given: ModelConfig, held: ModelConfig, address: str) -> ModelConfig:

@@ -44,6 +44,7 @@ from bert_jax import (
     config_check,
     exit_codes,
     feed,
+    initial_weights,
     objectives,
     phase_plan,
     plan_report,
@@ -103,7 +104,7 @@ class Task:
 def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     logging.set_verbosity(logging.ERROR)
     command_line.refuse_arguments(arguments, USAGE)
-    config = command_line.resolved(_CONFIG)
+    config = initial_weights.with_sizes(command_line.resolved(_CONFIG))
     if not _TOPOLOGY.value:
         raise ValueError(f"--topology is missing: the slice to plan for; {USAGE}")
     if _NUM_SLICES.present:

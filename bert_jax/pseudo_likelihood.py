@@ -90,6 +90,7 @@ def scored(
 ) -> list[Score]:
     """Score sentences of token ids, the longest first; batch_size counts masked copies."""
     special_ids = of.checkpoint.vocabulary.special_ids
+    positions = of.checkpoint.config.max_position_embeddings
     step = inference.step(of.model, _nats)
     totals_N = np.zeros(len(sentences))
     copies = sum(len(ids) for ids in sentences)
@@ -98,7 +99,7 @@ def scored(
         for group in _groups(sentences):
             rows, sentence_R = masked_copies([sentences[i] for i in group], special_ids)
             for index_B, outputs in inference.each_batch(
-                step, of.params, of.mesh, rows, batch_size, special_ids["pad"]
+                step, of.params, of.mesh, rows, batch_size, special_ids["pad"], positions
             ):
                 np.add.at(totals_N, group[sentence_R[index_B]], outputs["nats"].astype(np.float64))
                 done += len(index_B)

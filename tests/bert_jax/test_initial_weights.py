@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import loop, preparation, pretrained
+from bert_jax import initial_weights, loop, preparation, pretrained
 from bert_jax.config import Config, EvalConfig, ModelConfig, OptimConfig, Phase
 from bert_jax.initial_weights import sizes, with_vocabulary
 from bert_jax.objectives import find
@@ -68,7 +68,7 @@ def test_rows_of_new_pieces_are_means_of_what_they_were_cut_into(checkpoint, voc
             (row["cat"] + row["##s"]) / 2,
         ]
         np.testing.assert_allclose(after, expected, rtol=1e-6)
-    assert "; 4 new pieces begin as the mean of" in fitted.in_words()
+    assert "; 4 new pieces begin as means of" in fitted.in_words()
 
 
 def test_what_is_drawn_is_said(checkpoint, vocabulary):
@@ -111,6 +111,14 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs():
     assert got == dataclasses.replace(
         held, vocab_size=0, hidden_dropout_prob=0.3, compute_dtype="float32"
     )
+
+
+def test_a_plan_or_a_benchmark_has_the_sizes_too(checkpoint):
+    assert initial_weights.with_sizes(Config()) == Config()
+    got = initial_weights.with_sizes(Config(init=checkpoint.address))
+    assert got.model == dataclasses.replace(checkpoint.config, compute_dtype="auto")
+    of_store = Config(init=checkpoint.address, data=PretrainOptions(store="STORE"))
+    assert initial_weights.with_sizes(of_store).model.vocab_size == 0  # the store's
 
 
 @pytest.mark.parametrize(
