@@ -7,6 +7,7 @@
     bert-jax train        bert_jax.train              a store to a trained model
     bert-jax finetune     bert_jax.finetune           a checkpoint to a model of a task
     bert-jax convert      bert_jax.convert            a checkpoint in another layout
+    bert-jax grid         bert_jax.grid               the best rate and epochs of a task, over seeds
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
     bert-jax features     bert_jax.features           vectors of your texts from a trained model
@@ -32,6 +33,7 @@ MODULES = {
     "plan": "bert_jax.plan",
     "train": "bert_jax.train",
     "finetune": "bert_jax.finetune",
+    "grid": "bert_jax.grid",
     "benchmark": "bert_jax.benchmark",
     "fill_mask": "bert_jax.fill_mask",
     "convert": "bert_jax.convert",

@@ -143,6 +143,16 @@ def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
         return INTERRUPTED, f"interrupted; {way_on}"
 
 
+def config_arguments(arguments: Sequence[str]) -> list[str]:
+    """What of a command line is --config and its fields, for another entry that takes them."""
+    kept = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, _ = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and (name == "config" or name.startswith("config.")):
+            kept += [argument] if equals else [argument, following]
+    return kept
+
+
 def refuse_arguments(arguments: Sequence[str], usage: str) -> None:
     """Raise if there is an argument that is no flag, for an entry that takes none."""
     if arguments:

@@ -85,20 +85,10 @@ def _check_long_enough(config: Config, kills: int) -> None:
             )
 
 
-def _of_the_training(arguments: list[str]) -> list[str]:
-    """What of this command line is for the training too: --config and its fields."""
-    kept = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, _ = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and (name == "config" or name.startswith("config.")):
-            kept += [argument] if equals else [argument, following]
-    return kept
-
-
 def _verify(config: Config, workdir: pathlib.Path) -> int:
     screen = Screen(is_writer=True)
     workdir.mkdir(parents=True, exist_ok=True)
-    given = _of_the_training(sys.argv[1:])
+    given = command_line.config_arguments(sys.argv[1:])
 
     def start(name: str) -> Processes:
         command = [sys.executable, "-m", "bert_jax.train", *given, f"--workdir={workdir / name}"]

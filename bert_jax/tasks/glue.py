@@ -144,8 +144,8 @@ def _task(
         splits=rows,
         dev_splits=tuple(dev),
         score=_Scorer(task, labels),
-        main_score=task.scores[0],
-        baseline=baseline,
+        main_score=task.dev[0].scored_as + task.scores[0],
+        baseline=_named(task.dev[0].scored_as, baseline),
         write_predictions=_Writer(task, {split: one.indices for split, one in found.items()}),
         labels=task.labels,
         notes=tuple(notes),
@@ -161,10 +161,17 @@ class _Scorer:
 
     def __call__(self, split: str, logits: np.ndarray) -> Scores:
         if split == DIAGNOSTIC_LABELLED:
-            return class_scores([MATTHEWS], self.labels[split], logits.argmax(axis=1))
+            scores = class_scores([MATTHEWS], self.labels[split], logits.argmax(axis=1))
+            return _named(f"{DIAGNOSTIC}_", scores)
         if self.task.is_regression:
             return number_scores(self.labels[split], logits[:, 0])
-        return class_scores(self.task.scores, self.labels[split], logits.argmax(axis=1))
+        scores = class_scores(self.task.scores, self.labels[split], logits.argmax(axis=1))
+        scored_as = {file.split: file.scored_as for file in self.task.dev}
+        return _named(scored_as[split], scores)
+
+
+def _named(scored_as: str, scores: Scores) -> Scores:
+    return {scored_as + name: value for name, value in scores.items()}
 
 
 @dataclasses.dataclass(frozen=True)

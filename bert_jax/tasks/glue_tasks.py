@@ -24,6 +24,9 @@ class SplitFile:
     file: str
     tfds_split: str
     predictions: str = ""  # the leaderboard's file of a test set, without .tsv; "": the task's name
+    scored_as: str = (
+        ""  # put before the names of a development set's scores, where there are several
+    )
 
 
 TRAIN = SplitFile("train", "train.tsv", "train")
@@ -54,6 +57,11 @@ class GlueTask:
     @property
     def tfds_config(self) -> str:
         return "glue/" + self.name.lower().replace("-", "")
+
+
+def _mnli_dev(name: str) -> SplitFile:
+    split = f"dev_{name}"
+    return SplitFile(split, f"{split}.tsv", f"validation_{name}", scored_as=f"{name}_")
 
 
 _NO_YES = ("0", "1")
@@ -105,10 +113,7 @@ TASKS = {
         label="gold_label",
         labels=("contradiction", "entailment", "neutral"),
         scores=(ACCURACY,),
-        dev=(
-            SplitFile("dev_matched", "dev_matched.tsv", "validation_matched"),
-            SplitFile("dev_mismatched", "dev_mismatched.tsv", "validation_mismatched"),
-        ),
+        dev=(_mnli_dev("matched"), _mnli_dev("mismatched")),
         test=(
             SplitFile("test_matched", "test_matched.tsv", "test_matched", "MNLI-m"),
             SplitFile("test_mismatched", "test_mismatched.tsv", "test_mismatched", "MNLI-mm"),

@@ -1,10 +1,11 @@
-"""Scores of predicted classes and numbers, and those of knowing nothing of the text."""
+"""Scores of predicted classes and numbers, and those of knowing nothing of the text.
+
+scikit-learn and SciPy are imported where something is scored: no start, help or refusal needs them.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
-from sklearn import metrics
 
 from bert_jax.tasks.task import Scores
 
@@ -22,6 +23,8 @@ def class_scores(names: Sequence[str], label_ids_N: np.ndarray, given_N: np.ndar
 
 
 def _class_score(name: str, label_ids_N: np.ndarray, given_N: np.ndarray) -> float:
+    from sklearn import metrics
+
     if name == MATTHEWS:
         return float(metrics.matthews_corrcoef(label_ids_N, given_N))
     if name == F1:
@@ -32,12 +35,14 @@ def _class_score(name: str, label_ids_N: np.ndarray, given_N: np.ndarray) -> flo
 
 
 def number_scores(values_N: np.ndarray, given_N: np.ndarray) -> Scores:
-    """Pearson's and Spearman's correlation; 0 where one side is constant and there is none."""
+    """Spearman's and Pearson's correlation; 0 where one side is constant and there is none."""
     if len(values_N) < 2 or np.ptp(values_N) == 0.0 or np.ptp(given_N) == 0.0:
-        return {PEARSON: 0.0, SPEARMAN: 0.0}
+        return {SPEARMAN: 0.0, PEARSON: 0.0}
+    from scipy import stats
+
     return {
-        PEARSON: float(stats.pearsonr(values_N, given_N).statistic),
         SPEARMAN: float(stats.spearmanr(values_N, given_N).statistic),
+        PEARSON: float(stats.pearsonr(values_N, given_N).statistic),
     }
 
 

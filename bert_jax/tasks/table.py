@@ -10,6 +10,7 @@ import numpy as np
 from bert_jax.finetune_config import TaskOptions
 from bert_jax.tasks import task as task_lib
 from bert_jax.tasks.label_scores import ACCURACY, SPEARMAN
+from bert_jax.tasks.split_files import DEV, TEST, TRAIN, refuse_other_sources, split_file
 from bert_jax.tasks.table_files import SUFFIXES, column_names, read_table
 from bert_jax.tasks.table_labels import Classes, Numbers, learn_classes, learn_numbers
 from bert_jax.tasks.task import Task
@@ -31,7 +32,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """
     found = _read(options)
     learned: Classes | Numbers
-    train, dev = found["train"], found["dev"]
+    train, dev = found[TRAIN], found[DEV]
     if options.is_regression:
         learned = learn_numbers(train, dev, options.label_column)
     else:
@@ -61,17 +62,11 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
 
 def _read(options: TaskOptions) -> dict[str, Columns]:
     """The columns of each split; a test set's without labels."""
-    if not options.dir:
-        raise ValueError("config.data.dir is empty; it must be the folder of the table's files")
-    folder = pathlib.Path(options.dir).expanduser()
+    refuse_other_sources(options)
     texts = [name for name in (options.text_column, options.second_text_column) if name]
     found = {}
-    for split, file in (
-        ("train", options.train_file),
-        ("dev", options.dev_file),
-        ("test", options.test_file),
-    ):
-        path = _path(folder, split, file)
+    for split in (TRAIN, DEV, TEST):
+        path = split_file(options, split, [f"{split}{suffix}" for suffix in SUFFIXES])
         if path is None:
             continue
         if not options.text_column or not options.label_column:
@@ -79,26 +74,9 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
                 "config.data.text_column and config.data.label_column must both be set; the "
                 f"columns of {path} are {', '.join(column_names(path))}"
             )
-        label = [] if split == "test" else [options.label_column]
+        label = [] if split == TEST else [options.label_column]
         found[split] = read_table(path, [*texts, *label])
     return found
-
-
-def _path(folder: pathlib.Path, split: str, file: str) -> pathlib.Path | None:
-    """The file of a split: the one that was named, or SPLIT.tsv, SPLIT.csv and so on."""
-    names = [file] if file else [f"{split}{suffix}" for suffix in SUFFIXES]
-    there = [folder / name for name in names if (folder / name).is_file()]
-    if len(there) > 1:
-        raise ValueError(
-            f"{folder} has {' and '.join(path.name for path in there)}; say which one is meant "
-            f"with config.data.{split}_file"
-        )
-    if not there and (file or split != "test"):
-        raise ValueError(
-            f"{folder} has no {' and no '.join(names)}; give the folder of the table as "
-            f"config.data.dir, and the file's name as config.data.{split}_file"
-        )
-    return there[0] if there else None
 
 
 @dataclasses.dataclass(frozen=True)

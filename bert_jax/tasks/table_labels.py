@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-from scipy import special
 
 from bert_jax.tasks.label_scores import (
     ACCURACY,
@@ -40,6 +39,8 @@ class Classes:
 
     def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
         """The class of each row, and the probability that the model gives it."""
+        from scipy import special  # here, as no start, help or refusal needs it
+
         given = logits.argmax(axis=1)
         probabilities = special.softmax(logits.astype(np.float64), axis=1).max(axis=1)
         return {

@@ -21,7 +21,7 @@ EXPECTED = {
     "mrpc": ([1, 0], [1, 1], {"f1": 0.0, "accuracy": 0.0}),  # a tie: class 0
     "qqp": ([1, 0, 0], [0, 1], {"f1": 0.0, "accuracy": 0.5}),
     "stsb": ([4.75, 0.25], [5.0, 1.0], {"spearman": 0.0, "pearson": 0.0}),
-    "mnli": ([1, 0, 2, 1], [2, 2], {"accuracy": 0.0}),
+    "mnli": ([1, 0, 2, 1], [2, 2], {"matched_accuracy": 0.0}),
     "qnli": ([0, 1], [0, 1], {"accuracy": 0.5}),
     "rte": ([0, 1], [1, 0], {"accuracy": 0.5}),
     "wnli": ([1, 0, 0], [0, 1], {"accuracy": 0.5}),
@@ -31,6 +31,7 @@ MAIN_SCORES = {
     "mrpc": "f1",
     "qqp": "f1",
     "stsb": "spearman",
+    "mnli": "matched_accuracy",
 }
 WORDS_UPLOADED = {
     "mnli": ["contradiction", "entailment", "neutral"],
@@ -121,10 +122,10 @@ def test_mnli_has_two_development_sets_and_the_diagnostic_set(folder, vocabulary
     task = glue.open_task(options("ax", folder), vocabulary)
     assert task.dev_splits == ("dev_matched", "dev_mismatched", "dev_diagnostic")
     contradiction_entailment = np.eye(3, dtype=np.float32)[[0, 1]]
-    assert task.score("dev_matched", contradiction_entailment) == {"accuracy": 0.0}
-    assert task.score("dev_mismatched", contradiction_entailment) == {"accuracy": 1.0}
+    assert task.score("dev_matched", contradiction_entailment) == {"matched_accuracy": 0.0}
+    assert task.score("dev_mismatched", contradiction_entailment) == {"mismatched_accuracy": 1.0}
     right = np.eye(3, dtype=np.float32)[[2, 0]]
-    assert task.score("dev_diagnostic", right) == {"matthews_correlation": 1.0}
+    assert task.score("dev_diagnostic", right) == {"ax_matthews_correlation": 1.0}
     for split, name in (("test_mismatched", "MNLI-mm"), ("ax", "AX")):
         (path,) = task.write_predictions(split, right, tmp_path)
         assert path.read_text() == "index\tprediction\n0\tneutral\n1\tcontradiction\n"

@@ -149,7 +149,11 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
         ("dev.csv", "claim,claim,verdict\na,b,no\n", r"dev\.csv has 2 columns 'claim'; its colum"),
         ("dev.csv", "claim,about,verdict\n", r"dev\.csv has no rows"),
         ("train.csv", "claim,about,verdict\na,b,no\n", r"train\.csv has the one label 'no' under"),
-        ("dev.tsv", "claim\n", r"has dev\.tsv and dev\.csv; say which one is meant with config\.d"),
+        (
+            "dev.tsv",
+            "claim\n",
+            r"holds both dev\.tsv and dev\.csv; say which one to take with --con",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused_by_file_and_row(
@@ -184,18 +188,17 @@ def test_other_formats_are_refused_as_plainly(tmp_path, vocabulary, name, data, 
 
 
 def test_what_is_not_named_or_not_there_is_said(tmp_path, vocabulary):
-    with pytest.raises(
-        ValueError, match=r"has no train\.tsv and no train\.csv and no .*train_file"
-    ):
+    with pytest.raises(ValueError, match=r"has no train file of table: none of train\.tsv, train"):
         table.open_task(options(tmp_path), vocabulary)
     write_both(tmp_path)
     with pytest.raises(ValueError, match=r"both be set; the columns of .*train\.csv are claim, ab"):
         table.open_task(options(tmp_path, text_column=""), vocabulary)
-    with pytest.raises(ValueError, match=r"has no none\.csv; give the folder .*test_file"):
+    with pytest.raises(ValueError, match=r"test_file is 'none\.csv', but there is no file"):
         table.open_task(options(tmp_path, test_file="none.csv"), vocabulary)
     for changed, sentence in (
         ({"is_regression": True}, r"train\.csv row 2 has the label 'no', which is no number; mend"),
-        ({"dir": ""}, r"config\.data\.dir is empty"),
+        ({"dir": ""}, r"config\.data\.dir is '', which is not a folder"),
+        ({"source": "tfds"}, r"config\.data\.source is 'tfds', but table is read from files alone"),
     ):
         with pytest.raises(ValueError, match=sentence):
             table.open_task(options(tmp_path, **changed), vocabulary)

@@ -1,0 +1,117 @@
+"""Means, spreads and the best of a grid by hand, its table, its numbers and its picture."""
+
+import io
+import json
+
+import pytest
+import rich.console
+
+from bert_jax import grid_plot, grid_report
+from bert_jax.grid_runs import Outcome, Run
+
+SCORE = "dev_accuracy"
+BASELINE = {SCORE: 0.5}
+
+
+def finished(rate: float, epochs: float, seed: int, accuracy: float) -> Outcome:
+    scores = {SCORE: accuracy, "dev_f1": accuracy / 2, "dev_loss": 1.0}
+    return Outcome(Run(rate, epochs, seed), scores, BASELINE)
+
+
+# Means 0.7, 0.6 and 0.9; the last has one seed, as two of its runs failed.
+OUTCOMES = [
+    finished(3e-5, 2.0, 0, 0.6),
+    finished(3e-5, 2.0, 1, 0.7),
+    finished(3e-5, 2.0, 2, 0.8),
+    finished(5e-5, 2.0, 0, 0.5),
+    finished(5e-5, 2.0, 1, 0.55),
+    finished(5e-5, 2.0, 2, 0.75),
+    finished(5e-5, 3.0, 0, 0.9),
+    Outcome(Run(5e-5, 3.0, 1), {}, {}, "exit code 3: error: the guard"),
+    Outcome(Run(5e-5, 3.0, 2), {}, {}, "not run yet"),
+]
+
+
+def shown(width: int = 80) -> str:
+    text = io.StringIO()
+    rich.console.Console(file=text, width=width).print(grid_report.table(OUTCOMES, SCORE))
+    return text.getvalue()
+
+
+def test_means_and_standard_deviations_of_a_sample_by_hand():
+    high, higher, low = grid_report.settings(OUTCOMES)
+    assert [(s.learning_rate, s.epochs) for s in (high, higher, low)] == [
+        (5e-5, 2.0),
+        (5e-5, 3.0),
+        (3e-5, 2.0),
+    ]
+    assert low.mean(SCORE) == pytest.approx(0.7)
+    assert low.deviation(SCORE) == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
+    assert high.mean(SCORE) == pytest.approx(0.6)
+    assert high.deviation(SCORE) == pytest.approx((0.035 / 2) ** 0.5)
+    assert higher.deviation(SCORE) is None
+
+
+def test_the_best_setting_has_all_its_seeds_and_the_best_run_need_not():
+    found = grid_report.settings(OUTCOMES)
+    best = grid_report.best_setting(found, SCORE)
+    assert (best.learning_rate, best.epochs) == (3e-5, 2.0)
+    assert grid_report.best_run(found, SCORE).run == Run(5e-5, 3.0, 0)
+
+
+def test_the_table_has_a_line_a_setting_and_fits_a_terminal():
+    lines = [line.split() for line in shown().splitlines() if line.strip(" ─")]
+    assert lines == [
+        ["learning", "rate", "epochs", "runs", "mean", "spread", "lowest", "highest"],
+        ["5e-5", "2", "3", "0.6000", "0.1323", "0.5000", "0.7500"],
+        ["5e-5", "3", "1", "of", "3", "0.9000", "0.9000", "0.9000"],
+        ["3e-5", "2", "3", "0.7000", "0.1000", "0.6000", "0.8000"],
+        ["baseline", "0.5000"],
+    ]
+
+
+def test_the_closing_block_names_the_best_and_where_it_is(tmp_path):
+    rows = grid_report.closing_rows(tmp_path, OUTCOMES, SCORE)
+    assert rows[:4] == [
+        ("best", "rate 3e-5, 2 epochs, the mean of 3 seeds"),
+        ("", "dev_accuracy 0.7000 ± 0.1000"),
+        ("", "dev_f1 0.3500 ± 0.0500"),
+        ("best run", "dev_accuracy 0.9000: rate 5e-5, 3 epochs, seed 0"),
+    ]
+    assert rows[4] == ("", f"{tmp_path}/rate5e-5_epochs3_seed0")
+
+
+def test_the_numbers_are_whole_also_before_a_run_is_finished(tmp_path):
+    grid_report.write_numbers(tmp_path, OUTCOMES, SCORE, {"init": "hf:x"})
+    numbers = json.loads((tmp_path / "grid.json").read_text())
+    assert numbers["best"]["mean"] == pytest.approx(0.7) and numbers["best"]["runs"] == 3
+    assert numbers["best_run"] == "rate5e-5_epochs3_seed0" and numbers["baseline"] == 0.5
+    assert [len(numbers["settings"]), len(numbers["runs"])] == [3, 9]
+    assert numbers["runs"][7]["error"] == "exit code 3: error: the guard"
+    assert numbers["config"] == {"init": "hf:x"}
+    grid_report.write_numbers(tmp_path, OUTCOMES[7:], "", {})
+    numbers = json.loads((tmp_path / "grid.json").read_text())
+    assert numbers["best"] is None and numbers["settings"] == []
+
+
+def test_the_picture_has_a_line_for_each_number_of_epochs(tmp_path):
+    picture = grid_plot.figure(OUTCOMES, SCORE, "RTE: dev accuracy")
+    (ax,) = picture.axes
+    drawn = {one.get_label(): one.lines[0].get_ydata() for one in ax.containers}
+    assert {label: list(values) for label, values in drawn.items()} == {
+        "2 epochs": [pytest.approx(0.7), pytest.approx(0.6)],  # 3e-5 before 5e-5
+        "3 epochs": [0.9],
+    }
+    picture.draw_without_rendering()
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["3e-5", "5e-5"]
+    assert len(ax.collections) == 2 + 2  # spreads of two lines, dots of two settings
+    grid_plot.draw(tmp_path, OUTCOMES, SCORE, "RTE")
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_over_one_rate_the_picture_goes_over_the_epochs():
+    some = [finished(5e-5, epochs, 0, 0.5 + epochs / 10) for epochs in (2.0, 3.0, 4.0)]
+    (ax,) = grid_plot.figure(some, SCORE, "RTE").axes
+    (line,) = ax.containers
+    assert line.get_label() == "rate 5e-5" and len(line.lines[0].get_ydata()) == 3
+    assert ax.get_xlabel() == "epochs"
