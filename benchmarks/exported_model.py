@@ -22,6 +22,8 @@ NAMES = {
     "pooled": export_proof.POOLED,
     "mlm": export_proof.MLM,
     "nsp": export_proof.NSP,
+    "cls": export_proof.OF_CLS,
+    "tokens": export_proof.OF_TOKENS,
 }
 
 

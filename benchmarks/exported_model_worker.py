@@ -32,11 +32,14 @@ def of_transformers(folder: str, ours: dict[str, np.ndarray]) -> dict[str, float
         ("mlm", "prediction_logits"),
         ("mlm", "logits"),
         ("nsp", "seq_relationship_logits"),
+        ("cls" if kind.endswith("SequenceClassification") else "tokens", "logits"),
     ):
         value = getattr(out, field, None)
+        if kind.endswith("QuestionAnswering") and name == "tokens":
+            value = torch.stack([out.start_logits, out.end_logits], dim=-1)
         if value is not None and name in ours:
             difference = np.abs(value.numpy() - ours[name])
-            found[name] = (difference[seen] if name == "mlm" else difference).max()
+            found[name] = (difference[seen] if name in ("mlm", "tokens") else difference).max()
     return {kind: 0.0, **{name: float(value) for name, value in found.items()}}
 
 
@@ -48,7 +51,8 @@ def of_the_tokeniser(folder: str, ours: dict[str, np.ndarray]) -> bool:
         ours["text_ids"][end - length : end].tolist()
         for end, length in zip(ends, ours["text_lengths"], strict=True)
     ]
-    return [tokenizer(text.decode())["input_ids"] for text in ours["texts"]] == expected
+    texts = [text.decode() for text in ours["texts"]]
+    return [tokenizer(text, truncation=True)["input_ids"] for text in texts] == expected
 
 
 def of_sentence_transformers(folder: str, ours: dict[str, np.ndarray]) -> float:

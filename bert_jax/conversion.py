@@ -80,14 +80,18 @@ def _refuse_files(address: str, folder: pathlib.Path) -> None:
         )
 
 
-def without_task(held: Pretrained) -> Pretrained:
-    """The same without the layer of a task, which these layouts have no name for."""
+def fitting(held: Pretrained, to: Target) -> Pretrained:
+    """What the layout has names for: a task's layer is for Hugging Face's, if the task is known."""
+    if to.scheme == HF and held.task is not None:
+        return held
     params = {name: part for name, part in held.params.items() if name != "classifier"}
-    return dataclasses.replace(held, params=params)
+    return dataclasses.replace(held, params=params, task=None)
 
 
 def missing(held: Pretrained) -> tuple[str, ...]:
-    """The parts of a pre-trained BERT that a checkpoint has not."""
+    """The parts of a pre-trained BERT that a checkpoint has not; one of a task needs none."""
+    if held.task is not None:
+        return ()
     return tuple(part for part in OPTIONAL_PARTS if part not in held.params)
 
 

@@ -43,12 +43,12 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         if _HIDDEN_ACT.value:
             act = dataclasses.replace(held.config, hidden_act=_HIDDEN_ACT.value)
             held = dataclasses.replace(held, config=act)
-        encoder = conversion.without_task(held)
-        conversion.check(encoder, to)
-    return functools.partial(_convert, encoder, "classifier" in held.params, to, screen)
+        fitting = conversion.fitting(held, to)
+        conversion.check(fitting, to)
+    return functools.partial(_convert, fitting, fitting.heads != held.heads, to, screen)
 
 
-def _convert(held: Pretrained, had_task: bool, to: Target, screen: Screen) -> int:
+def _convert(held: Pretrained, had_layer: bool, to: Target, screen: Screen) -> int:
     missing = conversion.missing(held)
     screen.table(held.address, _found(held))
     if missing:
@@ -59,7 +59,7 @@ def _convert(held: Pretrained, had_task: bool, to: Target, screen: Screen) -> in
             else ("left out; --initialize_missing=true draws what is missing")
         )
         screen.say(f"without {named}: {done}", BAD)
-    if had_task:
+    if had_layer:
         screen.say("the layer of the task is left out: the encoder alone is converted", BAD)
     drawn: tuple[str, ...] = ()
     with screen.spinning(f"writing {to.folder}, and reading it back"):
@@ -75,6 +75,8 @@ def _convert(held: Pretrained, had_task: bool, to: Target, screen: Screen) -> in
 def _found(held: Pretrained) -> list[tuple[str, str]]:
     config, vocabulary = held.config, held.vocabulary
     there = [_PARTS[part] for part in _PARTS if part in held.params]
+    if held.task is not None:
+        there.append(f"the layer of {held.task.name}")
     case = "lowercased" if vocabulary.lowercase else "cased"
     return [
         (

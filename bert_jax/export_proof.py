@@ -13,6 +13,7 @@ from bert_jax import mesh as mesh_lib
 from bert_jax import pretrained
 from bert_jax.attention import unpadded
 from bert_jax.config import MeshConfig
+from bert_jax.exit_codes import Refused
 from bert_jax.models import bert
 from bert_jax.pretrained import Pretrained
 from data_pipeline.framing import frame
@@ -26,6 +27,7 @@ SENTENCES = (
     "a",
 )
 HIDDEN, POOLED, MLM, NSP = "hidden", "pooled", "MLM logits", "NSP logits"
+OF_CLS, OF_TOKENS = "[CLS] logits", "token logits"  # a task's layer on either, whichever it reads
 _RANDOM_ROWS, _TOKENS = 4, 48
 Compared = dict[str, float]
 
@@ -70,6 +72,10 @@ def outputs(held: Pretrained, batch: Mapping[str, np.ndarray]) -> dict[str, np.n
             found = {f"{HIDDEN} of layer {i}": one for i, one in enumerate(hidden)}
             if "pooler" in held.params:
                 found[POOLED] = bound.pooled(hidden[-1])
+            if held.heads.classes:
+                found[OF_TOKENS] = bound.class_logits(hidden[-1])
+                if "pooler" in held.params:
+                    found[OF_CLS] = bound.class_logits(bound.pooled(hidden[-1]))
             if held.heads.nsp:
                 found[NSP] = bound.nsp_logits(hidden[-1])
             if held.heads.mlm:
@@ -87,7 +93,7 @@ def differences(before: Pretrained, after: Pretrained) -> Compared:
     """The largest difference of hidden states and of what the heads give, by name.
 
     Raises:
-      ValueError: the copy has other sizes, other heads or another vocabulary.
+      Refused: the copy has other sizes, other heads or another vocabulary.
     """
     _check_same(before, after)
     batch = rows(before.vocabulary, before.config.max_position_embeddings)
@@ -97,7 +103,11 @@ def differences(before: Pretrained, after: Pretrained) -> Compared:
         kind = name.partition(" of layer")[0]
         difference = float(np.max(np.abs(array - found[name])))
         largest[kind] = max(difference, largest.get(kind, 0.0))
-    return {what: largest[what] for what in (HIDDEN, POOLED, MLM, NSP) if what in largest}
+    return {
+        what: largest[what]
+        for what in (HIDDEN, POOLED, MLM, NSP, OF_CLS, OF_TOKENS)
+        if what in largest
+    }
 
 
 def _check_same(before: Pretrained, after: Pretrained) -> None:
@@ -109,4 +119,4 @@ def _check_same(before: Pretrained, after: Pretrained) -> None:
         ("case", before.vocabulary.lowercase, after.vocabulary.lowercase),
     ):
         if one != other:
-            raise ValueError(f"the copy has {what} {other}, the checkpoint {one}; nothing was kept")
+            raise Refused(f"the copy has {what} {other}, the checkpoint {one}; nothing was kept")

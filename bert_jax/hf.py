@@ -16,6 +16,7 @@ from bert_jax.named_tensors import Named, Tensors, dims_of, listed, params_of, t
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 ACTS = {"gelu": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+TASK_LAYERS = ("classifier", "qa_outputs")  # of classes; of the starts and ends of answers
 _PREFIX = "bert."  # of the encoder in a model with heads
 _DECODER = "cls.predictions.decoder.weight"  # the word table once more
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -38,7 +39,7 @@ def named(path: str, prefix: str = _PREFIX) -> Named:
         return Named(("cls.predictions.bias", "cls.predictions.decoder.bias"))
     our_module, leaf = path.rsplit("/", 1)
     module = their_module(our_module)
-    if not module.startswith("cls."):
+    if not module.startswith(("cls.", TASK_LAYERS[0])):
         module = prefix + module
     if our_module.endswith("layer_norm"):
         now, before = {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}[leaf]
@@ -86,7 +87,18 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params]:
         _refuse_more_encoder(tensors, names, prefix)
         params = params_of(tensors, names, config)
         _check_tied(tensors, params)
-    return config, params
+        return config, params | _task_layer(tensors, config)
+
+
+def _task_layer(tensors: Tensors, config: ModelConfig) -> Params:
+    """The one layer of a task, under its path of ours; {} where there is none, or another head."""
+    for name in TASK_LAYERS:
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        dims = tensors.dims.get(weight, ())
+        if dims[1:] == (config.hidden_size,) and tensors.dims.get(bias) == dims[:1]:
+            kernel = np.ascontiguousarray(tensors.read(weight).astype(np.float32).T)
+            return {"classifier": {"kernel": kernel, "bias": tensors.read(bias).astype(np.float32)}}
+    return {}
 
 
 def _tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tensors:

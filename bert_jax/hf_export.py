@@ -10,16 +10,26 @@ import safetensors.numpy
 from bert_jax import checkpoint_vocabulary, hf
 from bert_jax.named_tensors import by_path
 from bert_jax.pretrained import Pretrained
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from data_pipeline.tokenizer_json import tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 
 LAST = hf.CONFIG  # a folder without it is not read by anyone
 _ACTS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
+_OF_A_TASK = {
+    CLASSIFY: "BertForSequenceClassification",
+    REGRESS: "BertForSequenceClassification",
+    CHOOSE: "BertForMultipleChoice",
+    SPAN: "BertForQuestionAnswering",
+    TAG: "BertForTokenClassification",
+}
 _MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"))  # of sentence-transformers, by folder
 
 
 def architecture(held: Pretrained) -> str:
-    """The class of transformers that has these heads."""
+    """The class of transformers that has these heads, or the layer of this task."""
+    if held.task is not None:
+        return _OF_A_TASK[held.task.kind]
     return {
         (True, True): "BertForPreTraining",
         (True, False): "BertForMaskedLM",
@@ -41,7 +51,10 @@ def write(held: Pretrained, folder: pathlib.Path) -> None:
     arrays = {}
     for path, leaf in by_path(held.params).items():
         of = hf.named(path, prefix)
-        arrays[of.names[0]] = np.ascontiguousarray(leaf.T if of.is_transposed else leaf)
+        name = of.names[0]
+        if held.task is not None and held.task.kind == SPAN:
+            name = name.replace("classifier.", "qa_outputs.")
+        arrays[name] = np.ascontiguousarray(leaf.T if of.is_transposed else leaf)
     weights, config = folder / hf.WEIGHTS, folder / hf.CONFIG
     safetensors.numpy.save_file(arrays, weights, metadata={"format": "pt"})
     _write_json(config, _config(held))
@@ -69,6 +82,20 @@ def _config(held: Pretrained) -> dict[str, Any]:
         "torch_dtype": "float32",
         "type_vocab_size": config.type_vocab_size,
         "vocab_size": config.vocab_size,
+        **_labels(held),
+    }
+
+
+def _labels(held: Pretrained) -> dict[str, Any]:
+    """What config.json says of a task's classes."""
+    if held.task is None or held.task.kind not in (CLASSIFY, REGRESS, TAG):
+        return {}
+    if held.task.kind == REGRESS:
+        return {"problem_type": "regression", "id2label": {"0": "value"}, "label2id": {"value": 0}}
+    labels = held.task.labels
+    return {
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
     }
 
 

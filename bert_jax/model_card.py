@@ -12,6 +12,7 @@ from bert_jax.config import Config, total_steps
 from bert_jax.log import SUMMARY
 from bert_jax.named_tensors import OPTIONAL_PARTS
 from bert_jax.pretrained import GOOGLE, HF, ORBAX, Pretrained
+from bert_jax.receipt import TaskLayer
 from data_pipeline.vocab import WORDPIECE
 
 _HELD_OUT = (
@@ -94,14 +95,31 @@ def _training(address: str) -> str:
         return ""
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         home = workdir_lib.fetched(where, pathlib.Path(folder)).home
-        found = receipt.read(home)
         summary = home / SUMMARY
         numbers = json.loads(summary.read_text()) if summary.is_file() else {}
+        task = receipt.read_model(home).task
+        if task is not None:
+            return "## Training\n\n" + _table([*_of_a_task(task), *_dev_scores(numbers)])
+        found = receipt.read(home)
     if found.converted_from:
         origin = pathlib.PurePath(found.converted_from).name
         return f"The weights were converted from `{origin}`.\n"
     facts = [*_settings(found.config, found.store_digest), *_scores(numbers)]
     return "## Training\n\n" + _table(facts)
+
+
+def _of_a_task(task: TaskLayer) -> list[tuple[str, str]]:
+    labels = [("labels, by their ids", ", ".join(task.labels))] if task.labels else []
+    return [("fine-tuned on", f"{task.name} ({task.kind})"), *labels]
+
+
+def _dev_scores(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
+    prefix = "heldout_"
+    return [
+        (f"development set: {name.removeprefix(prefix)}", f"{value:.4f}")
+        for name, value in numbers.items()
+        if name.startswith(prefix) and isinstance(value, float)
+    ]
 
 
 def _settings(config: Config, store_digest: str) -> list[tuple[str, str]]:

@@ -33,6 +33,7 @@ _MODULES = {
     "mlm/transform": "cls.predictions.transform.dense",
     "mlm/layer_norm": "cls.predictions.transform.LayerNorm",
     "nsp": "cls.seq_relationship",
+    "classifier": "classifier",
 }
 _LAYER = re.compile(r"layers/(\d+)/(.+)")
 _MOST_LISTED = 24

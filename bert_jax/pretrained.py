@@ -20,6 +20,7 @@ from bert_jax.checkpoint_reading import newest_step, param_dims, restore_params
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.models import bert
 from bert_jax.models.bert import Declared, Heads, Model, Params
+from bert_jax.receipt import TaskLayer
 from data_pipeline.files import is_address
 from data_pipeline.vocab import Vocabulary
 
@@ -39,6 +40,7 @@ class Pretrained:
     config: ModelConfig  # vocab_size is filled in: rows of the word table, maybe more than pieces
     params: Params  # nested dict of NumPy float32 arrays, named as models/bert.py does, unpadded
     vocabulary: Vocabulary
+    task: TaskLayer | None = None  # what `classifier` means, of a fine-tuned run of ours
 
     @property
     def heads(self) -> Heads:
@@ -129,7 +131,7 @@ def _of_a_run(address: str, where: str) -> Pretrained:
             held = restore_params(storage.checkpoints, step, model, on)
             params = jax.tree.map(on_host, held, model.declared)
     trained = {name: part for name, part in params.items() if name not in found.untrained}
-    return Pretrained(address, found.config, trained, found.vocabulary)
+    return Pretrained(address, found.config, trained, found.vocabulary, found.task)
 
 
 def model_of(held: Pretrained) -> Model:

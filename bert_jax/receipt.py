@@ -93,14 +93,22 @@ def read(workdir: pathlib.Path) -> Receipt:
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskLayer:
+    """What the layer on top of a fine-tuned encoder means."""
+
+    name: str  # of the task, as people write it
+    kind: str  # of bert_jax/tasks/task.py
+    labels: tuple[str, ...]  # by their ids; none where its numbers are no classes
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainedModel:
     """What is known of the model of a run, whatever it learned."""
 
     config: ModelConfig
     vocabulary: Vocabulary  # the workdir's own copy
-    untrained: tuple[
-        str, ...
-    ]  # parts that are as they were drawn: the objective has no use of them
+    untrained: tuple[str, ...]  # parts that no objective reached: they are as they were drawn
+    task: TaskLayer | None
 
 
 def read_model(workdir: pathlib.Path) -> TrainedModel:
@@ -114,7 +122,11 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
         config = settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
         trained = _CONVERTED in shown or _classes(shown) > 0
         untrained = () if trained else objectives.find(shown["config"]["objective"]).untrained
-        return TrainedModel(config, _vocabulary(workdir, shown), untrained)
+        task = None
+        if _classes(shown):
+            of = shown["task"]
+            task = TaskLayer(of["name"], of["kind"], tuple(of["labels"]))
+        return TrainedModel(config, _vocabulary(workdir, shown), untrained, task)
 
 
 def converted(origin: str, config: Config, vocab_file: str, lowercase: bool) -> dict[str, Any]:

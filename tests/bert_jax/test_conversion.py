@@ -106,6 +106,44 @@ def test_google_gets_its_names_and_a_run_reads_them_back(whole, tmp_path):
     assert receipt.read(tmp_path / "run").converted_from.startswith("/")
 
 
+@pytest.mark.parametrize(
+    ("kind", "classes", "architecture", "name"),
+    [
+        ("classify", 3, "BertForSequenceClassification", "classifier"),
+        ("regress", 1, "BertForSequenceClassification", "classifier"),
+        ("choose", 1, "BertForMultipleChoice", "classifier"),
+        ("span", 2, "BertForQuestionAnswering", "qa_outputs"),
+        ("tag", 3, "BertForTokenClassification", "classifier"),
+    ],
+)
+def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
+    kind, classes, architecture, name, tmp_path
+):
+    read = pretrained.load(str(write(tmp_path / "given", tensors(has_heads=False), **TANH)))
+    kernel_DC = np.random.default_rng(1).normal(size=(14, classes)).astype(np.float32)
+    layer = {"kernel": kernel_DC, "bias": np.arange(classes, dtype=np.float32)}
+    labels = ("no", "yes", "perhaps") if classes == 3 else ()
+    held = dataclasses.replace(
+        read,
+        params=read.params | {"classifier": layer},
+        task=receipt.TaskLayer("Mine", kind, labels),
+    )
+    to = conversion.target(f"hf:{tmp_path / 'out'}")
+    assert conversion.missing(held) == ()
+    largest = conversion.write(conversion.fitting(held, to), to, ())
+    assert largest["[CLS] logits"] == largest["token logits"] == 0.0
+    found = safetensors.numpy.load_file(tmp_path / "out" / "model.safetensors")
+    np.testing.assert_array_equal(found[f"{name}.weight"], kernel_DC.T)
+    np.testing.assert_array_equal(found[f"{name}.bias"], layer["bias"])
+    assert "bert.pooler.dense.weight" in found
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == [architecture]
+    if labels:
+        assert config["id2label"] == {"0": "no", "1": "yes", "2": "perhaps"}
+    google = conversion.target(f"google:{tmp_path / 'google'}/")
+    assert conversion.fitting(held, google).params.keys() == read.params.keys()
+
+
 def test_an_encoder_alone_stays_one_unless_heads_are_asked_for(tmp_path):
     some = {n: a for n, a in tensors("", has_heads=False).items() if "pooler" not in n}
     held = pretrained.load(str(write(tmp_path / "given", some)))
