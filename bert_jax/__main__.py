@@ -12,6 +12,7 @@
     bert-jax fill_mask    bert_jax.fill_mask          what a trained model guesses for [MASK]
     bert-jax features     bert_jax.features           vectors of your texts from a trained model
     bert-jax evaluate     bert_jax.evaluate           what a checkpoint scores on a store
+    bert-jax feature_ner  bert_jax.feature_ner        named entities on a frozen model, by a BiLSTM
     bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
     bert-jax replay       bert_jax.replay             the text of any step of a run
     bert-jax score        bert_jax.score              a file of predictions, as the official script
@@ -39,6 +40,7 @@ MODULES = {
     "convert": "bert_jax.convert",
     "features": "bert_jax.features",
     "evaluate": "bert_jax.evaluate",
+    "feature_ner": "bert_jax.feature_ner",
     "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
     "score": "bert_jax.score",
