@@ -16,6 +16,7 @@
     bert-jax verify_resume bert_jax.verify_resume     that kills lose nothing on this machine
     bert-jax replay       bert_jax.replay             the text of any step of a run
     bert-jax score        bert_jax.score              a file of predictions, as the official script
+    bert-jax probe        bert_jax.probe              a task's score from each checkpoint of a run
 
 bert-jax ENTRY --help lists an entry's flags.
 """
@@ -44,6 +45,7 @@ MODULES = {
     "verify_resume": "bert_jax.verify_resume",
     "replay": "bert_jax.replay",
     "score": "bert_jax.score",
+    "probe": "bert_jax.probe",
 }
 
 

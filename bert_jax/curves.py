@@ -123,7 +123,7 @@ def figure(lines: Sequence[Line], phases: Sequence[Phase]) -> Figure:
         ends = _draw_curves(ax, lines, name, last_step)
         set_axes(ax, name, last_step, is_lowest=index + 2 >= len(names))
         draw_phases(ax, phases, last_step, is_highest=index < 2)
-        _write_ends(ax, ends)
+        write_ends(ax, ends)
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     picture.legend(
@@ -255,7 +255,7 @@ def draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: b
         ax.set_title(ax.get_title(loc="left"), loc="left", pad=18)
 
 
-def _write_ends(ax: Axes, ends: Sequence[End]) -> None:
+def write_ends(ax: Axes, ends: Sequence[End]) -> None:
     """Write the last values, two at most, right of the panel and apart from one another."""
     low, high = ax.get_ylim()
     ends = sorted(ends, key=lambda end: end.value)

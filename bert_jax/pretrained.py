@@ -2,7 +2,8 @@
 
 `load` takes the address of one: hf:DIR (Hugging Face: config.json, model.safetensors, vocab.txt or
 tokenizer.json), google:PREFIX (Google's TF1 checkpoint, bert_config.json and vocab.txt beside it)
-or orbax:DIR (the workdir of a run of bert_jax). Without such a word what lies there decides.
+or orbax:DIR (the workdir of a run of bert_jax: its newest checkpoint, or that of orbax:DIR@STEP).
+Without such a word what lies there decides.
 """
 
 import dataclasses
@@ -13,10 +14,18 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from bert_jax import bert_config, checkpoint_vocabulary, hf, named_tensors, receipt, tf1
+from bert_jax import (
+    bert_config,
+    checkpoint_folder,
+    checkpoint_vocabulary,
+    hf,
+    named_tensors,
+    receipt,
+    tf1,
+)
 from bert_jax import mesh as mesh_lib
 from bert_jax import workdir as workdir_lib
-from bert_jax.checkpoint_reading import newest_step, param_dims, restore_params
+from bert_jax.checkpoint_reading import folders, newest_step, param_dims, restore_params
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.models import bert
 from bert_jax.models.bert import Declared, Heads, Model, Params
@@ -115,11 +124,18 @@ def _refuse_absent(address: str, place: pathlib.Path) -> None:
 
 
 def _of_a_run(address: str, where: str) -> Pretrained:
-    """The newest checkpoint of a run, read on one device of this process."""
+    """A checkpoint of a run, the newest one unless its step is given, read on one device."""
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-        storage = workdir_lib.fetched(where, pathlib.Path(folder))
+        place, step = _place_and_step(where)
+        storage = workdir_lib.fetched(place, pathlib.Path(folder))
         found = receipt.read_model(storage.home)
-        step = newest_step(storage.checkpoints)
+        if step is None:
+            step = newest_step(storage.checkpoints)
+        elif step not in (there := folders(checkpoint_folder.absolute(storage.checkpoints))):
+            raise ValueError(
+                f"{address}: {place} has no checkpoint of step {step}; it has those of "
+                f"{', '.join(map(str, there)) or 'none'}"
+            )
         if step is None:
             raise ValueError(
                 f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
@@ -148,6 +164,14 @@ def _with_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]]) -> Mod
     model = bert.build(config, jax.default_backend(), heads=heads)
     declared = {part: of for part, of in model.declared.items() if part in parts}
     return dataclasses.replace(model, declared=declared)
+
+
+def _place_and_step(where: str) -> tuple[str, int | None]:
+    """DIR@400 is step 400 of the run in DIR, unless there is a folder of that very name."""
+    place, at, step = where.rpartition("@")
+    if at and step.isdecimal() and not pathlib.Path(where).exists():
+        return place, int(step)
+    return where, None
 
 
 def on_host(leaf: jax.Array, of: Declared) -> np.ndarray:

@@ -97,6 +97,7 @@ LAYERS = (
         "bert_jax.pretrained",
         "bert_jax.predictions",
         "bert_jax.pseudo_likelihood",
+        "bert_jax.probing",
         "bert_jax.processes",
         "bert_jax.profiling",
         "bert_jax.replayed",
@@ -147,6 +148,7 @@ ENTRIES = {
         "feature_ner",
         "convert",
         "verify_resume",
+        "probe",
         "replay",
         "score",
     )
