@@ -5,8 +5,7 @@ r"""Four endings to choose from: SWAG, or CODAH.
     ... --config=configs/finetune/swag.py:task=codah
 
 DIR has train.csv, val.csv and test.csv of SWAG; or train.tsv, dev.tsv and test.tsv of a fold of
-CODAH. Expect (paper, SWAG): 81.6 on dev with BERT-Base, 86.6 with Large. docs/numbers.md has what
-a small BERT reaches on CODAH.
+CODAH. Expect (paper, SWAG): 81.6 on dev with BERT-Base, 86.6 with Large.
 """
 
 import dataclasses
