@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from absl import flags
 
-from bert_jax import command_line, conversion, pretrained
+from bert_jax import command_line, conversion, hf_export, pretrained
 from bert_jax.config_check import HIDDEN_ACTS
 from bert_jax.conversion import Target
 from bert_jax.pretrained import GOOGLE, HF, Pretrained
@@ -93,7 +93,8 @@ def _found(held: Pretrained) -> list[tuple[str, str]]:
 
 def _next(held: Pretrained, to: Target) -> list[tuple[str, str]]:
     if to.scheme == HF:
-        lines = [("transformers", f"AutoModel.from_pretrained({str(to.folder)!r})")]
+        kind = hf_export.architecture(held)
+        lines = [("transformers", f"{kind}.from_pretrained({str(to.folder)!r})")]
         lines.append(("to publish", f"{to.folder / conversion.CARD} lacks the licence"))
         return lines
     if to.scheme == GOOGLE:

@@ -35,7 +35,7 @@ def text(held: Pretrained, name: str, drawn: tuple[str, ...], can_tokenise: bool
         "---\nlibrary_name: transformers\ntags:\n- bert\n- fill-mask\n---\n"
         if held.heads.mlm
         else "---\nlibrary_name: transformers\ntags:\n- bert\n---\n",
-        f"# {name}\n\nA BERT encoder{_with(held)}, exported by bert_jax from {_origin(held)}.\n",
+        f"# {name}\n\nA BERT{_with(held)}, exported by bert_jax from {_origin(held)}.\n",
         _sizes(held),
         _missing(held, drawn),
         _training(held.address),
@@ -54,9 +54,11 @@ def _origin(held: Pretrained) -> str:
 
 
 def _with(held: Pretrained) -> str:
+    if held.task is not None:
+        return f" fine-tuned on {held.task.name}"
     heads = {"mlm": "masked language model", "nsp": "next sentence prediction"}
     there = [words for part, words in heads.items() if part in held.params]
-    return f" with the heads of {' and '.join(there)}" if there else ""
+    return f" with the heads of {' and '.join(there)}" if there else " encoder"
 
 
 def _sizes(held: Pretrained) -> str:
@@ -83,7 +85,7 @@ def _missing(held: Pretrained, drawn: tuple[str, ...]) -> str:
     if drawn:
         lines.append(f"Not trained, but drawn at random for this export: {', '.join(drawn)}.")
     absent = [part for part in OPTIONAL_PARTS if part not in held.params]
-    if absent:
+    if absent and held.task is None:
         lines.append(f"Not in this checkpoint: {', '.join(absent)}. Libraries draw them at random.")
     return "\n".join(lines) + "\n" if lines else ""
 
