@@ -112,8 +112,7 @@ def _asked(settings: Config | None, screen: Screen) -> Asked | None:
     options.check()
     with screen.copying(options.store) as advance:
         store = open_store(options, advance)
-    learned = settings is None or settings.objective == "mlm_nsp"
-    return Asked(store, _SPLIT.value, options, _SEQ_LEN.value, _EXAMPLES.value, learned)
+    return Asked(store, _SPLIT.value, options, _SEQ_LEN.value, _EXAMPLES.value)
 
 
 def _vocabulary_of(asked: Asked) -> Vocabulary:

@@ -14,7 +14,7 @@ from bert_jax import workdir as workdir_lib
 from bert_jax.config import Config
 from bert_jax.feed import single_pass
 from bert_jax.masked_lm import MaskedLm
-from bert_jax.objectives import MLM, MLM_NSP, Objective
+from bert_jax.objectives import MLM, MLM_NSP
 from bert_jax.screen import Screen
 from data_pipeline import pretrain
 from data_pipeline.examples import open_examples
@@ -33,7 +33,6 @@ class Asked:
     options: PretrainOptions
     seq_len: int
     examples: int  # at most: the first of the split's first pass
-    learned_next_sentences: bool = True  # else the checkpoint's head for them is as it was drawn
 
     def batches(self, batch_size: int) -> list[dict[str, np.ndarray]]:
         """Whole batches, the same at every call.
@@ -72,12 +71,13 @@ def scores(of: MaskedLm, asked: Asked, batch_size: int, screen: Screen) -> dict[
     """Loss (nats), accuracy and perplexity of each term, named as in a run's records.
 
     And unigram_mlm_loss, majority_nsp_accuracy and the number of examples. Next sentences are
-    scored where the checkpoint has learned them and the options make pairs.
+    scored where the checkpoint has their head and the options make pairs.
     """
     shards = mesh.batch_shards(of.mesh)
     batches = asked.batches(-(-batch_size // shards) * shards)
     examples = sum(int((batch["input_mask"].sum(axis=1) > 1).sum()) for batch in batches)
-    objective = _objective(of, asked)
+    pairs = of.checkpoint.heads.nsp and asked.options.has_next_sentences
+    objective = MLM_NSP if pairs else MLM
     evaluate = step_lib.eval_step(of.model, objective)
     total: dict[str, float] = {}
     with screen.spinning(f"scoring {examples:,} examples: compiling") as show:
@@ -90,8 +90,3 @@ def scores(of: MaskedLm, asked: Asked, batch_size: int, screen: Screen) -> dict[
     if objective is MLM_NSP:
         found["majority_nsp_accuracy"] = baselines.majority_nsp_accuracy(batches)
     return found | {"examples": examples}
-
-
-def _objective(of: MaskedLm, asked: Asked) -> Objective:
-    has_nsp = of.checkpoint.heads.nsp and asked.learned_next_sentences
-    return MLM_NSP if has_nsp and asked.options.has_next_sentences else MLM
