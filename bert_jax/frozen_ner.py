@@ -135,7 +135,8 @@ def learn(
     chosen = chosen_layers(text, layers)
     rows, held = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)
-    rate = optax.linear_schedule(training.learning_rate, 0.0, steps_per_epoch * training.epochs)
+    steps = steps_per_epoch * training.epochs
+    rate = optax.linear_schedule(training.learning_rate, 0.0, steps)
     tx = optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
     mixed, width = len(chosen.places), held.shape[2]
     if is_joined:
@@ -143,47 +144,48 @@ def learn(
     key = jax.random.key(training.seed)
     params: Any = bilstm.init(key, mixed, width, training.units, task.classes)
     opt_state = tx.init(params)
-
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params: Any, opt_state: Any, batch: Mapping[str, jax.Array]) -> tuple[Any, Any, Any]:
-        def loss(params: Any) -> jax.Array:
-            found = _logits(params, batch, is_joined)
-            nll = optax.softmax_cross_entropy_with_integer_labels(found, batch["label_ids"])
-            weights = batch["label_weights"]
-            return jnp.sum(nll * weights) / jnp.maximum(jnp.sum(weights), 1.0)
-
-        value, grads = jax.value_and_grad(loss)(params)
-        updates, opt_state = tx.update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, value
-
-    forward = jax.jit(functools.partial(_logits, is_joined=is_joined))
+    step, forward = _compiled(tx, is_joined)
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
-    best: Result | None = None
+    best, main = Result(features, 0, {task.main_score: -1.0}, {}), task.main_score
     dev = task.dev_splits[0]
     with screen.spinning(f"{features}: compiling") as show:
-        for number in range(steps_per_epoch * training.epochs):
+        for number in range(steps):
             positions = number * training.batch_size + np.arange(training.batch_size)
             batch = batch_of(rows, held, stream.locate(positions)[1], chosen)
-            params, opt_state, value = step(params, opt_state, batch)
-            show(f"{features}: step {number + 1:,} of {steps_per_epoch * training.epochs:,}")
+            params, opt_state, loss = step(params, opt_state, batch)
+            show(f"{features}: step {number + 1:,} of {steps:,}")
             epoch, left = divmod(number + 1, steps_per_epoch)
             if left:
                 continue
-            on_dev = _of_split(forward, params, task.splits[dev], vectors[dev], chosen)
-            scores = task.score(dev, on_dev)
-            score = scores[task.main_score]
-            screen.say(
-                f"{features}  epoch {epoch}  loss {value:.3f}  {task.main_score} {score:.4f}"
-            )
-            if best is None or score > best.scores[task.main_score]:
-                others = {
-                    split: _of_split(forward, params, task.splits[split], vectors[split], chosen)
-                    for split in task.splits.keys() - {"train", dev}
-                }
-                best = Result(features, epoch, scores, {dev: on_dev, **others})
-    if best is None:
-        raise ValueError(f"--epochs is {training.epochs}; it must be 1 or more")
+            logits = {dev: _of_split(forward, params, task.splits[dev], vectors[dev], chosen)}
+            scores = task.score(dev, logits[dev])
+            screen.say(f"{features}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}")
+            if scores[main] > best.scores[main]:
+                for split in task.splits.keys() - {"train", dev}:
+                    of = task.splits[split], vectors[split]
+                    logits[split] = _of_split(forward, params, *of, chosen)
+                best = Result(features, epoch, scores, logits)
     return best
+
+
+def _compiled(
+    tx: optax.GradientTransformation, is_joined: bool
+) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
+    """A step of training, (params, opt_state, batch) -> the same and the loss; and the logits."""
+
+    def loss(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        found = _logits(params, batch, is_joined)
+        nll = optax.softmax_cross_entropy_with_integer_labels(found, batch["label_ids"])
+        weights = batch["label_weights"]
+        return jnp.sum(nll * weights) / jnp.maximum(jnp.sum(weights), 1.0)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, opt_state: Any, batch: Mapping[str, jax.Array]) -> tuple[Any, Any, Any]:
+        value, grads = jax.value_and_grad(loss)(params, batch)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, value
+
+    return step, jax.jit(functools.partial(_logits, is_joined=is_joined))
 
 
 def _of_split(
