@@ -21,6 +21,7 @@ def test_parts_that_are_missing_are_said(forked, small, tmp_path):
     assert "with no mlm and no nsp head; convert it again with --initialize" in done.stderr
 
 
+@pytest.mark.long
 def test_heads_and_activation_can_be_asked_for(forked, small, tmp_path):
     flags = [f"--to=hf:{tmp_path / 'out'}", "--initialize_missing=true", "--hidden_act=gelu_tanh"]
     done = forked("bert_jax.convert", f"--from={small}", *flags)
