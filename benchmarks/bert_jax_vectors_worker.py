@@ -33,7 +33,11 @@ def open_encoder(checkpoint: str) -> dict[str, Any]:
     layers = chosen_layers("-1", loaded.config.num_hidden_layers)
     ask = functools.partial(asked, layers=layers, pool=MEAN, normalize=False)
     _running.update(
-        vocabulary=loaded.vocabulary, params=params, mesh=of, step=inference.step(model, ask)
+        vocabulary=loaded.vocabulary,
+        params=params,
+        mesh=of,
+        step=inference.step(model, ask),
+        positions=loaded.config.max_position_embeddings,
     )
     return {"devices": jax.device_count()}
 
@@ -43,12 +47,14 @@ def vectors(
 ) -> dict[str, float]:
     """Write float32[N,D], the mean over each line's tokens."""
     vocabulary, params, of = (_running[name] for name in ("vocabulary", "params", "mesh"))
-    pad_id = vocabulary.special_ids["pad"]
+    pad_id, positions = vocabulary.special_ids["pad"], _running["positions"]
     start, cpu_start = time.perf_counter(), time.process_time()
     lines = lines_of(sentences_file)
     found = []
     for rows in row_groups(lines, vocabulary, max_length, _MOST_GROUP_TOKENS, LineCounts()):
-        results = inference.each_batch(_running["step"], params, of, rows, batch_size, pad_id)
+        results = inference.each_batch(
+            _running["step"], params, of, rows, batch_size, pad_id, positions
+        )
         found.append(in_order(results, rows, is_pooled=True))
     secs, cpu_secs = time.perf_counter() - start, time.process_time() - cpu_start
     np.save(out_file, np.concatenate(found))
