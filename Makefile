@@ -58,6 +58,7 @@ test: $(READY)
 faults: $(READY)
 	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)
 
+parity: export JAX_PLATFORMS := cpu
 parity: $(READY)
 	@$(BIN)/python -m benchmarks.parity --data=$(DATA) \
 		$(if $(PARITY_VENV),--torch_python=$(PARITY_VENV)/bin/python) --json_out=build/parity.json

@@ -67,7 +67,7 @@ def ratio(runs: Sequence[Mapping[str, Any]], of: str) -> float:
 
 
 def _seeds(seeds: Mapping[str, Any]) -> rich.table.Table:
-    headings = ("task", "score", "baseline", "ours", "theirs", "HF / ours", "in CPU time", "steps")
+    headings = ("task", "score", "baseline", "ours", "theirs", "HF / ours", "in CPU", "steps")
     table = _table("With dropout: development scores, and time from start to end", headings)
     for task, of in seeds.items():
         scores = [spread([run[side]["score"] for run in of["runs"]]) for side in SIDES]
