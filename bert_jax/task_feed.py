@@ -48,7 +48,9 @@ class TaskFeed:
         self.task, self.vocabulary, self.config = task, vocabulary, config
         self.pad_id = vocabulary.special_ids["pad"]
         rows = task.splits["train"]
-        self._stream = ExampleStream(rows, config.data.order_seed, config.batch_size, self.pad_id)
+        self.positions_of_model = config.model.max_position_embeddings
+        order = config.data.order_seed, config.batch_size, self.pad_id, self.positions_of_model
+        self._stream = ExampleStream(rows, *order)
         self._digest = _sha256(rows)
 
     @property
@@ -139,7 +141,9 @@ class TaskPhase:
         self._batches: list[tuple[str, EvaluationBatch]] = [
             (split, batch)
             for split in self.task.dev_splits
-            for batch in by_length(self.task.splits[split], self._batch_size, feed.pad_id)
+            for batch in by_length(
+                self.task.splits[split], self._batch_size, feed.pad_id, feed.positions_of_model
+            )
         ]
         (phase,) = config.phases
         rows = self.task.splits["train"]

@@ -107,19 +107,29 @@ def encoded(
     return EncodedRows(*flat, labels or {}, token_labels or {}, rows_per_example)
 
 
-def seq_len_for(tokens: int) -> int:
-    """The length that a batch is cut to whose longest row has so many tokens."""
-    for seq_len in SEQ_LENS:
-        if tokens <= seq_len:
-            return seq_len
-    return -(-tokens // 128) * 128
+def seq_len_for(tokens: int, positions: int | None = None) -> int:
+    """The length that a batch is cut to whose longest row has so many tokens.
+
+    At most `positions`, those of the model, which may have fewer than the next of these lengths.
+    """
+    seq_len = next((length for length in SEQ_LENS if tokens <= length), -(-tokens // 128) * 128)
+    return seq_len if positions is None else min(seq_len, positions)
 
 
 class ExampleStream:
     """The training examples in an endless stream, epoch after epoch, each in its own order."""
 
-    def __init__(self, rows: EncodedRows, order_seed: int, batch_size: int, pad_id: int) -> None:
+    def __init__(
+        self,
+        rows: EncodedRows,
+        order_seed: int,
+        batch_size: int,
+        pad_id: int,
+        positions: int | None = None,
+    ) -> None:
+        """Rows are never padded past `positions`, as by seq_len_for."""
         self.rows, self.batch_size, self.pad_id = rows, batch_size, pad_id
+        self._positions_of_model = positions
         self._seed = order_seed
         self._orders: dict[int, np.ndarray] = {}
         self._lengths_N = rows.lengths_N
@@ -145,7 +155,10 @@ class ExampleStream:
     def seq_len(self, step: int) -> int:
         """The length of the batch of a step, counted from 0."""
         _, index_B = self.locate(self._positions(step))
-        return seq_len_for(int(self._lengths_N[index_B].max()))
+        return self._seq_len_of(index_B)
+
+    def _seq_len_of(self, index_B: np.ndarray) -> int:
+        return seq_len_for(int(self._lengths_N[index_B].max()), self._positions_of_model)
 
     def _positions(self, step: int) -> np.ndarray:
         return step * self.batch_size + np.arange(self.batch_size)
@@ -156,8 +169,7 @@ class ExampleStream:
         """Some rows of the global batch of each step from first_step to last_step - 1."""
         for step in range(first_step, last_step):
             _, index_B = self.locate(self._positions(step))
-            seq_len = seq_len_for(int(self._lengths_N[index_B].max()))
-            yield self.rows.batch(index_B[rows_of_process], seq_len, self.pad_id)
+            yield self.rows.batch(index_B[rows_of_process], self._seq_len_of(index_B), self.pad_id)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +192,5 @@ def by_length(
         index = order[start : start + batch_size]
         filled = np.full(batch_size, -1, np.int64)
         filled[: len(index)] = index
-        seq_len = seq_len_for(int(rows.lengths_N[index].max()))
-        if positions is not None:
-            seq_len = min(seq_len, positions)
+        seq_len = seq_len_for(int(rows.lengths_N[index].max()), positions)
         yield EvaluationBatch(filled, rows.batch(filled, seq_len, pad_id))

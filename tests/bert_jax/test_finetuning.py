@@ -22,9 +22,10 @@ def table(folder, name, rows, seed):
     """Texts of cats that see are of class yes, of dogs no."""
     rng = np.random.default_rng(seed)
     lines = ["text,label"]
-    for _ in range(rows):
+    for number in range(rows):
         label = rng.choice(["yes", "no"])
-        words = rng.choice(WORDS[label], rng.integers(2, 9))
+        # The first one fills all 19 positions, which is no length that batches are cut to.
+        words = rng.choice(WORDS[label], rng.integers(2, 9) if number else 17)
         lines.append(f"{' '.join(words)},{label}")
     (folder / name).write_text("\n".join(lines) + "\n")
 
@@ -46,10 +47,10 @@ def config(tmp_path_factory):
             label_column="label",
             max_seq_length=19,
         ),
-        epochs=5.0,
+        epochs=8.0,
         batch_size=16,
         model=ModelConfig(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0),
-        optim=OptimConfig(name="adamw", learning_rate=4e-2, warmup_steps=0),
+        optim=OptimConfig(name="adamw", learning_rate=2e-2, warmup_steps=0),
         checkpoint=CheckpointConfig(every_steps=20, keep=3),
         log_every_steps=10,
     )
@@ -73,14 +74,14 @@ def lines(workdir, split):
 
 def test_it_learns_and_says_how_far(finished):
     setup, summary, workdir = finished
-    assert summary["steps"] == int(210 / 16 * 5.0) == 65
+    assert summary["steps"] == int(210 / 16 * 8.0) == 105
     scores = lines(workdir, "heldout")
-    assert [line["step"] for line in scores] == [13, 26, 39, 52, 65]
+    assert [line["step"] for line in scores] == [*range(13, 105, 13), 105]
     last = scores[-1]
     assert last["dev_accuracy"] > last["majority_dev_accuracy"] + 0.1
     assert summary["heldout_dev_accuracy"] == last["dev_accuracy"]
     assert lines(workdir, "train")[-1]["task_loss"] < lines(workdir, "train")[0]["task_loss"]
-    assert setup.config.optim.warmup_steps == 6
+    assert setup.config.optim.warmup_steps == 10
 
 
 def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finished):

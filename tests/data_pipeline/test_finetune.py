@@ -82,6 +82,7 @@ def test_a_batch_is_cut_to_its_longest_row():
         longest = int(batch["input_mask"].sum(axis=1).max())
         assert batch["input_ids"].shape[1] == seq_len_for(longest)
     assert [seq_len_for(n) for n in (1, 16, 17, 512, 513)] == [16, 16, 24, 512, 640]
+    assert [seq_len_for(n, 19) for n in (16, 17, 19)] == [16, 19, 19]
 
 
 @pytest.mark.parametrize("rows_per_example", [1, 3])
