@@ -46,8 +46,8 @@ def check(config: Config) -> None:
         _check_phase(phase, f"phases[{index}]", config.model.max_position_embeddings)
         _check_packing(config.data.packed_examples, phase, f"phases[{index}]")
     _check_segments(config)
-    _check_schedules(config)
     check_run(config)
+    _check_schedules(config)
 
 
 def check_run(config: RunConfig) -> None:

@@ -44,7 +44,7 @@ def step(model: Model, ask: Ask) -> jax.stages.Wrapped:
 
 
 def each_batch(
-    step: jax.stages.Wrapped,
+    step: Callable[[Params, Mapping[str, jax.Array]], Outputs],
     params: Params,
     of: Mesh,
     rows: EncodedRows,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 import random
 import signal
@@ -15,7 +16,7 @@ from bert_jax import wall_time
 from bert_jax.exit_codes import DONE
 from bert_jax.receipt import CHECKPOINTS
 
-SHARE_IN_SAVES = 0.4  # of the kills
+SHARE_IN_SAVES = 0.4  # of the kills, rounded up
 SHARE_STARTING = 0.1  # of the others come before the first step of an attempt
 MOST_APART_SECS = 0.3  # between the processes of a run, when one is killed after the other
 _POLL_SECS = 0.002
@@ -141,7 +142,7 @@ class KilledRun:
           Ended: the run ended before.
         """
         so_far = sum(kill.moment == "in a save" for kill in self.kills)
-        left = round(of * SHARE_IN_SAVES) - so_far
+        left = math.ceil(of * SHARE_IN_SAVES) - so_far
         in_save = self._rng.random() < left / (of - number)
         until_step = int(self._steps * (number + self._rng.random()) / of)
         processes = self._start()

@@ -1,6 +1,7 @@
 """What a fine-tuned model says of a task's splits, in the task's own files, and its scores."""
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,9 +9,10 @@ import numpy as np
 
 from bert_jax import inference
 from bert_jax.checkpoint_reading import restore_params
-from bert_jax.models.bert import Bert, Params
+from bert_jax.models.bert import Params
 from bert_jax.objectives import Batch
 from bert_jax.preparation import Setup
+from bert_jax.step import eval_step
 from bert_jax.task_feed import TaskFeed
 from bert_jax.tasks.objectives import OBJECTIVES
 
@@ -30,9 +32,9 @@ def write(setup: Setup, step: int) -> list[pathlib.Path]:
     feed, folder = task_feed(setup), setup.workdir / FOLDER
     params = restore_params(setup.storage.checkpoints, step, setup.model, setup.mesh)
     written = []
-    compiled = _logits(feed, setup)
+    logits_of = _logits(feed, setup)
     for split in (name for name in feed.task.splits if name != "train"):
-        logits = _of_split(feed, setup, compiled, params, split)
+        logits = _of_split(feed, setup, logits_of, params, split)
         if jax.process_index() == 0:
             folder.mkdir(exist_ok=True)
             written += feed.task.write_predictions(split, logits, folder)
@@ -46,23 +48,24 @@ def task_feed(setup: Setup) -> TaskFeed:
     return setup.feed
 
 
-def _logits(feed: TaskFeed, setup: Setup) -> jax.stages.Wrapped:
-    outputs = OBJECTIVES[feed.task.kind].outputs
-
-    def ask(bert: Bert, batch: Batch) -> dict[str, Any]:
-        return {"logits": outputs(bert, batch) if outputs else None}
-
-    return inference.step(setup.model, ask)
+def _logits(feed: TaskFeed, setup: Setup) -> Callable[[Params, Batch], dict[str, Any]]:
+    """By the program that evaluated the development sets, which is kept and not compiled again."""
+    evaluate = eval_step(setup.model, OBJECTIVES[feed.task.kind])
+    return lambda params, batch: {"logits": evaluate(params, dict(batch))["outputs"]}
 
 
 def _of_split(
-    feed: TaskFeed, setup: Setup, compiled: jax.stages.Wrapped, params: Params, split: str
+    feed: TaskFeed,
+    setup: Setup,
+    logits: Callable[[Params, Batch], dict[str, Any]],
+    params: Params,
+    split: str,
 ) -> np.ndarray:
-    rows = feed.task.splits[split]
-    positions = setup.model.config.max_position_embeddings
-    of = compiled, params, setup.mesh, rows, feed.config.batch_size, feed.pad_id, positions
+    rows = feed.task.splits[split].labelled_as(feed.task.splits["train"])
+    batch_size = feed.config.batch_size // feed.config.micro_batches
+    of = params, setup.mesh, rows, batch_size, feed.pad_id, feed.positions_of_model
     found = inference.shown(
-        inference.each_batch(*of), rows.examples, f"predicting {split}", setup.screen
+        inference.each_batch(logits, *of), rows.examples, f"predicting {split}", setup.screen
     )
     return inference.collected(found, rows.examples)["logits"]
 

@@ -61,6 +61,22 @@ class EncodedRows:
             self.rows_per_example,
         )
 
+    def labelled_as(self, other: "EncodedRows") -> "EncodedRows":
+        """The same rows with zeros for the labels that another split has and these lack."""
+        labels = {
+            name: np.zeros((self.examples, *array.shape[1:]), array.dtype)
+            for name, array in other.labels.items()
+        }
+        tokens = len(self.token_ids)
+        token_labels = {
+            name: np.zeros(tokens, array.dtype) for name, array in other.token_labels.items()
+        }
+        return dataclasses.replace(
+            self,
+            labels=labels | dict(self.labels),
+            token_labels=token_labels | dict(self.token_labels),
+        )
+
     def batch(self, index_B: np.ndarray, seq_len: int, pad_id: int) -> Batch:
         """The examples at these places; -1 is none: a row of one visible pad, without weight.
 

@@ -107,6 +107,7 @@ def test_training_finds_a_config_inside_the_wheel(installed, tmp_path):
     assert "hidden_size: 1024" in said
 
 
+@pytest.mark.long  # that it finds its parts is seen above and below
 def test_the_command_of_the_wheel_trains_in_another_folder(installed, tiny_store, tmp_path):
     flags = ["--config=configs/tiny.py", f"--config.data.store={tiny_store}", "--workdir=run"]
     flags += ["--config.model.num_hidden_layers=1"]

@@ -22,10 +22,9 @@ def table(folder, name, rows, seed):
     """Texts of cats that see are of class yes, of dogs no."""
     rng = np.random.default_rng(seed)
     lines = ["text,label"]
-    for number in range(rows):
+    for _ in range(rows):
         label = rng.choice(["yes", "no"])
-        # The first one fills all 19 positions, which is no length that batches are cut to.
-        words = rng.choice(WORDS[label], rng.integers(2, 9) if number else 17)
+        words = rng.choice(WORDS[label], rng.integers(2, 9))
         lines.append(f"{' '.join(words)},{label}")
     (folder / name).write_text("\n".join(lines) + "\n")
 
