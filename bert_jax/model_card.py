@@ -96,9 +96,12 @@ def _training(address: str) -> str:
     if scheme != ORBAX:
         return ""
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-        home = workdir_lib.fetched(where, pathlib.Path(folder)).home
+        place, step = pretrained.place_and_step(where)
+        home = workdir_lib.fetched(place, pathlib.Path(folder)).home
         summary = home / SUMMARY
         numbers = json.loads(summary.read_text()) if summary.is_file() else {}
+        if step is not None and step != numbers.get("steps"):
+            numbers = {}  # they are of the run's end
         task = receipt.read_model(home).task
         if task is not None:
             return "## Training\n\n" + _table([*_of_a_task(task), *_dev_scores(numbers)])

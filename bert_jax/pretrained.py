@@ -126,7 +126,7 @@ def _refuse_absent(address: str, place: pathlib.Path) -> None:
 def _of_a_run(address: str, where: str) -> Pretrained:
     """A checkpoint of a run, the newest one unless its step is given, read on one device."""
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-        place, step = _place_and_step(where)
+        place, step = place_and_step(where)
         storage = workdir_lib.fetched(place, pathlib.Path(folder))
         found = receipt.read_model(storage.home)
         if step is None:
@@ -166,8 +166,11 @@ def _with_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]]) -> Mod
     return dataclasses.replace(model, declared=declared)
 
 
-def _place_and_step(where: str) -> tuple[str, int | None]:
-    """DIR@400 is step 400 of the run in DIR, unless there is a folder of that very name."""
+def place_and_step(where: str) -> tuple[str, int | None]:
+    """The workdir at orbax:WHERE, and the step that is meant where it is not the newest.
+
+    DIR@400 is step 400 of the run in DIR, unless there is a folder of that very name.
+    """
     place, at, step = where.rpartition("@")
     if at and step.isdecimal() and not pathlib.Path(where).exists():
         return place, int(step)

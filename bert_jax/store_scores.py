@@ -63,7 +63,8 @@ def settings_of(address: str) -> Config | None:
     if scheme != pretrained.ORBAX:
         return None
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-        home = workdir_lib.fetched(where, pathlib.Path(folder)).home
+        place, _ = pretrained.place_and_step(where)
+        home = workdir_lib.fetched(place, pathlib.Path(folder)).home
         return receipt.read(home).config
 
 

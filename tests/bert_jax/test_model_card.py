@@ -33,6 +33,16 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
     assert "| held out: MLM loss, nats | 2.346 |" in card
     assert "| held out: the same of the commoner label | 50.0% |" in card
     assert str(tmp_path) not in card
+    # What the end of a run scored says nothing of an earlier checkpoint.
+    earlier, last = (
+        model_card.text(
+            dataclasses.replace(held, address=f"orbax:{tmp_path}@{step}"), "mine", (), True
+        )
+        for step in (40, 1100)
+    )
+    assert f"its run `{tmp_path.name}@40`" in earlier
+    assert "| planned | 1,107 steps" in earlier and "held out" not in earlier
+    assert "| held out: MLM loss, nats | 2.346 |" in last
 
 
 def test_rules_that_no_tokenizer_json_can_say_are_said(held):
