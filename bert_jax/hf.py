@@ -2,7 +2,6 @@
 
 import contextlib
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,15 @@ import safetensors
 from bert_jax import bert_config
 from bert_jax.config import ModelConfig
 from bert_jax.models.bert import Params
-from bert_jax.named_tensors import Named, Tensors, dims_of, listed, params_of, their_module
+from bert_jax.named_tensors import (
+    Named,
+    Tensors,
+    dims_of,
+    listed,
+    params_of,
+    refuse_more_encoder,
+    their_module,
+)
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -84,7 +91,13 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params]:
         tensors = _tensors(directory, stack)
         prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensors.dims) else ""
         names = {path: named(path, prefix) for path in dims_of(config)}
-        _refuse_more_encoder(tensors, names, prefix)
+        refuse_more_encoder(
+            tensors,
+            names,
+            (f"{prefix}embeddings.", f"{prefix}encoder."),
+            CONFIG,
+            [prefix + name for name in _BUFFERS],
+        )
         params = params_of(tensors, names, config)
         _check_tied(tensors, params)
         return config, params | _task_layer(tensors, config)
@@ -155,19 +168,6 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
             "download the folder again"
         )
     return [index.parent / part for part in parts]
-
-
-def _refuse_more_encoder(tensors: Tensors, names: Mapping[str, Named], prefix: str) -> None:
-    """Refuse arrays of an encoder with more to it: it would compute something else without them."""
-    known = {name for of in names.values() for name in of.names}
-    known |= {prefix + name for name in _BUFFERS}
-    stems = (f"{prefix}embeddings.", f"{prefix}encoder.")
-    more = [name for name in tensors.dims if name.startswith(stems) and name not in known]
-    if more:
-        raise ValueError(
-            f"{tensors.place} holds {listed(more)}, which the encoder of its {CONFIG} has no use "
-            "for; put the config back that belongs to it, or give a plain BERT"
-        )
 
 
 def _check_tied(tensors: Tensors, params: Params) -> None:

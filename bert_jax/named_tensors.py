@@ -124,6 +124,36 @@ def params_of(tensors: Tensors, named: Mapping[str, Named], config: ModelConfig)
     return nested({path: _read(tensors, name, named[path]) for path, name in names.items()})
 
 
+def refuse_more_encoder(
+    tensors: Tensors,
+    named: Mapping[str, Named],
+    stems: tuple[str, ...],
+    config_name: str,
+    ignored: Sequence[str] = (),
+) -> None:
+    """Refuse arrays of an encoder with more to it: it would compute something else without them.
+
+    stems are how the names of an encoder's arrays begin. Those of an optimiser, which TF1 keeps
+    under the name of their array, as .../kernel/adam_m, are no more encoder.
+
+    Raises:
+      ValueError: names them.
+    """
+    known = {name for of in named.values() for name in of.names} | set(ignored)
+    more = [
+        name
+        for name in tensors.dims
+        if name.startswith(stems)
+        and name not in known
+        and name.rpartition("/")[0] not in tensors.dims
+    ]
+    if more:
+        raise ValueError(
+            f"{tensors.place} holds {listed(sorted(more))}, which the encoder of its {config_name} "
+            "has no use for; put the config back that belongs to it, or give a plain BERT"
+        )
+
+
 def _check_dims(
     tensors: Tensors,
     named: Mapping[str, Named],

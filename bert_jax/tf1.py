@@ -10,7 +10,14 @@ import numpy as np
 from bert_jax import bert_config
 from bert_jax.config import ModelConfig
 from bert_jax.models.bert import Params
-from bert_jax.named_tensors import Named, Tensors, dims_of, params_of, their_module
+from bert_jax.named_tensors import (
+    Named,
+    Tensors,
+    dims_of,
+    params_of,
+    refuse_more_encoder,
+    their_module,
+)
 
 CONFIG = "bert_config.json"
 ACTS = {"gelu": "gelu_tanh"}  # its code computes the tanh approximation under that name
@@ -84,7 +91,9 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params]:
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
             "those of Google's TF1 code are read: export it from the program that wrote it"
         )
-    return config, params_of(tensors, {path: named(path) for path in dims_of(config)}, config)
+    names = {path: named(path) for path in dims_of(config)}
+    refuse_more_encoder(tensors, names, ("bert/embeddings/", "bert/encoder/"), CONFIG)
+    return config, params_of(tensors, names, config)
 
 
 def _tensors(prefix: pathlib.Path) -> Tensors:

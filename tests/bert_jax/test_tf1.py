@@ -1,12 +1,14 @@
 """Checkpoints of Google's TF1 code: a real one, and what is refused of its files."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 
-from bert_jax import pretrained, tf1
+from bert_jax import pretrained, tf1, tf1_export
 from bert_jax.models.bert import Heads
+from tests.bert_jax.small_checkpoints import tensors, write
 
 
 @pytest.fixture
@@ -58,3 +60,32 @@ def test_files_that_are_missing_or_damaged_are_named(tiny, tmp_path):
     (folder / "bert_config.json").unlink()
     with pytest.raises(ValueError, match=r"has no bert_config\.json; put the one beside"):
         tf1.read(folder / "bert_model.ckpt")
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A small BERT in Google's layout, of a checkpoint that is lowercased or not."""
+
+    def export(do_lower_case=True):
+        given = write(tmp_path / "given", tensors(), hidden_act="gelu_new", layer_norm_eps=1e-12)
+        settings = json.dumps({"do_lower_case": do_lower_case})
+        (given / "tokenizer_config.json").write_text(settings)
+        prefix = tmp_path / "google" / "bert_model.ckpt"
+        prefix.parent.mkdir()
+        tf1_export.write(pretrained.load(f"hf:{given}"), prefix)
+        return prefix
+
+    return export
+
+
+def test_layers_that_the_config_does_not_name_are_refused(exported):
+    """As Hugging Face's are: half an encoder computes something else."""
+    prefix = exported()
+    path = prefix.with_name("bert_config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    words = (
+        r"holds bert/encoder/layer_1/attention/.*, which the encoder of its bert_config\.json "
+        "has no use for"
+    )
+    with pytest.raises(ValueError, match=words):
+        pretrained.load(f"google:{prefix}")
