@@ -98,7 +98,8 @@ def _next(held: Pretrained, to: Target) -> list[tuple[str, str]]:
         lines.append(("to publish", f"{to.folder / conversion.CARD} lacks the licence"))
         return lines
     if to.scheme == GOOGLE:
-        lines = [("Google's code", f"--init_checkpoint={to.folder / to.prefix}")]
+        case = "" if held.vocabulary.lowercase else " --do_lower_case=false"
+        lines = [("Google's code", f"--init_checkpoint={to.folder / to.prefix}{case}")]
         if held.vocabulary.kind != WORDPIECE:
             lines.append(("vocabulary", "its tokenisation.py reads no SentencePiece model"))
         return lines

@@ -1,15 +1,19 @@
-"""A BERT written as Google's TF1 code reads it: a checkpoint, bert_config.json, the vocabulary."""
+"""A BERT written as Google's TF1 code reads it: a checkpoint, bert_config.json, the vocabulary.
+
+Whether text is lowercased is a flag of that code; tokenizer_config.json says it to other readers.
+"""
 
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 
-from bert_jax import tf1
+from bert_jax import checkpoint_vocabulary, tf1
 from bert_jax.config import ModelConfig
 from bert_jax.named_tensors import by_path
 from bert_jax.pretrained import Pretrained
-from data_pipeline.vocab import FILE_NAMES
+from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 
 LAST = tf1.CONFIG
 _ACTS = {ours: theirs for theirs, ours in tf1.ACTS.items()}
@@ -71,7 +75,13 @@ def write(held: Pretrained, prefix: pathlib.Path) -> None:
         raise OSError(f"{prefix} cannot be written: {str(error).splitlines()[0]}") from error
     vocabulary = held.vocabulary
     (prefix.parent / FILE_NAMES[vocabulary.kind]).write_bytes(vocabulary.file_bytes)
+    if vocabulary.kind == WORDPIECE:
+        case = {"do_lower_case": vocabulary.lowercase}
+        _write_json(prefix.with_name(checkpoint_vocabulary.TOKENIZER_CONFIG), case)
     shown = {name: getattr(held.config, name) for name in _SIZES}
     shown["hidden_act"] = _ACTS[held.config.hidden_act]
-    text = json.dumps(shown, indent=2, sort_keys=True) + "\n"
-    (prefix.parent / tf1.CONFIG).write_text(text, encoding="utf-8")
+    _write_json(prefix.with_name(tf1.CONFIG), shown)
+
+
+def _write_json(path: pathlib.Path, shown: dict[str, Any]) -> None:
+    path.write_text(json.dumps(shown, indent=2, sort_keys=True) + "\n", encoding="utf-8")

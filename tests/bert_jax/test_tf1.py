@@ -89,3 +89,9 @@ def test_layers_that_the_config_does_not_name_are_refused(exported):
     )
     with pytest.raises(ValueError, match=words):
         pretrained.load(f"google:{prefix}")
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_the_case_of_a_list_without_capitals_comes_back(exported, do_lower_case):
+    """As of a Chinese list: what the pieces look like says nothing of it."""
+    assert pretrained.load(f"google:{exported(do_lower_case)}").vocabulary.lowercase == do_lower_case
