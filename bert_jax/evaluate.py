@@ -3,7 +3,7 @@
     --store=STORE          masked words and next sentences on a store of the same vocabulary; that
                            of the run, where the checkpoint is one and --sentences is not given
     --sentences=FILE       the pseudo-log-likelihood of each line of FILE, - for stdin
-    --output=FILE          the numbers as JSON lines as well
+    --output=FILE          the numbers as JSON lines as well, in a new file
 
 A checkpoint is the workdir of a run, hf:DIR of Hugging Face's files or google:PREFIX of Google's.
 """
@@ -28,6 +28,7 @@ from bert_jax.store_scores import SPLITS, Asked
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.options import SEGMENTS, PretrainOptions
 from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.whole_file import check_new, whole_file
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "a workdir, hf:DIR or google:PREFIX")
 _STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrote, or gs://")
@@ -38,7 +39,7 @@ _SEGMENTS = flags.DEFINE_string(
     "segments", None, f"what an example is made of, {', '.join(SEGMENTS)}; default: as the run, nsp"
 )
 _SENTENCES = flags.DEFINE_string("sentences", None, "file with a sentence a line, or - for stdin")
-_OUTPUT = flags.DEFINE_string("output", None, "file to write, a JSON object a line")
+_OUTPUT = flags.DEFINE_string("output", None, "a new file, a JSON object a line")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "rows that the model sees at once")
 
 USAGE = "python -m bert_jax.evaluate --checkpoint=ADDRESS [--store=STORE] [--sentences=FILE]"
@@ -67,6 +68,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     asked = _asked(settings, screen)
     with screen.spinning(f"reading {address}"):
         checkpoint = pretrained.load(address)
+    masked_lm.check(checkpoint)
     vocabulary = checkpoint.vocabulary if asked is None else _vocabulary_of(asked)
     weights = with_vocabulary(checkpoint, vocabulary)
     positions = checkpoint.config.max_position_embeddings
@@ -92,10 +94,8 @@ def _check_flags() -> None:
     for flag, least in ((_SEQ_LEN, 8), (_EXAMPLES, 1), (_BATCH_SIZE, 1)):
         if flag.value < least:
             raise ValueError(f"--{flag.name} is {flag.value}; it must be {least} or more")
-    if _OUTPUT.value and not pathlib.Path(_OUTPUT.value).parent.is_dir():
-        raise ValueError(
-            f"--output is {_OUTPUT.value}, in a folder that does not exist; make it first"
-        )
+    if _OUTPUT.value:
+        check_new(pathlib.Path(_OUTPUT.value), "--output")
 
 
 def _asked(settings: Config | None, screen: Screen) -> Asked | None:
@@ -105,7 +105,7 @@ def _asked(settings: Config | None, screen: Screen) -> Asked | None:
         options = dataclasses.replace(options, store=_STORE.value)
     elif _SENTENCES.value:
         return None
-    elif settings is None:
+    elif not options.store:
         raise ValueError(f"there is nothing to score: give --store or --sentences; {USAGE}")
     if _SEGMENTS.value:
         options = dataclasses.replace(options, segments=_SEGMENTS.value)
@@ -153,7 +153,8 @@ def _score(work: _Work, screen: Screen) -> int:
         _show_sentences(texts, scores, screen)
     if _OUTPUT.value:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        pathlib.Path(_OUTPUT.value).write_text(text, encoding="utf-8")
+        with whole_file(pathlib.Path(_OUTPUT.value)) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
         screen.say(f"wrote {_OUTPUT.value}")
     return 0
 

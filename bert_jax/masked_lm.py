@@ -22,10 +22,8 @@ class MaskedLm:
     params: bert.Params
 
 
-def on_devices(checkpoint: Pretrained) -> MaskedLm:
-    """Place a checkpoint, a copy on every local device, and make their mesh the current one.
-
-    The next sentence's head comes along where there is one. Logits are float32 everywhere.
+def check(checkpoint: Pretrained) -> None:
+    """Raise if a checkpoint predicts no words.
 
     Raises:
       ValueError: it has no head of a masked language model.
@@ -36,6 +34,17 @@ def on_devices(checkpoint: Pretrained) -> MaskedLm:
             "predicts no words; give one that was exported with its pre-training heads, or train "
             f"one: python -m bert_jax.train --config.init={checkpoint.address}"
         )
+
+
+def on_devices(checkpoint: Pretrained) -> MaskedLm:
+    """Place a checkpoint, a copy on every local device, and make their mesh the current one.
+
+    The next sentence's head comes along where there is one. Logits are float32 everywhere.
+
+    Raises:
+      ValueError: as check does.
+    """
+    check(checkpoint)
     of = mesh_lib.make(MeshConfig(preset="dp"), jax.local_devices())
     jax.set_mesh(of)
     compute = ComputeConfig(mlm_logits_dtype="float32")

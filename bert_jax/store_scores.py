@@ -12,6 +12,7 @@ from bert_jax import baselines, mesh, metrics, pretrained, receipt
 from bert_jax import step as step_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.config import Config
+from bert_jax.exit_codes import Refused
 from bert_jax.feed import single_pass
 from bert_jax.masked_lm import MaskedLm
 from bert_jax.objectives import MLM, MLM_NSP
@@ -38,7 +39,7 @@ class Asked:
         """Whole batches, the same at every call.
 
         Raises:
-          ValueError: the split has no example of this length.
+          ValueError: the split cannot give examples of this length with these options.
         """
         split = self.store.heldout if self.split == HELDOUT else self.store.train
         slots = min(math.ceil(self.seq_len * self.options.masked_lm_prob), self.seq_len - 3)
@@ -73,9 +74,15 @@ def scores(of: MaskedLm, asked: Asked, batch_size: int, screen: Screen) -> dict[
 
     And unigram_mlm_loss, majority_nsp_accuracy and the number of examples. Next sentences are
     scored where the checkpoint has their head and the options make pairs.
+
+    Raises:
+      Refused: the split has no examples of this kind.
     """
     shards = mesh.batch_shards(of.mesh)
-    batches = asked.batches(-(-batch_size // shards) * shards)
+    try:
+        batches = asked.batches(-(-batch_size // shards) * shards)
+    except ValueError as error:
+        raise Refused(f"{asked.store.directory}: {error}") from error
     examples = sum(int((batch["input_mask"].sum(axis=1) > 1).sum()) for batch in batches)
     pairs = of.checkpoint.heads.nsp and asked.options.has_next_sentences
     objective = MLM_NSP if pairs else MLM

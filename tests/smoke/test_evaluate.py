@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from bert_jax import pretrained, run_export
 from tests.bert_jax import small_checkpoints
 
 
@@ -39,7 +40,8 @@ def test_sentences_are_scored_a_line_each(evaluate, tmp_path):
         (["--split=dev"], "--split is 'dev'; it must be heldout or train"),
         (["--segments=pairs"], "--segments is 'pairs'; it must be one of nsp, sop"),
         (["--examples=0"], "--examples is 0; it must be 1 or more"),
-        (["--output=/no/folder/x"], "in a folder that does not exist; make it first"),
+        (["--output=/no/folder/x"], "but there is no folder /no/folder; make it first"),
+        (["--output={}/manifest.json"], "which is there already; give another name"),
         (["--sentences=/no/file"], "/no/file: No such file or directory"),
         (["--store={}"], "piece 1 of "),
         (["--checkpoint=hf:/no/folder", "--sentences=x"], "is not a folder of this machine"),
@@ -51,3 +53,17 @@ def test_mistakes_get_one_sentence(evaluate, tiny_store, arguments, words):
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: ") and words in done.stderr
     assert done.stdout == ""
+
+
+def test_an_encoder_alone_is_refused_in_a_sentence(forked, tmp_path):
+    bare = small_checkpoints.write(tmp_path / "hf", small_checkpoints.tensors(has_heads=False))
+    (tmp_path / "sentences.txt").write_text("a cat\n")
+    flags = [f"--checkpoint=hf:{bare}", f"--sentences={tmp_path / 'sentences.txt'}"]
+    said = forked("bert_jax.evaluate", *flags, code=2).stderr
+    assert "has no masked language model's head" in said and said.count("\n") == 1
+
+
+def test_a_converted_checkpoint_has_no_store_of_its_own(forked, checkpoint, tmp_path):
+    run_export.write(pretrained.load(f"hf:{checkpoint}"), tmp_path)
+    said = forked("bert_jax.evaluate", f"--checkpoint=orbax:{tmp_path}", code=2).stderr
+    assert said.startswith("error: there is nothing to score: give --store or --sentences")
