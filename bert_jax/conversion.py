@@ -21,6 +21,7 @@ from bert_jax.exit_codes import Refused
 from bert_jax.models import bert
 from bert_jax.named_tensors import OPTIONAL_PARTS, by_path
 from bert_jax.pretrained import GOOGLE, HF, SCHEMES, Pretrained
+from bert_jax.receipt import TaskLayer
 from data_pipeline.files import is_address
 from data_pipeline.whole_folder import WORKING, check_output, whole_folder
 
@@ -83,9 +84,20 @@ def _refuse_files(address: str, folder: pathlib.Path) -> None:
 def fitting(held: Pretrained, to: Target) -> Pretrained:
     """What the layout has names for: a task's layer is for Hugging Face's, if the task is known."""
     if to.scheme == HF and held.task is not None:
-        return held
+        return _in_own_units(held, held.task)
     params = {name: part for name, part in held.params.items() if name != "classifier"}
     return dataclasses.replace(held, params=params, task=None)
+
+
+def _in_own_units(held: Pretrained, task: TaskLayer) -> Pretrained:
+    """The same with a layer that gives the numbers themselves, for code that knows no mean."""
+    if (task.mean, task.deviation) == (0.0, 1.0):
+        return held
+    mean, deviation = np.float32(task.mean), np.float32(task.deviation)
+    layer = held.params["classifier"]
+    scaled = {"kernel": layer["kernel"] * deviation, "bias": layer["bias"] * deviation + mean}
+    plain = dataclasses.replace(task, mean=0.0, deviation=1.0)
+    return dataclasses.replace(held, params=held.params | {"classifier": scaled}, task=plain)
 
 
 def missing(held: Pretrained) -> tuple[str, ...]:

@@ -99,6 +99,8 @@ class TaskLayer:
     name: str  # of the task, as people write it
     kind: str  # of bert_jax/tasks/task.py
     labels: tuple[str, ...]  # by their ids; none where its numbers are no classes
+    mean: float = 0.0  # of a number that is predicted: what a logit of 0 means
+    deviation: float = 1.0  # and how much one more is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +127,8 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
         task = None
         if _classes(shown):
             of = shown["task"]
-            task = TaskLayer(of["name"], of["kind"], tuple(of["labels"]))
+            units = (of.get("mean", 0.0), of.get("deviation", 1.0))  # of younger receipts alone
+            task = TaskLayer(of["name"], of["kind"], tuple(of["labels"]), *units)
         return TrainedModel(config, _vocabulary(workdir, shown), untrained, task)
 
 

@@ -95,6 +95,8 @@ class TaskFeed:
                 "classes": task.classes,
                 "head_width": task.head_width,
                 "labels": list(task.labels),
+                "mean": task.mean,
+                "deviation": task.deviation,
                 "digest": self._digest,
                 "vocabulary_sha256": self.vocabulary.digest,
             }

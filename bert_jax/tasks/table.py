@@ -45,6 +45,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         notes += made.notes(split, options.max_seq_length)
         rows[split] = made.labelled(learned.labels.get(split, {}))
     numbers = {split: columns.row_numbers for split, columns in found.items()}
+    units = (learned.mean, learned.deviation) if isinstance(learned, Numbers) else (0.0, 1.0)
     return Task(
         name=pathlib.Path(options.dir).resolve().name,
         kind=task_lib.REGRESS if options.is_regression else task_lib.CLASSIFY,
@@ -57,6 +58,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         write_predictions=_Writer(learned, numbers),
         labels=learned.names,
         notes=tuple(notes),
+        mean=units[0],
+        deviation=units[1],
     )
 
 

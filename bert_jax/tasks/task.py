@@ -40,6 +40,9 @@ class Task:
     # Writes the predictions for a split in the task's own format into a folder; their paths.
     write_predictions: Callable[[str, np.ndarray, pathlib.Path], list[pathlib.Path]]
     labels: tuple[str, ...] = ()  # of CLASSIFY and TAG, by their ids
+    # Of REGRESS: a logit counts deviations from the mean; 0 and 1 where it is the number itself.
+    mean: float = 0.0
+    deviation: float = 1.0
     notes: tuple[str, ...] = ()  # what was found in the files, a line each: counts, truncations
 
     @property

@@ -157,6 +157,25 @@ def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
     assert conversion.fitting(held, google).params.keys() == read.params.keys()
 
 
+def test_numbers_leave_in_the_units_of_their_table(tmp_path):
+    """Learned as deviations from a mean, which transformers would give in place of the numbers."""
+    read = pretrained.load(str(write(tmp_path / "given", tensors(has_heads=False), **TANH)))
+    kernel_D1 = np.random.default_rng(1).normal(size=(14, 1)).astype(np.float32)
+    held = dataclasses.replace(
+        read,
+        params=read.params | {"classifier": {"kernel": kernel_D1, "bias": np.float32([0.25])}},
+        task=receipt.TaskLayer("Prices", "regress", (), mean=300.0, deviation=40.0),
+    )
+    fitted = conversion.fitting(held, conversion.target(f"hf:{tmp_path / 'out'}"))
+    (tmp_path / "new").mkdir()
+    hf_export.write(fitted, tmp_path / "new")
+    found = safetensors.numpy.load_file(tmp_path / "new" / "model.safetensors")
+    np.testing.assert_allclose(found["classifier.weight"], kernel_D1.T * 40.0, rtol=1e-6)
+    np.testing.assert_allclose(found["classifier.bias"], [310.0], rtol=1e-6)
+    again = conversion.fitting(fitted, conversion.target(f"hf:{tmp_path / 'out'}"))
+    assert again.params is fitted.params  # what gives numbers is not scaled again
+
+
 def test_an_encoder_alone_stays_one_unless_heads_are_asked_for(tmp_path):
     some = {n: a for n, a in tensors("", has_heads=False).items() if "pooler" not in n}
     held = pretrained.load(str(write(tmp_path / "given", some)))

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from bert_jax.checkpoint_reading import read_arrays
 from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.models.bert import Heads
+from bert_jax.task_feed import TaskFeed
 from tests.bert_jax.small_checkpoints import tensors, write
 
 WORDS = {"yes": ("a", "cat", "sees"), "no": ("a", "dog", "sees")}
@@ -138,6 +140,17 @@ def test_the_receipt_names_the_task_and_refuses_another(finished, config):
         finetuning.prepare(dataclasses.replace(config, data=other), workdir, jax.devices()[:1])
     with pytest.raises(ValueError, match="fine-tun"):
         receipt.read(workdir)
+
+
+def test_the_receipt_keeps_the_units_of_what_is_predicted(finished, tmp_path):
+    setup, _, workdir = finished
+    task = dataclasses.replace(setup.feed.task, kind="regress", mean=300.0, deviation=40.0)
+    of_numbers = TaskFeed(task, setup.feed.vocabulary, setup.config)
+    shown = json.loads((workdir / "config.json").read_text()) | of_numbers.in_a_receipt()
+    shutil.copy(workdir / "vocab.txt", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(shown))
+    read = receipt.read_model(tmp_path).task
+    assert read is not None and (read.kind, read.mean, read.deviation) == ("regress", 300.0, 40.0)
 
 
 @pytest.mark.parametrize(

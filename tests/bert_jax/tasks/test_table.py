@@ -116,6 +116,7 @@ def test_numbers_are_learned_in_deviations_and_predicted_in_their_own_units(tmp_
         task.splits["train"].labels["label_values"], expected.astype(np.float32), rtol=1e-6
     )
     assert task.classes == 1 and task.labels == ()
+    assert (task.mean, task.deviation) == (30.0, pytest.approx(deviation))
     assert task.baseline == {"pearson": 0.0, "spearman": 0.0}
     scores = task.score("dev", np.array([[-1.0], [2.0]], np.float32))
     assert scores == {"pearson": pytest.approx(1.0), "spearman": pytest.approx(1.0)}
