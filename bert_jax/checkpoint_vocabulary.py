@@ -8,6 +8,13 @@ from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 LIST = "vocab.txt"
+# Settings of a tokeniser that change where text is cut, and the one value that is BERT's.
+_RULES = {
+    "handle_chinese_chars": True,
+    "do_basic_tokenize": True,
+    "word_tokenizer_type": "basic",  # Japanese BERTs have mecab
+    "subword_tokenizer_type": "wordpiece",  # and some of them cut words to characters
+}
 
 
 def read(directory: pathlib.Path) -> Vocabulary:
@@ -74,16 +81,16 @@ def _lowercase(directory: pathlib.Path) -> bool | None:
             said.append((path, normalizer))
     for path, rules in said:
         lowercase = rules.get("lowercase")
-        if type(lowercase) is not bool:
-            continue
-        for name, others in (("strip_accents", lowercase), ("handle_chinese_chars", True)):
-            if rules.get(name) not in (None, others):
+        of_case = {"strip_accents": lowercase} if type(lowercase) is bool else {}
+        for name, of_bert in (_RULES | of_case).items():
+            if rules.get(name) not in (None, of_bert):
                 raise ValueError(
-                    f"{path} cuts text otherwise than BERT: {name} is {rules[name]} where "
-                    f"lowercase is {lowercase}; give a checkpoint with BERT's rules, or remove the "
-                    "file if they are meant"
+                    f"{path} cuts text otherwise than BERT: {name} is {rules[name]}, not "
+                    f"{of_bert}; give a checkpoint with BERT's rules, or remove the file if they "
+                    "are meant"
                 )
-        return lowercase
+        if type(lowercase) is bool:
+            return lowercase
     return None
 
 
