@@ -9,6 +9,7 @@ from absl import flags
 from bert_jax import command_line, conversion, hf_export, pretrained
 from bert_jax.config_check import HIDDEN_ACTS
 from bert_jax.conversion import Target
+from bert_jax.named_tensors import listed
 from bert_jax.pretrained import GOOGLE, HF, Pretrained
 from bert_jax.screen import BAD, Screen
 from data_pipeline.interpreter import python
@@ -61,6 +62,8 @@ def _convert(held: Pretrained, had_layer: bool, to: Target, screen: Screen) -> i
         screen.say(f"without {named}: {done}", BAD)
     if had_layer:
         screen.say("the layer of the task is left out: the encoder alone is converted", BAD)
+    if held.unread:
+        screen.say(f"no part of a BERT, and left out: {listed(held.unread)}", BAD)
     drawn: tuple[str, ...] = ()
     with screen.spinning(f"writing {to.folder}, and reading it back"):
         if _INITIALIZE_MISSING.value:

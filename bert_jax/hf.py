@@ -18,6 +18,7 @@ from bert_jax.named_tensors import (
     params_of,
     refuse_more_encoder,
     their_module,
+    unread_names,
 )
 
 CONFIG = "config.json"
@@ -79,8 +80,10 @@ def read_config(directory: pathlib.Path) -> ModelConfig:
     return bert_config.model_config(path, shown, ACTS)
 
 
-def read(directory: pathlib.Path) -> tuple[ModelConfig, Params]:
+def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     """The sizes and the arrays of a BERT in a folder: encoder, pooler and heads, where it has them.
+
+    And the names of the arrays that are nothing of these, as of a head of somebody's own.
 
     Raises:
       ValueError: a file is missing, damaged, pickled, or not that of a BERT encoder.
@@ -91,16 +94,15 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params]:
         tensors = _tensors(directory, stack)
         prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensors.dims) else ""
         names = {path: named(path, prefix) for path in dims_of(config)}
-        refuse_more_encoder(
-            tensors,
-            names,
-            (f"{prefix}embeddings.", f"{prefix}encoder."),
-            CONFIG,
-            [prefix + name for name in _BUFFERS],
-        )
+        unread = unread_names(tensors, names, [_DECODER, *(prefix + name for name in _BUFFERS)])
+        stems = (f"{prefix}embeddings.", f"{prefix}encoder.")
+        refuse_more_encoder(tensors.place, unread, stems, CONFIG)
         params = params_of(tensors, names, config)
         _check_tied(tensors, params)
-        return config, params | _task_layer(tensors, config)
+        layer = _task_layer(tensors, config)
+        if layer:
+            unread = tuple(name for name in unread if not name.startswith(TASK_LAYERS))
+        return config, params | layer, unread
 
 
 def _task_layer(tensors: Tensors, config: ModelConfig) -> Params:

@@ -124,33 +124,33 @@ def params_of(tensors: Tensors, named: Mapping[str, Named], config: ModelConfig)
     return nested({path: _read(tensors, name, named[path]) for path, name in names.items()})
 
 
+def unread_names(
+    tensors: Tensors, named: Mapping[str, Named], ignored: Sequence[str]
+) -> tuple[str, ...]:
+    """Names of the arrays that are of no part of a BERT, nor ignored, nor an optimiser's.
+
+    TF1 keeps an optimiser's under the name of their array, as .../kernel/adam_m.
+    """
+    known = {name for of in named.values() for name in of.names} | set(ignored)
+    unread = set(tensors.dims) - known
+    return tuple(sorted(name for name in unread if name.rpartition("/")[0] not in tensors.dims))
+
+
 def refuse_more_encoder(
-    tensors: Tensors,
-    named: Mapping[str, Named],
-    stems: tuple[str, ...],
-    config_name: str,
-    ignored: Sequence[str] = (),
+    place: str, unread: Sequence[str], stems: tuple[str, ...], config_name: str
 ) -> None:
     """Refuse arrays of an encoder with more to it: it would compute something else without them.
 
-    stems are how the names of an encoder's arrays begin. Those of an optimiser, which TF1 keeps
-    under the name of their array, as .../kernel/adam_m, are no more encoder.
+    stems are how the names of an encoder's arrays begin.
 
     Raises:
       ValueError: names them.
     """
-    known = {name for of in named.values() for name in of.names} | set(ignored)
-    more = [
-        name
-        for name in tensors.dims
-        if name.startswith(stems)
-        and name not in known
-        and name.rpartition("/")[0] not in tensors.dims
-    ]
+    more = [name for name in unread if name.startswith(stems)]
     if more:
         raise ValueError(
-            f"{tensors.place} holds {listed(sorted(more))}, which the encoder of its {config_name} "
-            "has no use for; put the config back that belongs to it, or give a plain BERT"
+            f"{place} holds {listed(more)}, which the encoder of its {config_name} has no use for; "
+            "put the config back that belongs to it, or give a plain BERT"
         )
 
 

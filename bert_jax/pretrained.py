@@ -50,6 +50,7 @@ class Pretrained:
     params: Params  # nested dict of NumPy float32 arrays, named as models/bert.py does, unpadded
     vocabulary: Vocabulary
     task: TaskLayer | None = None  # what `classifier` means, of a fine-tuned run of ours
+    unread: tuple[str, ...] = ()  # names of other code's arrays that are no part of a BERT's
 
     @property
     def heads(self) -> Heads:
@@ -80,14 +81,14 @@ def load(address: str) -> Pretrained:
     if scheme == HF:
         place = pathlib.Path(where)
         _refuse_absent(address, place)
-        config, params = hf.read(place)
+        config, params, unread = hf.read(place)
     else:
         prefix = tf1.prefix_of(where)
-        config, params = tf1.read(prefix)
+        config, params, unread = tf1.read(prefix)
         place = prefix.parent
     vocabulary = checkpoint_vocabulary.read(place)
     checkpoint_vocabulary.check_size(vocabulary, config.vocab_size, address)
-    return Pretrained(address, config, params, vocabulary)
+    return Pretrained(address, config, params, vocabulary, unread=unread)
 
 
 def split(address: str) -> tuple[str, str]:

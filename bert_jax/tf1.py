@@ -17,10 +17,12 @@ from bert_jax.named_tensors import (
     params_of,
     refuse_more_encoder,
     their_module,
+    unread_names,
 )
 
 CONFIG = "bert_config.json"
 ACTS = {"gelu": "gelu_tanh"}  # its code computes the tanh approximation under that name
+_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimiser
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
 
 
@@ -71,8 +73,10 @@ def prefix_of(address: str) -> pathlib.Path:
     return path
 
 
-def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params]:
+def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     """The sizes and the arrays of a BERT: encoder, pooler and heads, where the checkpoint has them.
+
+    And the names of the arrays that are nothing of these, as of the layer of a task.
 
     Raises:
       ValueError: a file is missing or damaged, or not that of a BERT.
@@ -92,8 +96,10 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params]:
             "those of Google's TF1 code are read: export it from the program that wrote it"
         )
     names = {path: named(path) for path in dims_of(config)}
-    refuse_more_encoder(tensors, names, ("bert/embeddings/", "bert/encoder/"), CONFIG)
-    return config, params_of(tensors, names, config)
+    unread = unread_names(tensors, names, _COUNTERS)
+    stems = ("bert/embeddings/", "bert/encoder/")
+    refuse_more_encoder(tensors.place, unread, stems, CONFIG)
+    return config, params_of(tensors, names, config), unread
 
 
 def _tensors(prefix: pathlib.Path) -> Tensors:

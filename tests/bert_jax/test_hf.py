@@ -77,6 +77,20 @@ def test_buffers_and_the_tied_decoder_are_no_arrays_of_ours(held, expected, tmp_
     assert_same(flat(write(tmp_path, held | more)), expected)
 
 
+@pytest.mark.parametrize(
+    ("more", "unread"),
+    [
+        ({"classifier.weight": (5, 14), "classifier.bias": (5,)}, ()),
+        ({"classifier.out_proj.weight": (5, 14)}, ("classifier.out_proj.weight",)),
+        ({"linear.weight": (7, 14), "crf": (3, 3)}, ("crf", "linear.weight")),
+        ({"bert.embeddings.position_ids": (1, 19)}, ()),
+    ],
+)
+def test_heads_of_somebodys_own_are_named(held, more, unread, tmp_path):
+    added = {name: np.ones(dims, np.float32) for name, dims in more.items()}
+    assert hf.read(write(tmp_path, held | added))[2] == unread
+
+
 def test_a_decoder_of_its_own_is_refused(held, tmp_path):
     other = held["bert.embeddings.word_embeddings.weight"] + 1
     folder = write(tmp_path, held | {"cls.predictions.decoder.weight": other})

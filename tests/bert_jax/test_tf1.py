@@ -1,5 +1,6 @@
 """Checkpoints of Google's TF1 code: a real one, and what is refused of its files."""
 
+import dataclasses
 import json
 import shutil
 
@@ -27,6 +28,7 @@ def test_a_real_checkpoint_is_read_whole(tiny):
     names = [n for n in there.get_variable_to_shape_map() if "adam_" not in n]
     numbers = sum(there.get_tensor(n).size for n in names if n != "global_step")
     assert read.parameter_count == numbers
+    assert read.unread == ()
     for path, name in (
         (("layers", "01", "mlp", "output", "kernel"), "bert/encoder/layer_1/output/dense/kernel"),
         (("embeddings", "layer_norm", "scale"), "bert/embeddings/LayerNorm/gamma"),
@@ -94,4 +96,15 @@ def test_layers_that_the_config_does_not_name_are_refused(exported):
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_the_case_of_a_list_without_capitals_comes_back(exported, do_lower_case):
     """As of a Chinese list: what the pieces look like says nothing of it."""
-    assert pretrained.load(f"google:{exported(do_lower_case)}").vocabulary.lowercase == do_lower_case
+    read = pretrained.load(f"google:{exported(do_lower_case)}")
+    assert read.vocabulary.lowercase == do_lower_case
+
+
+def test_the_layer_of_a_task_is_named_and_its_slots_are_not(exported, monkeypatch):
+    """run_classifier.py calls it output_weights, beside the names of BERT's own arrays."""
+    prefix = exported()
+    of_bert = tf1._tensors(prefix)
+    more = {"output_weights": (2, 14), "output_weights/adam_m": (2, 14), "output_bias": (2,)}
+    held = dataclasses.replace(of_bert, dims={**of_bert.dims, **more, "global_step": ()})
+    monkeypatch.setattr(tf1, "_tensors", lambda of: held)
+    assert pretrained.load(f"google:{prefix}").unread == ("output_bias", "output_weights")

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.bert_jax.small_checkpoints import tensors, write
@@ -13,9 +14,12 @@ def small(tmp_path_factory):
     return write(tmp_path_factory.mktemp("small"), tensors(has_heads=False))
 
 
-def test_parts_that_are_missing_are_said(forked, small, tmp_path):
-    done = forked("bert_jax.convert", f"--from=hf:{small}", f"--to=orbax:{tmp_path / 'alone'}")
+def test_parts_that_are_missing_or_of_no_bert_are_said(forked, tmp_path):
+    more = {"linear.weight": np.ones((7, 14), np.float32)}
+    given = write(tmp_path / "given", tensors(has_heads=False) | more)
+    done = forked("bert_jax.convert", f"--from=hf:{given}", f"--to=orbax:{tmp_path / 'alone'}")
     assert "without MLM head, NSP head: left out; --initialize_missing=true draws" in done.stdout
+    assert "no part of a BERT, and left out: linear.weight\n" in done.stdout
     assert "  hidden        differ by 0.0e+00 at most\n" in done.stdout
     done = forked("bert_jax.fill_mask", f"--workdir={tmp_path / 'alone'}", "a [MASK]", code=2)
     assert "with no mlm and no nsp head; convert it again with --initialize" in done.stderr
