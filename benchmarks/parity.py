@@ -96,7 +96,10 @@ def _check_flags() -> None:
     for task in TASKS.value:
         folder = pathlib.Path(DATA.value) / FOLDERS[task]
         if not folder.is_dir():
-            raise ValueError(f"{folder} is not there; --data or --tasks must name others")
+            raise ValueError(
+                f"{folder} is not there; give the folder of GLUE's tasks as --data (make: DATA=), "
+                "or other --tasks"
+            )
     if len(EXAMPLES.value) != len(TASKS.value) or not all(map(str.isdecimal, EXAMPLES.value)):
         raise ValueError(
             f"--examples is {','.join(EXAMPLES.value)}; it must be one number for each of "

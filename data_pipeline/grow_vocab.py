@@ -23,6 +23,7 @@ from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, Vocabulary, load_vocab
 from data_pipeline.vocab_files import list_bytes
 from data_pipeline.vocab_growth import UNUSED, CutWord, WordCounter
 from data_pipeline.vocab_training import TEXT_CHARS
+from data_pipeline.whole_file import check_new, whole_file
 
 EXAMPLE = (
     "python -m data_pipeline.grow_vocab --vocab=CHECKPOINT/vocab.txt --input='corpus/*.txt' "
@@ -59,14 +60,10 @@ def grow(flags: argparse.Namespace, console: rich.console.Console) -> None:
         vocabulary.pieces(), [one.word for one in added], not flags.keep_unused
     )
     output = pathlib.Path(flags.output)
-    partial = output.with_name(output.name + ".partial")
-    try:
-        partial.write_bytes(list_bytes(pieces))
-        after = load_vocabulary(partial, vocabulary.lowercase, checks_case=False)
+    with whole_file(output) as unfinished:
+        unfinished.write_bytes(list_bytes(pieces))
+        after = load_vocabulary(unfinished, vocabulary.lowercase, checks_case=False)
         tokens = [vocab_growth.tokens(counts, one) for one in (vocabulary, after)]
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
     _report(flags, console, vocabulary, pieces, added, tokens)
 
 
@@ -87,12 +84,7 @@ def _checked(flags: argparse.Namespace, options: TextOptions) -> Vocabulary:
             f"--output is {flags.output}, which names another kind of vocabulary; what is written "
             "is a list, as in --output=grown.txt"
         )
-    if output.exists():
-        raise ValueError(f"--output is {flags.output}, which is there already; give a new name")
-    if not output.parent.is_dir():
-        raise ValueError(
-            f"--output is {flags.output}, in a folder that does not exist; make it first"
-        )
+    check_new(output, "--output")
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     if vocabulary.kind == SENTENCEPIECE:
         raise ValueError(
