@@ -110,7 +110,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         folder=folder,
         config_arguments=command_line.config_arguments(sys.argv[1:]),
         shown=Shown(task.name, task.main_score, task.baseline[task.main_score]),
-        summary_key=f"heldout_{task.dev_splits[0]}_{task.main_score}",
+        summary_key=f"heldout_{task.main_record}",
         every_steps=_EVERY.value,
         platform=_PLATFORM.value,
     )

@@ -187,7 +187,7 @@ class TaskPhase:
 
     def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
         """Print them, the one that decides first and beside its baseline."""
-        screen.scores_line(step, f"dev_{self.task.main_score}", scores, self.baseline)
+        screen.scores_line(step, self.task.main_record, scores, self.baseline)
 
 
 def _sums_alone(result: Mapping[str, Any]) -> dict[str, Any]:

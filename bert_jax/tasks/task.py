@@ -46,6 +46,11 @@ class Task:
     notes: tuple[str, ...] = ()  # what was found in the files, a line each: counts, truncations
 
     @property
+    def main_record(self) -> str:
+        """What a run calls the main score: MNLI's dev_matched_accuracy."""
+        return f"dev_{self.main_score}"
+
+    @property
     def head_width(self) -> int:
         """Logits that the task's layer gives for a vector."""
         return 1 if self.kind == CHOOSE else self.classes
