@@ -37,6 +37,14 @@ def _of_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     return bert.class_logits(_hidden(bert, batch, dropout), dropout)
 
 
+def _of_spans(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
+    """float32[B,S,2]: from every token, without dropout before the layer.
+
+    Source: run_squad.py@eedf5716ce create_model.
+    """
+    return bert.class_logits(_hidden(bert, batch, dropout))
+
+
 def _of_choices(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """float32[B,C]: one logit for each of an example's rows [B,C,S].
 
@@ -90,7 +98,7 @@ def _span(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
     Source: run_squad.py@eedf5716ce model_fn_builder compute_loss. There padding takes part in the
     normalisation; here it has no weight, so that the length a batch is cut to changes nothing.
     """
-    logits_BSE = _of_tokens(bert, batch, dropout)
+    logits_BSE = _of_spans(bert, batch, dropout)
     seen_BS = batch["input_mask"] > 0
     nll, right = [], []
     for number, name in enumerate(("start_positions", "end_positions")):
@@ -125,6 +133,6 @@ OBJECTIVES: dict[str, Objective] = {
     CLASSIFY: Objective(_example_weights, _classify, outputs=_evaluated(_of_cls)),
     REGRESS: Objective(_example_weights, _regress, outputs=_evaluated(_of_cls)),
     CHOOSE: Objective(_example_weights, _choose, outputs=_evaluated(_of_choices)),
-    SPAN: Objective(_example_weights, _span, ("pooler",), _evaluated(_of_tokens)),
+    SPAN: Objective(_example_weights, _span, ("pooler",), _evaluated(_of_spans)),
     TAG: Objective(_tag_weights, _tag, ("pooler",), _evaluated(_of_tokens)),
 }

@@ -1,12 +1,17 @@
 """The loss of each kind of task, against SciPy on the logits that the same objective gives."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 
 from bert_jax import mesh, step
+from bert_jax.attention import unpadded
 from bert_jax.config import MeshConfig
+from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.models import bert
 from bert_jax.tasks.objectives import OBJECTIVES, TERM
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
@@ -105,3 +110,21 @@ def test_longer_rows_and_more_devices_change_no_sum(kind):
     assert other[1:3] == (right, weight)
     inside = logits.shape[1]
     np.testing.assert_allclose(other[3][:7, :inside], logits[:7], atol=1e-4)
+
+
+def test_nothing_is_dropped_out_before_the_layer_of_spans():
+    of = mesh.make(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(of)
+    heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[SPAN])
+    model = bert.build(dataclasses.replace(MODEL, hidden_dropout_prob=0.5), "cpu", heads=heads)
+    bound = model.bind(jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1))))
+    batch = rows_of(SPAN).batch(np.arange(EXAMPLES), 19, pad_id=0)
+    placed = mesh.place(batch, of)
+    dropout = Dropout(jnp.uint32(3), jnp.uint32(5), row_numbers(EXAMPLES))
+    visible = unpadded(placed["input_mask"])
+    hidden_BSD = bound.encode(placed["input_ids"], placed["segment_ids"], visible, dropout)
+    layer = bound.classifier
+    kernel, bias = np.asarray(layer.kernel[...]), np.asarray(layer.bias[...])
+    expected, *_ = by_hand(SPAN, np.asarray(hidden_BSD) @ kernel + bias, batch)
+    found = OBJECTIVES[SPAN].terms(bound, placed, dropout)[TERM].loss_sum
+    assert float(found) == pytest.approx(expected, rel=1e-5)
