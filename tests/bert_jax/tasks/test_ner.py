@@ -98,6 +98,18 @@ def test_scores_and_predictions_are_of_the_words_places_alone(options_of, vocabu
     assert ner_files.read(path).words == 4
 
 
+def test_the_names_of_scores_do_not_depend_on_what_is_predicted(options_of, vocabulary, tmp_path):
+    task = ner.open_task(options_of(dev="anna B-PER\nruns O\n"), vocabulary)
+    dev = ner.word_rows(
+        ner_files.read(tmp_path / "files" / "dev.txt"), task.labels, vocabulary, max_seq_length=8
+    )
+    by_prediction = [
+        task.score("dev", logits_saying(task, "dev", np.array(numbers), dev)).keys()
+        for numbers in ([3, 0], [3, 1])  # the second finds a LOC, which dev has not
+    ]
+    assert by_prediction[0] == by_prediction[1] == task.baseline.keys()
+
+
 def test_a_test_file_may_have_words_alone(options_of, vocabulary, tmp_path):
     task = ner.open_task(options_of(test="anna\nrome\n"), vocabulary)
     rows = task.splits["test"]
