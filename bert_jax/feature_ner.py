@@ -76,6 +76,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         )
     options = TaskOptions(task="ner", dir=folder, max_seq_length=_MAX_SEQ_LENGTH.value)
     task = ner.open_task(options, checkpoint.vocabulary)
+    frozen_ner.check_room(task, checkpoint.config)
     return functools.partial(_learn, checkpoint, task, kinds, pathlib.Path(place))
 
 

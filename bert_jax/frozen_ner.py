@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ import optax
 
 from bert_jax import inference, pretrained
 from bert_jax import mesh as mesh_lib
-from bert_jax.config import MeshConfig
+from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.feature_vectors import VECTORS, Layers, asked, chosen_layers
 from bert_jax.models import bert, bilstm
 from bert_jax.models.bert import Heads
@@ -59,6 +60,26 @@ class Result:
     epoch: int  # from 1
     scores: Scores
     logits: Mapping[str, np.ndarray]  # float32[N,S,C] of every split but train
+
+
+def check_room(task: Task, model: ModelConfig) -> None:
+    """Raise if the disk of temporary files cannot hold the vectors of every_layer.
+
+    A mapped file for which a disk has no room ends the process without a word.
+
+    Raises:
+      ValueError: names the folder, what is free and what is needed.
+    """
+    tokens = sum(len(rows.token_ids) for rows in task.splits.values())
+    needed_bytes = 4 * tokens * (model.num_hidden_layers + 1) * model.hidden_size
+    folder = tempfile.gettempdir()
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise ValueError(
+            f"{folder} has {free_bytes / 1e9:,.2f} GB free, and the vectors of all layers take "
+            f"{needed_bytes / 1e9:,.2f} GB until the end; free space, or name a folder on another "
+            "disk by the environment variable TMPDIR"
+        )
 
 
 @contextlib.contextmanager

@@ -1,9 +1,12 @@
 """A BiLSTM on vectors of several layers learns to tag, from the right layers and rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from bert_jax import frozen_ner
+from bert_jax.config import ModelConfig
 from bert_jax.feature_vectors import chosen_layers
 from bert_jax.frozen_ner import FEATURES, Training
 from bert_jax.screen import Screen
@@ -77,3 +80,19 @@ def test_a_batch_has_the_vectors_of_its_rows_and_zeros_behind(toy):
         got = batch["vectors"][place]
         np.testing.assert_array_equal(got[: end - start], held[start:end, 3:])
         assert not got[end - start :].any()
+
+
+def test_a_disk_that_is_too_small_is_named_before_anything_is_computed(toy, monkeypatch):
+    task, vectors = toy
+    needed = sum(held.nbytes for held in vectors.values())
+    model = ModelConfig(num_hidden_layers=LAYERS, hidden_size=WIDTH)
+
+    def leave(free_bytes):
+        usage = SimpleNamespace(free=free_bytes)
+        monkeypatch.setattr(frozen_ner.shutil, "disk_usage", lambda _: usage)
+
+    leave(needed)
+    frozen_ner.check_room(task, model)
+    leave(needed - 1)
+    with pytest.raises(ValueError, match=r" GB free, and the vectors of all layers .*TMPDIR"):
+        frozen_ner.check_room(task, model)
