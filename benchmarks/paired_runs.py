@@ -139,7 +139,7 @@ class Pairs:
         task = self.opened(options)
         return Ran(
             losses=[line["loss"] for line in lines if line["split"] == "train"],
-            score=summary[f"heldout_{task.dev_splits[0]}_{task.main_score}"],
+            score=summary[f"heldout_{task.main_record}"],
             train_secs=sum(summary["wall_secs"][kind] for kind in OF_TRAINING),
             **spent,
         )
