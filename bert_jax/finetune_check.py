@@ -1,5 +1,6 @@
 """Settings of a fine-tuning run that contradict each other, found before anything is opened."""
 
+from bert_jax.config import EvalConfig
 from bert_jax.config_check import check_run, require
 from bert_jax.finetune_config import FinetuneConfig
 
@@ -49,4 +50,17 @@ def check(config: FinetuneConfig) -> None:
         config.data.train_examples,
         "0 takes all",
     )
+    unread = EvalConfig()
+    for key, value, unset, instead in (
+        ("optim.warmup_steps", config.optim.warmup_steps, 0, "set warmup_share"),
+        (
+            "eval.every_steps",
+            config.eval.every_steps,
+            unread.every_steps,
+            "set evaluations_per_epoch",
+        ),
+        ("eval.examples", config.eval.examples, unread.examples, "all are evaluated"),
+    ):
+        words = f"fine-tuning does not read it: leave it at {unset}; {instead}"
+        require(value == unset, key, value, words)
     check_run(config)

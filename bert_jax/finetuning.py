@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import finetune_check, preparation, pretrained
+from bert_jax import finetune_check, initial_weights, preparation, pretrained
 from bert_jax import workdir as workdir_lib
 from bert_jax.config import ModelConfig
 from bert_jax.finetune_config import FinetuneConfig
@@ -96,7 +96,8 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
     Source: run_classifier.py@eedf5716ce main.
 
     Raises:
-      ValueError: the split has no examples, or too few for one step.
+      ValueError: the split has no examples, or too few for one step; config.model contradicts the
+        checkpoint.
     """
     examples = task.splits["train"].examples
     steps = int(examples / config.batch_size * config.epochs)
@@ -106,6 +107,7 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
             f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
             "epochs or examples"
         )
+    sized = initial_weights.sizes(config.model, model, config.init)
     steps_per_epoch = max(1, examples // config.batch_size)
     evaluated_every = max(1, steps_per_epoch // config.evaluations_per_epoch)
     phase = config_lib.Phase(
@@ -116,12 +118,7 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
     )
     return dataclasses.replace(
         config,
-        model=dataclasses.replace(
-            model,
-            hidden_dropout_prob=config.model.hidden_dropout_prob,
-            attention_probs_dropout_prob=config.model.attention_probs_dropout_prob,
-            compute_dtype=config.model.compute_dtype,
-        ),
+        model=dataclasses.replace(sized, vocab_size=model.vocab_size),
         phases=(phase,),
         eval=dataclasses.replace(config.eval, every_steps=evaluated_every),
         optim=dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax import finetuning, loop, predictions, pretrained, receipt
 from bert_jax.checkpoint_reading import read_arrays
-from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
+from bert_jax.config import CheckpointConfig, EvalConfig, MeshConfig, ModelConfig, OptimConfig
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.models.bert import Heads
 from bert_jax.task_feed import TaskFeed
@@ -161,6 +161,10 @@ def test_the_receipt_keeps_the_units_of_what_is_predicted(finished, tmp_path):
         ({"batch_size": 0}, "config.batch_size is 0; it must be 1 or more"),
         ({"warmup_share": 1.0}, "config.warmup_share is 1.0; from 0 to below 1"),
         ({"micro_batches": 3}, "config.micro_batches is 3; it must divide batch_size = 16"),
+        ({"optim": OptimConfig(warmup_steps=5)}, "warmup_steps is 5; fine-tuning does not read it"),
+        ({"eval": EvalConfig(every_steps=7)}, "every_steps is 7; .* set evaluations_per_epoch"),
+        ({"eval": EvalConfig(examples=9)}, "config.eval.examples is 9; fine-tuning does not read"),
+        ({"model": ModelConfig(hidden_size=96)}, "config.model.hidden_size is 96, but .* has 14"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(config, tmp_path, changes, words):
