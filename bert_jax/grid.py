@@ -55,7 +55,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     config = command_line.resolved_as(FinetuneConfig, _CONFIG)
     given = command_line.config_arguments(sys.argv[1:])
     for key, flag in _SET_BY.items():
-        if any(argument.lstrip("-").startswith(f"config.{key}=") for argument in given):
+        if any(argument.lstrip("-").partition("=")[0] == f"config.{key}" for argument in given):
             raise ValueError(f"--config.{key} is what the grid goes through; give --{flag.name}")
     runs = grid_runs.all_runs(
         _numbers(_RATES, float), _numbers(_EPOCHS, float), _numbers(_SEEDS, int)

@@ -13,6 +13,7 @@ INIT = "--config.init=hf:nowhere"
         ([CONFIG, "--workdir=w"], "config.init is ''; give the checkpoint to begin with"),
         ([CONFIG, INIT, "--workdir=gs://b/grid"], "--workdir is gs://b/grid; give a folder on"),
         ([CONFIG, INIT, "--config.epochs=2"], "--config.epochs is what the grid goes through; giv"),
+        ([CONFIG, INIT, "--config.epochs", "2"], "--config.epochs is what the grid goes through;"),
         ([CONFIG, INIT, "--seeds=0,0"], "--seeds is 0,0; give one or more, each once"),
         ([CONFIG, INIT, "--epochs=two"], "--epochs is two; it must be numbers with commas betwee"),
         ([CONFIG, INIT, "--learning_rates=0.0,1e-5"], "config.optim.learning_rate is 0.0"),
