@@ -19,6 +19,7 @@ from bert_jax import command_line, frozen_ner, pretrained
 from bert_jax.finetune_config import TaskOptions
 from bert_jax.frozen_ner import FEATURES, Training
 from bert_jax.pretrained import Pretrained
+from bert_jax.record_files import write_whole
 from bert_jax.screen import Screen
 from bert_jax.tasks import ner
 from bert_jax.tasks.task import Task
@@ -94,7 +95,7 @@ def _learn(checkpoint: Pretrained, task: Task, kinds: list[str], output: pathlib
             (output / kind).mkdir()
             for split, logits in best.logits.items():
                 task.write_predictions(split, logits, output / kind)
-            (output / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
+            write_whole(output / "scores.json", (json.dumps(found, indent=1) + "\n").encode())
     rows = [
         (kind, f"{task.main_score} {scores[task.main_score]:.4f} on dev, epoch {scores['epoch']}")
         for kind, scores in found.items()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.finetune_config import TaskOptions
+from bert_jax.record_files import write_whole
 from bert_jax.tasks import task as task_lib
 from bert_jax.tasks.glue_files import Examples, read_files
 from bert_jax.tasks.glue_tasks import (
@@ -193,7 +194,7 @@ class _Writer:
             given = [self.task.labels[number] for number in logits.argmax(axis=1)]
         lines += [f"{i}\t{text}" for i, text in zip(self.indices[split], given, strict=True)]
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_whole(path, ("\n".join(lines) + "\n").encode())
         return [path]
 
 

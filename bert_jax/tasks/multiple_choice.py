@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.finetune_config import TaskOptions
+from bert_jax.record_files import write_whole
 from bert_jax.tasks import split_files
 from bert_jax.tasks.label_scores import ACCURACY, class_scores, majority_scores
 from bert_jax.tasks.task import CHOOSE, Scores, Task
@@ -135,12 +136,13 @@ def _write_predictions(
     """
     path = folder / f"{split}.csv"
     answers_N = files[split].answers_N
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["", "pred"] + ["label"] * (answers_N is not None))
-        for number, choice in enumerate(logits_NC.argmax(axis=-1)):
-            told = [] if answers_N is None else [answers_N[number]]
-            writer.writerow([number, choice, *told])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["", "pred"] + ["label"] * (answers_N is not None))
+    for number, choice in enumerate(logits_NC.argmax(axis=-1)):
+        told = [] if answers_N is None else [answers_N[number]]
+        writer.writerow([number, choice, *told])
+    write_whole(path, text.getvalue().encode())
     return [path]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.finetune_config import TaskOptions
+from bert_jax.record_files import write_whole
 from bert_jax.tasks import ner_files, split_files
 from bert_jax.tasks.entity_score import OUTSIDE, EntityScore, entity_score, parts
 from bert_jax.tasks.ner_files import TaggedFile
@@ -228,7 +229,7 @@ def _write_predictions(
         words = [word.replace(" ", "_") for word in one.words]
         columns = (words, one.tags, predicted) if of_split.file.has_tags else (words, predicted)
         lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_whole(path, ("\n".join(lines) + "\n").encode())
     return [path]
 
 

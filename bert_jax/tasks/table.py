@@ -2,12 +2,14 @@
 
 import csv
 import dataclasses
+import io
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 
 from bert_jax.finetune_config import TaskOptions
+from bert_jax.record_files import write_whole
 from bert_jax.tasks import task as task_lib
 from bert_jax.tasks.label_scores import ACCURACY, SPEARMAN
 from bert_jax.tasks.split_files import DEV, TEST, TRAIN, refuse_other_sources, split_file
@@ -93,8 +95,9 @@ class _Writer:
         columns = self.learned.columns(logits)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{split}.tsv"
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["row", *columns])
-            writer.writerows(zip(self.row_numbers[split], *columns.values(), strict=True))
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+        writer.writerow(["row", *columns])
+        writer.writerows(zip(self.row_numbers[split], *columns.values(), strict=True))
+        write_whole(path, text.getvalue().encode())
         return [path]

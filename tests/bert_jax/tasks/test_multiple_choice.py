@@ -91,3 +91,10 @@ def test_training_without_answers_is_refused(tmp_path, vocabulary):
     files = {name: questions_of(tmp_path, [None], name) for name in ("train", "dev")}
     with pytest.raises(ValueError, match="train has no column of answers; as the train file"):
         multiple_choice.task("SWAG", files, OPTIONS, vocabulary)
+
+
+@pytest.mark.usefixtures("killed_while_writing")
+def test_no_half_of_the_predictions_is_left(task, tmp_path):
+    with pytest.raises(RuntimeError, match="killed"):
+        task.write_predictions("test", np.eye(4)[[2, 0]], tmp_path)
+    assert not (tmp_path / "test.csv").exists()

@@ -204,3 +204,11 @@ def test_predictions_equal_to_gold_score_1_through_windows(options_of, vocabular
     logits = logits_saying(task, "dev", numbers, rows)
     assert task.score("dev", logits)["f1"] == 1.0
     assert entity_score(rows.gold, rows.tags_from(logits, classes)).overall.correct == 10
+
+
+@pytest.mark.usefixtures("killed_while_writing")
+def test_no_half_of_the_predictions_is_left(options_of, vocabulary, tmp_path):
+    task = ner.open_task(options_of(), vocabulary)
+    with pytest.raises(RuntimeError, match="killed"):
+        task.write_predictions("dev", np.zeros((1, 5, task.classes)), tmp_path)
+    assert not (tmp_path / "dev.conll").exists()

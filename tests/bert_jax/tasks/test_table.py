@@ -208,3 +208,12 @@ def test_what_is_not_named_or_not_there_is_said(tmp_path, vocabulary):
     with pytest.raises(ValueError, match=r"train\.csv has the same number under 'stars' in all"):
         changed = {"label_column": "stars", "is_regression": True}
         table.open_task(options(tmp_path, **changed), vocabulary)
+
+
+@pytest.mark.usefixtures("killed_while_writing")
+def test_no_half_of_the_predictions_is_left(tmp_path, vocabulary):
+    write_both(tmp_path)
+    task = table.open_task(options(tmp_path), vocabulary)
+    with pytest.raises(RuntimeError, match="killed"):
+        task.write_predictions("dev", np.eye(2, dtype=np.float32), tmp_path / "predictions")
+    assert not (tmp_path / "predictions" / "dev.tsv").exists()
