@@ -61,7 +61,7 @@ class TaskFeed:
     @property
     def origin(self) -> pathlib.Path:
         """The folder of the task's files."""
-        return pathlib.Path(self.config.data.dir or "/")
+        return pathlib.Path(self.config.data.dir or "/").expanduser()
 
     @property
     def vocab_path(self) -> pathlib.Path:

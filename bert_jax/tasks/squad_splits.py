@@ -131,13 +131,14 @@ def _path(options: TaskOptions, split: str) -> pathlib.Path:
     """
     named = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
     name = named or f"{split}-v{version(options)}.json"
-    path = pathlib.Path(options.dir) / name
+    folder = pathlib.Path(options.dir).expanduser()
+    path = folder / name
     if not named and not path.exists():
         path = path.with_name(f"{name}.gz")
     if path.is_file():
         return path
     raise ValueError(
-        f"{pathlib.Path(options.dir) / name} is not a file; give the folder of SQuAD "
+        f"{folder / name} is not a file; give the folder of SQuAD "
         f"{version(options)} as --config.data.dir, or the file as --config.data.{split}_file"
     )
 

@@ -49,7 +49,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     numbers = {split: columns.row_numbers for split, columns in found.items()}
     units = (learned.mean, learned.deviation) if isinstance(learned, Numbers) else (0.0, 1.0)
     return Task(
-        name=pathlib.Path(options.dir).resolve().name,
+        name=pathlib.Path(options.dir).expanduser().resolve().name,
         kind=task_lib.REGRESS if options.is_regression else task_lib.CLASSIFY,
         classes=learned.outputs,
         splits=rows,

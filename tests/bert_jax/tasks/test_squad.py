@@ -218,3 +218,9 @@ def test_answers_of_real_questions_come_back_as_they_stand(shared_data, uncased)
     scores = task.score("dev", pointing(rows, gold_places(rows)))
     assert scores["exact_match"] >= 0.999 and scores["f1"] >= 0.9995
     assert not any("answer_start" in note for note in task.notes)
+
+
+def test_the_folder_may_be_named_from_home(folder, vocabulary, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    task = open_task(options(folder, dir=f"~/{folder.name}"), vocabulary)
+    assert set(task.splits) == {"train", "dev"}
