@@ -111,6 +111,7 @@ def _extract(
         for group in _with_vectors(groups, checkpoint, layers, show):
             write(group)
             tokens += len(group.rows.token_ids)
+            del group  # its vectors, before those of the next are computed
         if not counts.lines:
             raise Refused(f"--input is {_INPUT.value}, which holds no line: nothing was written")
         secs = time.monotonic() - started
