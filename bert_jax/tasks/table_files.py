@@ -13,6 +13,7 @@ from bert_jax.tasks.tsv import Columns, check_columns, decoded_lines, read_colum
 
 TSV, CSV, JSON_LINES, PARQUET = ".tsv", ".csv", (".jsonl", ".json", ".ndjson"), ".parquet"
 SUFFIXES = (TSV, CSV, *JSON_LINES, PARQUET)
+_MOST_CHARACTERS = 2**31 - 1  # of a text of a csv; Python's own limit is 131,072
 _WAY_OUT = (
     "name them with config.data.text_column, config.data.second_text_column and "
     "config.data.label_column"
@@ -76,6 +77,7 @@ def _text(path: pathlib.Path, number: int, name: str, value: Any) -> str:
 
 def _csv_rows(path: pathlib.Path, wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows with the line that each begins in: a quoted text may go on over several."""
+    csv.field_size_limit(_MOST_CHARACTERS)
     reader = csv.reader((line for _, line in decoded_lines(path)), strict=True)
     names = list[str]()
     while True:

@@ -217,3 +217,11 @@ def test_no_half_of_the_predictions_is_left(tmp_path, vocabulary):
     with pytest.raises(RuntimeError, match="killed"):
         task.write_predictions("dev", np.eye(2, dtype=np.float32), tmp_path / "predictions")
     assert not (tmp_path / "predictions" / "dev.tsv").exists()
+
+
+def test_a_text_of_a_csv_may_be_as_long_as_a_book(tmp_path, vocabulary):
+    write_both(tmp_path)
+    write(tmp_path / "train.csv", [{**TRAIN[1], "claim": "cat " * 40_000}, *TRAIN])
+    task = table.open_task(options(tmp_path), vocabulary)
+    assert task.splits["train"].examples == 5
+    assert any(note.startswith("train: 1 row (20.0%) cut to") for note in task.notes)
