@@ -16,8 +16,12 @@ import threading
 
 # What the entries import, less the entries: running one defines its flags.
 import bert_jax.curves
+import bert_jax.feature_files
+import bert_jax.frozen_ner
 import bert_jax.loop
 import bert_jax.mask_filling
+import bert_jax.pretrained
+import bert_jax.tasks.opening
 import bert_jax.trained  # noqa: F401
 
 
