@@ -59,6 +59,8 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     ):
         if number < 1:
             raise ValueError(f"--{name} is {number}; it must be 1 or more")
+    if not _RATE.value > 0.0:
+        raise ValueError(f"--learning_rate is {_RATE.value}; it must be above 0")
     if pathlib.Path(place).exists():
         raise ValueError(f"--output is {place}, which is there already; give a new folder")
     log.hold()
