@@ -117,6 +117,7 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_p
         np.testing.assert_array_equal(array, right[name], err_msg=name)
 
 
+@pytest.mark.long  # of the losses it is seen in tests/bert_jax/tasks, of the update in test_step.py
 def test_four_devices_end_where_one_does(config, tmp_path):
     optim = dataclasses.replace(config.optim, learning_rate=1e-3)
     few = dataclasses.replace(config, epochs=0.4, optim=optim)

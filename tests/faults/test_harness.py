@@ -47,6 +47,7 @@ def battery(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.long  # of make faults itself
 def test_what_has_passed_at_this_commit_is_not_run_again(battery):
     found, written = battery()
     assert {name: one["result"] for name, one in found.items()} == {

@@ -73,6 +73,7 @@ def files_with(text: str, folder: pathlib.Path) -> set[str]:
     }
 
 
+@pytest.mark.long
 @needs_gcloud
 @pytest.mark.fault(20, "a secret in the environment and the token of gcloud, through all scripts")
 def test_a_tpu_vm_is_made_set_up_trained_on_and_deleted(cloud, api, tmp_path):
