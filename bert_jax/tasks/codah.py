@@ -31,11 +31,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
       ValueError: a file is missing or wrong; file and row are named.
     """
     split_files.refuse_other_sources(options)
-    files = {}
-    for split, names in FILE_NAMES.items():
-        path = split_files.split_file(options, split, names)
-        if path is not None:
-            files[split] = read(path)
+    files = split_files.read_splits(options, FILE_NAMES, read)
     return multiple_choice.task("CODAH", files, options, vocabulary)
 
 

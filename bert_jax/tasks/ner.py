@@ -67,11 +67,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             f"config.data.max_seq_length is {options.max_seq_length}; a row needs 3 tokens at "
             "least, for [CLS], a piece and [SEP]"
         )
-    files = {}
-    for split, names in FILE_NAMES.items():
-        path = split_files.split_file(options, split, names)
-        if path is not None:
-            files[split] = ner_files.read(path)
+    files = split_files.read_splits(options, FILE_NAMES, ner_files.read)
     classes = _classes(files)
     splits = {
         split: word_rows(file, classes, vocabulary, options.max_seq_length)

@@ -1,10 +1,12 @@
 """The files of a task's splits: found under the names that they are published with, and read."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from bert_jax.finetune_config import TaskOptions
 
+Read = TypeVar("Read")
 TRAIN, DEV, TEST = "train", "dev", "test"
 
 
@@ -38,6 +40,20 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
             f"yours with --{key}=NAME"
         )
     return found[0] if found else None
+
+
+def read_splits(
+    options: TaskOptions,
+    file_names: Mapping[str, Sequence[str]],
+    read: Callable[[pathlib.Path], Read],
+) -> dict[str, Read]:
+    """What `read` gives of the file of each split that there is.
+
+    Raises:
+      ValueError: as of split_file, and whatever read refuses.
+    """
+    paths = {split: split_file(options, split, names) for split, names in file_names.items()}
+    return {split: read(path) for split, path in paths.items() if path is not None}
 
 
 def read_utf8(path: pathlib.Path) -> str:
