@@ -7,7 +7,7 @@ from bert_jax import bert_config
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
-LIST = "vocab.txt"
+ADDED, LIST = "added_tokens.json", "vocab.txt"
 # Settings of a tokeniser that change where text is cut, and the one value that is BERT's.
 _RULES = {
     "handle_chinese_chars": True,
@@ -44,7 +44,26 @@ def read(directory: pathlib.Path) -> Vocabulary:
     lowercase = _lowercase(directory)
     if lowercase is None:
         lowercase = not _has_capitals(path)
-    return load_vocabulary(path, lowercase, checks_case=False)
+    vocabulary = load_vocabulary(path, lowercase, checks_case=False)
+    _check_added(directory / ADDED, vocabulary)
+    return vocabulary
+
+
+def _check_added(path: pathlib.Path, vocabulary: Vocabulary) -> None:
+    """Raise if a tokeniser's later words, which lie in a file of their own, would be lost.
+
+    Raises:
+      ValueError: names how many, and the first.
+    """
+    if not path.is_file():
+        return
+    added = bert_config.read_json(path).keys() - set(vocabulary.pieces())
+    if added:
+        raise ValueError(
+            f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
+            f"{min(added)!r}, and would not be read; add them to {LIST}, each on the line of its "
+            "number (the first line is 0), or remove the file if they are not needed"
+        )
 
 
 def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:

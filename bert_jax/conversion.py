@@ -1,5 +1,6 @@
 """A checkpoint written in the layout of other code, whole and proven, or not at all."""
 
+import contextlib
 import dataclasses
 import pathlib
 
@@ -142,10 +143,14 @@ def write(held: Pretrained, to: Target, drawn: tuple[str, ...]) -> dict[str, flo
     drawn are the parts that were initialised for it.
 
     Raises:
-      Refused: what was written is not what was read; nothing is left.
+      Refused: what was written is not what was read; nothing is left. Another process writes there.
       OSError: the disk refuses.
     """
-    with whole_folder(to.folder, _LAST[to.scheme]) as files:
+    with contextlib.ExitStack() as stack:
+        try:
+            files = stack.enter_context(whole_folder(to.folder, _LAST[to.scheme]))
+        except ValueError as error:
+            raise Refused(str(error)) from error
         if to.scheme == HF:
             hf_export.write(held, files)
             can_tokenise = (files / checkpoint_vocabulary.TOKENIZER).exists()
@@ -159,7 +164,13 @@ def write(held: Pretrained, to: Target, drawn: tuple[str, ...]) -> dict[str, flo
 
 
 def _proven(held: Pretrained, copy: str) -> dict[str, float]:
-    largest = export_proof.differences(held, pretrained.load(copy))
+    try:
+        largest = export_proof.differences(held, pretrained.load(copy))
+    except ValueError as error:
+        raise Refused(
+            f"what was written cannot be read back, and nothing was kept: {error}; check the disk, "
+            "and report this"
+        ) from error
     for what, difference in largest.items():
         if not difference <= export_proof.TOLERANCE:
             raise Refused(

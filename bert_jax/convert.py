@@ -36,6 +36,11 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     command_line.refuse_arguments(arguments, USAGE)
     if not _FROM.value or not _TO.value:
         raise ValueError(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
+    if _SEED.present and not _INITIALIZE_MISSING.value:
+        raise ValueError(
+            f"--seed is {_SEED.value}, of what is drawn, and nothing is; give "
+            "--initialize_missing=true too, or leave it out"
+        )
     to = conversion.target(_TO.value)
     screen = Screen(is_writer=True)
     log.hold()

@@ -94,6 +94,12 @@ def _check_flags() -> None:
     for flag, least in ((_SEQ_LEN, 8), (_EXAMPLES, 1), (_BATCH_SIZE, 1)):
         if flag.value < least:
             raise ValueError(f"--{flag.name} is {flag.value}; it must be {least} or more")
+    of_store = [flag for flag in (_SPLIT, _SEQ_LEN, _EXAMPLES, _SEGMENTS) if flag.present]
+    if of_store and _SENTENCES.value and not _STORE.value:
+        raise ValueError(
+            f"--{of_store[0].name} is of a store, and only sentences are scored here; give --store "
+            "too, or leave it out"
+        )
     if _OUTPUT.value:
         check_new(pathlib.Path(_OUTPUT.value), "--output")
 

@@ -1,7 +1,7 @@
 """The runs of a grid: learning rates x epochs x seeds, one process after another, each in a folder.
 
-A run that has left its summary is finished and never started again, so a grid that was stopped goes
-on where it was. One that fails is noted, and the next one begins.
+A run that has left its summary and its predictions is finished and never started again, so a grid
+that was stopped goes on where it was. One that fails is noted, and the next one begins.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.exit_codes import BY_SIGNAL, DONE
-from bert_jax.log import METRICS, SUMMARY
+from bert_jax.log import METRICS, PREDICTIONS, SUMMARY
 from bert_jax.record_files import read_lines
 
 _SHOWN_EVERY_SECS = 1.0
@@ -85,7 +85,7 @@ def outcome(folder: pathlib.Path, run: Run, error: str = "not run yet") -> Outco
       ValueError: its summary is not one of fine-tuning.
     """
     path = folder / run.name / SUMMARY
-    if not path.is_file():
+    if not path.is_file() or not (path.parent / PREDICTIONS).is_dir():
         return Outcome(run, {}, {}, error)
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))

@@ -112,8 +112,7 @@ def sizes(given: ModelConfig, held: ModelConfig, address: str) -> ModelConfig:
         if field.name not in OF_THE_RUN and ours not in (field.default, theirs):
             raise ValueError(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
-                f"{theirs!r}; leave it out of the config, and the checkpoint's is taken, or begin "
-                "without config.init"
+                f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
             )
     return dataclasses.replace(held, **{name: getattr(given, name) for name in OF_THE_RUN})
 

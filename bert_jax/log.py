@@ -14,6 +14,7 @@ from bert_jax.record_files import cut_lines_after, in_a_sentence, write_whole
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+PREDICTIONS = "predictions"  # a folder, of fine-tuning
 EVENTS = "tensorboard"
 CURVES = "curves.png"  # written by curves.py
 BAD_STEPS = "bad_steps.jsonl"  # by bad_steps.py

@@ -9,14 +9,13 @@ import numpy as np
 
 from bert_jax import inference
 from bert_jax.checkpoint_reading import restore_params
+from bert_jax.log import PREDICTIONS
 from bert_jax.models.bert import Params
 from bert_jax.objectives import Batch
 from bert_jax.preparation import Setup
 from bert_jax.step import eval_step
 from bert_jax.task_feed import TaskFeed
 from bert_jax.tasks.objectives import OBJECTIVES
-
-FOLDER = "predictions"  # in the workdir
 
 
 def write(setup: Setup, step: int) -> list[pathlib.Path]:
@@ -29,16 +28,22 @@ def write(setup: Setup, step: int) -> list[pathlib.Path]:
       ValueError: that checkpoint is damaged.
       OSError: a file cannot be written.
     """
-    feed, folder = task_feed(setup), setup.workdir / FOLDER
+    feed, folder = task_feed(setup), setup.workdir / PREDICTIONS
     params = restore_params(setup.storage.checkpoints, step, setup.model, setup.mesh)
-    written = []
     logits_of = _logits(feed, setup)
-    for split in (name for name in feed.task.splits if name != "train"):
-        logits = _of_split(feed, setup, logits_of, params, split)
-        if jax.process_index() == 0:
-            folder.mkdir(exist_ok=True)
-            written += feed.task.write_predictions(split, logits, folder)
-    return written
+    logits = {
+        split: _of_split(feed, setup, logits_of, params, split)
+        for split in feed.task.splits
+        if split != "train"
+    }
+    if jax.process_index() != 0:
+        return []
+    folder.mkdir(exist_ok=True)  # only now: a grid takes a run that has it for finished
+    return [
+        path
+        for split, of_split in logits.items()
+        for path in feed.task.write_predictions(split, of_split, folder)
+    ]
 
 
 def task_feed(setup: Setup) -> TaskFeed:

@@ -22,6 +22,7 @@ from bert_jax.tasks import entity_report, entity_score, multiple_choice, squad_r
 from data_pipeline.library_log import LibraryLog
 
 SQUAD, NER, CHOICES = "squad", "ner", ("swag", "codah")
+_OFFICIAL_THRESHOLD = 1.0  # of evaluate-v2.0.py
 
 _TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")
 _DATA = flags.DEFINE_string("data", None, "of squad: its own file, with the right answers")
@@ -30,7 +31,7 @@ _NULL_ODDS = flags.DEFINE_string(
     "null_odds", None, "of SQuAD 2.0: question id -> how likely it is to have no answer"
 )
 _NULL_THRESHOLD = flags.DEFINE_float(
-    "null_threshold", 1.0, "of SQuAD 2.0: questions of higher null odds count as not answered"
+    "null_threshold", None, "of SQuAD 2.0: questions of higher null odds are not answered; 1.0"
 )
 
 USAGE = "python -m bert_jax.score --task=TASK --predictions=FILE [--data=FILE] [--null_odds=FILE]"
@@ -42,6 +43,11 @@ def _prepare(log: LibraryLog, rest: list[str]) -> Callable[[], int]:
     if task not in (SQUAD, NER, *CHOICES):
         raise ValueError(
             f"--task is {task!r}; it must be {', '.join((SQUAD, NER, *CHOICES))}; {USAGE}"
+        )
+    if _NULL_THRESHOLD.value is not None and not _NULL_ODDS.value:
+        raise ValueError(
+            f"--null_threshold is {_NULL_THRESHOLD.value}, but there are no odds that it could "
+            "divide; give --null_odds=FILE of SQuAD 2.0 too, or leave it out"
         )
     if not _PREDICTIONS.value:
         raise ValueError(f"--predictions is missing: the file to score; {USAGE}")
@@ -64,7 +70,8 @@ def _squad(log: LibraryLog, predictions: pathlib.Path) -> str:
     if not _DATA.value:
         raise ValueError(f"--data is missing: the file of SQuAD with the right answers; {USAGE}")
     odds = pathlib.Path(_NULL_ODDS.value) if _NULL_ODDS.value else None
-    report = squad_report.read(pathlib.Path(_DATA.value), predictions, odds, _NULL_THRESHOLD.value)
+    threshold = _OFFICIAL_THRESHOLD if _NULL_THRESHOLD.value is None else _NULL_THRESHOLD.value
+    report = squad_report.read(pathlib.Path(_DATA.value), predictions, odds, threshold)
     for note in report.notes:
         log.say(note)
     return json.dumps(report.numbers, indent=2)

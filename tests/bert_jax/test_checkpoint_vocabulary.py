@@ -55,3 +55,12 @@ def test_a_tokeniser_of_other_rules_is_refused(tmp_path, tokenizer_config, words
 def test_a_folder_without_a_vocabulary_says_where_it_goes(tmp_path):
     with pytest.raises(ValueError, match=r"has no vocab\.txt and no tokenizer\.json; put the voc"):
         checkpoint_vocabulary.read(tmp_path)
+
+
+def test_tokens_that_were_added_beside_the_list_are_not_lost(tmp_path):
+    folder = write(tmp_path, PIECES)
+    (folder / "added_tokens.json").write_text(json.dumps({PIECES[-1]: len(PIECES) - 1}))
+    assert checkpoint_vocabulary.read(folder).pieces() == PIECES
+    (folder / "added_tokens.json").write_text(json.dumps({"[END]": 13, "[BEGIN]": 12}))
+    with pytest.raises(ValueError, match=r"has 2 tokens that .* has not, such as .\[BEGIN\]"):
+        checkpoint_vocabulary.read(folder)

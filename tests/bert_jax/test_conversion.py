@@ -18,6 +18,7 @@ from bert_jax import (
     trained,
 )
 from bert_jax.exit_codes import Refused
+from data_pipeline.whole_folder import whole_folder
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
 
 TANH = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12}
@@ -242,6 +243,32 @@ def test_a_copy_that_differs_is_not_kept(whole, tmp_path, monkeypatch):
     with pytest.raises(Refused, match=r"NSP logits of what was written differ .* nothing was kept"):
         export(whole, f"hf:{tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_copy_that_cannot_be_read_is_not_kept(whole, tmp_path, monkeypatch):
+    def with_a_lost_tensor(held, folder):
+        hf_export_write(held, folder)
+        path = folder / "model.safetensors"
+        there = safetensors.numpy.load_file(path)
+        del there["bert.embeddings.LayerNorm.weight"]
+        safetensors.numpy.save_file(there, path)
+
+    hf_export_write = hf_export.write
+    monkeypatch.setattr(hf_export, "write", with_a_lost_tensor)
+    with pytest.raises(Refused, match=r"cannot be read back, and nothing was kept: .*disk"):
+        export(whole, f"hf:{tmp_path / 'out'}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_do_not_write_one_folder(whole, tmp_path):
+    to = conversion.target(f"hf:{tmp_path / 'out'}")
+    with (
+        whole_folder(to.folder, hf_export.LAST) as files,
+        pytest.raises(Refused, match=r"where another process is at work; wait until it is done"),
+    ):
+        (files / hf_export.LAST).write_text("whole")
+        conversion.write(whole, to, ())
+    assert (to.folder / hf_export.LAST).read_text() == "whole"
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path):

@@ -16,7 +16,7 @@ import json, pathlib, sys
 given = dict(argument.removeprefix('--').split('=') for argument in sys.argv[1:])
 rate, seed = float(given['config.optim.learning_rate']), int(given['config.seed'])
 workdir = pathlib.Path(given['workdir'])
-workdir.mkdir(exist_ok=True)
+(workdir / 'predictions').mkdir(parents=True, exist_ok=True)
 with (workdir / 'starts').open('a') as file:
     file.write('started ')
 FAILURE

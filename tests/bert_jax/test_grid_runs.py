@@ -15,7 +15,7 @@ RUN = Run(5e-5, 3.0, 1)
 
 
 def leave_summary(folder: pathlib.Path, run: Run, **numbers: object) -> None:
-    (folder / run.name).mkdir(parents=True)
+    (folder / run.name / "predictions").mkdir(parents=True)
     (folder / run.name / "summary.json").write_text(json.dumps(numbers))
 
 
@@ -73,6 +73,15 @@ def test_a_run_without_a_summary_is_not_finished(tmp_path):
     assert grid_runs.outcome(tmp_path, RUN) == Outcome(RUN, {}, {}, "not run yet")
     (tmp_path / RUN.name).mkdir()
     assert grid_runs.outcome(tmp_path, RUN, "exit code 3: stopped").error == "exit code 3: stopped"
+
+
+def test_a_run_that_was_stopped_before_its_predictions_is_not_finished(tmp_path):
+    leave_summary(tmp_path, RUN, heldout_dev_accuracy=0.8)
+    assert grid_runs.outcome(tmp_path, RUN).is_finished
+    (tmp_path / RUN.name / "predictions").rmdir()
+    assert grid_runs.outcome(tmp_path, RUN, "exit code 1: full") == Outcome(
+        RUN, {}, {}, "exit code 1: full"
+    )
 
 
 def test_what_is_no_run_of_fine_tuning_is_refused(tmp_path):

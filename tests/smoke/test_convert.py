@@ -41,6 +41,7 @@ def test_heads_and_activation_can_be_asked_for(forked, small, tmp_path):
         ([], "error: --from is missing; python -m bert_jax.convert --from"),
         (["--from=hf:{}"], "error: --to is missing"),
         (["--from=hf:{}", "--to=hf:{}"], "holds config.json and 2 more; give a new or an empty"),
+        (["--from=hf:{}", "--to=hf:{}/out", "--seed=3"], "of what is drawn, and nothing is"),
         (["--from=/nowhere", "--to=hf:{}/out"], "'/nowhere' is not a folder of this machine"),
         (["--from=hf:{}", "--to=google:{}/out/"], "--hidden_act=gelu_tanh that the approximation"),
     ],

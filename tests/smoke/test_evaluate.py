@@ -42,6 +42,7 @@ def test_sentences_are_scored_a_line_each(evaluate, tmp_path):
         (["--examples=0"], "--examples is 0; it must be 1 or more"),
         (["--output=/no/folder/x"], "but there is no folder /no/folder; make it first"),
         (["--output={}/manifest.json"], "which is there already; give another name"),
+        (["--sentences=x", "--examples=9"], "--examples is of a store, and only sentences are"),
         (["--sentences=/no/file"], "/no/file: No such file or directory"),
         (["--store={}"], "piece 1 of "),
         (["--checkpoint=hf:/no/folder", "--sentences=x"], "is not a folder of this machine"),

@@ -45,6 +45,10 @@ def test_tags_and_endings_are_scored(forked, files):
         (["--task=squad", "--data={}/no", "--predictions={}/no"], "no is not a file; give"),
         (["--task=ner", "--predictions={}/no"], "no is not a file; give"),
         (["--task=ner", "--predictions={}/dev.csv", "--data=x"], "--data and --null_odds are of"),
+        (
+            ["--task=ner", "--predictions={}/dev.conll", "--null_threshold=0.5"],
+            "--null_threshold is 0.5, but there are no odds that it could divide; give --null_odds",
+        ),
         (["--task=squad", "dev.json"], "'dev.json' is not a flag; usage: python -m"),
     ],
 )
