@@ -45,9 +45,16 @@ def over_batch(function: Callable[..., Any], args: tuple[Any, ...], out_specs: A
     )(*args)
 
 
+def _exchanging() -> tuple[str, ...]:
+    """The batch axes of several devices. Along another XLA for CPUs would copy what is summed."""
+    sizes = jax.sharding.get_abstract_mesh().shape
+    return tuple(axis for axis in mesh.BATCH_AXES if sizes[axis] > 1)
+
+
 def sums(tree: Tree) -> Tree:
     """Add up over all devices of the batch axes."""
-    return jax.lax.psum(tree, mesh.BATCH_AXES)
+    axes = _exchanging()
+    return jax.lax.psum(tree, axes) if axes else tree
 
 
 def rows_of_all(tree: Tree) -> Tree:
@@ -57,8 +64,7 @@ def rows_of_all(tree: Tree) -> Tree:
 
 def _cuts(spec: PartitionSpec) -> list[tuple[int, str]]:
     """(dimension, batch axis) of each cut along a batch axis."""
-    sizes = jax.sharding.get_abstract_mesh().shape
-    axes = [axis for axis in mesh.BATCH_AXES if sizes[axis] > 1]
+    axes = _exchanging()
     return [(dim, axis) for dim, axis in enumerate(spec) if axis in axes]
 
 
@@ -107,8 +113,8 @@ def reduced(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
         for dim, axis in cuts:
             part = scattered(part, axis, dim)
         cut_along = [axis for _, axis in cuts]
-        left = tuple(axis for axis in mesh.BATCH_AXES if axis not in cut_along)
-        return jax.lax.psum(part, left).astype(grad.dtype)
+        left = tuple(axis for axis in _exchanging() if axis not in cut_along)
+        return (jax.lax.psum(part, left) if left else part).astype(grad.dtype)
 
     def total_of_each(grads: Tree) -> Tree:
         return jax.tree.map(total, grads, specs, dtypes)

@@ -24,8 +24,27 @@ class AdamState(NamedTuple):
     nu: Tree
 
 
-def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.GradientTransformation:
-    """Adam without bias correction: m / (sqrt(v) + epsilon).
+def _next_moments(
+    grads: Tree, state: Any, beta1: float, beta2: float, is_bad: jax.Array | bool
+) -> tuple[Tree, Tree]:
+    """mu and nu with this gradient in them, or as they were where the step is bad.
+
+    Chosen here and not after the update: what the direction reads is then what is kept, and XLA
+    for CPUs copies no moment aside (docs/decisions/0038).
+    """
+
+    def moved(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(is_bad, old, new)
+
+    mu = jax.tree.map(lambda m, g: moved(m, beta1 * m + (1.0 - beta1) * g), state.mu, grads)
+    nu = jax.tree.map(lambda v, g: moved(v, beta2 * v + (1.0 - beta2) * g * g), state.nu, grads)
+    return mu, nu
+
+
+def scale_by_bert_adam(
+    beta1: float, beta2: float, epsilon: float
+) -> optax.GradientTransformationExtraArgs:
+    """Adam without bias correction: m / (sqrt(v) + epsilon). A step that is_bad moves no moment.
 
     Source: optimization.py@eedf5716ce AdamWeightDecayOptimizer.
     """
@@ -35,14 +54,50 @@ def scale_by_bert_adam(beta1: float, beta2: float, epsilon: float) -> optax.Grad
             mu=jax.tree.map(jnp.zeros_like, params), nu=jax.tree.map(jnp.zeros_like, params)
         )
 
-    def update(grads: Tree, state: AdamState, params: Tree | None = None) -> tuple[Tree, AdamState]:
-        del params
-        mu = jax.tree.map(lambda m, g: beta1 * m + (1.0 - beta1) * g, state.mu, grads)
-        nu = jax.tree.map(lambda v, g: beta2 * v + (1.0 - beta2) * g * g, state.nu, grads)
+    def update(
+        grads: Tree,
+        state: AdamState,
+        params: Tree | None = None,
+        *,
+        is_bad: jax.Array | bool = False,
+        **of_others: Any,
+    ) -> tuple[Tree, AdamState]:
+        del params, of_others
+        mu, nu = _next_moments(grads, state, beta1, beta2, is_bad)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
         return direction, AdamState(mu=mu, nu=nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def scale_by_adam(
+    beta1: float, beta2: float, epsilon: float
+) -> optax.GradientTransformationExtraArgs:
+    """Adam with bias correction, as optax.scale_by_adam. A step that is_bad moves no moment.
+
+    Source: Kingma and Ba 2015, algorithm 1.
+    """
+
+    def update(
+        grads: Tree,
+        state: optax.ScaleByAdamState,
+        params: Tree | None = None,
+        *,
+        is_bad: jax.Array | bool = False,
+        **of_others: Any,
+    ) -> tuple[Tree, optax.ScaleByAdamState]:
+        del params, of_others
+        mu, nu = _next_moments(grads, state, beta1, beta2, is_bad)
+        count = jnp.where(is_bad, state.count, optax.safe_increment(state.count))
+        times = count.astype(jnp.float32)
+        of_mean, of_square = 1.0 - beta1**times, 1.0 - beta2**times
+        direction = jax.tree.map(
+            lambda m, v: m / of_mean / (jnp.sqrt(v / of_square) + epsilon), mu, nu
+        )
+        return direction, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
+
+    init = optax.scale_by_adam(beta1, beta2, epsilon).init
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
@@ -75,18 +130,19 @@ def decays(params: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(decayed, params)
 
 
-def optimizer(config: OptimConfig) -> optax.GradientTransformation:
+def optimizer(config: OptimConfig) -> optax.GradientTransformationExtraArgs:
     """The transformation from gradients to the direction of descent, clipping first.
+
+    Its update takes is_bad, bool []: such a step leaves the state as it was, and its direction,
+    which may be no number, is for nobody.
 
     LAMB follows You et al. 2020: bias-corrected moments, decay added, then each tensor's direction
     scaled by norm(weights) / norm(direction); tensors without decay are not scaled
     (NVIDIA's and MLPerf's use_nvlamb=False). The clip is its pre-normalisation of the gradient.
     """
     decay = optax.add_decayed_weights(config.weight_decay, mask=decays)
-    if config.name == "bert_adamw":
-        parts = [scale_by_bert_adam(config.beta1, config.beta2, config.epsilon), decay]
-    else:
-        parts = [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon), decay]
+    of_moments = scale_by_bert_adam if config.name == "bert_adamw" else scale_by_adam
+    parts = [of_moments(config.beta1, config.beta2, config.epsilon), decay]
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), decays))
     if config.clip_norm > 0:

@@ -42,7 +42,7 @@ class Setup:
     phases: Sequence[RunPhase]
     mesh: jax.sharding.Mesh
     model: bert.Model
-    tx: optax.GradientTransformation
+    tx: optax.GradientTransformationExtraArgs
     where: TrainState
     screen: Screen
     fresh_params: Callable[[], bert.Params]  # what a run without a checkpoint begins with

@@ -114,7 +114,7 @@ def gradients(
 def train_step(
     model: Model,
     objective: Objective,
-    tx: optax.GradientTransformation,
+    tx: optax.GradientTransformationExtraArgs,
     config: RunConfig,
     phase: Phase,
     where: TrainState,
@@ -138,11 +138,6 @@ def train_step(
         grads, terms, weights = gradients(
             model, objective, state.params, batch, dropout, phase.micro_batches, gradient_dtype
         )
-        direction, opt_state = tx.update(grads, state.opt_state, state.params)
-        learning_rate = rate(state.step)
-        rates = layer_rates.rates(config.optim, state.params, learning_rate, state.step)
-        params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
-        params |= {name: state.params[name] for name in objective.untrained}
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = sum(
             (term.loss_sum / weights[name] for name, term in terms.items()), start=jnp.zeros(())
@@ -155,9 +150,13 @@ def train_step(
             sums["grad_norm"],
             (terms, weights),
         )
-        params, opt_state = guard.unless(
-            verdict.is_bad > 0.0, (params, opt_state), (state.params, state.opt_state)
-        )
+        is_bad = verdict.is_bad > 0.0
+        direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
+        learning_rate = rate(state.step)
+        rates = layer_rates.rates(config.optim, state.params, learning_rate, state.step)
+        params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
+        params |= {name: state.params[name] for name in objective.untrained}
+        params = guard.unless(is_bad, params, state.params)
         sums |= {"learning_rate": learning_rate, "guard": verdict}
         return TrainState(state.step + 1, params, opt_state, window), sums
 

@@ -1,11 +1,14 @@
 """Optimisers and schedules against NumPy written from their equations."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from bert_jax import optim
+from bert_jax import guard, optim
 from bert_jax.config import Config, OptimConfig, Phase
 
 STEPS = 5
@@ -72,6 +75,53 @@ def test_optimisers_follow_their_equations(name, clip_norm):
     params, grads = params_and_gradients()
     got, expected = run(config, params, grads, 0.05), reference(config, params, grads, 0.05)
     jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6), got, expected)
+
+
+@pytest.mark.parametrize("name", ["bert_adamw", "adamw", "lamb"])
+def test_a_bad_step_leaves_the_state_as_it_was(name):
+    tx = optim.optimizer(OptimConfig(name=name))
+    params, grads = jax.tree.map(
+        lambda x: jnp.asarray(x, jnp.float32),
+        params_and_gradients(),
+        is_leaf=lambda x: hasattr(x, "shape"),
+    )
+    _, state = tx.update(grads[0], tx.init(params), params)
+    bad = jax.tree.map(lambda g: g * jnp.nan, grads[1])
+    _, kept = tx.update(bad, state, params, is_bad=jnp.bool_(True))
+    jax.tree.map(np.testing.assert_array_equal, kept, state)
+    _, moved = tx.update(grads[1], state, params, is_bad=jnp.bool_(False))
+    _, plainly = tx.update(grads[1], state, params)
+    jax.tree.map(np.testing.assert_array_equal, moved, plainly)
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (moved, state)), strict=True))
+
+
+def test_adam_is_optax_adam():
+    params, grads = params_and_gradients()
+    ours, theirs = optim.scale_by_adam(0.9, 0.999, 1e-6), optax.scale_by_adam(0.9, 0.999, 1e-6)
+    of_ours, of_theirs = ours.init(params), theirs.init(params)
+    for grad in grads:
+        direction, of_ours = ours.update(grad, of_ours)
+        expected, of_theirs = theirs.update(grad, of_theirs)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), direction, expected)
+    assert jax.tree.structure(of_ours) == jax.tree.structure(of_theirs)
+
+
+@pytest.mark.parametrize("name", ["bert_adamw", "adamw"])
+def test_a_step_on_a_cpu_copies_no_moment_and_no_weight(name):
+    """XLA would compute the moments again within the weights, from copies of the old ones."""
+    tx = optim.optimizer(OptimConfig(name=name))
+
+    def step(params, state, grads, is_bad):
+        direction, state = tx.update(grads, state, params, is_bad=is_bad)
+        moved = jax.tree.map(lambda p, d: p - 0.01 * d, params, direction)
+        return guard.unless(is_bad, moved, params), state
+
+    params = {"kernel": jnp.ones((96, 128)), "bias": jnp.ones(128)}
+    args = params, tx.init(params), params, jnp.bool_(False)
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(*args).compile()
+    copied = re.findall(r"f32\[[^]]*\][^ ]* copy\(", compiled.as_text())
+    assert copied == []
+    assert compiled.memory_analysis().temp_size_in_bytes < params["kernel"].nbytes
 
 
 def rates(config, steps):
