@@ -70,6 +70,9 @@ def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
     return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
 
 
+_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
+
+
 def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
     return {
         f"data.{name}": value
@@ -135,8 +138,9 @@ class Feed:
     def fixed(self) -> dict[str, Any]:
         """What a run that goes on must keep: how rows are drawn, from which store."""
         phases = {
-            f"phases[{i}].max_predictions_per_seq": phase.max_predictions_per_seq
+            f"phases[{i}].{name}": getattr(phase, name)
             for i, phase in enumerate(self.config.phases)
+            for name in _FIXED_PHASE
         }
         return {
             "init": self.config.init,

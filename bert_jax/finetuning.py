@@ -9,6 +9,7 @@ import jax
 
 from bert_jax import config as config_lib
 from bert_jax import finetune_check, initial_weights, preparation, pretrained
+from bert_jax import mesh as mesh_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.config import ModelConfig
 from bert_jax.finetune_config import FinetuneConfig
@@ -19,7 +20,7 @@ from bert_jax.profiling import Window
 from bert_jax.run_feed import RunPhase
 from bert_jax.screen import Screen
 from bert_jax.task_feed import TaskFeed, TaskPhase
-from bert_jax.tasks.objectives import OBJECTIVES
+from bert_jax.tasks.objectives import OBJECTIVES, PACKED
 from bert_jax.tasks.opening import open_task
 from bert_jax.tasks.task import Task
 from bert_jax.workdir import Workdir
@@ -53,12 +54,13 @@ def prepare(
     check_length(config, checkpoint)
     with screen.spinning(f"reading the examples of {config.data.task}"):
         task = open_task(config.data, checkpoint.vocabulary)
-    config = resolved(config, task, checkpoint.config)
-    feed = TaskFeed(task, checkpoint.vocabulary, config)
+    device_count = jax.device_count() if devices is None else len(devices)
+    unit = mesh_lib.batch_unit(config.mesh, device_count, config.micro_batches)
+    feed = TaskFeed(task, checkpoint.vocabulary, resolved(config, task, checkpoint.config), unit)
     phase = TaskPhase(feed)
 
     def opened() -> tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]:
-        return [phase], task_rows(config, task, checkpoint, phase)
+        return [phase], task_rows(feed.config, task, checkpoint, phase)
 
     def fresh_params(model: bert.Model, mesh: jax.sharding.Mesh) -> bert.Params:
         return pretrained.placed(checkpoint, model, mesh, config.seed)[0]
@@ -108,8 +110,8 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
             "epochs or examples"
         )
     sized = initial_weights.sizes(config.model, model, config.init)
-    steps_per_epoch = max(1, examples // config.batch_size)
-    evaluated_every = max(1, steps_per_epoch // config.evaluations_per_epoch)
+    # Rounded up: the last is that of the end, and not one a step before it.
+    evaluated_every = -(-examples // (config.batch_size * config.evaluations_per_epoch))
     phase = config_lib.Phase(
         seq_len=config.data.max_seq_length,
         steps=steps,
@@ -125,6 +127,13 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
     )
 
 
+def _laid_out(config: FinetuneConfig, task: Task) -> str:
+    (phase,) = config.phases
+    if task.kind in PACKED:
+        return f"in {phase.batch_size:,} rows of {phase.seq_len}"
+    return "in rows cut to the longest of them"
+
+
 def task_rows(
     config: FinetuneConfig, task: Task, checkpoint: Pretrained, phase: TaskPhase
 ) -> list[tuple[str, str]]:
@@ -133,11 +142,12 @@ def task_rows(
     rows = [
         ("init", f"{checkpoint.address}, {checkpoint.parameter_count:,} parameters"),
         ("task", f"{task.name}: {splits} examples"),
-        ("", f"rows of at most {config.data.max_seq_length} tokens, cut to a batch's longest"),
+        ("", f"of at most {config.data.max_seq_length} tokens"),
         *(("", note) for note in task.notes),
         (
             "steps of",
-            f"{config.batch_size:,} examples, {phase.of_a_step['epochs']:,.1f} epochs",
+            f"{config.batch_size:,} examples {_laid_out(config, task)}, "
+            f"{phase.of_a_step['epochs']:,.1f} epochs",
         ),
     ]
     if task.main_score in task.baseline:

@@ -134,6 +134,12 @@ def batch_shards(of: Mesh | jax.sharding.AbstractMesh) -> int:
     return math.prod(of.shape[axis] for axis in BATCH_AXES)
 
 
+def batch_unit(config: MeshConfig, device_count: int, micro_batches: int) -> int:
+    """What the rows of a batch are a multiple of."""
+    data, fsdp, _ = shape(config, device_count)
+    return data * fsdp * micro_batches
+
+
 def check(config: RunConfig, device_count: int) -> None:
     """Raise if the batch or the model does not divide over the mesh.
 
@@ -142,7 +148,7 @@ def check(config: RunConfig, device_count: int) -> None:
     """
     data, fsdp, model = shape(config.mesh, device_count)
     for index, phase in enumerate(config.phases):
-        unit = data * fsdp * phase.micro_batches
+        unit = batch_unit(config.mesh, device_count, phase.micro_batches)
         if phase.batch_size % unit:
             below = phase.batch_size // unit * unit
             near = [size for size in (below, below + unit) if size > 0]

@@ -57,7 +57,8 @@ def visible(batch: Batch) -> Visible:
     return unpadded(batch["input_mask"])
 
 
-def _hidden(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
+def hidden(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
+    """float[B,S,D]: the vectors of the last layer, of packed rows and of others."""
     return bert.encode(
         batch["input_ids"],
         batch["segment_ids"],
@@ -87,7 +88,7 @@ def _mlm_weights(batch: Batch) -> dict[str, jax.Array]:
 
 
 def _mlm_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-    return {"mlm": _mlm(bert, batch, _hidden(bert, batch, dropout))}
+    return {"mlm": _mlm(bert, batch, hidden(bert, batch, dropout))}
 
 
 def _mlm_nsp_weights(batch: Batch) -> dict[str, jax.Array]:
@@ -95,7 +96,7 @@ def _mlm_nsp_weights(batch: Batch) -> dict[str, jax.Array]:
 
 
 def _mlm_nsp_terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-    hidden_BSD = _hidden(bert, batch, dropout)
+    hidden_BSD = hidden(bert, batch, dropout)
     return {"mlm": _mlm(bert, batch, hidden_BSD), "nsp": _nsp(bert, batch, hidden_BSD)}
 
 

@@ -14,35 +14,36 @@ from bert_jax.models.bert import Params
 from bert_jax.objectives import Batch
 from bert_jax.preparation import Setup
 from bert_jax.step import eval_step
-from bert_jax.task_feed import TaskFeed
+from bert_jax.task_feed import TaskFeed, TaskPhase
 from bert_jax.tasks.objectives import OBJECTIVES
 
 
 def write(setup: Setup, step: int) -> list[pathlib.Path]:
     """Write the predictions for every split but the training split; the files.
 
-    All processes compute, the first one writes. The parameters are those of the checkpoint of
-    `step`, on the run's own mesh.
+    All processes compute, the first one writes. Development sets are as the run's last evaluation
+    had them; the parameters for the others, and for all where this process evaluated nothing, are
+    those of the checkpoint of `step`, on the run's own mesh.
 
     Raises:
       ValueError: that checkpoint is damaged.
       OSError: a file cannot be written.
     """
     feed, folder = task_feed(setup), setup.workdir / PREDICTIONS
-    params = restore_params(setup.storage.checkpoints, step, setup.model, setup.mesh)
-    logits_of = _logits(feed, setup)
-    logits = {
-        split: _of_split(feed, setup, logits_of, params, split)
-        for split in feed.task.splits
-        if split != "train"
-    }
+    logits = _known(setup)
+    left = [split for split in feed.task.splits if split != "train" and split not in logits]
+    if left:
+        params = restore_params(setup.storage.checkpoints, step, setup.model, setup.mesh)
+        logits_of = _logits(feed, setup)
+        logits |= {split: _of_split(feed, setup, logits_of, params, split) for split in left}
     if jax.process_index() != 0:
         return []
     folder.mkdir(exist_ok=True)  # only now: a grid takes a run that has it for finished
     return [
         path
-        for split, of_split in logits.items()
-        for path in feed.task.write_predictions(split, of_split, folder)
+        for split in feed.task.splits  # a test set after dev, whose threshold it takes
+        if split in logits
+        for path in feed.task.write_predictions(split, logits[split], folder)
     ]
 
 
@@ -51,6 +52,11 @@ def task_feed(setup: Setup) -> TaskFeed:
     if not isinstance(setup.feed, TaskFeed):
         raise TypeError(f"{setup.storage.address} holds a run without a task")
     return setup.feed
+
+
+def _known(setup: Setup) -> dict[str, np.ndarray]:
+    (phase,) = setup.phases
+    return dict(phase.dev_logits) if isinstance(phase, TaskPhase) else {}
 
 
 def _logits(feed: TaskFeed, setup: Setup) -> Callable[[Params, Batch], dict[str, Any]]:

@@ -29,24 +29,17 @@ CHECKPOINTS = "checkpoints"  # folder in the workdir
 # on with the examples it has not seen. Rates, meshes, the steps of the last phase and how the step
 # computes (config.compute) may change: the last rounds otherwise, and learns the same.
 _CONVERTED = "converted_from"  # no run, but a checkpoint of other code in its place
-_FIXED_PHASE = ("seq_len", "batch_size")
 
 
 def _fixed(feed: RunFeed) -> dict[str, Any]:
     config = feed.config
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
-    phases = {
-        f"phases[{i}].{name}": getattr(phase, name)
-        for i, phase in enumerate(config.phases)
-        for name in _FIXED_PHASE
-    }
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
     return {
         "seed": config.seed,
         "optim.name": config.optim.name,
         "dropout_hash_version (of this bert_jax)": dropout.HASH_VERSION,
         **model,
-        **phases,
         **steps,
         **feed.fixed(),
     }

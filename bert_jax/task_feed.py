@@ -16,9 +16,10 @@ from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.inference import collected
 from bert_jax.run_feed import BatchShape, HostBatch
 from bert_jax.screen import Screen
-from bert_jax.tasks.objectives import TERM
+from bert_jax.tasks.objectives import PACKED, TERM
 from bert_jax.tasks.task import Task
 from data_pipeline.finetune import EncodedRows, EvaluationBatch, ExampleStream, by_length
+from data_pipeline.step_packing import PackedSteps
 from data_pipeline.vocab import Vocabulary
 
 # Of config.data what says where examples lie; all else says what is in them.
@@ -42,16 +43,32 @@ def _sha256(rows: EncodedRows) -> str:
 
 
 class TaskFeed:
-    """Batches of a task's training split, as pure functions of the step."""
+    """Batches of a task's training split, as pure functions of the step.
 
-    def __init__(self, task: Task, vocabulary: Vocabulary, config: FinetuneConfig) -> None:
-        self.task, self.vocabulary, self.config = task, vocabulary, config
+    Examples of one row each are packed (docs/decisions/0039): there a phase of `config` says how
+    many rows of which length hold the examples of any step. The others are a row each, or the
+    choices of a question, cut to the longest of their batch.
+    """
+
+    def __init__(
+        self, task: Task, vocabulary: Vocabulary, config: FinetuneConfig, unit: int = 1
+    ) -> None:
+        """config is that of finetuning.resolved; unit is what packed rows are a multiple of."""
+        self.task, self.vocabulary = task, vocabulary
         self.pad_id = vocabulary.special_ids["pad"]
         rows = task.splits["train"]
         self.positions_of_model = config.model.max_position_embeddings
         order = config.data.order_seed, config.batch_size, self.pad_id, self.positions_of_model
         self._stream = ExampleStream(rows, *order)
         self._digest = _sha256(rows)
+        self._packed = None
+        if task.kind in PACKED:
+            (phase,) = config.phases
+            self._packed = PackedSteps(self._stream, phase.steps, unit)
+            found = self._packed.packing
+            phase = dataclasses.replace(phase, seq_len=found.seq_len, batch_size=found.rows)
+            config = dataclasses.replace(config, phases=(phase,))
+        self.config = config
 
     @property
     def learns(self) -> str:
@@ -77,6 +94,7 @@ class TaskFeed:
         """What a run that goes on must keep: the task, its examples, what it began with."""
         return {
             "init": self.config.init,
+            "batch_size": self.config.batch_size,
             **_fixed_options(self.config.data),
             "data (digest of the training examples)": self._digest[:12],
         }
@@ -107,10 +125,14 @@ class TaskFeed:
         return "Batches of a task are cut out of memory: other work keeps this machine's cores busy"
 
     def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
-        """The lengths that the batches from a step on are cut to."""
+        """One, where examples are packed; else one for each length that batches are cut to."""
         steps = range(first_step, self.config.phases[index].steps)
-        lengths = sorted({self._stream.seq_len(step) for step in steps})
         rows, batch_size = self.task.splits["train"], self.config.batch_size
+        if self._packed is not None:
+            every_row = np.arange(self._packed.packing.rows)
+            of_first = self._packed.batches(first_step, first_step + 1, every_row)
+            return [_shape_of(batch) for batch in of_first]
+        lengths = sorted({self._stream.seq_len(step) for step in steps})
         nothing = np.full(batch_size, -1, np.int64)
         return [_shape_of(rows.batch(nothing, seq_len, self.pad_id)) for seq_len in lengths]
 
@@ -118,7 +140,8 @@ class TaskFeed:
         self, index: int, first_step: int, rows: np.ndarray
     ) -> Generator[HostBatch, None, None]:
         """Rows of the batches from a step to the last."""
-        return self._stream.batches(first_step, self.config.phases[index].steps, rows)
+        source = self._stream if self._packed is None else self._packed
+        return source.batches(first_step, self.config.phases[index].steps, rows)
 
     def positions(self, step: int) -> np.ndarray:
         """int64[B]: positions in the stream of the batch of a step, counted from 1."""
@@ -148,21 +171,23 @@ class TaskPhase:
             )
         ]
         (phase,) = config.phases
-        rows = self.task.splits["train"]
+        rows, examples = self.task.splits["train"], config.batch_size
         self.of_a_step = {
             "seq_len": float(phase.seq_len),
             "rows_per_step": float(phase.batch_size * rows.rows_per_example),
-            "examples_per_step": float(phase.batch_size),
-            "epochs": phase.steps * phase.batch_size / rows.examples,
+            "examples_per_step": float(examples),
+            "epochs": phase.steps * examples / rows.examples,
         }
         self.baseline = {
             f"majority_dev_{name}": score for name, score in self.task.baseline.items()
         }
-        self.examples_per_row = 1.0
+        self.examples_per_row = examples / phase.batch_size
         self.heldout_examples = sum(
             self.task.splits[name].examples for name in self.task.dev_splits
         )
         self.heldout_batches = [batch.fields for _, batch in self._batches]
+        # Of each development set by the last evaluation, which is of the weights a run ends with.
+        self.dev_logits: dict[str, np.ndarray] = {}
 
     def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
         """The loss of each development set, named after it, and its scores, as dev_accuracy."""
@@ -181,6 +206,7 @@ class TaskPhase:
                 (_of_examples(batch, result["outputs"]) for batch, result in of_split),
                 self.task.splits[split].examples,
             )["logits"]
+            self.dev_logits[split] = logits
             for name, score in self.task.score(split, logits).items():
                 scores[f"dev_{name}"] = score
         return scores

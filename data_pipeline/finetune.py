@@ -168,23 +168,24 @@ class ExampleStream:
             index_B[of_epoch] = self._order(int(epoch))[place_B[of_epoch]]
         return epoch_B, index_B
 
+    def of_steps(self, first_step: int, last_step: int) -> np.ndarray:
+        """int64[K,B]: the examples of each step from first_step to last_step - 1, from 0 on."""
+        positions = np.arange(first_step * self.batch_size, last_step * self.batch_size)
+        return self.locate(positions)[1].reshape(-1, self.batch_size)
+
     def seq_len(self, step: int) -> int:
-        """The length of the batch of a step, counted from 0."""
-        _, index_B = self.locate(self._positions(step))
-        return self._seq_len_of(index_B)
+        """The length that the batch of a step is cut to."""
+        return self._seq_len_of(self.of_steps(step, step + 1)[0])
 
     def _seq_len_of(self, index_B: np.ndarray) -> int:
         return seq_len_for(int(self._lengths_N[index_B].max()), self._positions_of_model)
-
-    def _positions(self, step: int) -> np.ndarray:
-        return step * self.batch_size + np.arange(self.batch_size)
 
     def batches(
         self, first_step: int, last_step: int, rows_of_process: np.ndarray
     ) -> Generator[Batch, None, None]:
         """Some rows of the global batch of each step from first_step to last_step - 1."""
         for step in range(first_step, last_step):
-            _, index_B = self.locate(self._positions(step))
+            (index_B,) = self.of_steps(step, step + 1)
             yield self.rows.batch(index_B[rows_of_process], self._seq_len_of(index_B), self.pad_id)
 
 

@@ -1,7 +1,8 @@
 """The loss of each kind of task, as objectives for the trainer's step, and the logits to score.
 
-Dimensions: B examples, S sequence, C classes or choices, D width. A row without weight fills up a
-batch and counts for nothing.
+Dimensions: B examples, S sequence, C classes or choices, D width. An example without weight fills
+up a batch and counts for nothing. Where rows hold up to N examples each (data_pipeline/
+step_packing.py) B are the rows, and what is of an example is [B,N] where it says [B].
 """
 
 import dataclasses
@@ -10,31 +11,26 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bert_jax.attention import unpadded
 from bert_jax.cross_entropy import cross_entropy
 from bert_jax.dropout import Dropout
 from bert_jax.models.bert import Bert
-from bert_jax.objectives import Batch, Objective, Term, weighted_term
+from bert_jax.objectives import Batch, Objective, Term, hidden, weighted_term
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 
 Outputs = Callable[[Bert, Batch], jax.Array]
 TERM = "task"  # the name of its loss in the records
-
-
-def _hidden(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
-    """float[B,S,D], of rows [B,S]."""
-    visible = unpadded(batch["input_mask"])
-    return bert.encode(batch["input_ids"], batch["segment_ids"], visible, dropout)
+PACKED = (CLASSIFY, REGRESS, TAG)  # kinds whose loss reads rows that hold several examples
 
 
 def _of_cls(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """float32[B,C]: from [CLS] through the pooler."""
-    return bert.class_logits(bert.pooled(_hidden(bert, batch, dropout)), dropout)
+    pooled = bert.pooled(hidden(bert, batch, dropout), batch.get("cls_positions"))
+    return bert.class_logits(pooled, dropout)
 
 
 def _of_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """float32[B,S,C]: from every token."""
-    return bert.class_logits(_hidden(bert, batch, dropout), dropout)
+    return bert.class_logits(hidden(bert, batch, dropout), dropout)
 
 
 def _of_spans(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
@@ -42,7 +38,7 @@ def _of_spans(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
 
     Source: run_squad.py@eedf5716ce create_model.
     """
-    return bert.class_logits(_hidden(bert, batch, dropout))
+    return bert.class_logits(hidden(bert, batch, dropout))
 
 
 def _of_choices(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
@@ -86,7 +82,7 @@ def _regress(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Ter
 
     Source: run_classifier.py of huggingface/pytorch-pretrained-BERT, STS-B.
     """
-    missed_B = _of_cls(bert, batch, dropout)[:, 0] - batch["label_values"]
+    missed_B = _of_cls(bert, batch, dropout)[..., 0] - batch["label_values"]
     return {TERM: Term(jnp.sum(missed_B * missed_B * batch["example_weights"]), None)}
 
 

@@ -77,7 +77,7 @@ def test_it_learns_and_says_how_far(finished):
     setup, summary, workdir = finished
     assert summary["steps"] == int(210 / 16 * 8.0) == 105
     scores = lines(workdir, "heldout")
-    assert [line["step"] for line in scores] == [*range(13, 105, 13), 105]
+    assert [line["step"] for line in scores] == [*range(14, 105, 14), 105]
     last = scores[-1]
     assert last["dev_accuracy"] > last["majority_dev_accuracy"] + 0.1
     assert summary["heldout_dev_accuracy"] == last["dev_accuracy"]
@@ -85,7 +85,7 @@ def test_it_learns_and_says_how_far(finished):
     assert setup.config.optim.warmup_steps == 10
 
 
-def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finished):
+def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finished, config):
     setup, summary, workdir = finished
     (path,) = predictions.write(setup, summary["steps"])
     assert path.parent == workdir / "predictions"
@@ -95,6 +95,10 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
     assert len(given) == len(labels) == 61
     right = np.mean([one == other for one, other in zip(given, labels, strict=True)])
     assert right == pytest.approx(summary["heldout_dev_accuracy"])
+    text = path.read_bytes()
+    path.unlink()
+    fresh = finetuning.prepare(config, workdir, jax.devices()[:1])
+    assert predictions.write(fresh, summary["steps"]) == [path] and path.read_bytes() == text
 
 
 def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):

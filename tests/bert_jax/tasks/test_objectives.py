@@ -13,10 +13,11 @@ from bert_jax.attention import unpadded
 from bert_jax.config import MeshConfig
 from bert_jax.dropout import Dropout, row_numbers
 from bert_jax.models import bert
-from bert_jax.tasks.objectives import OBJECTIVES, TERM
+from bert_jax.tasks.objectives import OBJECTIVES, PACKED, TERM
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from data_pipeline.finetune import encoded
 from data_pipeline.framing import frame
+from data_pipeline.step_packing import packed, packing_for
 from tests.bert_jax.tiny_models import MODEL, VOCAB
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -52,7 +53,7 @@ def rows_of(kind):
 
 
 def evaluated(kind, batch, devices=1):
-    """Loss sum, weight and outputs of a batch."""
+    """Loss sum, right ones, weight and outputs of a batch."""
     of = mesh.make(MeshConfig(preset="dp"), jax.devices()[:devices])
     jax.set_mesh(of)
     heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind])
@@ -110,6 +111,17 @@ def test_longer_rows_and_more_devices_change_no_sum(kind):
     assert other[1:3] == (right, weight)
     inside = logits.shape[1]
     np.testing.assert_allclose(other[3][:7, :inside], logits[:7], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_examples_beside_each_other_learn_as_examples_alone(kind):
+    rows, index = rows_of(kind), np.arange(EXAMPLES)
+    alone = evaluated(kind, rows.batch(np.array([*index, -1]), 19, pad_id=0))
+    packing = packing_for(rows.lengths_N[None])
+    assert packing.rows < EXAMPLES and packing.examples > 1
+    beside = evaluated(kind, packed(rows, index, packing, pad_id=0))
+    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
+    assert beside[1:3] == alone[1:3]
 
 
 def test_nothing_is_dropped_out_before_the_layer_of_spans():
