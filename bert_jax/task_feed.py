@@ -53,8 +53,8 @@ class TaskFeed:
     def __init__(
         self, task: Task, vocabulary: Vocabulary, config: FinetuneConfig, unit: int = 1
     ) -> None:
-        """config is that of finetuning.resolved; unit is what packed rows are a multiple of."""
-        self.task, self.vocabulary = task, vocabulary
+        """config is that of finetuning.resolved; the rows of a batch are a multiple of unit."""
+        self.task, self.vocabulary, self.unit = task, vocabulary, unit
         self.pad_id = vocabulary.special_ids["pad"]
         rows = task.splits["train"]
         self.positions_of_model = config.model.max_position_embeddings
@@ -162,12 +162,13 @@ class TaskPhase:
 
     def __init__(self, feed: TaskFeed) -> None:
         self.task, config = feed.task, feed.config
-        self._batch_size = config.batch_size // config.micro_batches
+        shards = feed.unit // config.micro_batches
+        batch_size = -(-config.batch_size // feed.unit) * shards
         self._batches: list[tuple[str, EvaluationBatch]] = [
             (split, batch)
             for split in self.task.dev_splits
             for batch in by_length(
-                self.task.splits[split], self._batch_size, feed.pad_id, feed.positions_of_model
+                self.task.splits[split], batch_size, feed.pad_id, feed.positions_of_model
             )
         ]
         (phase,) = config.phases

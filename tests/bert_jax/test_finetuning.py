@@ -124,7 +124,7 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_p
 @pytest.mark.long  # of the losses it is seen in tests/bert_jax/tasks, of the update in test_step.py
 def test_four_devices_end_where_one_does(config, tmp_path):
     optim = dataclasses.replace(config.optim, learning_rate=1e-3)
-    few = dataclasses.replace(config, epochs=0.4, optim=optim)
+    few = dataclasses.replace(config, epochs=0.2, batch_size=6, optim=optim)
     _, summary = run(few, tmp_path / "one")
     run(dataclasses.replace(few, mesh=MeshConfig(preset="zero1")), tmp_path / "four", devices=4)
     one, four = (
