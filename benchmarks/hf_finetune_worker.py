@@ -34,6 +34,7 @@ def build(
     """
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.manual_seed(seed)
+    transformers.logging.set_verbosity_error()  # it tells of each layer that is not in the file
     model = transformers.BertForSequenceClassification.from_pretrained(
         model_dir,
         num_labels=classes,

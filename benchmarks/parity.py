@@ -45,6 +45,7 @@ WANTED = (
     "torch==2.13.0",
 )
 PARTS = ("losses", "seeds", "vectors")
+_WIDTH = 120
 
 DATA = flags.DEFINE_string("data", None, "folder of GLUE's tasks under their published names")
 MODEL_DIR = flags.DEFINE_string("model_dir", None, "a BERT in Hugging Face's format")
@@ -71,7 +72,8 @@ def main(argv: Sequence[str]) -> None:
     """Run the parts and report; 1 where losses disagree."""
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments {argv[1:]}")
-    console = rich.console.Console()
+    # What goes to a file has no width of its own, and rich would cut the tables to 80 columns.
+    console = rich.console.Console(width=None if sys.stdout.isatty() else _WIDTH)
     try:
         _check_flags()
         pairs = Pairs(_model_dir(), pathlib.Path(DATA.value), _python(console), MAX_LENGTH.value)
