@@ -24,7 +24,8 @@ def read(directory: pathlib.Path) -> Vocabulary:
     neither, a list without capitals does.
 
     Raises:
-      ValueError: there is none, or one that cuts text otherwise than BERT.
+      ValueError: there is none, one that cuts text otherwise than BERT, or one that lacks tokens
+        of added_tokens.json.
       OSError: a file cannot be read.
     """
     models = sorted(directory.glob("*.model"))
@@ -40,11 +41,12 @@ def read(directory: pathlib.Path) -> Vocabulary:
             "checkpoint that it was trained with"
         )
     if path.suffix == ".model":
-        return load_vocabulary(path)
-    lowercase = _lowercase(directory)
-    if lowercase is None:
-        lowercase = not _has_capitals(path)
-    vocabulary = load_vocabulary(path, lowercase, checks_case=False)
+        vocabulary = load_vocabulary(path)
+    else:
+        lowercase = _lowercase(directory)
+        if lowercase is None:
+            lowercase = not _has_capitals(path)
+        vocabulary = load_vocabulary(path, lowercase, checks_case=False)
     _check_added(directory / ADDED, vocabulary)
     return vocabulary
 
@@ -61,8 +63,8 @@ def _check_added(path: pathlib.Path, vocabulary: Vocabulary) -> None:
     if added:
         raise ValueError(
             f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
-            f"{min(added)!r}, and would not be read; add them to {LIST}, each on the line of its "
-            "number (the first line is 0), or remove the file if they are not needed"
+            f"{min(added)!r}, and would not be read; remove the file if they are not needed, or "
+            f"give a {LIST} with every token on the line of its number, the first line being 0"
         )
 
 

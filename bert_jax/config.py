@@ -55,7 +55,7 @@ class Phase:
     seq_len: int
     steps: int
     batch_size: int = 256  # rows an optimiser step, over all devices; one sequence each, or up to
-    #                        config.data.packed_examples
+    #                        config.data.packed_examples; in fine-tuning as step_packing lays them
     max_predictions_per_seq: int = 20  # of each sequence
     micro_batches: int = 1  # a step's batch is computed in so many parts, gradients added up
     restart_learning_rate: float = 0.0  # peak of a schedule begun anew here; 0: go on with the last

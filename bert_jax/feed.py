@@ -59,6 +59,9 @@ def short_digest(store: Store) -> str:
     return store.digest[:12]
 
 
+_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")  # which rows a step sees
+
+
 def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
     """Options for an evaluation: one example a row, and of one pass over the split.
 
@@ -68,9 +71,6 @@ def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
     if store.kind != store_lib.TEXT:
         return alone
     return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
-
-
-_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")
 
 
 def _fixed_options(options: PretrainOptions) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
             "epochs or examples"
         )
     sized = initial_weights.sizes(config.model, model, config.init)
-    # Rounded up: the last is that of the end, and not one a step before it.
+    # Rounded up: where an epoch is no whole number of batches its last evaluation is the end's.
     evaluated_every = -(-examples // (config.batch_size * config.evaluations_per_epoch))
     phase = config_lib.Phase(
         seq_len=config.data.max_seq_length,

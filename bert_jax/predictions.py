@@ -1,6 +1,7 @@
 """What a fine-tuned model says of a task's splits, in the task's own files, and its scores."""
 
 import pathlib
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -38,13 +39,18 @@ def write(setup: Setup, step: int) -> list[pathlib.Path]:
         logits |= {split: _of_split(feed, setup, logits_of, params, split) for split in left}
     if jax.process_index() != 0:
         return []
-    folder.mkdir(exist_ok=True)  # only now: a grid takes a run that has it for finished
-    return [
+    unfinished = folder.with_name(f"{PREDICTIONS}.unfinished")
+    for earlier in (unfinished, folder):
+        shutil.rmtree(earlier, ignore_errors=True)
+    unfinished.mkdir()
+    written = [
         path
         for split in feed.task.splits  # a test set after dev, whose threshold it takes
         if split in logits
-        for path in feed.task.write_predictions(split, logits[split], folder)
+        for path in feed.task.write_predictions(split, logits[split], unfinished)
     ]
+    unfinished.rename(folder)  # whole: a grid takes a run that has the folder for finished
+    return [folder / path.relative_to(unfinished) for path in written]
 
 
 def task_feed(setup: Setup) -> TaskFeed:

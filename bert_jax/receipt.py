@@ -25,13 +25,16 @@ from data_pipeline.vocab import Vocabulary, load_vocabulary
 FILE = "config.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
 
-# What a run that is resumed must keep: another value would be another run, or one that does not go
-# on with the examples it has not seen. Rates, meshes, the steps of the last phase and how the step
-# computes (config.compute) may change: the last rounds otherwise, and learns the same.
 _CONVERTED = "converted_from"  # no run, but a checkpoint of other code in its place
 
 
 def _fixed(feed: RunFeed) -> dict[str, Any]:
+    """What a run that is resumed must keep, by the names that a config has; the feed's included.
+
+    Another value would be another run, or one that does not go on with the examples it has not
+    seen. Rates, meshes, the steps of the last phase and how the step computes (config.compute) may
+    change: the last rounds otherwise, and learns the same.
+    """
     config = feed.config
     model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}

@@ -18,8 +18,8 @@ from bert_jax.run_feed import BatchShape, HostBatch
 from bert_jax.screen import Screen
 from bert_jax.tasks.objectives import PACKED, TERM
 from bert_jax.tasks.task import Task
+from data_pipeline import step_packing
 from data_pipeline.finetune import EncodedRows, EvaluationBatch, ExampleStream, by_length
-from data_pipeline.step_packing import PackedSteps
 from data_pipeline.vocab import Vocabulary
 
 # Of config.data what says where examples lie; all else says what is in them.
@@ -64,7 +64,7 @@ class TaskFeed:
         self._packed = None
         if task.kind in PACKED:
             (phase,) = config.phases
-            self._packed = PackedSteps(self._stream, phase.steps, unit)
+            self._packed = step_packing.PackedSteps(self._stream, phase.steps, unit)
             found = self._packed.packing
             phase = dataclasses.replace(phase, seq_len=found.seq_len, batch_size=found.rows)
             config = dataclasses.replace(config, phases=(phase,))
@@ -95,6 +95,7 @@ class TaskFeed:
         return {
             "init": self.config.init,
             "batch_size": self.config.batch_size,
+            "step_packing_version (of this bert_jax)": step_packing.VERSION,
             **_fixed_options(self.config.data),
             "data (digest of the training examples)": self._digest[:12],
         }

@@ -12,6 +12,7 @@ import numpy as np
 
 from data_pipeline.finetune import SEQ_LENS, Batch, EncodedRows, ExampleStream, seq_len_for
 
+VERSION = 1  # of where examples lie, and so of their dropout; raised with any change to it
 _LONGEST_ROW = 512
 # Attention costs as much as this many tokens' other work would at a width of 384, and half at 768.
 _TOKENS_OF_ATTENTION = 2304
@@ -73,22 +74,24 @@ def _cost(packing: Packing) -> float:
 
 
 def packed(rows: EncodedRows, index_B: np.ndarray, packing: Packing, pad_id: int) -> Batch:
-    """The examples at these places, in packing.rows rows or more where that many are wanted.
+    """The examples at these places in packing.rows rows.
 
     Shapes: int64[B] -> input_ids, input_mask, segment_ids, example_ids, position_ids and the token
     labels [R,S]; cls_positions, example_weights and the labels [R,N]. As data_pipeline.schema
     has the fields of packed rows; slots without an example have no weight.
 
     Raises:
-      ValueError: an example has several rows, or is longer than a row.
+      ValueError: an example has several rows, or the packing has no room for all of them.
     """
     if rows.rows_per_example != 1:
         raise ValueError("examples of several rows are not packed")
-    length_B = rows.lengths_N[index_B]
+    length_B = rows.offsets[index_B + 1] - rows.offsets[index_B]
     if length_B.max() > packing.seq_len:
         raise ValueError(f"an example of {length_B.max()} tokens in rows of {packing.seq_len}")
     places = placed(length_B[None], packing.seq_len)
     row_B, slot_B, start_B = places.row_KB[0], places.slot_KB[0], places.start_KB[0]
+    if row_B.max() >= packing.rows or slot_B.max() >= packing.examples:
+        raise ValueError(f"{len(index_B)} examples do not fit into {packing}")
 
     ahead_B = np.cumsum(length_B) - length_B  # tokens of the examples before it
     within = np.arange(length_B.sum()) - np.repeat(ahead_B, length_B)  # place in the example

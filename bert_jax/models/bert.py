@@ -159,7 +159,7 @@ class Bert(nnx.Module):
     def class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
         """Logits of a task from vectors, dropped out first.
 
-        Shapes: float[B,D] or float[B,S,D] -> float32[B,C] or float32[B,S,C].
+        Shapes: float[B,D], [B,S,D], or [B,N,D] of packed rows -> float32, with C in the place of D.
 
         Source: run_classifier.py@eedf5716ce create_model.
         """

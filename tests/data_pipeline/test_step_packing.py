@@ -106,6 +106,8 @@ def test_what_cannot_be_packed_is_refused():
     rows = rows_of(3)
     with pytest.raises(ValueError, match=r"an example of .* tokens in rows of 8"):
         packed(rows, np.arange(3), Packing(8, 9, 3), pad_id=0)
+    with pytest.raises(ValueError, match="3 examples do not fit into"):
+        packed(rows, np.arange(3), Packing(32, 1, 3), pad_id=0)
     choices = encoded([frame([5], [6], SPECIAL, 8)] * 4, {}, rows_per_example=2)
     with pytest.raises(ValueError, match="examples of several rows are not packed"):
         packed(choices, np.arange(2), Packing(16, 2, 2), pad_id=0)
