@@ -1,4 +1,4 @@
-"""README and the files beside it: what they name exists, and what exists is named."""
+"""README and the files beside it: what they name exists."""
 
 import itertools
 import pathlib
@@ -19,29 +19,6 @@ TOPS = ("bert_jax", "configs", "data_pipeline", "docs", "launch", "requirements"
 # A path of the project in back quotes; a config may have arguments, `configs/base.py:recipe=x`.
 PATH = re.compile(rf"`((?:{'|'.join(TOPS)})/[\w./-]*)(?::[\w=]+)?`|`([\w-]+\.(?:md|cff|py))`")
 COMMAND_LINE = re.compile(r"^    (\S.*(?:\\\n.*)*)", re.MULTILINE)
-
-
-def layout(folder: str) -> str:
-    """The rows of the layout table of a folder."""
-    _, _, after = README.partition(f"| `{folder}/` | |")
-    return after.partition("\n\n")[0]
-
-
-def modules(folder: str) -> list[str]:
-    files = (path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py"))
-    return sorted(str(path) for path in files if path.name != "__init__.py")
-
-
-@pytest.mark.parametrize("folder", ["bert_jax", "data_pipeline"])
-def test_every_module_has_a_line_and_every_line_a_module(folder):
-    named = re.findall(r"`([\w/]+\.py)`", layout(folder))
-    assert sorted(named) == modules(folder)
-
-
-def test_every_launch_script_has_a_line():
-    named = re.findall(r"`([\w/]+\.(?:sh|env))`", layout("launch"))
-    there = [path for path in (ROOT / "launch").rglob("*") if path.suffix in (".sh", ".env")]
-    assert sorted(named) == sorted(str(path.relative_to(ROOT / "launch")) for path in there)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,0 +1,199 @@
+"""Read the small files that others may have changed: bounded, regular, inside their folder.
+
+Everything that a command reads whole goes through here: manifests, run records, checkpoint
+metadata, vocabularies. A damaged file raises ValueError with one sentence (exit code 2), never
+RecursionError, MemoryError or a wait for a pipe that nobody writes.
+"""
+
+import json
+import os
+import pathlib
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+MAX_BYTES = 64 << 20  # of a file that is read whole; a vocabulary of 4 million pieces fits
+MAX_DEPTH = 64  # of nested JSON; ours need 6
+# A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
+NUL = b"\0"
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[{\]}]")
+
+Value = TypeVar("Value")
+
+
+class DamagedFile(ValueError):
+    """A file is not what its writer left there."""
+
+
+def path_inside(root: pathlib.Path, name: object) -> pathlib.Path:
+    """Join a name that was read from a file to its folder, which it must not leave.
+
+    Raises:
+      DamagedFile: name is no relative path, leads out of root by `..` or by a symbolic link, or
+        cannot be the name of a file.
+    """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise DamagedFile(f"{name!r} is not the name of a file in {root}")
+    pure = pathlib.PurePosixPath(name)
+    path = root / name
+    if pure.is_absolute() or ".." in pure.parts or not _resolves_inside(root, path):
+        raise DamagedFile(f"{name!r} leads out of {root}; only files in that folder are read")
+    return path
+
+
+def _resolves_inside(root: pathlib.Path, path: pathlib.Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+
+
+def read_bytes(
+    path: pathlib.Path, root: pathlib.Path | None = None, max_bytes: int = MAX_BYTES
+) -> bytes:
+    """Read a regular file of at most max_bytes; with root, one that no link leads out of it.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedFile: it is a folder, pipe or device, too large, or outside root.
+      OSError: it cannot be read now.
+    """
+    if root is not None and not _resolves_inside(root, path):
+        raise DamagedFile(f"{path} is a link out of {root}; put the file itself there")
+    # Without O_NONBLOCK opening a pipe would wait for its writer.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DamagedFile(f"{path} is not a regular file")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise DamagedFile(
+            f"{path} is larger than {max_bytes:,} bytes, too large for what it should be"
+        )
+    return data
+
+
+def decode(data: bytes, name: object) -> str:
+    """Decode UTF-8, with or without a byte order mark; `name` is for the error.
+
+    Raises:
+      DamagedFile: the bytes are not UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{name} is not UTF-8 text (byte {error.start:,})") from None
+
+
+def parse_json(data: bytes, name: object) -> Any:
+    """Parse JSON of bounded depth; `name` is for the error.
+
+    Raises:
+      DamagedFile: it is not JSON, or nested deeper than MAX_DEPTH.
+    """
+    text = decode(data, name)
+    if nesting_depth(data) > MAX_DEPTH:
+        raise DamagedFile(f"{name} is nested deeper than {MAX_DEPTH} levels")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = f" ({error})" if isinstance(error, json.JSONDecodeError) else ""
+        raise DamagedFile(f"{name} is not JSON{place}") from None
+
+
+def nesting_depth(data: bytes) -> int:
+    """Return how many brackets are open at most outside of strings, without recursion."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def parse_object(data: bytes, name: object) -> dict[str, Any]:
+    """Parse a JSON object; otherwise as parse_json."""
+    value = parse_json(data, name)
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{name} holds {kind_in_words(value)}, not a JSON object")
+    return value
+
+
+def read_object(path: pathlib.Path, root: pathlib.Path | None = None) -> dict[str, Any]:
+    """Read a file that holds a JSON object; raises what read_bytes and parse_object do."""
+    return parse_object(read_bytes(path, root), path)
+
+
+def read_lines(
+    path: pathlib.Path, root: pathlib.Path | None = None, max_bytes: int = 1 << 30
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number (from 1) and object of each line of a JSON lines file that only grows.
+
+    A last line without its newline may be what a killed process left, and is passed over where it
+    does not parse.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedFile: names the line that is no JSON object.
+    """
+    lines = read_bytes(path, root, max_bytes).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = parse_object(line, f"{path}, line {number}")
+        except DamagedFile:
+            if number == len(lines) and NUL not in line:
+                return
+            raise
+        yield number, value
+
+
+def field(
+    content: Mapping[str, Any], key: str, kind: type[Value], name: object, default: Any = ...
+) -> Value:
+    """Return a value of a parsed file after checking its type; bool is no int, int is a float.
+
+    Raises:
+      DamagedFile: the key is missing and has no default, or its value is of another type.
+    """
+    if key not in content and default is not ...:
+        return default  # type: ignore[no-any-return]
+    if key not in content:
+        raise DamagedFile(f"{name} has no key {key!r}")
+    value = content[key]
+    accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise DamagedFile(
+            f"{name}: {key!r} is {kind_in_words(value)}, not {_KINDS.get(kind, kind.__name__)}"
+        )
+    return value  # type: ignore[return-value]
+
+
+def build(make: Callable[..., Value], content: Mapping[str, Any], name: object) -> Value:
+    """Call `make` with the keys of a parsed object; unknown, missing or wrong ones are damage.
+
+    Raises:
+      DamagedFile: make does not take them.
+    """
+    try:
+        return make(**content)
+    except (TypeError, ValueError, KeyError) as error:
+        raise DamagedFile(f"{name} is not what bert_jax wrote: {error}") from None
+
+
+_KINDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def kind_in_words(value: object) -> str:
+    """Name the JSON type of a value: "a list"."""
+    return _KINDS.get(type(value), type(value).__name__)
