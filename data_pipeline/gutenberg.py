@@ -35,6 +35,10 @@ _HEADING = re.compile(
 )
 # "IV", "IV.", "IV. TITLE", "12 TITLE"; upper case only, or the word "I" would be a heading.
 _NUMBERED = re.compile(r"\s*(?:[IVXLC]{1,8}\.?$|(?:[IVXLC]{1,8}\.|[0-9]{1,3}\.?)\s+[A-Z‘“\"'])")
+# "12" on a line of its own, alone or above a title; a heading where it counts on from the last one.
+_BARE_NUMBER = re.compile(r"\s*([0-9]{1,3})\.?\s*(?:\n|$)")
+_BARE_ROMAN = re.compile(r"\s*[IVXLC]{1,8}\.?$")
+_LARGEST_STEP = 2  # from a number to the next: one that a scan lost does not end the count
 # "Chapter 8" and nothing else: a heading after one blank line, too (Anna Karenina has six such).
 _BARE = re.compile(rf"\s*chapter\s+{_COUNT}\.?$", re.IGNORECASE)
 _NOT_PROSE = re.compile(
@@ -78,9 +82,11 @@ def read_chapters(
     """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
 
     A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
-    that is named or numbered like a chapter. Headings, the licence, title pages, contents and
-    lists of illustrations are left out; so are sections with under MIN_CHAPTER_CHARS of prose.
-    A book without a heading is one chapter. Holds one chapter at a time; `address` is for errors.
+    that is named or numbered like a chapter. A bare number, which may be a page's, is one only
+    where it counts on from the number before it, or where it is 1. Headings, the licence, title
+    pages, contents and lists of illustrations are left out; so are sections with under
+    MIN_CHAPTER_CHARS of prose. A book without a heading is one chapter. Holds one chapter at a
+    time; `address` is for errors.
 
     Raises:
       ValueError: a chapter of more than MAX_DOCUMENT_BYTES, as soon as so much of it is read; with
@@ -94,8 +100,23 @@ def read_chapters(
     in_notes = False
     front: list[str] = []  # text before the first heading
     size_bytes = 0  # of the chapter, or of the front
+    number = 0  # of the last heading that was a bare one
+    follows_heading = False
     for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_licence)):
-        if _is_heading(paragraph, blank_lines) and not (in_notes and _NUMBERED.match(paragraph)):
+        bare = _BARE_NUMBER.match(paragraph)
+        if in_notes and (bare or _NUMBERED.match(paragraph)):
+            is_heading = False
+        else:
+            is_heading = _is_heading(paragraph, blank_lines) or (
+                (blank_lines >= 2 or follows_heading)
+                and bare is not None
+                and _continues(number, int(bare[1]), paragraph)
+            )
+            is_heading |= follows_heading and bool(_BARE_ROMAN.match(paragraph))
+        if bare and is_heading:
+            number = int(bare[1])
+        follows_heading = is_heading
+        if is_heading:
             if headings and is_chapter and _has_prose(chapter):
                 yield _joined(chapter)
             headings += 1
@@ -167,6 +188,12 @@ def _is_heading(paragraph: str, blank_lines: int) -> bool:
     if blank_lines < 2:
         return len(lines) == 1 and bool(_BARE.match(paragraph))
     return len(lines) <= 3 and _is_heading_line(lines[0])
+
+
+def _continues(last: int, number: int, paragraph: str) -> bool:
+    """Whether a paragraph under a bare number opens the next chapter, or the first of a part."""
+    is_next = number == 1 or last < number <= last + _LARGEST_STEP
+    return is_next and paragraph.count("\n") < 3
 
 
 def _is_heading_line(line: str) -> bool:

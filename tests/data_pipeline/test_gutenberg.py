@@ -100,6 +100,40 @@ def test_a_text_without_headings_or_markers_is_one_document():
     ]
 
 
+def parts(numbers: list[list[str]], before: str) -> str:
+    """Parts of chapters that are headed by bare numbers, each followed by a title."""
+    text = "*** START OF THE PROJECT GUTENBERG EBOOK PARTS ***\n\n\nPARTS\n"
+    for part, chapters in zip(("ONE", "TWO", "THREE"), numbers, strict=False):
+        text += f"\n\n\nPART {part}--The Title"
+        for place, number in enumerate(chapters):
+            text += (before if place == 0 else "\n\n\n\n\n") + number + "\n\nA Quiet Day\n\n\n"
+            text += PROSE + "\n\n" + PROSE
+    return text + "\n\n*** END OF THE PROJECT GUTENBERG EBOOK PARTS ***\n"
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [["1", "2", "3"], ["4", "5"], ["6"]],  # as in Treasure Island
+        [["1.", "2.", "3."], ["1.", "2."], ["1."]],
+        [["1", "2", "4"], ["5", "7"], ["1"]],  # two that a scan lost
+        [["  1", "  2", "  3"], ["  4", "  5"], ["  6"]],
+        [["I", "II", "III"], ["I", "II"], ["I"]],
+    ],
+)
+@pytest.mark.parametrize("before", ["\n\n\n\n\n", "\n\n"])
+def test_chapters_headed_by_bare_numbers_are_not_taken_for_their_part(numbers, before):
+    chapters = list(read_chapters(PATH, parts(numbers, before).split("\n")))
+    paragraph = " ".join(PROSE.replace("_", "").split())
+    assert chapters == [["A Quiet Day", paragraph, paragraph]] * 6
+
+
+def test_the_numbers_of_pages_do_not_end_a_chapter():
+    page = PROSE + "\n\n\n\n{}\n\n\n" + PROSE
+    book = f"PART ONE\n\n\n\n1\n\n{page.format(57)}\n\n\n\n2\n\n{page.format(58)}\n\n2\n\n{PROSE}"
+    assert len(list(read_chapters(PATH, book.split("\n")))) == 2
+
+
 # Chapters as published, and what a book has beside them.
 CHAPTERS = {
     "A-Tale-of-Two-Cities_98": 6 + 24 + 15,
