@@ -44,6 +44,7 @@ PLAN = [f"libtpu; {ON_X86_LINUX}"]
 GCS = ["gcsfs"]
 TEST = [
     "gcp-storage-emulator",
+    "hypothesis>=6.100",
     "pytest>=9.0",
     "pytest-xdist>=3.8",
     "setuptools>=77",

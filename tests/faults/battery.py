@@ -100,4 +100,29 @@ ROWS = {
         "a setting holds a secret, a path that leads outside, or no number",
         "refused, and the secret is in no file that is written",
     ),
+    21: Row(
+        "what a run needs is missing: checkpoints removed, emptied or half renamed, records cut",
+        "a run that shows progress anywhere never starts again from step 0; nothing is changed, "
+        "and the sentence says how to resume",
+    ),
+    22: Row(
+        "what a checkpoint depends on is changed: its vocabulary, the store it trains on",
+        "refused wherever it is read or exported; a changed store stops the run",
+    ),
+    23: Row(
+        "a small file is empty, cut, random, nested, huge, of a wrong type, a pipe or a link",
+        "one sentence and exit code 2, in bounded time and memory; never a traceback, never code 1",
+    ),
+    24: Row(
+        "a worker, a file name or cluster.env holds shell syntax, letters for numbers, escapes",
+        "matched by a pattern before use, shown escaped, never executed",
+    ),
+    25: Row(
+        "a length or a count in a file lies",
+        "checked before anything of that size is allocated",
+    ),
+    26: Row(
+        "junk arrives at a port that is open",
+        "dropped and counted; the processes that belong to the run still start",
+    ),
 }
