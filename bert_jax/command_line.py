@@ -2,9 +2,11 @@
 
 import os
 import pathlib
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -21,6 +23,9 @@ BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 CONFIG_HELP = "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
 
 Prepare = Callable[[LibraryLog, list[str]], Callable[[], int]]
+
+# In JAX's reason for not starting a device: it is absent, and will be when asked again.
+_ABSENT = re.compile(r"NOT_FOUND|not in the list of known backends")
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
@@ -115,6 +120,55 @@ def run(
 
 def _done(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     """Exit code, and what is to be said on stderr."""
+    try:
+        return _outcome(prepare, log, way_on)
+    except (RuntimeError, AssertionError) as error:
+        missing = _missing_device(error)
+        if missing is None:
+            raise
+        code, message = missing
+        return code, f"error: {message}"
+
+
+def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | None:
+    """Return exit code and sentence where JAX lacks the device it was told to use, else None.
+
+    JAX raises a RuntimeError wherever it first touches a device that does not start, and a bare
+    AssertionError for JAX_PLATFORMS=cuda on a machine without a GPU.
+    """
+    jax: Any = sys.modules.get("jax")  # an entry that never imports it is not slowed down
+    if jax is None:
+        return None
+    platforms = jax.config.jax_platforms or ""
+    wanted = f"JAX_PLATFORMS is {platforms!r}" if platforms else "JAX_PLATFORMS is not set"
+    _, is_of_backends, reason = str(error).partition("Unable to initialize backend ")
+    if is_of_backends:
+        # The reason follows the name of the platform; advice in brackets ends it.
+        reason = reason.splitlines()[0].partition(": ")[2].partition(" (set JAX_PLATFORMS")[0]
+        reason = reason.partition(" (you may need")[0].rstrip(".")
+        if not _ABSENT.search(reason):
+            return FAILED, (
+                f"{wanted}, and JAX cannot start that device now: {reason}; end what else uses it "
+                "and try again, or set JAX_PLATFORMS=cpu"
+            )
+    elif isinstance(error, RuntimeError) or not platforms or _finds_devices(jax):
+        return None
+    return REFUSED, (
+        f"{wanted}, but JAX finds no such device here{f' ({reason})' if reason else ''}; unset it "
+        "to use what this machine has, or install JAX for the device: pip install '.[gpu]' or "
+        "'.[tpu]'"
+    )
+
+
+def _finds_devices(jax: Any) -> bool:
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError):
+        return False
+    return True
+
+
+def _outcome(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     try:
         work = prepare(log, _parsed_flags())
     except OSError as error:

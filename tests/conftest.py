@@ -97,7 +97,7 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder / "store"
 
 
-# (module, its arguments, the exit code it must have or None for any) -> what it wrote.
+# (module, its arguments, the exit code it must have or None for any, JAX_PLATFORMS) -> output.
 Forked = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -118,12 +118,13 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
     )
 
     def run(
-        module: str, *arguments: object, code: int | None = 0
+        module: str, *arguments: object, code: int | None = 0, platforms: str = "cpu"
     ) -> subprocess.CompletedProcess[str]:
         written = [folder / "out", folder / "err"]
         for path in written:
             path.write_text("")
         request = {"module": module, "arguments": [str(argument) for argument in arguments]}
+        request["platforms"] = platforms
         request |= {"out": str(written[0]), "err": str(written[1])}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()

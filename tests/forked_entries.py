@@ -2,9 +2,9 @@
 
     python -m tests.forked_entries
 
-reads lines of JSON, {"module": ..., "arguments": [...], "out": FILE, "err": FILE}, and answers each
-with the exit code of a process that ran it. The entry itself is run by the new process, from its
-first line on; only what it imports is there already.
+reads lines of JSON, {"module": ..., "arguments": [...], "platforms": "cpu", "out": FILE, "err":
+FILE}, and answers each with the exit code of a process that ran it. The entry itself is run by the
+new process, from its first line on; only what it imports is there already.
 """
 
 import gc
@@ -13,6 +13,8 @@ import os
 import runpy
 import sys
 import threading
+
+import jax
 
 # What the entries import, less the entries: running one defines its flags.
 import bert_jax.curves
@@ -36,6 +38,9 @@ def become(request: dict) -> None:
     ):
         os.dup2(os.open(path, flags), number)
     sys.argv = [request["module"], *request["arguments"]]
+    # JAX has read the variable already; the processes that an entry starts have not.
+    os.environ["JAX_PLATFORMS"] = request["platforms"]
+    jax.config.update("jax_platforms", request["platforms"])
 
 
 if __name__ == "__main__":

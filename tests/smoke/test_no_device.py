@@ -1,0 +1,52 @@
+"""Every entry where JAX_PLATFORMS names a device that this machine lacks: one line, exit code 2."""
+
+import pytest
+
+from bert_jax.__main__ import MODULES
+from tests.bert_jax import small_checkpoints
+from tests.faults.runs import ONE_PHASE
+
+TABLE = [
+    "--config=configs/finetune/table.py",
+    "--config.data.text_column=text",
+    "--config.data.label_column=label",
+    "--config.data.dir={files}",
+]
+RUN = [*ONE_PHASE, "--config.data.store={store}"]
+ARGUMENTS = {
+    "train": [*RUN, "--workdir={new}"],
+    "finetune": [*TABLE, "--config.init={checkpoint}", "--workdir={new}"],
+    "benchmark": RUN,
+    "convert": ["--from={checkpoint}", "--to=orbax:{new}", "--initialize_missing=true"],
+    "evaluate": ["--checkpoint={checkpoint}", "--sentences={files}/words.txt"],
+    "feature_ner": [
+        "--checkpoint={checkpoint}",
+        "--data_dir={files}",
+        "--output={new}",
+        "--max_seq_length=16",
+        "--features=last",
+    ],
+    "features": ["--checkpoint={checkpoint}", "--input={files}/words.txt", "--output={new}.npz"],
+}
+
+
+@pytest.fixture(scope="module")
+def places(tiny_store, tmp_path_factory):
+    files = tmp_path_factory.mktemp("files")
+    small_checkpoints.write(files / "checkpoint", small_checkpoints.tensors())
+    for name in ("train", "dev", "test"):
+        rows = "".join(f"a {animal} sees\t{animal}\n" for animal in ("cat", "dog") * 8)
+        (files / f"{name}.tsv").write_text("text\tlabel\n" + rows)
+        (files / f"{name}.txt").write_text("a O\ncat B-PET\nsees O\n\n")
+    (files / "words.txt").write_text("a cat sees a dog .\n")
+    return {"store": tiny_store, "files": files, "checkpoint": files / "checkpoint"}
+
+
+@pytest.mark.parametrize("platforms", ["cuda", "xyz"])
+@pytest.mark.parametrize("entry", ARGUMENTS)
+def test_a_device_that_is_missing_is_said_in_one_line(forked, places, tmp_path, entry, platforms):
+    given = [argument.format(new=tmp_path / "new", **places) for argument in ARGUMENTS[entry]]
+    done = forked(MODULES[entry], *given, code=2, platforms=platforms)
+    assert done.stderr.startswith(f"error: JAX_PLATFORMS is {platforms!r}, "), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").iterdir())
