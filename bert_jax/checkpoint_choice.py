@@ -53,11 +53,17 @@ def choose(
     return None
 
 
-def none_is_whole(directory: Folder, problems: Sequence[str]) -> Refused:
+class NoneIsWhole(Refused):
+    """There are checkpoints, but none can be restored."""
+
+
+def none_is_whole(directory: Folder, problems: Sequence[str]) -> NoneIsWhole:
     """What to raise where there are checkpoints, but none to go on from."""
-    return Refused(
+    return NoneIsWhole(
         f"{directory} holds {len(problems)} checkpoints and none is whole ({'; '.join(problems)}); "
-        "nothing was changed: put a whole one there, or train anew in a new --workdir"
+        "nothing was changed: put a whole one there, train in a new --workdir, or add "
+        "--config.checkpoint.fresh=True, which sets the records of this run aside and starts at "
+        "step 0"
     )
 
 

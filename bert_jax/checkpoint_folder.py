@@ -148,14 +148,26 @@ def _moved(folder: epath.Path) -> epath.Path:
     beside.mkdir(parents=True, exist_ok=True)
     names = itertools.chain([folder.name], (f"{folder.name}.{i}" for i in itertools.count(1)))
     to = next(beside / name for name in names if not (beside / name).exists())
-    if not is_address(str(folder)):
-        return folder.rename(to)
-    for path in _files(folder):
-        copy = to / path.relative_to(folder)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        path.copy(copy)
-    folder.rmtree()
+    move(folder, to)
     return to
+
+
+def move(path: Folder, to: Folder) -> None:
+    """Move a file or folder to a free name; in a bucket, which cannot rename, file by file."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    if not is_address(str(path)):
+        path.rename(to)  # type: ignore[arg-type]
+        return
+    remote, end = epath.Path(path), epath.Path(to)
+    if not remote.is_dir():
+        remote.copy(end)
+        remote.unlink()
+        return
+    for file in _files(remote):
+        copy = end / file.relative_to(remote)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        file.copy(copy)
+    remote.rmtree()
 
 
 def check_space(

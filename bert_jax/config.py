@@ -112,6 +112,8 @@ class CheckpointConfig:
     every_steps: int = 1000
     keep: int = 3  # newest checkpoints kept
     keep_every_steps: int = 0  # those of every such step are kept for good; 0: none
+    fresh: bool = False  # where no checkpoint can be restored: set the old records aside and start
+    #                      at step 0, instead of refusing; no part of what a run is
 
 
 LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps: so much every checkpoint keeps
@@ -261,6 +263,13 @@ def arguments(text: str, **defaults: str) -> dict[str, str]:
                 f"--config=...:{text} sets {name!r}; this config takes {sorted(defaults)}"
             )
     return defaults | given
+
+
+def recorded(config: Any) -> dict[str, Any]:
+    """Return a config as the records of a run keep it: without what holds for one start alone."""
+    shown = dataclasses.asdict(config)
+    shown["checkpoint"].pop("fresh")
+    return shown
 
 
 def total_steps(config: Phased) -> int:

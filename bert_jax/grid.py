@@ -24,6 +24,7 @@ from typing import Any
 from absl import flags, logging
 
 from bert_jax import command_line, finetune_check, grid_loop, grid_runs
+from bert_jax import config as config_lib
 from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.grid_loop import Grid
 from bert_jax.grid_runs import Run
@@ -110,7 +111,7 @@ def _fixed(config: FinetuneConfig) -> dict[str, Any]:
             elif f"{path}{name}" not in _SET_BY:
                 found[f"{path}{name}"] = value
 
-    add(json.loads(json.dumps(dataclasses.asdict(config))), "")
+    add(json.loads(json.dumps(config_lib.recorded(config))), "")
     return found
 
 

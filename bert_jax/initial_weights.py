@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from bert_jax import config_check, pretrained, receipt
+from bert_jax.checkpoint_choice import NoneIsWhole
 from bert_jax.checkpoint_reading import newest_step
 from bert_jax.config import Config, ModelConfig
 from bert_jax.models.bert import Model, Params
@@ -70,11 +71,14 @@ def of_run(
     if not config.init:
         return config, None
     weights = None
-    if newest_step(storage.checkpoints) is None:
-        manifest = store.manifest["vocabulary"]
-        ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
-        with screen.spinning(f"reading {config.init}"):
-            weights = with_vocabulary(pretrained.load(config.init), ours)
+    try:
+        has_saved = newest_step(storage.checkpoints) is not None
+    except NoneIsWhole:
+        if not config.checkpoint.fresh:
+            raise
+        has_saved = False
+    if not has_saved:
+        weights = read(config, store, screen)
         held = weights.checkpoint.config
     elif (storage.home / receipt.FILE).is_file():
         held = receipt.read(storage.home).config.model
@@ -83,6 +87,18 @@ def of_run(
     config = dataclasses.replace(config, model=sizes(config.model, held, config.init))
     config_check.check(config)
     return config, weights
+
+
+def read(config: Config, store: Store, screen: Screen) -> InitialWeights:
+    """Read the checkpoint that a run begins with, for the store's vocabulary.
+
+    Raises:
+      ValueError, OSError: as of_run.
+    """
+    manifest = store.manifest["vocabulary"]
+    ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
+    with screen.spinning(f"reading {config.init}"):
+        return with_vocabulary(pretrained.load(config.init), ours)
 
 
 def with_sizes(config: Config) -> Config:

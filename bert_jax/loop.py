@@ -16,8 +16,9 @@ from bert_jax import config as config_lib
 from bert_jax import guard, left_out, profiling, wall_time
 from bert_jax import mesh as mesh_lib
 from bert_jax.bad_steps import BadSteps
-from bert_jax.beginning import checkpoints_of, start
+from bert_jax.beginning import begin_anew, checkpoints_of, start
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint_choice import NoneIsWhole
 from bert_jax.clock import Clock, Progress
 from bert_jax.log import Records
 from bert_jax.opening import opening_rows
@@ -45,8 +46,14 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
       Interrupted: a process was told to stop; the run is saved and goes on when started again.
     """
     stop = Stop()
+    watchdog = watchdog or Watchdog()
     with stop.noted():
-        return _train(setup, stop, watchdog or Watchdog())
+        try:
+            return _train(setup, stop, watchdog)
+        except NoneIsWhole:
+            if not setup.config.checkpoint.fresh:
+                raise
+        return _train(begin_anew(setup), stop, watchdog)
 
 
 def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:

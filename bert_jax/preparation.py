@@ -10,7 +10,7 @@ import jax
 import optax
 
 from bert_jax import config as config_lib
-from bert_jax import config_check, initial_weights, optim, profiling, receipt
+from bert_jax import config_check, fresh_start, initial_weights, optim, profiling, receipt
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
@@ -105,8 +105,9 @@ def prepare(
         return phases, rows if weights is None else [("weights", weights.in_words()), *rows]
 
     def fresh_params(model: bert.Model, mesh: jax.sharding.Mesh) -> bert.Params:
-        if weights is not None:
-            return weights.placed(model, mesh, config.seed)
+        if config.init:  # not read before where a run was resumed that now begins anew
+            begin_with = weights or initial_weights.read(config, store, screen)
+            return begin_with.placed(model, mesh, config.seed)
         return model.init(jax.random.key(config.seed))
 
     learned = Learned(feed, objective, bert.PRETRAINING, opened, fresh_params)
@@ -123,9 +124,11 @@ def assembled(
 ) -> Setup:
     """The parts of a run, checked against its workdir, its devices and its other processes."""
     feed, config = learned.feed, learned.feed.config
-    receipt.check(storage.home, feed)
+    secs = config.hosts.stuck_secs
+    begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs)
+    receipt.check(storage.home, feed, begins_anew)
     total = config_lib.total_steps(config)
-    done = _done_steps(storage, total, profiled)
+    done = None if begins_anew else _done_steps(storage, total, profiled)
     mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
         receipt.check_processes_agree(feed)
@@ -138,8 +141,10 @@ def assembled(
         check_space(storage.checkpoints, config.checkpoint, model, total)
     tx = optim.optimizer(config.optim)
     where = state_lib.layout(model, tx, mesh, config.mesh)
-    changes = receipt.changes(storage.home, config, done or 0)
+    changes = [] if begins_anew else receipt.changes(storage.home, config, done or 0)
     storage.claim(is_writer=jax.process_index() == 0)
+    if begins_anew:
+        fresh_start.set_aside(storage, feed.vocab_path.name, secs, screen.say)
     if jax.process_index() == 0:
         receipt.write(storage.home, feed, changes)
     return Setup(

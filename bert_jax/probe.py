@@ -34,6 +34,7 @@ from bert_jax import (
     probing,
     receipt,
 )
+from bert_jax import config as config_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.exit_codes import Refused
 from bert_jax.finetune_config import FinetuneConfig
@@ -103,7 +104,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         storage = workdir_lib.fetched(run, pathlib.Path(scratch))
         task = open_task(config.data, receipt.read(storage.home).vocabulary)
     folder = pathlib.Path(_PROBE_DIR.value or f"{run.rstrip('/')}-probe")
-    probing.claim(folder, {"run": run, "config": dataclasses.asdict(config)})
+    probing.claim(folder, {"run": run, "config": config_lib.recorded(config)})
     probe = _Probe(
         run=run,
         place=checkpoint_folder.absolute(epath.Path(run)),
@@ -152,6 +153,7 @@ def _fine_tuned(probe: _Probe, step: int, screen: Screen) -> Measured | None:
     workdir, log = probe.folder / f"step-{step}", probe.folder / f"step-{step}.log"
     command = [sys.executable, "-m", "bert_jax.finetune", *probe.config_arguments]
     command += [f"--config.init=orbax:{probe.run}@{step}", f"--workdir={workdir}"]
+    command += ["--config.checkpoint.fresh=True"]  # its checkpoints go before its score is kept
     environment = os.environ | {
         "JAX_PLATFORMS": probe.platform,
         "JAX_COMPILATION_CACHE_DIR": str((probe.folder / _COMPILED).resolve()),

@@ -13,9 +13,9 @@ from ml_collections import ConfigDict
 
 from bert_jax import code_version, dropout, objectives, processes
 from bert_jax.changes import Change, changed
-from bert_jax.config import Config, ModelConfig, from_config_dict, settings_from
+from bert_jax.config import Config, ModelConfig, from_config_dict, recorded, settings_from
 from bert_jax.feed import STORE_DIGEST
-from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, SUMMARY
+from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, PREDICTIONS, SUMMARY
 from bert_jax.record_files import write_whole
 from bert_jax.run_config import RunConfig
 from bert_jax.run_feed import RunFeed
@@ -24,6 +24,19 @@ from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 FILE = "config.json"
 CHECKPOINTS = "checkpoints"  # folder in the workdir
+# What a run leaves in its workdir and reads again, the lines that show its progress last.
+RECORDS = (
+    CHECKPOINTS,
+    EVENTS,
+    PREDICTIONS,
+    CURVES,
+    SUMMARY,
+    LEFT_OUT,
+    BAD_STEPS,
+    ATTEMPTS,
+    FILE,
+    METRICS,
+)
 
 _CONVERTED = "converted_from"  # no run, but a checkpoint of other code in its place
 
@@ -133,7 +146,7 @@ def converted(origin: str, config: Config, vocab_file: str, lowercase: bool) -> 
     return {
         _CONVERTED: origin,
         "fixed": {STORE_DIGEST: ""},
-        "config": dataclasses.asdict(config),
+        "config": recorded(config),
         "code": code_version.of_a_receipt(),
         "changes": [],
         "vocabulary": {"file": vocab_file, "lowercase": lowercase},
@@ -170,8 +183,10 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def check(workdir: pathlib.Path, feed: RunFeed) -> None:
+def check(workdir: pathlib.Path, feed: RunFeed, begins_anew: bool = False) -> None:
     """Raise if the workdir holds something that a run of this feed cannot go on with.
+
+    Where it begins anew that is set aside.
 
     Raises:
       ValueError: names every setting that differs, both values and the ways out.
@@ -181,6 +196,8 @@ def check(workdir: pathlib.Path, feed: RunFeed) -> None:
             f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
             f"such as {workdir}-run"
         )
+    if begins_anew:
+        return
     if not (workdir / FILE).exists():
         _refuse_remains(workdir, feed.vocab_path)
         return
@@ -209,8 +226,7 @@ def check(workdir: pathlib.Path, feed: RunFeed) -> None:
 
 def _refuse_remains(workdir: pathlib.Path, vocab_path: pathlib.Path) -> None:
     """Raise if a run would write over files there that are not of a run."""
-    ours = (CHECKPOINTS, METRICS, EVENTS, SUMMARY, CURVES, ATTEMPTS, BAD_STEPS, LEFT_OUT)
-    remains = [name for name in ours if (workdir / name).exists()]
+    remains = [name for name in RECORDS if (workdir / name).exists()]
     vocabulary = workdir / vocab_path.name
     if vocabulary.exists() and vocabulary.read_bytes() != vocab_path.read_bytes():
         remains.append(vocabulary.name)
@@ -252,7 +268,7 @@ def of_run(feed: RunFeed) -> dict[str, Any]:
     """What made a run: its settings, the code, the packages, the data and the machines."""
     return {
         "learns": feed.learns,
-        "config": dataclasses.asdict(feed.config),
+        "config": recorded(feed.config),
         "code": code_version.of_a_receipt(),
         **feed.in_a_receipt(),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

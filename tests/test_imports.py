@@ -66,6 +66,7 @@ LAYERS = (
         "bert_jax.feature_files",
         "bert_jax.feature_vectors",
         "bert_jax.feed",
+        "bert_jax.fresh_start",
         "bert_jax.frozen_ner",
         "bert_jax.finetune_check",
         "bert_jax.finetuning",

@@ -1,0 +1,212 @@
+"""A run whose records show progress is refused where no checkpoint is left, or set aside whole."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import pytest
+from etils import epath
+
+from bert_jax import fresh_start, loop, preparation, receipt
+from bert_jax.beginning import checkpoints_of, start
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
+from bert_jax.exit_codes import Refused
+from bert_jax.objectives import find
+from bert_jax.workdir import Workdir
+from data_pipeline.options import PretrainOptions
+from tests.bert_jax.tiny_models import MODEL
+
+LINE = '{"step": 6, "split": "train", "loss": 5.0}\n'
+ATTEMPT = '{"began": 1.0, "at": 2.0, "step": 6, "secs": {"training": 1.0}}\n'
+PROGRESS = {
+    "metrics.jsonl": LINE,
+    "attempts.jsonl": ATTEMPT,
+    "bad_steps.jsonl": LINE,
+    "left_out.json": '[{"after_step": 5, "through_step": 6, "reason": "x"}]\n',
+    "summary.json": '{"steps": 6}\n',
+}
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    return Config(
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        phases=(Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3),),
+        optim=OptimConfig(warmup_steps=1),
+        data=PretrainOptions(store=str(tiny_store)),
+        eval=EvalConfig(examples=21),
+    )
+
+
+def fresh(config):
+    return dataclasses.replace(config, checkpoint=CheckpointConfig(fresh=True))
+
+
+def prepare(config, workdir):
+    return preparation.prepare(config, find(config.objective), workdir, jax.devices()[:1])
+
+
+def begun(setup):
+    with contextlib.closing(checkpoints_of(setup)) as checkpoints:
+        return int(start(setup, checkpoints)[0].step)
+
+
+@pytest.fixture(scope="module")
+def saved(config, tmp_path_factory):
+    """A workdir with step 0 saved and no line written yet; to be copied."""
+    workdir = tmp_path_factory.mktemp("saved") / "run"
+    assert begun(prepare(config, workdir)) == 0
+    return workdir
+
+
+@pytest.fixture
+def workdir(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "run")
+
+
+def contents(workdir):
+    """Every file but the lock, which whoever looks takes, by its name; folders hold None."""
+    return {
+        str(path.relative_to(workdir)): path.read_bytes() if path.is_file() else None
+        for path in sorted(workdir.rglob("*"))
+        if path.name != "lock"
+    }
+
+
+def removed(checkpoints):
+    shutil.rmtree(checkpoints)
+
+
+def emptied(checkpoints):
+    shutil.rmtree(checkpoints)
+    checkpoints.mkdir()
+
+
+def renamed(checkpoints):
+    (checkpoints / "0").rename(checkpoints / "0.orbax-checkpoint-tmp")
+
+
+def strays(checkpoints):
+    emptied(checkpoints)
+    (checkpoints / "9" / "default").mkdir(parents=True)
+
+
+def unreadable(checkpoints):
+    (checkpoints / "0" / "receipt" / "receipt.json").write_text("{")
+
+
+LOSSES = [removed, emptied, renamed, strays, unreadable]
+
+
+@pytest.mark.fault(5, "checkpoints/ is removed, emptied, renamed or unreadable beside records")
+@pytest.mark.parametrize("lose", LOSSES)
+def test_records_without_a_checkpoint_are_refused_and_kept(config, workdir, lose):
+    (workdir / "metrics.jsonl").write_text(LINE)
+    lose(workdir / "checkpoints")
+    before = contents(workdir)
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"(?s)nothing was changed.*--config\.checkpoint\.fresh"):
+            prepare(config, workdir)
+    assert contents(workdir) == before
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_with_fresh_they_are_moved_whole_and_the_next_start_resumes(config, workdir, lose, capsys):
+    (workdir / "metrics.jsonl").write_text(LINE)
+    lose(workdir / "checkpoints")
+    before = contents(workdir)
+    setup = prepare(fresh(config), workdir)
+    assert begun(setup) == 0
+    assert "before-fresh-1; the run starts at step 0" in capsys.readouterr().out
+    assert contents(workdir / "before-fresh-1") == before
+    assert not (workdir / "metrics.jsonl").exists()
+    # As a supervisor would start it again: with the flag.
+    checkpoint = (workdir / "checkpoints" / "0" / "receipt" / "receipt.json").read_bytes()
+    (workdir / "metrics.jsonl").write_text(LINE)
+    assert begun(prepare(fresh(config), workdir)) == 0
+    assert (workdir / "checkpoints" / "0" / "receipt" / "receipt.json").read_bytes() == checkpoint
+    assert (workdir / "metrics.jsonl").read_text() == LINE
+    assert not (workdir / "before-fresh-2").exists()
+
+
+@pytest.mark.parametrize("name", [*PROGRESS, "config.json"])
+def test_each_record_shows_progress(config, workdir, name):
+    removed(workdir / "checkpoints")
+    if name == "config.json":
+        shown = json.loads((workdir / name).read_text())
+        shown["changes"] = [{"since_step": 6, "setting": "seed", "before": 1, "now": 0}]
+        (workdir / name).write_text(json.dumps(shown))
+    else:
+        (workdir / name).write_text(PROGRESS[name])
+    with pytest.raises(Refused, match=name):
+        prepare(config, workdir)
+
+
+@pytest.mark.parametrize("content", [b"\0" * 40, b'{"step"\n{}\n', b"\xff\xfe\n1\n", b"[" * 10**5])
+def test_a_record_that_nobody_can_read_shows_progress(config, workdir, content):
+    removed(workdir / "checkpoints")
+    (workdir / "metrics.jsonl").write_bytes(content + b"\n")
+    with pytest.raises(Refused, match=r"metrics\.jsonl: damaged"):
+        prepare(config, workdir)
+
+
+def test_a_run_killed_before_its_first_save_begins_by_itself(config, workdir):
+    removed(workdir / "checkpoints")
+    (workdir / "attempts.jsonl").write_text(ATTEMPT.replace("6", "0"))
+    (workdir / "metrics.jsonl").write_text("")
+    assert begun(prepare(config, workdir)) == 0
+    assert not list(workdir.glob("before-fresh-*"))
+
+
+def test_fresh_is_no_part_of_a_run(config, workdir):
+    prepare(fresh(config), workdir)
+    shown = json.loads((workdir / "config.json").read_text())
+    assert shown["changes"] == [] and "fresh" not in shown["config"]["checkpoint"]
+    assert receipt.read(workdir).config.checkpoint == config.checkpoint
+
+
+def test_arrays_that_do_not_verify_are_set_aside_with_fresh(config, workdir, monkeypatch):
+    (workdir / "metrics.jsonl").write_text(LINE)
+    for path in (workdir / "checkpoints" / "0" / "state").rglob("d/*"):
+        path.write_bytes(path.read_bytes()[:-1] + b"~")
+    monkeypatch.setattr(loop._Run, "all_phases", lambda self: {"step": self.step})
+    with pytest.raises(Refused, match="none is whole"):
+        loop.train(prepare(config, workdir))
+    assert (workdir / "metrics.jsonl").read_text() == LINE
+    assert loop.train(prepare(fresh(config), workdir)) == {"step": 0}
+    assert (workdir / "before-fresh-1" / "metrics.jsonl").read_text() == LINE
+    assert (workdir / "before-fresh-1" / "checkpoints" / "0").is_dir()
+    assert (workdir / "checkpoints" / "0").is_dir()
+
+
+def test_of_a_bucket_both_places_are_set_aside(tmp_path):
+    home, bucket = tmp_path / "home", tmp_path / "bucket"
+    for root in (home, bucket):
+        (root / "tensorboard").mkdir(parents=True)
+        (root / "tensorboard" / "events").write_text(root.name)
+        (root / "metrics.jsonl").write_text(LINE)
+    (bucket / "checkpoints" / "9").mkdir(parents=True)
+    (bucket / "before-fresh-1").mkdir()
+    storage = Workdir(home, "gs://a/b", epath.Path(bucket / "checkpoints"), bucket=object())
+    assert fresh_start.is_due(storage, True, 1.0)
+    fresh_start.set_aside(storage, "vocab.txt", 1.0, print)
+    assert {path.name for path in bucket.iterdir()} == {"before-fresh-1", "before-fresh-2"}
+    assert (bucket / "before-fresh-2" / "checkpoints" / "9").is_dir()
+    assert (home / "before-fresh-2" / "tensorboard" / "events").read_text() == "home"
+    assert [path.name for path in home.iterdir()] == ["before-fresh-2"]
+
+
+def test_what_the_other_processes_do_is_what_process_0_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(fresh_start.processes, "number", lambda: 1)
+    storage = Workdir(tmp_path, "run", tmp_path / "checkpoints")
+    for answer, due in (("resumes", False), ("begins", False), ("fresh", True)):
+        monkeypatch.setattr(fresh_start.processes, "agree", lambda *_, a=answer: [a, ""])
+        assert fresh_start.is_due(storage, False, 1.0) is due
+    for answer, kind in (("refused because", Refused), ("unread the disk", OSError)):
+        monkeypatch.setattr(fresh_start.processes, "agree", lambda *_, a=answer: [a, ""])
+        with pytest.raises(kind, match=answer.partition(" ")[2]):
+            fresh_start.is_due(storage, True, 1.0)
+    assert not list(pathlib.Path(tmp_path).iterdir())
