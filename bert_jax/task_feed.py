@@ -22,8 +22,9 @@ from data_pipeline import step_packing
 from data_pipeline.finetune import EncodedRows, EvaluationBatch, ExampleStream, by_length
 from data_pipeline.vocab import Vocabulary
 
-# Of config.data what says where examples lie; all else says what is in them.
-_OPTIONS_OF_A_RUN = ("dir",)
+# Of config.data what says where examples lie, and which are only predicted; all else says what is
+# in the examples that the run learns from and is judged by.
+_OPTIONS_OF_A_RUN = ("dir", "test_file")
 
 
 def _fixed_options(options: TaskOptions) -> dict[str, Any]:

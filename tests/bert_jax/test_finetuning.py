@@ -156,6 +156,22 @@ def test_the_receipt_names_the_task_and_refuses_another(finished, config):
         receipt.read(workdir)
 
 
+def test_a_test_file_given_after_the_end_gets_its_predictions(finished, config, tmp_path):
+    _, summary, workdir = finished
+    again = shutil.copytree(workdir, tmp_path / "run")
+    # As earlier versions left it: the name of the test file among what the run must keep.
+    shown = json.loads((again / "config.json").read_text())
+    shown["fixed"]["data.test_file"] = "old.csv"
+    (again / "config.json").write_text(json.dumps(shown))
+    shutil.copy(pathlib.Path(config.data.dir, "dev.csv"), pathlib.Path(config.data.dir, "new.csv"))
+    data = dataclasses.replace(config.data, test_file="new.csv")
+    setup = finetuning.prepare(dataclasses.replace(config, data=data), again, jax.devices()[:1])
+    assert loop.train(setup)["steps"] == summary["steps"]
+    dev, test = predictions.write(setup, summary["steps"])
+    assert (dev.name, test.name) == ("dev.tsv", "test.tsv")
+    assert test.read_bytes() == dev.read_bytes()
+
+
 def test_the_receipt_keeps_the_units_of_what_is_predicted(finished, tmp_path):
     setup, _, workdir = finished
     task = dataclasses.replace(setup.feed.task, kind="regress", mean=300.0, deviation=40.0)
