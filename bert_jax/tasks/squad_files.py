@@ -1,13 +1,13 @@
 """SQuAD's official JSON, read and checked: paragraphs, their questions, where answers stand."""
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from data_pipeline.compression import decompressed
+from data_pipeline.json_stream import JsonStream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,22 +70,61 @@ def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
       ValueError: no such file, or what is wrong in it and where: article, paragraph, question.
       OSError: it cannot be read.
     """
-    document = read_json_object(path)
-    articles = _field(document, "data", list, str(path))
-    paragraphs: list[Paragraph] = []
+    facts: dict[str, Any] = {}
+    paragraphs = tuple(stream_paragraphs(path, has_answers, facts))
+    return SquadFile(path, str(facts.get("version", "")), paragraphs)
+
+
+def stream_paragraphs(
+    path: pathlib.Path, has_answers: bool, facts: dict[str, Any] | None = None
+) -> Iterator[Paragraph]:
+    """Yield the paragraphs of a file of any length, one in memory at a time.
+
+    facts gets what the file says beside them, its version; all of it once the last was yielded.
+
+    Raises:
+      ValueError, OSError: as of read_squad.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; give the path of one")
     seen: dict[str, str] = {}
-    for number, article in enumerate(articles, 1):
-        listed = _field(article, "paragraphs", list, f"{path} article {number}")
-        for which, one in enumerate(listed, 1):
-            place = f"article {number} paragraph {which}"
-            paragraphs.append(_paragraph(one, path, place, has_answers, seen))
+    with path.open("rb") as stored:
+        stream = JsonStream(decompressed(str(path), stored), path)
+        has_data = False
+        for key in stream.members(path):
+            if key == "data":
+                has_data = True
+                yield from _articles(stream, path, has_answers, seen)
+            elif facts is not None:
+                facts[key] = stream.value()
+            else:
+                stream.value()
+        stream.end()
+    if not has_data:
+        raise ValueError(f"{path} has no 'data'; {_FORM}")
     if not seen:
         raise ValueError(f"{path} has no question; {_FORM}")
-    return SquadFile(path, str(document.get("version", "")), tuple(paragraphs))
+
+
+def _articles(
+    stream: JsonStream, path: pathlib.Path, has_answers: bool, seen: dict[str, str]
+) -> Iterator[Paragraph]:
+    for number in stream.items(f"{path}: 'data'"):
+        has_paragraphs = False
+        for key in stream.members(f"{path} article {number}"):
+            if key != "paragraphs":
+                stream.value()
+                continue
+            has_paragraphs = True
+            for which in stream.items(f"{path} article {number}: 'paragraphs'"):
+                place = f"article {number} paragraph {which}"
+                yield _paragraph(stream.value(), path, place, has_answers, seen)
+        if not has_paragraphs:
+            raise ValueError(f"{path} article {number} has no 'paragraphs'; {_FORM}")
 
 
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
-    """The JSON object of a file, plain or compressed.
+    """Read the JSON object of a file of predictions or odds, plain or compressed.
 
     Raises:
       ValueError: no such file, not UTF-8, not JSON, or not an object.
@@ -93,21 +132,10 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path} is not a file; give the path of one")
     with path.open("rb") as stored:
-        data = b"".join(decompressed(str(path), stored))
-    try:
-        document = json.loads(data)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-            "download or write it again"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 at byte {error.start}; download or write it again"
-        ) from error
-    if type(document) is not dict:
-        raise ValueError(f"{path} holds a JSON {type(document).__name__}, not an object")
-    return document
+        stream = JsonStream(decompressed(str(path), stored), path)
+        found = {key: stream.value() for key in stream.members(path)}
+        stream.end()
+    return found
 
 
 def _paragraph(
@@ -117,7 +145,7 @@ def _paragraph(
     context = _field(one, "context", str, f"{path} {place}")
     questions = []
     for number, qa in enumerate(_field(one, "qas", list, f"{path} {place}"), 1):
-        question_id = _field(qa, "id", str, f"{path} {place} question {number}")
+        question_id = _question_id(qa, f"{path} {place} question {number}")
         where = f"{path} {place} question {number} ({question_id})"
         if question_id in seen:
             raise ValueError(
@@ -131,6 +159,13 @@ def _paragraph(
         answers = _answers(qa, where) if wants_answers else ()
         questions.append(Question(question_id, text, answers))
     return Paragraph(context, tuple(questions))
+
+
+def _question_id(qa: Any, place: str) -> str:
+    """Take an id as a string; published files have numbers too, as Google's code and others do."""
+    if type(qa) is dict and type(qa.get("id")) is int:
+        return str(qa["id"])
+    return str(_field(qa, "id", str, place))
 
 
 def _answers(qa: Any, where: str) -> tuple[Answer, ...]:

@@ -54,17 +54,28 @@ def test_questions_of_a_test_set_need_no_answers(tmp_path):
         read_squad(path)
 
 
+def test_numbers_are_taken_as_ids(tmp_path):
+    path = stored(tmp_path, document({**QA, "id": 2**40}, {**QA, "id": "b"}))
+    assert [question.id for question in read_squad(path).questions()] == [str(2**40), "b"]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("{", "is not JSON: .* at line 1, column 2; download"),
-        ("[]", "holds a JSON list, not an object"),
+        ("[]", "is a list, not an object"),
         ({"version": "1.1"}, "dev.json has no 'data'"),
-        ({"data": {}}, "'data' is {}, not a list"),
+        ({"data": {}}, "'data' is an object, not a list"),
+        ({"data": 7}, "'data' is a whole number, not a list"),
+        ('{"data": [] "version": 1}', "is not JSON: ',' or '}' is missing at line 1, column 13"),
+        ('{"data": []} {}', "something follows the document's end"),
+        ('{"version": ' + "[" * 100_000, "is nested deeper than 64 levels"),
+        ('{"data": [{"paragraphs": [{"context": ' + '"' * 3, "is not JSON"),
         ({"data": []}, "has no question"),
         ({"data": [{}]}, "article 1 has no 'paragraphs'"),
         ({"data": [{"paragraphs": ["x"]}]}, "article 1 paragraph 1 is a JSON str, not an object"),
-        (document(QA, {**QA, "id": 7}), "question 2: 'id' is 7, not a string"),
+        (document(QA, {**QA, "id": 7.5}), "question 2: 'id' is 7.5, not a string"),
+        (document({**QA, "id": "7"}, {**QA, "id": 7}), r"question 2 \(7\) has the id of article 1"),
         (document(QA, QA), r"question 2 \(q1\) has the id of article 1 paragraph 1 question 1;"),
         (document({**QA, "question": None}), r"\(q1\): 'question' is None, not a string"),
         (document({**QA, "answers": "Ann"}), r"\(q1\): 'answers' is 'Ann', not a list"),

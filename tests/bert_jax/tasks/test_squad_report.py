@@ -90,7 +90,7 @@ def test_version_2_with_odds(files):
         (2, ANSWERS, dict.fromkeys("abcde", "1"), "question a has '1', not a number"),
         (2, ANSWERS, dict.fromkeys("abcde", float("nan")), "question a has nan, not a number"),
         (1, {"a": 7}, None, "question a has 7, not a text; the file maps each question's id to"),
-        (1, ["a"], None, "holds a JSON list, not an object"),
+        (1, ["a"], None, "is a list, not an object"),
         (1, {"a": "x"}, {"a": 1}, "but .*1.json is of SQuAD 1.1; leave it out"),
     ],
 )
