@@ -22,7 +22,7 @@ from bert_jax.exit_codes import Refused
 from bert_jax.models import bert
 from bert_jax.named_tensors import OPTIONAL_PARTS, by_path
 from bert_jax.pretrained import GOOGLE, HF, SCHEMES, Pretrained
-from bert_jax.receipt import TaskLayer
+from bert_jax.task_layer import TaskLayer
 from data_pipeline.files import is_address
 from data_pipeline.whole_folder import WORKING, check_output, whole_folder
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from bert_jax import checkpoint_vocabulary, hf
+from bert_jax import checkpoint_vocabulary, hf, task_layer
 from bert_jax.named_tensors import by_path
 from bert_jax.pretrained import Pretrained
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
@@ -87,13 +87,18 @@ def _config(held: Pretrained) -> dict[str, Any]:
 
 
 def _labels(held: Pretrained) -> dict[str, Any]:
-    """What config.json says of a task's classes."""
-    if held.task is None or held.task.kind not in (CLASSIFY, REGRESS, TAG):
+    """Return what config.json says of a task: its classes, and all that predicting needs."""
+    if held.task is None:
         return {}
+    ours = {task_layer.KEY: task_layer.to_json(held.task)}
+    if held.task.kind not in (CLASSIFY, REGRESS, TAG):
+        return ours
     if held.task.kind == REGRESS:
-        return {"problem_type": "regression", "id2label": {"0": "value"}, "label2id": {"value": 0}}
+        classes: dict[str, Any] = {"id2label": {"0": "value"}, "label2id": {"value": 0}}
+        return {"problem_type": "regression", **classes, **ours}
     labels = held.task.labels
     return {
+        **ours,
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }

@@ -12,7 +12,7 @@ from bert_jax.config import Config, total_steps
 from bert_jax.log import SUMMARY
 from bert_jax.named_tensors import OPTIONAL_PARTS
 from bert_jax.pretrained import GOOGLE, HF, ORBAX, Pretrained
-from bert_jax.receipt import TaskLayer
+from bert_jax.task_layer import TaskLayer
 from data_pipeline.vocab import WORDPIECE
 
 _HELD_OUT = (

@@ -29,7 +29,7 @@ from bert_jax.checkpoint_reading import folders, newest_step, param_dims, restor
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.models import bert
 from bert_jax.models.bert import Declared, Heads, Model, Params
-from bert_jax.receipt import TaskLayer
+from bert_jax.task_layer import TaskLayer
 from data_pipeline.files import is_address
 from data_pipeline.vocab import Vocabulary
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from bert_jax import code_version, dropout, objectives, processes
+from bert_jax import code_version, dropout, objectives, processes, task_layer
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, ModelConfig, from_config_dict, recorded, settings_from
 from bert_jax.feed import STORE_DIGEST
@@ -19,7 +19,10 @@ from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, PREDICTIO
 from bert_jax.record_files import write_whole
 from bert_jax.run_config import RunConfig
 from bert_jax.run_feed import RunFeed
+from bert_jax.task_layer import TaskLayer
+from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE
 from bert_jax.wall_time import FILE as ATTEMPTS
+from data_pipeline import small_files
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 FILE = "config.json"
@@ -104,17 +107,6 @@ def read(workdir: pathlib.Path) -> Receipt:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskLayer:
-    """What the layer on top of a fine-tuned encoder means."""
-
-    name: str  # of the task, as people write it
-    kind: str  # of bert_jax/tasks/task.py
-    labels: tuple[str, ...]  # by their ids; none where its numbers are no classes
-    mean: float = 0.0  # of a number that is predicted: what a logit of 0 means
-    deviation: float = 1.0  # and how much one more is
-
-
-@dataclasses.dataclass(frozen=True)
 class TrainedModel:
     """What is known of the model of a run, whatever it learned."""
 
@@ -137,10 +129,18 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
         untrained = () if trained else objectives.find(shown["config"]["objective"]).untrained
         task = None
         if _classes(shown):
-            of = shown["task"]
-            units = (of.get("mean", 0.0), of.get("deviation", 1.0))  # of younger receipts alone
-            task = TaskLayer(of["name"], of["kind"], tuple(of["labels"]), *units)
+            options = {"options": shown["config"]["data"]}
+            task = task_layer.from_json(shown["task"] | options, workdir / FILE)
+            task = dataclasses.replace(task, null_threshold=_null_threshold(workdir))
         return TrainedModel(config, _vocabulary(workdir, shown), untrained, task)
+
+
+def _null_threshold(workdir: pathlib.Path) -> float | None:
+    """Read what a run of SQuAD 2.0 chose on its development set when it ended."""
+    path = workdir / PREDICTIONS / THRESHOLD_FILE
+    if not path.is_file():
+        return None
+    return float(small_files.field(small_files.read_object(path, workdir), THRESHOLD, float, path))
 
 
 def converted(origin: str, config: Config, vocab_file: str, lowercase: bool) -> dict[str, Any]:

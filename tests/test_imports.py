@@ -121,6 +121,7 @@ LAYERS = (
         "bert_jax.store_scores",
         "bert_jax.storage_probe",
         "bert_jax.task_feed",
+        "bert_jax.task_layer",
         "bert_jax.tasks",
         "bert_jax.tf1",
         "bert_jax.trained",

@@ -16,10 +16,9 @@ from bert_jax.tasks.squad_answers import Prediction
 from bert_jax.tasks.squad_files import Paragraph, Question, read_json_object
 from bert_jax.tasks.squad_splits import DEV, TRAIN, read_splits, version, windows_of
 from bert_jax.tasks.squad_windows import Windows
-from bert_jax.tasks.task import SPAN, Scores, Task
+from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Scores, Task
 from data_pipeline.vocab import Vocabulary
 
-THRESHOLD_FILE, THRESHOLD = "null_threshold.json", "null_threshold"
 _find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
 
 

@@ -18,6 +18,7 @@ from bert_jax import (
     trained,
 )
 from bert_jax.exit_codes import Refused
+from bert_jax.task_layer import TaskLayer
 from data_pipeline.whole_folder import whole_folder
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
 
@@ -135,7 +136,7 @@ def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
     held = dataclasses.replace(
         read,
         params=read.params | {"classifier": layer},
-        task=receipt.TaskLayer("Mine", kind, labels),
+        task=TaskLayer("Mine", kind, labels),
     )
     to = conversion.target(f"hf:{tmp_path / 'out'}")
     assert conversion.missing(held) == ()
@@ -165,7 +166,7 @@ def test_numbers_leave_in_the_units_of_their_table(tmp_path):
     held = dataclasses.replace(
         read,
         params=read.params | {"classifier": {"kernel": kernel_D1, "bias": np.float32([0.25])}},
-        task=receipt.TaskLayer("Prices", "regress", (), mean=300.0, deviation=40.0),
+        task=TaskLayer("Prices", "regress", (), mean=300.0, deviation=40.0),
     )
     fitted = conversion.fitting(held, conversion.target(f"hf:{tmp_path / 'out'}"))
     (tmp_path / "new").mkdir()
