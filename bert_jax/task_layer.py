@@ -31,7 +31,7 @@ class TaskLayer:
     labels: tuple[str, ...]  # by their ids; none where its numbers are no classes
     mean: float = 0.0  # of a number that is predicted: what a logit of 0 means
     deviation: float = 1.0  # and how much one more is
-    options: TaskOptions = TaskOptions()  # lengths, columns and windows of its training
+    options: TaskOptions = dataclasses.field(default_factory=TaskOptions)  # of its training
     # Of SQuAD 2.0: null odds above which a question gets no answer; None: the run named none.
     null_threshold: float | None = None
 

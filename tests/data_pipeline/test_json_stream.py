@@ -8,7 +8,7 @@ from data_pipeline import json_stream
 from data_pipeline.json_stream import JsonStream
 from data_pipeline.small_files import DamagedFile
 
-VALUES = ["ä\n\"]}{[,:", 7, -1.5e-3, None, True, [], {}, [[1], {"a": [2]}], "\u2028\U0001f600", ""]
+VALUES = ['ä\n"]}{[,:', 7, -1.5e-3, None, True, [], {}, [[1], {"a": [2]}], "\u2028\U0001f600", ""]
 
 
 def pieces(data, size):
