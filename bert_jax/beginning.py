@@ -19,7 +19,7 @@ def checkpoints_of(setup: Setup) -> Checkpoints:
     Raises:
       OSError: their folder cannot be made or read.
     """
-    made = receipt.of_run(setup.feed)
+    made = receipt.of_run(setup.feed, setup.objective.untrained)
     return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.model, made)
 
 

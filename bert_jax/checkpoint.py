@@ -21,6 +21,7 @@ from bert_jax import (
     checkpoint_choice,
     checkpoint_folder,
     checkpoint_reading,
+    checkpoint_vocabulary,
     fingerprint,
     processes,
     storage_errors,
@@ -29,6 +30,7 @@ from bert_jax.checkpoint_choice import Say, Tried, in_short
 from bert_jax.checkpoint_folder import RECEIPT, RECEIPT_FILE, Folder, Kept
 from bert_jax.checkpoint_reading import STATE
 from bert_jax.config import CheckpointConfig
+from bert_jax.exit_codes import Refused
 from bert_jax.models.bert import Model
 from bert_jax.state import TrainState, map_like_params
 
@@ -249,6 +251,9 @@ class Checkpoints:
         def read() -> tuple[Any, dict[str, Any]]:
             receipt = checkpoint_folder.read_receipt(checkpoint)
             checkpoint_arrays.check(checkpoint, receipt, logical)
+            problem = checkpoint_vocabulary.difference(receipt["run"], self._run)
+            if problem:
+                raise Refused(f"{checkpoint} {problem}")
             return checkpoint_reading.arrays_of(checkpoint, logical), receipt
 
         read_here, problem = checkpoint_choice.on_all(checkpoint, read)

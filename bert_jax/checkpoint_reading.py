@@ -106,6 +106,16 @@ def restore_params(directory: Folder, step: int, model: Model, on: jax.sharding.
     return jax.tree.map(checkpoint_arrays.with_padding, restored["params"], model.declared)
 
 
+def run_metadata(directory: Folder, step: int) -> dict[str, Any]:
+    """Return what a checkpoint says of the run that saved it: receipt.of_run at that time.
+
+    Raises:
+      ValueError: its metadata cannot be read.
+    """
+    checkpoint = checkpoint_folder.absolute(directory) / str(step)
+    return dict(checkpoint_folder.read_receipt(checkpoint)["run"])
+
+
 def param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
     """Sizes of the parameters of a checkpoint by their paths, as its receipt has them.
 

@@ -86,6 +86,9 @@ def _found(held: Pretrained) -> list[tuple[str, str]]:
     if held.task is not None:
         there.append(f"the layer of {held.task.name}")
     case = "lowercased" if vocabulary.lowercase else "cased"
+    spare = ""
+    if config.vocab_size > vocabulary.size:
+        spare = f"; {config.vocab_size - vocabulary.size:,} rows of the word table have none"
     return [
         (
             "layers",
@@ -95,7 +98,7 @@ def _found(held: Pretrained) -> list[tuple[str, str]]:
             "parameters",
             f"{held.parameter_count:,}: encoder{''.join(f', {part}' for part in there)}",
         ),
-        ("vocabulary", f"{vocabulary.size:,} pieces of {vocabulary.kind}, {case}"),
+        ("vocabulary", f"{vocabulary.size:,} pieces of {vocabulary.kind}, {case}{spare}"),
     ]
 
 

@@ -4,7 +4,6 @@ TensorFlow is needed by train_batches alone, and imported there by data_pipeline
 """
 
 import dataclasses
-import hashlib
 import pathlib
 import shlex
 from collections.abc import Generator
@@ -14,6 +13,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax import config_check
+from bert_jax.checkpoint_vocabulary import PINNED
 from bert_jax.config import Config
 from bert_jax.run_feed import BatchShape
 from data_pipeline import pretrain
@@ -130,10 +130,10 @@ class Feed:
         """The file of the store's vocabulary."""
         return self.store.vocab_path
 
-    @property
-    def lowercase(self) -> bool:
-        """Whether it is read so."""
-        return bool(self.store.manifest["vocabulary"]["lowercase"])
+    def vocabulary_record(self) -> dict[str, Any]:
+        """Return the keys of the store's manifest that pin its vocabulary; its file was checked."""
+        vocabulary = self.store.manifest["vocabulary"]
+        return {name: vocabulary[name] for name in PINNED}
 
     def fixed(self) -> dict[str, Any]:
         """What a run that goes on must keep: how rows are drawn, from which store."""
@@ -157,9 +157,8 @@ class Feed:
         return {"init": ""} | _fixed_options(PretrainOptions())
 
     def in_a_receipt(self) -> dict[str, Any]:
-        """The store and its vocabulary."""
-        vocabulary_sha256 = hashlib.sha256(self.store.vocab_path.read_bytes()).hexdigest()
-        return {"store": {"digest": self.store.digest, "vocabulary_sha256": vocabulary_sha256}}
+        """The store."""
+        return {"store": {"digest": self.store.digest}}
 
     def advice(self) -> str:
         """How to find out what the input pipeline can give."""

@@ -146,7 +146,7 @@ def assembled(
     if begins_anew:
         fresh_start.set_aside(storage, feed.vocab_path.name, secs, screen.say)
     if jax.process_index() == 0:
-        receipt.write(storage.home, feed, changes)
+        receipt.write(storage.home, feed, changes, learned.objective.untrained)
     return Setup(
         config=config,
         objective=learned.objective,

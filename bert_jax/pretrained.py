@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax import (
     bert_config,
     checkpoint_folder,
+    checkpoint_reading,
     checkpoint_vocabulary,
     hf,
     named_tensors,
@@ -142,6 +143,10 @@ def _of_a_run(address: str, where: str) -> Pretrained:
                 f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
                 "one, or start its command again"
             )
+        made = checkpoint_reading.run_metadata(storage.checkpoints, step)
+        source = f"checkpoint {step} of {place}"
+        checkpoint_vocabulary.check_pinned(found.vocabulary, made, source)
+        checkpoint_vocabulary.check_size(found.vocabulary, found.config.vocab_size, address)
         on = mesh_lib.make(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(on):
             model = _with_parts(found.config, param_dims(storage.checkpoints, step))

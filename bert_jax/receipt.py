@@ -5,13 +5,20 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from bert_jax import code_version, dropout, objectives, processes, task_layer
+from bert_jax import (
+    checkpoint_vocabulary,
+    code_version,
+    dropout,
+    objectives,
+    processes,
+    task_layer,
+)
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, ModelConfig, from_config_dict, recorded, settings_from
 from bert_jax.feed import STORE_DIGEST
@@ -43,6 +50,7 @@ RECORDS = (
 
 # Settings that receipts of earlier versions name among those that a run must keep.
 _NO_LONGER_FIXED = ("data.test_file",)
+_UNTRAINED = "untrained"
 _CONVERTED = "converted_from"  # no run, but a checkpoint of other code in its place
 
 
@@ -99,11 +107,10 @@ def read(workdir: pathlib.Path) -> Receipt:
             f"{workdir} holds a run of {shown['learns']}; give the workdir of a run of pre-training"
         )
     with _written_by_this_version(workdir):
-        config = shown["config"]
-        config["phases"] = tuple(ConfigDict(phase) for phase in config["phases"])
-        vocabulary, digest = _vocabulary(workdir, shown), shown["fixed"][STORE_DIGEST]
-        origin = shown.get(_CONVERTED, "")
-        return Receipt(from_config_dict(ConfigDict(config)), vocabulary, digest, origin)
+        phases = tuple(ConfigDict(phase) for phase in shown["config"]["phases"])
+        config = from_config_dict(ConfigDict(shown["config"] | {"phases": phases}))
+        digest = shown["fixed"][STORE_DIGEST]
+    return Receipt(config, _vocabulary(workdir, shown), digest, shown.get(_CONVERTED, ""))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +132,33 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     shown = _of_a_run(workdir)
     with _written_by_this_version(workdir):
         config = settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
-        trained = _CONVERTED in shown or _classes(shown) > 0
-        untrained = () if trained else objectives.find(shown["config"]["objective"]).untrained
         task = None
         if _classes(shown):
-            options = {"options": shown["config"]["data"]}
-            task = task_layer.from_json(shown["task"] | options, workdir / FILE)
-            task = dataclasses.replace(task, null_threshold=_null_threshold(workdir))
-        return TrainedModel(config, _vocabulary(workdir, shown), untrained, task)
+            task = task_layer.from_json(
+                shown["task"] | {"options": shown["config"]["data"]}, workdir / FILE
+            )
+    if task is not None:
+        task = dataclasses.replace(task, null_threshold=_null_threshold(workdir))
+    return TrainedModel(config, _vocabulary(workdir, shown), _untrained(workdir, shown), task)
+
+
+def _untrained(workdir: pathlib.Path, shown: dict[str, Any]) -> tuple[str, ...]:
+    """Return the parts that a run's objective does not reach; needs no objective to be known.
+
+    Raises:
+      ValueError: the run is older than this record, and its objective is not of bert_jax.
+    """
+    if _CONVERTED in shown or _classes(shown):
+        return ()
+    if _UNTRAINED in shown:
+        return tuple(small_files.field(shown, _UNTRAINED, list, workdir / FILE))
+    name = small_files.field(shown["config"], "objective", str, workdir / FILE)
+    if name not in objectives.OBJECTIVES:
+        raise ValueError(
+            f"{workdir / FILE} has config.objective = {name!r}, which is not of bert_jax, and does "
+            "not say what it trains; start its training command once more, which writes that down"
+        )
+    return objectives.OBJECTIVES[name].untrained
 
 
 def _null_threshold(workdir: pathlib.Path) -> float | None:
@@ -143,15 +169,18 @@ def _null_threshold(workdir: pathlib.Path) -> float | None:
     return float(small_files.field(small_files.read_object(path, workdir), THRESHOLD, float, path))
 
 
-def converted(origin: str, config: Config, vocab_file: str, lowercase: bool) -> dict[str, Any]:
-    """The receipt of a checkpoint of other code that lies where a run would."""
+def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dict[str, Any]:
+    """The receipt of a checkpoint of other code that lies where a run would.
+
+    `vocabulary` is checkpoint_vocabulary.record of the list that lies beside it.
+    """
     return {
         _CONVERTED: origin,
         "fixed": {STORE_DIGEST: ""},
         "config": recorded(config),
         "code": code_version.of_a_receipt(),
         "changes": [],
-        "vocabulary": {"file": vocab_file, "lowercase": lowercase},
+        "vocabulary": dict(vocabulary),
     }
 
 
@@ -168,10 +197,23 @@ def _classes(shown: dict[str, Any]) -> int:
 
 
 def _vocabulary(workdir: pathlib.Path, shown: dict[str, Any]) -> Vocabulary:
-    of = shown["vocabulary"]
-    if pathlib.PurePath(of["file"]).name != of["file"]:
-        raise ValueError("a file elsewhere")
-    return load_vocabulary(workdir / of["file"], of["lowercase"], checks_case=False)
+    """Read the workdir's copy of the vocabulary.
+
+    Raises:
+      ValueError: it is missing or damaged, outside of the workdir, or not that of the run.
+    """
+    name = workdir / FILE
+    pinned = small_files.field(shown, "vocabulary", dict, name)
+    lowercase = small_files.field(pinned, "lowercase", bool, name)
+    path = small_files.path_inside(workdir, small_files.field(pinned, "file", str, name))
+    if not path.is_file():
+        raise ValueError(
+            f"{path} is missing; put back the vocabulary that the run was trained with, from its "
+            "store or another copy of the folder"
+        )
+    vocabulary = load_vocabulary(path, lowercase, checks_case=False)
+    checkpoint_vocabulary.check_pinned(vocabulary, shown, f"the run in {workdir}")
+    return vocabulary
 
 
 @contextlib.contextmanager
@@ -211,6 +253,7 @@ def check(workdir: pathlib.Path, feed: RunFeed, begins_anew: bool = False) -> No
             f"--workdir={workdir} holds a checkpoint converted from {shown[_CONVERTED]}, not a "
             f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
         )
+    _check_copy(workdir, feed, shown)
     before = feed.fixed_by_default()
     before |= {k: v for k, v in shown["fixed"].items() if k not in _NO_LONGER_FIXED}
     now = json.loads(json.dumps(_fixed(feed)))
@@ -239,6 +282,22 @@ def _refuse_remains(workdir: pathlib.Path, vocab_path: pathlib.Path) -> None:
         )
 
 
+def _check_copy(workdir: pathlib.Path, feed: RunFeed, shown: dict[str, Any]) -> None:
+    """Raise if the workdir's vocabulary was changed; where it is missing it is written again.
+
+    Raises:
+      ValueError: names the file.
+    """
+    path = workdir / feed.vocab_path.name
+    if not path.exists() or small_files.read_bytes(path) == feed.vocab_path.read_bytes():
+        return
+    if small_files.field(shown, "vocabulary", dict, workdir / FILE).get("file") == path.name:
+        raise ValueError(
+            f"{path} is not {feed.vocab_path}, which the run is trained with; remove it, and the "
+            "run writes it again, or give the data of the run that lies here"
+        )
+
+
 def changes(workdir: pathlib.Path, config: RunConfig, step: int) -> list[Change]:
     """What was set otherwise since the run began, this start after `step` saved steps included."""
     if not (workdir / FILE).exists():
@@ -248,7 +307,12 @@ def changes(workdir: pathlib.Path, config: RunConfig, step: int) -> list[Change]
     return changed(known, shown["config"], config, step)
 
 
-def write(workdir: pathlib.Path, feed: RunFeed, changes: Sequence[Change] = ()) -> None:
+def write(
+    workdir: pathlib.Path,
+    feed: RunFeed,
+    changes: Sequence[Change] = (),
+    untrained: Sequence[str] | None = None,
+) -> None:
     """Write the resolved config beside what must not change of it, and the vocabulary.
 
     Each is written whole or not at all.
@@ -256,20 +320,21 @@ def write(workdir: pathlib.Path, feed: RunFeed, changes: Sequence[Change] = ()) 
     write_whole(workdir / feed.vocab_path.name, feed.vocab_path.read_bytes())
     shown = {
         "fixed": _fixed(feed),
-        **of_run(feed),
+        **of_run(feed, untrained),
         "changes": [dataclasses.asdict(one) for one in changes],
-        "vocabulary": {
-            "file": feed.vocab_path.name,
-            "lowercase": feed.lowercase,
-        },
     }
     write_whole(workdir / FILE, (json.dumps(shown, indent=2) + "\n").encode())
 
 
-def of_run(feed: RunFeed) -> dict[str, Any]:
-    """What made a run: its settings, the code, the packages, the data and the machines."""
+def of_run(feed: RunFeed, untrained: Sequence[str] | None = None) -> dict[str, Any]:
+    """What made a run: its settings, the code, the packages, the data and the machines.
+
+    `untrained` names the parts of the model that its objective does not reach, where that is known.
+    """
     return {
         "learns": feed.learns,
+        **({} if untrained is None else {_UNTRAINED: list(untrained)}),
+        "vocabulary": feed.vocabulary_record(),
         "config": recorded(feed.config),
         "code": code_version.of_a_receipt(),
         **feed.in_a_receipt(),

@@ -10,8 +10,8 @@ import pathlib
 import jax
 import jax.numpy as jnp
 
+from bert_jax import checkpoint_vocabulary, pretrained, receipt
 from bert_jax import mesh as mesh_lib
-from bert_jax import pretrained, receipt
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, Config, MeshConfig
 from bert_jax.pretrained import Pretrained
@@ -30,9 +30,9 @@ def write(held: Pretrained, folder: pathlib.Path) -> None:
     vocabulary = held.vocabulary
     name = FILE_NAMES[vocabulary.kind]
     (folder / name).write_bytes(vocabulary.file_bytes)
-    shown = receipt.converted(
-        held.address, Config(phases=(), model=held.config), name, vocabulary.lowercase
-    )
+    settings = Config(phases=(), model=held.config)
+    pinned = checkpoint_vocabulary.record(vocabulary, name)
+    shown = receipt.converted(held.address, settings, pinned)
     on = mesh_lib.make(MeshConfig(), jax.local_devices()[:1])
     with jax.set_mesh(on):
         model = pretrained.model_of(held)

@@ -33,9 +33,8 @@ class RunFeed(Protocol):
     def vocab_path(self) -> pathlib.Path:
         """The file of the vocabulary, which the workdir gets a copy of."""
 
-    @property
-    def lowercase(self) -> bool:
-        """Whether that vocabulary is read so."""
+    def vocabulary_record(self) -> dict[str, Any]:
+        """Name, size, case and SHA-256 of that vocabulary, for run records and checkpoints."""
 
     def fixed(self) -> dict[str, Any]:
         """What a run that goes on must keep of its data, by the names that a config has."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import metrics
+from bert_jax import checkpoint_vocabulary, metrics
 from bert_jax.finetune_config import FinetuneConfig, TaskOptions
 from bert_jax.inference import collected
 from bert_jax.run_feed import BatchShape, HostBatch
@@ -86,10 +86,9 @@ class TaskFeed:
         """The file of the checkpoint's vocabulary."""
         return self.vocabulary.path
 
-    @property
-    def lowercase(self) -> bool:
-        """Whether it is read so."""
-        return self.vocabulary.lowercase
+    def vocabulary_record(self) -> dict[str, Any]:
+        """Name, size, case and SHA-256 of the checkpoint's vocabulary."""
+        return checkpoint_vocabulary.record(self.vocabulary, self.vocab_path.name)
 
     def fixed(self) -> dict[str, Any]:
         """What a run that goes on must keep: the task, its examples, what it began with."""
@@ -118,7 +117,6 @@ class TaskFeed:
                 "mean": task.mean,
                 "deviation": task.deviation,
                 "digest": self._digest,
-                "vocabulary_sha256": self.vocabulary.digest,
             }
         }
 

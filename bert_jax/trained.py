@@ -6,8 +6,8 @@ import tempfile
 
 import jax
 
+from bert_jax import checkpoint_reading, checkpoint_vocabulary, receipt
 from bert_jax import mesh as mesh_lib
-from bert_jax import receipt
 from bert_jax import workdir as workdir_lib
 from bert_jax.checkpoint_reading import newest_step, param_dims, restore_params
 from bert_jax.config import MeshConfig
@@ -48,6 +48,9 @@ def load(workdir: pathlib.Path | str) -> Trained:
             f"{workdir} holds a run that has not saved a checkpoint yet; wait until step "
             f"{found.config.checkpoint.every_steps:,}, or start its command again"
         )
+    made = checkpoint_reading.run_metadata(place.checkpoints, step)
+    source = f"checkpoint {step} of {workdir}"
+    checkpoint_vocabulary.check_pinned(found.vocabulary, made, source)
     parts = {path.split("/")[0] for path in param_dims(place.checkpoints, step)}
     lacking = [part for part in OPTIONAL_PARTS if part not in parts]
     if lacking:  # of a converted checkpoint; a run has them all

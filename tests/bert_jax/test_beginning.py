@@ -45,7 +45,7 @@ def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(
     made = receipt["run"]
     assert made["config"]["seed"] == 3
     assert made["store"]["digest"] == setup.feed.store.digest
-    assert len(made["store"]["vocabulary_sha256"]) == 64
+    assert len(made["vocabulary"]["sha256"]) == 64
     assert made["code"]["packages"].keys() >= {"jax", "jaxlib", "flax", "optax", "numpy"}
     assert made["processes"] == 1
     jax.tree.map(np.testing.assert_array_equal, begun(setup), fresh)

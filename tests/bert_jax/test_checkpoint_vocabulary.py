@@ -64,3 +64,17 @@ def test_tokens_that_were_added_beside_the_list_are_not_lost(tmp_path):
     (folder / "added_tokens.json").write_text(json.dumps({"[END]": 13, "[BEGIN]": 12}))
     with pytest.raises(ValueError, match=r"has 2 tokens that .* has not, such as .\[BEGIN\]"):
         checkpoint_vocabulary.read(folder)
+
+
+def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
+    folder = write(tmp_path, PIECES)
+    model = {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(PIECES)}}
+    (folder / "tokenizer.json").write_text(json.dumps({"model": model}))
+    assert checkpoint_vocabulary.read(folder).pieces() == PIECES
+    for changed in (
+        [*PIECES[:-2], PIECES[-1], PIECES[-2]],
+        PIECES[:-1],
+        [*PIECES[:6], *PIECES[7:]],
+    ):
+        with pytest.raises(ValueError, match=r"vocab\.txt (has '|lacks 1 ).*tokenizer\.json bes"):
+            checkpoint_vocabulary.read(write(folder, changed))
