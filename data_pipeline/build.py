@@ -1,6 +1,8 @@
 """Builds a store from text files: python -m data_pipeline.build --help."""
 
+import collections
 import contextlib
+import dataclasses
 import pathlib
 import shutil
 import sys
@@ -52,21 +54,28 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     started_secs = time.perf_counter()
     check_output(flags.output, MANIFEST, flags.overwrite)
     sources = find_sources(flags.input, flags.text)
-    vocab_bytes = _vocabulary_bytes(flags, sources, console)
+    vocab_file = _vocabulary_file(flags, sources, console)
     with whole_folder(flags.output, MANIFEST, flags.overwrite, _REPLACED) as building:
-        manifest = _build_inside(building, flags, sources, vocab_bytes, console)
+        manifest = _build_inside(building, flags, sources, vocab_file, console)
         write_manifest(building, manifest)
     seconds = time.perf_counter() - started_secs
     print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
 
 
-def _vocabulary_bytes(
+@dataclasses.dataclass(frozen=True)
+class _VocabularyFile:
+    name: str
+    file_bytes: bytes
+    character_coverage: float | None  # None where it was read, not trained
+
+
+def _vocabulary_file(
     flags: BuildFlags, sources: list[Source], console: rich.console.Console
-) -> tuple[str, bytes]:
-    """The name and bytes of the vocabulary file: read and checked, or trained on the input."""
+) -> _VocabularyFile:
+    """Read and check the vocabulary file, or train one on the input."""
     if flags.vocab:
         vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
-        return FILE_NAMES[vocabulary.kind], vocabulary.file_bytes
+        return _VocabularyFile(FILE_NAMES[vocabulary.kind], vocabulary.file_bytes, None)
     label = f"training a {flags.train_vocab} vocabulary of {flags.vocab_size:,}"
     with progress_bar(console, label, total_bytes=None) as advance:
         trained = train_vocabulary(
@@ -77,25 +86,27 @@ def _vocabulary_bytes(
             flags.vocab_size,
             flags.lowercase,
             flags.reserved_pieces,
+            flags.character_coverage,
         )
-    return FILE_NAMES[TRAINED[flags.train_vocab]], trained
+    name = FILE_NAMES[TRAINED[flags.train_vocab]]
+    return _VocabularyFile(name, trained.file_bytes, trained.character_coverage)
 
 
 def _build_inside(
     building: pathlib.Path,
     flags: BuildFlags,
     sources: list[Source],
-    vocab_file: tuple[str, bytes],
+    vocab_file: _VocabularyFile,
     console: rich.console.Console,
 ) -> dict[str, Any]:
     """Write the vocabulary and both splits into the working folder; returns the manifest."""
-    vocab_name, vocab_bytes = vocab_file
-    (building / vocab_name).write_bytes(vocab_bytes)
-    vocabulary = load_vocabulary(building / vocab_name, flags.lowercase, checks_case=False)
+    (building / vocab_file.name).write_bytes(vocab_file.file_bytes)
+    vocabulary = load_vocabulary(building / vocab_file.name, flags.lowercase, checks_case=False)
     write_tokenizer_json(vocabulary, building)
     spool = Spool(building / "spool")
     counts = dict.fromkeys(COUNTED, 0)
     documents_of = [0] * len(sources)
+    lost: collections.Counter[int] = collections.Counter()
     label = f"encoding {count_of_files(len(sources))} with {_encoded_by(flags)}"
     total_bytes = None if flags.runner == BEAM else sum(source.stored_bytes for source in sources)
     with (
@@ -109,11 +120,14 @@ def _build_inside(
                 counts[name] += count
             for number, count in chunk.source_documents.items():
                 documents_of[number] += count
+            lost.update(chunk.lost_characters)
     counts[FILES_WITHOUT_TEXT] = documents_of.count(0)
     selection = _select(spool, flags.cleaning, counts, console)
     splits = _part(spool, selection, building, vocabulary, flags.holdout, console)
     shutil.rmtree(spool.directory)
-    found = BuildFound(counts, documents_of, selection.near_duplicates)
+    found = BuildFound(
+        counts, documents_of, selection.near_duplicates, lost, vocab_file.character_coverage
+    )
     return build_manifest(building, flags, vocabulary, splits, sources, found)
 
 

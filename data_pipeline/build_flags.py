@@ -9,7 +9,7 @@ from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningO
 from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
 from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
-from data_pipeline.vocab_training import BPE, TRAINED, UNIGRAM, WORDPIECE
+from data_pipeline.vocab_training import BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 
 EXAMPLE = (
     "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
@@ -34,6 +34,7 @@ class BuildFlags:
     train_vocab: str
     vocab_size: int
     reserved_pieces: int
+    character_coverage: float | None
     lowercase: bool
     holdout: float
     runner: str
@@ -61,6 +62,7 @@ def parse_flags(argv: list[str]) -> BuildFlags:
         train_vocab=values.train_vocab,
         vocab_size=values.vocab_size,
         reserved_pieces=values.reserved_pieces,
+        character_coverage=values.character_coverage,
         lowercase=values.lowercase,
         holdout=values.holdout,
         runner=values.runner,
@@ -144,6 +146,14 @@ def _add_vocabulary(parser: FlagParser) -> None:
         type=int,
         metavar="N",
         help="of these, [unusedN] that no text holds, for a later use; BERT's own 99 not counted",
+    )
+    add(
+        "--character_coverage",
+        default=None,
+        type=float,
+        metavar="SHARE",
+        help="of the text, whose characters get pieces; the rarest others become [UNK]. Default: 1 "
+        "where all characters fill no more than a tenth of the vocabulary, else 0.9995",
     )
     add("--lowercase", default=True, type=boolean, metavar="BOOL", help="and strip accents")
 
@@ -231,6 +241,7 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
             f"--reserved_pieces is {flags.reserved_pieces}; it must be 0 or more, and 0 with "
             "--vocab, whose pieces are fixed"
         )
+    _check_coverage(flags)
     if not 0.0 < flags.holdout <= 0.5:
         raise ValueError(
             f"--holdout is {flags.holdout}; it must be more than 0 and at most 0.5 (default 0.01)"
@@ -239,6 +250,21 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
         raise ValueError(f"--workers is {flags.workers}; it must be 1 or more")
     flags.text.check()
     flags.cleaning.check()
+
+
+def _check_coverage(flags: BuildFlags) -> None:
+    coverage = flags.character_coverage
+    if coverage is None:
+        return
+    if flags.vocab:
+        raise ValueError(
+            f"--character_coverage is {coverage}, but the pieces of --vocab={flags.vocab} are "
+            "fixed; leave it out, or train a vocabulary with --train_vocab"
+        )
+    if not LEAST_COVERAGE <= coverage <= 1.0:
+        raise ValueError(
+            f"--character_coverage is {coverage}; it must be from {LEAST_COVERAGE} to 1"
+        )
 
 
 def _check_runner(flags: BuildFlags, has_workers: bool) -> None:

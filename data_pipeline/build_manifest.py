@@ -3,10 +3,12 @@
 import dataclasses
 import importlib.metadata
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from data_pipeline.build_flags import BuildFlags
 from data_pipeline.cleaning import NORMALIZED_DOCUMENTS, REASONS
+from data_pipeline.lost_characters import lost_record
 from data_pipeline.sources import Source
 from data_pipeline.store import FORMAT, FORMAT_VERSION
 from data_pipeline.store_writing import describe_arrays, store_digest
@@ -22,6 +24,8 @@ class BuildFound:
     counts: dict[str, int]  # by the names of cleaning.COUNTED
     source_documents: list[int]  # of each source, as found
     near_duplicates: dict[str, int]  # clusters, documents in them, documents given up
+    lost_characters: Mapping[int, int]  # code point that the vocabulary lacks -> how often
+    character_coverage: float | None  # of a trained vocabulary
 
 
 def build_manifest(
@@ -55,11 +59,13 @@ def build_manifest(
         "dropped": {reason: found.counts[reason] for reason in REASONS},
         "changed": {NORMALIZED_DOCUMENTS: found.counts[NORMALIZED_DOCUMENTS]},
         "near_duplicates": found.near_duplicates,
+        "lost_characters": lost_record(found.lost_characters),
         "holdout": flags.holdout,
         "build": {
             **dataclasses.asdict(flags.text),
             "lowercase": flags.lowercase,
             "train_vocab": flags.train_vocab,
+            "character_coverage": found.character_coverage,
             **dataclasses.asdict(flags.cleaning),
         },
         "versions": {name: importlib.metadata.version(name) for name in _LIBRARIES},

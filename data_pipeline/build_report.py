@@ -31,6 +31,7 @@ from data_pipeline.cleaning import (
 )
 from data_pipeline.findings import build_findings, can_be_trained_on, total
 from data_pipeline.interpreter import python
+from data_pipeline.lost_characters import lost_in_words
 from data_pipeline.store import HELDOUT, TRAIN
 
 _SHOWN_FILES = 3
@@ -92,6 +93,7 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
     console.print(_counts_table(run))
     case = "lower case" if vocabulary["lowercase"] else "case kept"
     used = _used_pieces(run)
+    lost = lost_in_words(run.manifest)
     read_bytes = sum(source["bytes"] for source in run.manifest["sources"])
     facts = (
         ("read", f"{count_of_files(len(run.manifest['sources']))}, {_size(read_bytes)} as stored"),
@@ -100,6 +102,7 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
             "vocabulary",
             f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
         ),
+        *([("characters", lost)] if lost else []),
         ("took", f"{run.seconds:.1f} s with {run.encoded_by}"),
         ("store", f"{run.store}  ({run.manifest['digest'][:12]})"),
     )

@@ -15,6 +15,7 @@ from data_pipeline.cleaning import (
 )
 from data_pipeline.duplicates import hashes128
 from data_pipeline.folding import document_hash, folded
+from data_pipeline.lost_characters import LostCharacters
 from data_pipeline.near_duplicates import Signer, no_signatures
 from data_pipeline.sentences import sentences_of
 from data_pipeline.sources import Source
@@ -59,6 +60,7 @@ class EncodedChunk:
     facts: ChunkFacts
     counts: dict[str, int]  # why something was left out or changed -> how many
     source_documents: dict[int, int]  # as in TextChunk
+    lost_characters: dict[int, int]  # code point that the vocabulary lacks -> how often it occurs
 
 
 def read_chunks(
@@ -99,6 +101,7 @@ class ChunkEncoder:
         self._vocabulary = vocabulary
         self._text = text
         self._cleaning = cleaning
+        self._lost = LostCharacters(vocabulary)
         self._signer = Signer() if cleaning.finds_near_duplicates else None
 
     def encode(self, chunk: TextChunk) -> EncodedChunk:
@@ -133,7 +136,15 @@ class ChunkEncoder:
             ),
             counts=dict(counts),
             source_documents=chunk.source_documents,
+            lost_characters=self._lost_characters(sentences, token_ids, sentence_lengths),
         )
+
+    def _lost_characters(
+        self, sentences: list[str], token_ids: np.ndarray, sentence_lengths: np.ndarray
+    ) -> dict[int, int]:
+        is_unknown = token_ids == self._vocabulary.special_ids["unk"]
+        has_unknown = sums_of_runs(is_unknown, sentence_lengths) > 0
+        return self._lost.count([sentences[i] for i in np.flatnonzero(has_unknown)])
 
     def _facts(
         self,

@@ -10,6 +10,7 @@ from data_pipeline.store import HELDOUT, TRAIN
 
 FEW_DOCUMENTS = 100  # of the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
+MANY_LOST_CHARACTERS = 0.001  # of the tokens
 MANY_LONG_SENTENCES = 0.05
 MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
@@ -40,6 +41,12 @@ def build_findings(manifest: dict[str, Any]) -> list[str]:
         found.append(
             f"{manifest['unknown_token_share']:.1%} of the tokens are unknown to the vocabulary: "
             "it was made for other text. Train one with --train_vocab."
+        )
+    lost = manifest.get("lost_characters", {}).get("occurrences", 0)  # older builds counted none
+    if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
+        found.append(
+            f"the vocabulary was trained without characters that the text has {lost:,} times, and "
+            "words with one of them are unknown: --character_coverage=1 gives each a piece."
         )
     if tokens > 128 * sentences:
         found.append(

@@ -2,6 +2,7 @@
 
 from data_pipeline.health import Health
 from data_pipeline.lengths import Lengths
+from data_pipeline.lost_characters import lost_in_words
 from data_pipeline.repeats import Repeats
 from data_pipeline.row_health import PACKED_EXAMPLES
 from data_pipeline.store import HELDOUT, TRAIN
@@ -66,6 +67,8 @@ def facts(health: Health) -> list[tuple[str, str]]:
         ("vocabulary", f"{vocabulary['kind']}, {pieces.size:,} pieces, {case}"),
         ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces a word"),
     ]
+    if lost := lost_in_words(health.manifest):
+        lines.append(("characters", lost))
     lines.append(("rows", _sampled_rows(health)))
     if health.rows:
         rows = health.rows

@@ -63,20 +63,22 @@ def write_chunk(file: BinaryIO, chunk: EncodedChunk) -> None:
     write_facts(file, chunk.facts)
     sources = np.array(list(chunk.source_documents.items()), np.int64)
     counts = np.array([chunk.counts.get(name, 0) for name in COUNTED], np.int64)
-    for array in (chunk.token_ids, chunk.sentence_lengths, sources, counts):
+    lost = np.array(list(chunk.lost_characters.items()), np.int64).reshape(-1, 2)
+    for array in (chunk.token_ids, chunk.sentence_lengths, sources, counts, lost):
         np.save(file, array)
 
 
 def read_chunk(file: BinaryIO) -> EncodedChunk:
     """Read what write_chunk wrote."""
     facts = read_facts(file)
-    token_ids, sentence_lengths, sources, counts = (np.load(file) for _ in range(4))
+    token_ids, sentence_lengths, sources, counts, lost = (np.load(file) for _ in range(5))
     return EncodedChunk(
         token_ids=token_ids,
         sentence_lengths=sentence_lengths,
         facts=facts,
         counts=dict(zip(COUNTED, counts.tolist(), strict=True)),
         source_documents=dict(sources.tolist()),
+        lost_characters=dict(lost.tolist()),
     )
 
 

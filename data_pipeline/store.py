@@ -23,11 +23,14 @@ Keys of the manifest, public:
     changed                  {normalized_documents}: how many --normalize changed
     near_duplicates          {clusters, documents} that were found, dropped or not, and
                              documents_given_up: not compared with all that they resemble
+    lost_characters          {characters, occurrences, most_frequent {"U+2019": how often}}: those
+                             of the text that no piece has, counted before copies are dropped
     holdout                  the share of documents that --holdout asked for
     sources                  [{path, bytes, documents}]: the source's address, its bytes as
                              stored, documents as found
     build                    the flags that shape the text: those of TextOptions and
-                             CleaningOptions, lowercase, train_vocab
+                             CleaningOptions, lowercase, train_vocab, and character_coverage, null
+                             where the vocabulary was read
     versions                 of the libraries that cut and encoded the text
 """
 

@@ -6,6 +6,11 @@ readers of the file expect. Unigram models may put pieces of equal probability i
 ("00 0" for "0 00"): SentencePiece adds in float32. Letters under heaps of combining marks may be
 normalised otherwise, and where a model falls back to bytes, a "<0x41>" that a text spells out is
 taken for the byte.
+
+Private-use characters (U+E000 and on) are dropped from WordPiece text, here and in
+Vocabulary.encode, as Hugging Face's BERT tokenizers drop them with control characters. Google's
+tokenization.py keeps them, and a word with one becomes [UNK]. Ours are Hugging Face's ids because
+that library cleans the text of both, and of whoever reads an exported model.
 """
 
 import pathlib

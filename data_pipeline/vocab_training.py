@@ -1,6 +1,7 @@
 """Trains a vocabulary on a corpus: WordPiece in BERT's layout, or a SentencePiece model."""
 
 import collections
+import dataclasses
 import io
 import re
 import string
@@ -14,7 +15,7 @@ from data_pipeline.sentences import sentences_of
 from data_pipeline.sources import Source
 from data_pipeline.text import read_documents
 from data_pipeline.text_options import TextOptions
-from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE
+from data_pipeline.vocab import SENTENCEPIECE, WORD_START, WORDPIECE
 from data_pipeline.vocab_files import list_bytes
 from data_pipeline.wordpiece import wordpiece_normalizer
 
@@ -36,9 +37,13 @@ BERT_HEAD = (
     "[SEP]",
     "[MASK]",
 )
-# The rarest characters (one in 2,000) are left to [UNK], or each would take up to two pieces.
-# ASCII is always kept: digits are rarer than that in novels.
-_CHARACTER_COVERAGE = 0.9995
+# Where the characters of a text take more than this share of a vocabulary, the rarest of them (one
+# in 2,000) are left to [UNK]. The characters of English books take 1% of 8,192 pieces, those of
+# English Wikipedia 9%; of BERT's own uncased list they take 6.5%.
+_SMALL_ALPHABET = 0.1
+_ALL_CHARACTERS, _MOST_CHARACTERS = 1.0, 0.9995
+LEAST_COVERAGE = 0.98  # that SentencePiece takes
+# ASCII is always kept: digits are rarer than one in 2,000 in novels.
 _ASCII = string.digits + string.ascii_letters + string.punctuation
 _NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
 _MIN_PAIR_COUNT = 2
@@ -47,21 +52,49 @@ _SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the 
 ReadText = Callable[[], Iterable[str]]
 
 
+@dataclasses.dataclass(frozen=True)
+class TrainedVocabulary:
+    """The bytes of a vocabulary file, and the share of the text's characters that it has."""
+
+    file_bytes: bytes
+    character_coverage: float
+
+
 def train_vocabulary(
-    kind: str, read_text: ReadText, vocab_size: int, lowercase: bool, reserved_pieces: int = 0
-) -> bytes:
-    """Train a vocabulary of exactly `vocab_size` pieces and return its file's bytes.
+    kind: str,
+    read_text: ReadText,
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int = 0,
+    character_coverage: float | None = None,
+) -> TrainedVocabulary:
+    """Train a vocabulary of exactly `vocab_size` pieces.
 
     `read_text` opens the stream of sentences; it is called once a pass. The same stream and
     settings give the same bytes. `reserved_pieces` counts pieces [unusedN] that no text can hold,
-    for a use that is found later; BERT's own 99 of WordPiece are not among them.
+    for a use that is found later; BERT's own 99 of WordPiece are not among them. The most frequent
+    characters that make up the share `character_coverage` of the text get pieces; None takes all
+    where they fill no more than a tenth of the vocabulary, and 0.9995 otherwise.
 
     Raises:
       ValueError: the size is too small for the text's characters or too large for the text.
     """
+    normalize = _normalizer(kind, lowercase)
+    if kind == WORDPIECE or character_coverage is None:
+        counts = _character_counts(map(normalize, read_text()))
+    if character_coverage is None:
+        every = _alphabet(counts, _ALL_CHARACTERS)
+        count = len(every) + (len(_inner(every, normalize)) if kind == WORDPIECE else 0)
+        is_small = count <= _SMALL_ALPHABET * vocab_size
+        character_coverage = _ALL_CHARACTERS if is_small else _MOST_CHARACTERS
     if kind == WORDPIECE:
-        return list_bytes(train_wordpiece(read_text, vocab_size, lowercase, reserved_pieces))
-    return train_sentencepiece(kind, read_text, vocab_size, lowercase, reserved_pieces)
+        alphabet = _alphabet(counts, character_coverage)
+        pieces = train_wordpiece(read_text, alphabet, vocab_size, lowercase, reserved_pieces)
+        return TrainedVocabulary(list_bytes(pieces), character_coverage)
+    model = train_sentencepiece(
+        kind, read_text, vocab_size, lowercase, reserved_pieces, character_coverage
+    )
+    return TrainedVocabulary(model, character_coverage)
 
 
 def training_text(
@@ -88,9 +121,15 @@ def training_text(
 
 
 def train_wordpiece(
-    read_text: ReadText, vocab_size: int, lowercase: bool, reserved_pieces: int = 0
+    read_text: ReadText,
+    alphabet: Sequence[str],
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int = 0,
 ) -> list[str]:
     """Learn WordPiece pieces by merging the most frequent pairs; returns them in id order.
+
+    `alphabet` are the characters that get pieces, in the order of their ids.
 
     Order: BERT_HEAD, [unused99] and on as in BERT's own list, the characters, the characters
     within words, then merges as they were found.
@@ -99,10 +138,8 @@ def train_wordpiece(
       ValueError: `vocab_size` is too small for the text's characters or too large for the text.
     """
     normalizer = wordpiece_normalizer(lowercase)
-    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
-    alphabet = _alphabet(normalizer.normalize_str(text) for text in read_text())
-    # Punctuation and Chinese characters are words of their own and never continue one.
-    inner = ["##" + c for c in alphabet if _continues_words(c, normalizer, splitter)]
+    alphabet = list(alphabet)
+    inner = _inner(alphabet, normalizer.normalize_str)
     unused = range(_BERTS_UNUSED, _BERTS_UNUSED + reserved_pieces)
     head = [*BERT_HEAD, *(f"[unused{i}]" for i in unused)]
     smallest = len(head) + len(alphabet) + len(inner)
@@ -110,11 +147,11 @@ def train_wordpiece(
         raise ValueError(
             f"--vocab_size is {vocab_size}, too small: BERT's layout takes {len(head)} pieces "
             f"and the {len(alphabet)} characters of the text {smallest - len(head)}; "
-            f"give {smallest} or more (BERT: 30522)"
+            f"give {smallest} or more (BERT: 30522), or a lower --character_coverage"
         )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizer
-    tokenizer.pre_tokenizer = splitter
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size - len(head),
         min_frequency=_MIN_PAIR_COUNT,
@@ -134,17 +171,36 @@ def train_wordpiece(
     return pieces
 
 
-def _alphabet(texts: Iterable[str]) -> list[str]:
-    """ASCII that occurs and the most frequent characters up to _CHARACTER_COVERAGE, in order.
+def _normalizer(kind: str, lowercase: bool) -> Callable[[str], str]:
+    """Return the clean-up of text that comes with a kind of vocabulary."""
+    if kind == WORDPIECE:
+        return wordpiece_normalizer(lowercase).normalize_str
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=_rule(lowercase))
+    return lambda text: str(normalizer.Normalize(text))
 
-    A capital comes with its small letter: the capitals of umlauts are rare in some books.
-    """
+
+def _rule(lowercase: bool) -> str:
+    return "nmt_nfkc_cf" if lowercase else "nmt_nfkc"
+
+
+def _character_counts(texts: Iterable[str]) -> collections.Counter[str]:
+    """Count the characters of texts, spaces left out."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text)
-    for space in [c for c in counts if c.isspace()]:
+    for space in [c for c in counts if c.isspace() or c == WORD_START]:
         del counts[space]
-    left = counts.total() * _CHARACTER_COVERAGE
+    return counts
+
+
+def _alphabet(counts: collections.Counter[str], coverage: float) -> list[str]:
+    """ASCII that occurs and the most frequent characters up to a share of the text, in order.
+
+    A capital comes with its small letter: the capitals of umlauts are rare in some books.
+    """
+    if coverage >= _ALL_CHARACTERS:
+        return sorted(counts)
+    left = counts.total() * coverage
     kept = set()
     for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if left > 0 or char in _ASCII:
@@ -153,16 +209,26 @@ def _alphabet(texts: Iterable[str]) -> list[str]:
     return sorted(char for char in counts if char in kept or char.lower() in kept)
 
 
-def _continues_words(
-    char: str,
-    normalizer: tokenizers.normalizers.Normalizer,
-    splitter: tokenizers.pre_tokenizers.PreTokenizer,
-) -> bool:
-    return len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{char}a"))) == 1
+def _inner(alphabet: Iterable[str], normalize: Callable[[str], str]) -> list[str]:
+    """Return the characters as they stand within words.
+
+    Punctuation and Chinese characters are words of their own and never continue one.
+    """
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return [
+        "##" + char
+        for char in alphabet
+        if len(splitter.pre_tokenize_str(normalize(f"a{char}a"))) == 1
+    ]
 
 
 def train_sentencepiece(
-    kind: str, read_text: ReadText, vocab_size: int, lowercase: bool, reserved_pieces: int = 0
+    kind: str,
+    read_text: ReadText,
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int = 0,
+    character_coverage: float = _ALL_CHARACTERS,
 ) -> bytes:
     """Learn a model of UNIGRAM or BPE; returns the model file's bytes.
 
@@ -180,9 +246,9 @@ def train_sentencepiece(
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
-            character_coverage=_CHARACTER_COVERAGE,
+            character_coverage=character_coverage,
             required_chars=_ASCII.translate(_NO_CAPITALS) if lowercase else _ASCII,
-            normalization_rule_name="nmt_nfkc_cf" if lowercase else "nmt_nfkc",
+            normalization_rule_name=_rule(lowercase),
             pad_id=0,
             unk_id=1,
             bos_id=2,
@@ -208,7 +274,8 @@ def _sentencepiece_problem(message: str, vocab_size: int) -> str:
     if needed := re.search(r"required_chars\D*\d+ vs (\d+)", message):
         return (
             f"--vocab_size is {vocab_size}, too small: the special pieces and the characters of "
-            f"the text take {needed[1]}; give more than that (ALBERT: 30000)"
+            f"the text take {needed[1]}; give more than that (ALBERT: 30000), or a lower "
+            "--character_coverage"
         )
     return f"SentencePiece could not train {vocab_size} pieces on this text: {message.strip()}"
 

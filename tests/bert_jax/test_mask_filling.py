@@ -135,7 +135,8 @@ def test_reading_leaves_a_save_under_way_alone(learned, tmp_path):
 def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store, tmp_path):
     text = tiny_store.parent / "text.txt"
     path = tmp_path / "vocab.model"
-    path.write_bytes(train_vocabulary("unigram", lambda: text.read_text().split("\n"), 92, True))
+    trained = train_vocabulary("unigram", lambda: text.read_text().split("\n"), 92, True)
+    path.write_bytes(trained.file_bytes)
     vocabulary = load_vocabulary(path)
     other = dataclasses.replace(model.receipt, vocabulary=vocabulary)
     asked = question(dataclasses.replace(model, receipt=other), "the cat[MASK]. a [MASK] dog")

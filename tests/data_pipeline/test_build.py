@@ -206,6 +206,14 @@ BAD_FLAGS = {
         ["--vocab=VOCAB", "--reserved_pieces=3", "GOOD"],
         "--reserved_pieces is 3; it must be 0 or more, and 0 with --vocab",
     ),
+    "coverage of a list": (
+        ["--vocab=VOCAB", "--character_coverage=1", "GOOD"],
+        "--character_coverage is 1.0, but the pieces of --vocab=",
+    ),
+    "coverage": (
+        ["--train_vocab=bpe", "--vocab_size=99", "--character_coverage=nan", "GOOD"],
+        "--character_coverage is nan; it must be from 0.98 to 1",
+    ),
     "no size": (
         ["--train_vocab=wordpiece", "GOOD"],
         "--vocab_size is missing; --train_vocab needs",

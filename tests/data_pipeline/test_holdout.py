@@ -94,7 +94,7 @@ def random_chunks(rng: np.random.Generator) -> list[EncodedChunk]:
             signatures=np.zeros((documents, 0), np.uint32),
         )
         ids = rng.integers(0, 50, tokens.sum()).astype(np.uint16)
-        chunks.append(EncodedChunk(ids, tokens, facts, {}, {}))
+        chunks.append(EncodedChunk(ids, tokens, facts, {}, {}, {}))
     return chunks
 
 

@@ -11,6 +11,7 @@ import unicodedata
 import numpy as np
 import pytest
 
+from data_pipeline import vocab_training
 from data_pipeline.cleaning import CleaningOptions
 from data_pipeline.sources import find_sources
 from data_pipeline.text_options import TextOptions
@@ -19,7 +20,6 @@ from data_pipeline.vocab_training import (
     BERT_HEAD,
     train_sentencepiece,
     train_vocabulary,
-    train_wordpiece,
     training_text,
 )
 from tests.data_pipeline.multilingual import sentences
@@ -31,12 +31,17 @@ import hashlib, sys
 from data_pipeline.vocab_training import train_vocabulary
 from tests.data_pipeline.test_vocab_training import TEXT
 trained = train_vocabulary(sys.argv[1], lambda: TEXT, int(sys.argv[2]), True)
-print(hashlib.sha256(trained).hexdigest())
+print(hashlib.sha256(trained.file_bytes).hexdigest())
 """
 
 
+def wordpieces(read_text, size, lowercase, coverage=None) -> list[str]:
+    trained = train_vocabulary("wordpiece", read_text, size, lowercase, 0, coverage)
+    return trained.file_bytes.decode().split("\n")[:-1]
+
+
 def test_wordpiece_has_berts_layout_and_the_size_asked_for():
-    pieces = train_wordpiece(lambda: TEXT, 180, lowercase=True)
+    pieces = wordpieces(lambda: TEXT, 180, lowercase=True)
     assert len(pieces) == len(set(pieces)) == 180
     assert [pieces.index(p) for p in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [
         0,
@@ -52,7 +57,7 @@ def test_wordpiece_has_berts_layout_and_the_size_asked_for():
 
 
 def test_the_first_merge_is_the_most_frequent_pair():
-    pieces = train_wordpiece(lambda: ["ab"] * 9 + ["cab cab"] * 3 + ["cd"] * 8, 116, lowercase=True)
+    pieces = wordpieces(lambda: ["ab"] * 9 + ["cab cab"] * 3 + ["cd"] * 8, 116, lowercase=True)
     pairs = collections.Counter({("a", "##b"): 9, ("c", "##a"): 6, ("##a", "##b"): 6})
     pairs["c", "##d"] = 8
     (first, second), _ = pairs.most_common(1)[0]
@@ -61,20 +66,40 @@ def test_the_first_merge_is_the_most_frequent_pair():
 
 
 def test_case_and_accents_are_kept_where_asked():
-    pieces = train_wordpiece(lambda: TEXT, 180, lowercase=False)
+    pieces = wordpieces(lambda: TEXT, 180, lowercase=False)
     assert {"É", "##é"} <= set(pieces)
 
 
 def test_ascii_is_kept_however_rare_and_other_rare_characters_are_not():
     text = ["word " * 4000, "7 (x) \u0411"]
-    pieces = train_wordpiece(lambda: text, 121, lowercase=True)
+    pieces = wordpieces(lambda: text, 121, lowercase=True)
     assert {"7", "(", "x"} <= set(pieces)
     assert "\u0431" not in pieces
 
 
+# Ten curly quotes in 68,000 characters: as in a novel, fewer than one in 2,000.
+NOVEL = TEXT * 20 + ["\u2019 \u0434"] * 10
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+@pytest.mark.parametrize(
+    "asked, small, taken", [(None, 1.0, 1), (None, 0.01, 0.9995), (1, 0.01, 1), (0.99, 1.0, 0.99)]
+)
+def test_rare_characters_have_pieces_where_the_alphabet_is_small(
+    tmp_path, monkeypatch, kind, asked, small, taken
+):
+    monkeypatch.setattr(vocab_training, "_SMALL_ALPHABET", small)  # share of the vocabulary
+    size = {"wordpiece": 180, "unigram": 110, "bpe": 150}[kind]
+    trained = train_vocabulary(kind, lambda: NOVEL, size, True, 0, asked)
+    assert trained.character_coverage == taken
+    vocabulary = read_trained(tmp_path, kind, trained.file_bytes)
+    ids, _ = vocabulary.encode(["\u2019 \u0434"])
+    assert (vocabulary.special_ids["unk"] in ids) == (taken < 1)
+
+
 @pytest.mark.parametrize("kind, size", [("wordpiece", 180), ("unigram", 110), ("bpe", 150)])
 def test_another_process_trains_the_same_bytes(kind, size):
-    here = hashlib.sha256(train_vocabulary(kind, lambda: TEXT, size, True)).hexdigest()
+    here = hashlib.sha256(train_vocabulary(kind, lambda: TEXT, size, True).file_bytes).hexdigest()
     root = pathlib.Path(__file__).parents[2]
     there = subprocess.run(
         [sys.executable, "-c", TRAIN, kind, str(size)],
@@ -110,7 +135,7 @@ def test_the_first_piece_of_bpe_is_the_most_frequent_pair(tmp_path):
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
 def test_reserved_pieces_follow_the_special_ones_and_no_text_holds_them(tmp_path, kind):
     plain, more = (
-        read_trained(tmp_path, kind, train_vocabulary(kind, lambda: TEXT, size, True, reserved))
+        read_trained(tmp_path, kind, trained(kind, TEXT, size, True, reserved))
         for size, reserved in ((150, 0), (153, 3))
     )
     first = 99 if kind == "wordpiece" else 0
@@ -122,9 +147,13 @@ def test_reserved_pieces_follow_the_special_ones_and_no_text_holds_them(tmp_path
     assert not set(range(after, after + 3)) & set(ids.tolist())
 
 
-def read_trained(folder: pathlib.Path, kind: str, trained: bytes, lowercase: bool = True):
+def trained(kind: str, texts: list[str], *settings) -> bytes:
+    return train_vocabulary(kind, lambda: texts, *settings).file_bytes
+
+
+def read_trained(folder: pathlib.Path, kind: str, file_bytes: bytes, lowercase: bool = True):
     path = folder / ("vocab.txt" if kind == "wordpiece" else "vocab.model")
-    path.write_bytes(trained)
+    path.write_bytes(file_bytes)
     return load_vocabulary(path, lowercase)
 
 
@@ -135,8 +164,8 @@ def test_other_languages_have_vocabularies_too(
     shared_data, tmp_path, kind, lowercase, language, size
 ):
     text = sentences(shared_data, language)
-    trained = train_vocabulary(kind, lambda: text, size, lowercase)
-    vocabulary = read_trained(tmp_path, kind, trained, lowercase)
+    file_bytes = trained(kind, text, size, lowercase, 0, 0.9995)
+    vocabulary = read_trained(tmp_path, kind, file_bytes, lowercase)
     assert (vocabulary.size, vocabulary.lowercase) == (size, lowercase)
     ids, lengths = vocabulary.encode(text)
     assert 0 < (ids == vocabulary.special_ids["unk"]).mean() < 0.01  # the rarest characters
@@ -154,8 +183,8 @@ def test_other_languages_have_vocabularies_too(
 
 def test_german_words_are_pieces_and_keep_what_case_says(shared_data):
     text = sentences(shared_data, "de")
-    cased = train_wordpiece(lambda: text, 2500, lowercase=False)
-    uncased = train_wordpiece(lambda: text, 2500, lowercase=True)
+    cased = wordpieces(lambda: text, 2500, lowercase=False)
+    uncased = wordpieces(lambda: text, 2500, lowercase=True)
     assert {"für", "Ä", "ß", "Die", "##ung"} <= set(cased)
     assert {"fur", "ß", "die", "##ung"} <= set(uncased)
     assert not [p for p in uncased[len(BERT_HEAD) :] if p != p.lower() or "ä" in p or "ü" in p]
@@ -163,11 +192,11 @@ def test_german_words_are_pieces_and_keep_what_case_says(shared_data):
 
 def test_each_chinese_character_is_a_piece_and_sentencepiece_joins_them(shared_data, tmp_path):
     text = sentences(shared_data, "zh")
-    pieces = train_wordpiece(lambda: text, 2200, lowercase=True)
+    pieces = wordpieces(lambda: text, 2200, lowercase=True)
     chinese = [p for p in pieces if any("\u4e00" <= c <= "\u9fff" for c in p)]
     assert len(chinese) > 1000
     assert {len(p) for p in chinese} == {1}
-    model = read_trained(tmp_path, "unigram", train_vocabulary("unigram", lambda: text, 2500, True))
+    model = read_trained(tmp_path, "unigram", trained("unigram", text, 2500, True))
     joined = [p for p in model.pieces() if re.fullmatch("[\u4e00-\u9fff]{2,}", p)]
     assert len(joined) > 300
     ids, _ = model.encode(text)

@@ -4,11 +4,13 @@ import pathlib
 
 import numpy as np
 import pytest
+import tokenizers
 
 from data_pipeline import wordpiece
 from data_pipeline.sources import find_sources
 from data_pipeline.text import read_documents
 from data_pipeline.text_options import TextOptions
+from data_pipeline.tokenizer_json import tokenizer_json
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline import wordpiece_oracle
 from tests.data_pipeline.encoded import id_lists
@@ -118,3 +120,15 @@ def test_large_vocabularies_have_wider_ids(tmp_path):
 def test_nothing_encodes_to_nothing(uncased):
     ids, lengths = load_vocabulary(uncased).encode([])
     assert (ids.dtype, len(ids), len(lengths)) == (np.uint16, 0, 0)
+
+
+@pytest.mark.parametrize("char", ["\ue000", "\U000f0000", "\U0010fffd"])
+def test_private_use_characters_are_dropped_as_hugging_face_drops_them(tmp_path, char):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c"]))
+    vocabulary = load_vocabulary(path)
+    theirs = tokenizers.Tokenizer.from_str(tokenizer_json(vocabulary))
+    for text in (f"a{char}b", char, f"ab {char} abc"):
+        ids, _ = vocabulary.encode([text])
+        assert vocabulary.special_ids["unk"] not in ids
+        assert ids.tolist() == theirs.encode(text, add_special_tokens=False).ids
