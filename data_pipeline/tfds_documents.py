@@ -11,14 +11,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data_pipeline.document_size import grown
+from data_pipeline.document_size import MAX_DOCUMENT_BYTES, grown
 from data_pipeline.files import StoredFile, driver_errors
 from data_pipeline.lines import paragraphs_of
+from data_pipeline.record_frames import record_lengths
 
 PREFIX = "tfds:"
 _ENTRY = re.compile(r"tfds:([\w-]+(?:/[\w.-]+)?)(?::(\d+\.\d+\.\d+))?(?::([A-Za-z]\w*))?")
 _SHARD = re.compile(r"tfds:(.+)#(.+)/(\d+)")
 _BATCH_RECORDS = 64
+_AGAIN = "copy or prepare the data set again"
+_MOST_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features beside its text
 
 
 def find_shards(entry: str, text_key: str) -> list[StoredFile]:
@@ -65,8 +68,6 @@ def read_shard(
       ValueError: a shard that is damaged or has not all of its examples, text that is not UTF-8, a
         document over MAX_DOCUMENT_BYTES.
     """
-    from tensorflow_datasets.proto import tf_example_pb2
-
     match = _SHARD.fullmatch(address)
     if match is None:
         raise ValueError(f"{address} is no shard of a data set; find_sources names them")
@@ -78,9 +79,10 @@ def read_shard(
     done, told_bytes = 0, 0
     for records in read(address, path):
         for record in records:
-            values = tf_example_pb2.Example.FromString(record).features.feature[text_key]
             done += 1
-            yield _document(f"{address} example {done}", values.bytes_list.value[0])
+            yield _document(
+                f"{address} example {done}", _text(f"{address} example {done}", record, text_key)
+            )
         done_bytes = stored_bytes * min(done, examples) // examples
         advance(done_bytes - told_bytes)
         told_bytes = done_bytes
@@ -89,6 +91,20 @@ def read_shard(
             f"{address} ({path}) has {done} of the {examples} examples that its data set has in "
             "it; it is cut off: copy or prepare the data set again"
         )
+
+
+def _text(place: str, record: bytes, text_key: str) -> bytes:
+    from google.protobuf.message import DecodeError
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    try:
+        values = tf_example_pb2.Example.FromString(record).features.feature[text_key]
+        return bytes(values.bytes_list.value[0])
+    except (DecodeError, IndexError) as error:
+        raise ValueError(
+            f"{place} is no example with text under {text_key!r}; copy or prepare the data set "
+            "again"
+        ) from error
 
 
 def _document(place: str, data: bytes) -> list[str]:
@@ -163,9 +179,12 @@ def _stored_bytes(entry: str, path: Any) -> int:
 def _tf_records(address: str, path: str) -> Iterator[list[bytes]]:
     import tensorflow as tf
 
-    dataset = tf.data.TFRecordDataset(path, buffer_size=1 << 20)
+    dataset = tf.data.TFRecordDataset(path, buffer_size=1 << 20).batch(_BATCH_RECORDS)
     try:
-        for records in dataset.batch(_BATCH_RECORDS).as_numpy_iterator():
+        with tf.io.gfile.GFile(path, "rb") as file:
+            for _ in record_lengths(address, file, _MOST_RECORD_BYTES, _AGAIN):
+                pass
+        for records in dataset.as_numpy_iterator():
             yield list(records)
     except tf.errors.OpError as error:
         raise ValueError(

@@ -6,17 +6,22 @@ TFRecord file frames each record with its length and CRC-32C checksums of both, 
 as a whole.
 """
 
+import collections
 import contextlib
 import errno
 import glob
+import gzip
+import itertools
 import os
 import pathlib
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from data_pipeline.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
 from data_pipeline.schema import PRETRAIN_FIELDS, Field, RowShape
 
 # All fields of a batch but next_sentence_weights: the format gives every example a label.
@@ -26,7 +31,12 @@ FEATURES: dict[str, Field] = {
 COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # as the flag says it, as TensorFlow does
 
 _GROUP_RECORDS = 1024
-_FRAME_BYTES = 16  # 8 the length, 4 and 4 the checksums
+_GROUP_BYTES = 16 << 20  # of records as long as the first
+# All records of a file are padded to one length; its numbers take one to three bytes each. What a
+# group holds at most stays under 256 MiB, whatever a few bytes of gzip unpack to.
+_MOST_RECORD_BYTES = 16 << 20
+_LONGEST_BY_FIRST, _SHORT_RECORD_BYTES = 16, 256 << 10
+_FRAME_BYTES = HEAD_BYTES + FOOT_BYTES
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _AT_BYTE = re.compile(r"(corrupted|truncated) record at (\d+)")
 
@@ -123,23 +133,55 @@ def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterato
 
     with open(path, "rb") as file:
         is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    dataset = tf.data.TFRecordDataset(
-        str(path), COMPRESSIONS["gzip" if is_gzip else "none"], buffer_size=1 << 22
-    )
     read_bytes = 0
-    try:
-        for records in dataset.batch(_GROUP_RECORDS).as_numpy_iterator():
-            group_bytes = sum(map(len, records)) + _FRAME_BYTES * len(records)
-            read_bytes += group_bytes
-            advance(0 if is_gzip else group_bytes)
-            yield list(records)
-    except tf.errors.DataLossError as error:
-        raise ValueError(_damage(path, str(error))) from error
+    with gzip.open(path) if is_gzip else open(path, "rb") as framed:
+        group_records, lengths = _frames(path, cast(BinaryIO, framed))
+        dataset = tf.data.TFRecordDataset(
+            str(path), COMPRESSIONS["gzip" if is_gzip else "none"], buffer_size=1 << 22
+        ).batch(group_records)
+        groups = dataset.with_options(_reads_no_further()).as_numpy_iterator()
+        try:
+            while True:
+                collections.deque(itertools.islice(lengths, group_records), maxlen=0)
+                records = next(groups, None)
+                if records is None:
+                    break
+                group_bytes = sum(map(len, records)) + _FRAME_BYTES * len(records)
+                read_bytes += group_bytes
+                advance(0 if is_gzip else group_bytes)
+                yield list(records)
+        except tf.errors.DataLossError as error:
+            raise ValueError(_damage(path, str(error))) from error
     # TensorFlow takes less than the head of a record at the end of a file for the end.
     if read_bytes % 2**32 != _whole_bytes(path, is_gzip) % 2**32:
         error_text = "several in one" if is_gzip else f"truncated record at {read_bytes}"
         raise ValueError(_damage(path, error_text))
     advance(path.stat().st_size if is_gzip else 0)
+
+
+def _reads_no_further() -> Any:
+    """Options of a tf.data pipeline that reads what is asked for and nothing ahead of it."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.inject_prefetch = False
+    return options
+
+
+def _frames(path: pathlib.Path, file: BinaryIO) -> tuple[int, Iterator[int]]:
+    """How many records make a group, and the lengths of all, each checked when it is drawn."""
+    first = next(_until_damage(record_lengths(str(path), file, _MOST_RECORD_BYTES)), 0)
+    file.seek(0)
+    most_bytes = min(_MOST_RECORD_BYTES, max(_SHORT_RECORD_BYTES, _LONGEST_BY_FIRST * first))
+    group_records = max(1, min(_GROUP_RECORDS, _GROUP_BYTES // max(1, first)))
+    return group_records, _until_damage(record_lengths(str(path), file, most_bytes))
+
+
+def _until_damage(lengths: Iterator[int]) -> Iterator[int]:
+    """Yield lengths up to where a gzip file cannot be unpacked, of which TensorFlow tells."""
+    with contextlib.suppress(EOFError, zlib.error, gzip.BadGzipFile):
+        yield from lengths
 
 
 def _whole_bytes(path: pathlib.Path, is_gzip: bool) -> int:
