@@ -25,7 +25,7 @@ import runpy
 import sys
 
 from bert_jax import __version__
-from data_pipeline import ctrl_c
+from data_pipeline import ctrl_c, live_line
 from data_pipeline.exit_code import REFUSED
 
 MODULES = {
@@ -63,6 +63,7 @@ def main() -> None:
     else:
         del sys.argv[1]
         ctrl_c.ends_the_process()
+        live_line.show_imports()
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 

@@ -17,6 +17,7 @@ from bert_jax.exit_codes import BAD_NUMBERS, BY_SIGNAL, FAILED, Refused
 from data_pipeline import ctrl_c, passing
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
+from data_pipeline.live_line import LINE
 
 BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 
@@ -103,6 +104,7 @@ def run(
     of it is ours, and shows where it came from. way_on ends the line of work that was cut off.
     leave is told the code and the message, and may end the process in another way.
     """
+    LINE.show("")  # libraries are imported
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(_help(usage))
         sys.exit(0)
@@ -170,7 +172,9 @@ def _finds_devices(jax: Any) -> bool:
 
 def _outcome(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
     try:
-        work = prepare(log, _parsed_flags())
+        arguments = _parsed_flags()
+        with LINE.doing("getting ready"):
+            work = prepare(log, arguments)
     except OSError as error:
         # Another process, a bucket or a mounted folder may answer the next time.
         code = FAILED if passing.is_of_the_moment(error) else REFUSED

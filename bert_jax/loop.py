@@ -29,6 +29,7 @@ from bert_jax.programs import Programs
 from bert_jax.readings import Readings, RunningPhase
 from bert_jax.screen import FAINT
 from bert_jax.state import TrainState
+from bert_jax.step_line import StepLine
 from bert_jax.steps_in_flight import StepsInFlight
 from bert_jax.stopping import Interrupted, Stop
 from bert_jax.wall_time import Ledger
@@ -47,7 +48,7 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
     """
     stop = Stop()
     watchdog = watchdog or Watchdog()
-    with stop.noted():
+    with stop.noted(), setup.screen.spinning("starting the run"):
         try:
             return _train(setup, stop, watchdog)
         except NoneIsWhole:
@@ -61,14 +62,14 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     config = setup.config
     checkpoints = checkpoints_of(setup)
     ledger = Ledger(setup.workdir, setup.began, jax.process_index() == 0)
-    work = Work(watchdog, ledger, config.hosts)
+    work = Work(watchdog, ledger, config.hosts, setup.screen)
     summary = None
 
     def begin() -> tuple[TrainState, Progress]:
-        kind, what = wall_time.STARTING, "drawing the initial weights"
+        kind, what = wall_time.STARTING, "drawing the initial weights, and saving them"
         if checkpoints.latest_step is not None:
             kind, what = wall_time.RESTORING, f"restoring step {checkpoints.latest_step:,}"
-        with work.doing(kind, what), setup.screen.spinning(what):
+        with work.doing(kind, what):
             state, progress = start(setup, checkpoints)
             # Several processes on CPUs exchange weights in the threads that compiling needs too:
             # one that compiles while another still waits for its part would wait for ever.
@@ -78,7 +79,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
 
     with contextlib.ExitStack() as at_the_end:
         at_the_end.enter_context(ledger)
-        last_save = work.doing(wall_time.SAVING, "the last save")
+        last_save = work.doing(wall_time.SAVING, "finishing the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
         of = setup.mesh, setup.model, setup.data_rows, checkpoints.latest_step
         block = opening_rows(config, *of, setup.profiled, setup.changes)
@@ -130,6 +131,7 @@ class _Run:
         self.profiler = Profiler(window, setup.workdir / profiling.FOLDER)
         self.stop, self.work, self.ledger = stop, work, work.ledger
         self.heldout: dict[str, float] = {}
+        self.step_line = StepLine(self.screen, config_lib.total_steps(self.config))
 
     def all_phases(self) -> dict[str, Any]:
         """Train what is left of every phase and summarise."""
@@ -172,17 +174,20 @@ class _Run:
             self._stop_if_asked()
             self._compile_steps(running)
             self._stop_if_asked()
+            what = f"phase {running.index}: taking the first step"
             # Until the other processes have compiled it as well.
-            with self.work.doing(wall_time.TRAINING, f"phase {running.index}: the first step"):
+            with self.work.doing(wall_time.TRAINING, what):
                 self._take(running, batches)
                 self.ledger.waited(self.in_flight.all_ended())
             running.clock.start()  # from now on time is training time
+            self.step_line.restart(self.step)
             self._after_step(running)
             while self.step < running.end:
                 with self.work.step(self.step + 1):
                     running.clock.waited(self.in_flight.make_room())
                     self._take(running, batches)
                 running.clock.step()
+                self._show_step(running)
                 self._after_step(running)
 
     def _compile_steps(self, running: RunningPhase) -> None:
@@ -192,7 +197,8 @@ class _Run:
             self.screen.say(f"phase {index}: the step is compiled already", FAINT)
             self.programs.compile_steps(index, first_step)
             return
-        with self.work.doing(wall_time.COMPILING, what), self.screen.waiting(what) as show:
+        self.screen.say_without_line(what)
+        with self.work.doing(wall_time.COMPILING, what) as show:
             self.programs.compile_steps(index, first_step, lambda which: show(what + which))
 
     def _take(self, running: RunningPhase, batches: PlacedBatches) -> None:
@@ -207,6 +213,12 @@ class _Run:
         self.step = self.ledger.step = self.step + 1
         self.in_flight.add(sums, asked_secs, got_secs)
         self.readings.add(self.step, sums)
+
+    def _show_step(self, running: RunningPhase) -> None:
+        ended, phase = self.step - self.in_flight.count, running.phase
+        positions = self.readings.positions_left(running, ended)
+        examples = phase.batch_size * running.facts.examples_per_row
+        self.step_line.show(ended, examples, positions / (phase.batch_size * phase.seq_len))
 
     def _say_where(self, trace: str | None) -> None:
         if trace is not None:
@@ -236,12 +248,13 @@ class _Run:
             raise self._saved_and_stopped()
         if evaluate or save:
             running.clock.start()
+            self.step_line.restart(self.step)
         secs_left = running.clock.secs_for((running.end - self.step) * running.phase.batch_size)
         if secs_left is not None and secs_left <= COMPILE_AHEAD_SECS:
             self.programs.begin(running.index + 1)
 
     def _save(self) -> None:
-        with self.work.doing(wall_time.SAVING, f"the save of step {self.step}"):
+        with self.work.doing(wall_time.SAVING, f"saving step {self.step:,}"):
             self.bad_steps.check_finite(bool(guard.all_finite(self.state.params)), self.step)
             self.ledger.write()
             self.setup.storage.publish()  # first: a run that goes on from here must find its lines
@@ -263,7 +276,7 @@ class _Run:
         return Interrupted(self.stop.signal_number, self.step)
 
     def _await_save(self) -> None:
-        what = f"the save of step {self.checkpoints.latest_step}"
+        what = f"saving step {self.checkpoints.latest_step}"
         with self.work.doing(wall_time.SAVING, what):
             self.checkpoints.wait()
 
@@ -275,7 +288,7 @@ class _Run:
         """The means over a phase's held-out examples."""
         facts, results = self.setup.phases[index], []
         what = f"evaluating on {facts.heldout_examples:,} held-out examples"
-        with self.work.doing(wall_time.EVALUATING, what), self.screen.spinning(what):
+        with self.work.doing(wall_time.EVALUATING, what):
             with self.ledger.spent(wall_time.COMPILING):
                 self.programs.compile_evaluations(index)
             for batch in facts.heldout_batches:

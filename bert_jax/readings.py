@@ -93,7 +93,7 @@ class Readings:
         if pace is not None:  # the step that was compiled for is not timed
             line["sequences_per_sec"] = pace * running.facts.examples_per_row
             line["input_wait_share"] = running.clock.input_wait_share
-            secs_left = self._positions_left(running, step) / (pace * running.phase.seq_len)
+            secs_left = self.positions_left(running, step) / (pace * running.phase.seq_len)
         line["goodput"] = self._ledger.goodput
         self._ledger.write()
         self._records.write(step, "train", line)
@@ -110,7 +110,7 @@ class Readings:
             self._screen.input_bound(share, self._feed.advice())
             self._input_told_secs = now_secs
 
-    def _positions_left(self, running: RunningPhase, step: int) -> int:
+    def positions_left(self, running: RunningPhase, step: int) -> int:
         """Positions still to be trained on; one costs the same in every phase, about."""
         phases = (
             dataclasses.replace(running.phase, steps=running.end - step),

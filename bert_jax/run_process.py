@@ -29,6 +29,7 @@ from bert_jax.workdir import Workdir
 from data_pipeline.interpreter import python
 from data_pipeline.library_log import FILE as LIBRARY_LOG
 from data_pipeline.library_log import LibraryLog
+from data_pipeline.live_line import LINE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +78,8 @@ def prepared(
         workdir = workdir_lib.opened(place.address, place.scratch, processes.number())
         if workdir.bucket is None:  # a bucket is the same for all
             shared_folder.check(workdir.home, hosts.start_secs)
+        with LINE.doing("starting the devices"):
+            jax.devices()
         setup = prepare(workdir)
         number = processes.number()
         setup.workdir.mkdir(parents=True, exist_ok=True)  # process 0 may not have come so far

@@ -9,21 +9,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import rich.console
-import rich.live
-import rich.spinner
 import rich.text
+
+from data_pipeline.live_line import LINE, duration
 
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
-
-
-def duration(secs: float) -> str:
-    """2:05, 3:02:05 or 4 d 03:02."""
-    minutes, seconds = divmod(max(0, round(secs)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 24:
-        return f"{hours // 24} d {hours % 24:02}:{minutes:02}"
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 class Screen:
@@ -31,49 +22,59 @@ class Screen:
 
     def __init__(self, is_writer: bool) -> None:
         self._console = rich.console.Console(highlight=False, soft_wrap=True, quiet=not is_writer)
+        if is_writer and self._console.is_terminal:
+            LINE.start()
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line."""
-        self._console.print(rich.text.Text(text, style))
+        self._print(rich.text.Text(text, style))
+
+    def _print(self, *lines: rich.text.Text) -> None:
+        with LINE.hidden():
+            for line in lines:
+                self._console.print(line)
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Print a block of labelled lines; an empty label goes on with the one above."""
-        self._console.print(rich.text.Text(title, "bold"))
+        width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows), 0)
+        lines = [rich.text.Text(title, "bold")]
         for label, text in rows:
-            for line in self._wrapped(text):
-                start = rich.text.Text(f"  {label:{_LABEL_WIDTH}}  ", LABEL)
-                self._console.print(start.append(line, "default"))
+            for line in self._wrapped(text, width + 4):
+                lines.append(rich.text.Text(f"  {label:{width}}  ", LABEL).append(line, "default"))
                 label = ""
+        self._print(*lines)
 
-    def _wrapped(self, text: str) -> list[str]:
+    def _wrapped(self, text: str, indent: int = 0) -> list[str]:
+        """The lines of a text, broken between words on a terminal; spaces that align stay."""
         if not self._console.is_terminal:
             return [text]
-        room = max(self._console.width - _LABEL_WIDTH - 4, 20)
-        return textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
+        room = max(self._console.width - indent, 20)
+        lines = textwrap.wrap(
+            text,
+            room,
+            break_on_hyphens=False,
+            break_long_words=False,
+            expand_tabs=False,
+            replace_whitespace=False,
+        )
+        return lines or [text]
 
     @contextlib.contextmanager
     def spinning(self, what: str) -> Iterator[Callable[[str], None]]:
-        """On a terminal, show what is waited for until it is there.
+        """On a terminal, show what is waited for until it is there, on the live line.
 
         Yields a function that shows other words in its place.
         """
-        spinner = rich.spinner.Spinner("dots", rich.text.Text(what, FAINT), style=GOOD)
-
-        def show(words: str) -> None:
-            spinner.update(text=rich.text.Text(words, FAINT))
-
-        if self._console.is_terminal and not self._console.quiet:
-            # Not rich's Status: that one takes stderr over, and would show what libraries warn of.
-            with rich.live.Live(
-                spinner,
-                console=self._console,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            ):
-                yield show
+        if self._console.quiet:
+            yield lambda words: None
         else:
-            yield show
+            with LINE.doing(what) as show:
+                yield show
+
+    def show(self, words: str) -> None:
+        """Put words on the live line, in place of those of the piece of work under way."""
+        if not self._console.quiet:
+            LINE.show(words)
 
     @contextlib.contextmanager
     def copying(self, what: str) -> Iterator[Callable[[int, int], None]]:
@@ -90,10 +91,15 @@ class Screen:
 
             yield advance
 
+    def say_without_line(self, what: str) -> None:
+        """Print what is begun where no live line shows it."""
+        if not LINE.is_on:
+            self.say(what, FAINT)
+
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Say what is waited for, for long: the line stays. Yields as spinning does."""
-        self.say(what, FAINT)
+        """Say what is waited for, for long: without a terminal too. Yields as spinning does."""
+        self.say_without_line(what)
         with self.spinning(what) as show:
             yield show
 
@@ -105,7 +111,7 @@ class Screen:
         pace = f"lr {mantissa}e{int(exponent)}"
         if secs_left is not None:
             pace += f"  {numbers['sequences_per_sec']:,.0f} seq/s  {duration(secs_left)} left"
-        self._console.print(
+        self._print(
             rich.text.Text.assemble(
                 (f"{step:>{len(f'{steps:,}')},}/{steps:,}  ", "bold"),
                 f"{_terms(numbers)}  ",

@@ -36,6 +36,11 @@ class StepsInFlight:
         self._steps: collections.deque[_Step] = collections.deque()
         self._last_end_secs = 0.0
 
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self._steps)
+
     def add(self, sums: Any, asked_secs: float, got_secs: float) -> None:
         """A step was given to the devices; sums is what it returns beside the state."""
         self._steps.append(_Step(self._thread.submit(_end_secs, sums), asked_secs, got_secs))

@@ -1,9 +1,10 @@
-"""What a process is doing, said once for the watchdog, with its limit, and for the ledger."""
+"""What a process is doing, said once: for the watchdog, with its limit, the ledger, the screen."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bert_jax.config import HostsConfig
+from bert_jax.screen import Screen
 from bert_jax.wall_time import TRAINING, Ledger
 from bert_jax.watchdog import Watchdog
 
@@ -11,15 +12,24 @@ from bert_jax.watchdog import Watchdog
 class Work:
     """The pieces of work of a run."""
 
-    def __init__(self, watchdog: Watchdog, ledger: Ledger, hosts: HostsConfig) -> None:
+    def __init__(
+        self, watchdog: Watchdog, ledger: Ledger, hosts: HostsConfig, screen: Screen
+    ) -> None:
         self.ledger = ledger
-        self._watchdog, self._hosts = watchdog, hosts
+        self._watchdog, self._hosts, self._screen = watchdog, hosts, screen
 
     @contextlib.contextmanager
-    def doing(self, kind: str, what: str) -> Iterator[None]:
-        """A piece of work that may take config.hosts.stuck_secs."""
-        with self._watchdog.doing(what, self._hosts.stuck_secs), self.ledger.spent(kind):
-            yield
+    def doing(self, kind: str, what: str) -> Iterator[Callable[[str], None]]:
+        """A piece of work that may take config.hosts.stuck_secs.
+
+        Yields a function that shows other words for it on the screen.
+        """
+        with (
+            self._watchdog.doing(what, self._hosts.stuck_secs),
+            self.ledger.spent(kind),
+            self._screen.spinning(what) as show,
+        ):
+            yield show
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:

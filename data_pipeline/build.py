@@ -24,6 +24,7 @@ from data_pipeline.example_arrays import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.exit_code import exit_code_of, on_stderr
 from data_pipeline.holdout import choose_heldout, write_splits
 from data_pipeline.library_log import LibraryLog
+from data_pipeline.live_line import LINE
 from data_pipeline.selection import Selection, select
 from data_pipeline.sources import Source, find_sources
 from data_pipeline.spool import Spool
@@ -53,11 +54,13 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     """
     started_secs = time.perf_counter()
     check_output(flags.output, MANIFEST, flags.overwrite)
-    sources = find_sources(flags.input, flags.text)
+    with LINE.doing("listing the files"):
+        sources = find_sources(flags.input, flags.text)
     vocab_file = _vocabulary_file(flags, sources, console)
     with whole_folder(flags.output, MANIFEST, flags.overwrite, _REPLACED) as building:
         manifest = _build_inside(building, flags, sources, vocab_file, console)
-        write_manifest(building, manifest)
+        with LINE.doing("moving the store to its place"):
+            write_manifest(building, manifest)
     seconds = time.perf_counter() - started_secs
     print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
 
@@ -77,7 +80,7 @@ def _vocabulary_file(
         vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
         return _VocabularyFile(FILE_NAMES[vocabulary.kind], vocabulary.file_bytes, None)
     label = f"training a {flags.train_vocab} vocabulary of {flags.vocab_size:,}"
-    with progress_bar(console, label, total_bytes=None) as advance:
+    with progress_bar(console, label, total=None) as advance:
         trained = train_vocabulary(
             flags.train_vocab,
             lambda: training_text(
@@ -162,7 +165,7 @@ def _select(
 ) -> Selection:
     if not cleaning.compares_documents:
         return select(spool, cleaning, counts)
-    with progress_bar(console, "finding duplicates", total_bytes=None):
+    with progress_bar(console, "finding duplicates", total=None):
         return select(spool, cleaning, counts)
 
 
@@ -185,7 +188,7 @@ def _part(
         )
         for name in (TRAIN, HELDOUT)
     }
-    with progress_bar(console, "writing the splits", total_bytes=spool.tokens_bytes) as advance:
+    with progress_bar(console, "writing the splits", total=spool.tokens_bytes) as advance:
         write_splits(spool, selection, is_heldout, writers[TRAIN], writers[HELDOUT], advance)
     return {name: writer.close() for name, writer in writers.items()}
 

@@ -12,7 +12,6 @@ import numpy as np
 import rich.box
 import rich.console
 import rich.markup
-import rich.progress
 import rich.table
 
 from data_pipeline.cleaning import (
@@ -31,10 +30,12 @@ from data_pipeline.cleaning import (
 )
 from data_pipeline.findings import build_findings, can_be_trained_on, total
 from data_pipeline.interpreter import python
+from data_pipeline.live_line import LINE, duration
 from data_pipeline.lost_characters import lost_in_words
 from data_pipeline.store import HELDOUT, TRAIN
 
 _SHOWN_FILES = 3
+_EVERY_SECS = 0.1  # the live line changes at most so often
 _REASON_WORDS = {
     FILES_WITHOUT_TEXT: "files without text",
     SENTENCES_WITHOUT_TOKENS: "sentences without a token",
@@ -60,30 +61,35 @@ class BuildRun:
 
 @contextlib.contextmanager
 def progress_bar(
-    console: rich.console.Console, label: str, total_bytes: int | None
+    console: rich.console.Console, label: str, total: int | None
 ) -> Iterator[Callable[[int], None]]:
-    """Show a bar that the yielded function moves on by a number of bytes.
+    """Show on the live line how far work is, which the yielded function moves on by an amount.
 
     A line with the seconds stays when it is done; without a terminal that line is all there is.
     """
-    started_secs = time.perf_counter()
-    if console.is_terminal:
-        columns: list[rich.progress.ProgressColumn] = [
-            rich.progress.SpinnerColumn(),
-            rich.progress.TextColumn("{task.description}"),
-        ]
-        if total_bytes is None:
-            columns.append(rich.progress.TimeElapsedColumn())
-        else:
-            columns.append(rich.progress.BarColumn(bar_width=16))
-            columns.append(rich.progress.TimeRemainingColumn())
-        with rich.progress.Progress(*columns, console=console, transient=True) as progress:
-            bar = progress.add_task(label, total=total_bytes)
-            yield lambda done_bytes: progress.advance(bar, done_bytes)
-    else:
-        yield lambda done_bytes: None
+    started_secs = shown_secs = time.perf_counter()
+    done = 0
+    with LINE.doing(label) as show:
+
+        def advance(amount: int) -> None:
+            nonlocal done, shown_secs
+            done += amount
+            now = time.perf_counter()
+            if total and now - shown_secs >= _EVERY_SECS:
+                show(f"{label}: {_how_far(done / total, now - started_secs)}")
+                shown_secs = now
+
+        yield advance
     seconds = time.perf_counter() - started_secs
-    console.print(f"{label}: {seconds:.1f} s", markup=False, soft_wrap=True)
+    with LINE.hidden():
+        console.print(f"{label}: {seconds:.1f} s", markup=False, soft_wrap=True)
+
+
+def _how_far(share: float, secs: float) -> str:
+    """The share that is done, and the time left once it can be told."""
+    share = min(share, 1.0)
+    left = f", {duration(secs / share - secs)} left" if share and secs > 1 else ""
+    return f"{share:.0%}{left}"
 
 
 def print_report(console: rich.console.Console, run: BuildRun) -> None:

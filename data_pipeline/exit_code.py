@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from data_pipeline import ctrl_c
+from data_pipeline.live_line import LINE
 
 REFUSED, INTERRUPTED = 2, 130
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # its words for a full disk
@@ -21,12 +22,14 @@ def in_words(error: OSError) -> str:
 
 def on_stderr(line: str) -> None:
     """Print a line to stderr."""
-    print(line, file=sys.stderr)
+    with LINE.hidden():
+        print(line, file=sys.stderr)
 
 
 def exit_code_of(work: Callable[[], None], say: Callable[[str], None] = on_stderr) -> int:
     """Do the work; 0, or the code that says why it was not done, after one line to the screen."""
     ctrl_c.raises_again()
+    LINE.show("")  # libraries are imported
     try:
         work()
     except KeyboardInterrupt:

@@ -15,6 +15,8 @@ import tempfile
 from types import TracebackType
 from typing import IO
 
+from data_pipeline.live_line import LINE
+
 FILE = "libraries.log"  # in the workdir
 
 _STDERR = 2
@@ -70,7 +72,8 @@ class LibraryLog:
     def say(self, text: str) -> None:
         """Print a line where stderr was."""
         sys.stderr.flush()
-        os.write(self.screen, f"{self.heading}{text}\n".encode())
+        with LINE.hidden():
+            os.write(self.screen, f"{self.heading}{text}\n".encode())
 
     @property
     def screen(self) -> int:

@@ -111,6 +111,7 @@ LAYERS = (
         "bert_jax.run_process",
         "bert_jax.screen",
         "bert_jax.shared_folder",
+        "bert_jax.step_line",
         "bert_jax.steps_in_flight",
         "bert_jax.stopping",
         "bert_jax.synthetic",

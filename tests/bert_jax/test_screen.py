@@ -2,13 +2,14 @@
 
 import datetime
 import io
-import sys
 
 import pytest
 import rich.console
 
 from bert_jax import screen as screen_lib
 from bert_jax.screen import Screen, duration
+from data_pipeline import live_line
+from data_pipeline.live_line import LiveLine
 
 TRAIN = {
     "loss": 7.25,
@@ -43,6 +44,21 @@ def terminal(monkeypatch):
         return Screen(is_writer=True), out
 
     return make
+
+
+@pytest.fixture
+def line(monkeypatch):
+    """What the live line is told to show, "hidden" where a line is printed."""
+    shown = []
+
+    def draw(self):
+        shown.append("hidden" if self._printing else self._words)
+
+    monkeypatch.setattr(live_line, "LINE", LiveLine())
+    monkeypatch.setattr(screen_lib, "LINE", live_line.LINE)
+    monkeypatch.setattr(LiveLine, "_draw", draw)
+    monkeypatch.setattr(LiveLine, "_hide", draw)
+    return shown
 
 
 @pytest.mark.parametrize(
@@ -93,11 +109,10 @@ def test_a_copy_is_a_line_once_it_begins(plain, capsys):
     assert capsys.readouterr().out == "copying gs://bucket/store, 5.00 GB\n"
 
 
-def test_on_a_terminal_a_copy_shows_how_far_it_is(terminal):
-    screen, out = terminal()
-    with screen.copying("gs://bucket/store") as advance:
+def test_a_copy_shows_how_far_it_is(plain, line):
+    with plain.copying("gs://bucket/store") as advance:
         advance(3 * 10**9, 5 * 10**9)
-    assert "3.00 of 5.00 GB are copied" in out.getvalue()
+    assert "3.00 of 5.00 GB are copied" in line and line[-1] == ""
 
 
 def test_late_batches_are_told_with_their_share_and_how_to_measure(plain, capsys):
@@ -140,29 +155,39 @@ def test_no_color_is_respected(monkeypatch, capsys):
         assert ("[33m" in capsys.readouterr().out) == is_coloured
 
 
-def test_what_is_waited_for_is_said_and_on_a_terminal_turns_a_spinner(plain, terminal, capsys):
+def test_what_is_waited_for_is_said_and_on_a_terminal_shown_by_the_live_line(
+    plain, line, monkeypatch, capsys
+):
     with plain.waiting("compiling"), plain.spinning("unseen"):
         pass
     assert capsys.readouterr().out == "compiling\n"
-    screen, out = terminal()
-    with screen.spinning("evaluating"):
-        pass
-    assert "evaluating" in out.getvalue()
+    monkeypatch.setattr(LiveLine, "is_on", True)
+    del line[:]
+    with plain.waiting("compiling") as show:
+        show("still compiling")
+    assert line == ["compiling", "still compiling", ""]
+    assert capsys.readouterr().out == ""
 
 
-def test_a_spinner_leaves_stderr_to_the_library_log(terminal):
-    screen, out = terminal()
-    before = sys.stderr
-    with screen.spinning("evaluating"):
-        assert sys.stderr is before
-        print("a warning", file=sys.stderr)
-    assert "a warning" not in out.getvalue()
+def test_the_live_line_is_away_while_a_line_is_printed(plain, line, capsys):
+    for prints in (
+        lambda: plain.say("a line"),
+        lambda: plain.table("title", [("label", "text")]),
+        lambda: plain.training_line(20, 1_000, TRAIN, 125),
+    ):
+        with plain.spinning("evaluating"):
+            del line[:]
+            prints()
+            assert line[:1] == ["hidden"] and line[-1] == "evaluating"
+    assert "a line\n" in capsys.readouterr().out
 
 
-def test_only_the_first_process_prints(capsys):
+def test_only_the_first_process_prints(line, capsys):
     quiet = Screen(is_writer=False)
+    quiet.show("nothing")
     quiet.say("nothing")
     quiet.table("nothing", [("a", "b")])
     with quiet.waiting("nothing"):
         quiet.training_line(1, 2, TRAIN, 3)
     assert capsys.readouterr().out == ""
+    assert set(line) <= {"hidden", ""}

@@ -3,6 +3,7 @@
 import contextlib
 
 from bert_jax.config import HostsConfig
+from bert_jax.screen import Screen
 from bert_jax.wall_time import Ledger
 from bert_jax.work import Work
 
@@ -21,7 +22,7 @@ class Heard:
 
 def test_a_piece_of_work_has_its_limit_and_its_kind(tmp_path):
     heard, ledger = Heard(), Ledger(tmp_path, 0.0, True)
-    work = Work(heard, ledger, HostsConfig(stuck_step_secs=7, stuck_secs=70))
+    work = Work(heard, ledger, HostsConfig(stuck_step_secs=7, stuck_secs=70), Screen(False))
     before = ledger.summary()["wall_secs"]
     with work.doing("saving", "the save of step 5"):
         pass
