@@ -6,6 +6,7 @@
     bert-jax plan         bert_jax.plan               what a run on TPUs needs, takes and costs
     bert-jax train        bert_jax.train              a store to a trained model
     bert-jax finetune     bert_jax.finetune           a checkpoint to a model of a task
+    bert-jax predict      bert_jax.predict            new rows by a fine-tuned model
     bert-jax convert      bert_jax.convert            a checkpoint in another layout
     bert-jax grid         bert_jax.grid               the best rate and epochs of a task, over seeds
     bert-jax benchmark    bert_jax.benchmark          how long a training step takes here
@@ -35,6 +36,7 @@ MODULES = {
     "plan": "bert_jax.plan",
     "train": "bert_jax.train",
     "finetune": "bert_jax.finetune",
+    "predict": "bert_jax.predict",
     "grid": "bert_jax.grid",
     "benchmark": "bert_jax.benchmark",
     "fill_mask": "bert_jax.fill_mask",

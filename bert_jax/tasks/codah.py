@@ -21,7 +21,7 @@ FILE_NAMES = {
     split_files.TEST: ("test.tsv", "fold_0_test.tsv"),
 }
 _ENDINGS = [f"ending{number}" for number in range(CHOICES)]
-_COLUMNS = ("categories", "prompt", *_ENDINGS, "answer")
+COLUMNS = ("categories", "prompt", *_ENDINGS, "answer")
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -41,7 +41,7 @@ def read(path: pathlib.Path) -> QuestionFile:
     Raises:
       ValueError: a row of more or fewer columns, an answer that is none, no questions.
     """
-    columns = read_columns(path, _COLUMNS, header=_COLUMNS)
+    columns = read_columns(path, COLUMNS, header=COLUMNS)
     values = columns.values
     endings = zip(*(values[name] for name in _ENDINGS), strict=True)
     questions = [

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from bert_jax.tasks.entity_score import OUTSIDE, Entity, begins, entities, iob2, parts
-from bert_jax.tasks.split_files import read_utf8
+from bert_jax.tasks.tsv import decoded_lines
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
@@ -54,7 +54,7 @@ def read(path: pathlib.Path) -> TaggedFile:
       ValueError: no words, lines of unequal columns, what is no tag, tags that no scheme allows;
         the row is named.
     """
-    rows = rows_of(path)
+    rows = list(rows_of(path))
     columns = {len(row) for _, row in rows if row}
     if not columns:
         raise ValueError(
@@ -75,22 +75,20 @@ def read(path: pathlib.Path) -> TaggedFile:
     return TaggedFile(path, converted, True, note)
 
 
-def rows_of(path: pathlib.Path) -> list[tuple[int, list[str]]]:
-    """Each line's number and columns; a line that ends a sentence has none."""
-    lines = read_utf8(path).split("\n")
-    has_tabs = any("\t" in line for line in lines if line.strip())
-    rows: list[tuple[int, list[str]]] = []
+def rows_of(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield each line's number and columns; a line that ends a sentence has none."""
+    has_tabs = any("\t" in line for _, line in decoded_lines(path) if line.strip())
     expected, since = 0, 0
-    for number, line in enumerate(lines, 1):
-        line = line.rstrip("\r")
+    for number, line in decoded_lines(path):
+        line = line.rstrip("\r\n")
         if not line.strip():
-            rows.append((number, []))
+            yield number, []
             continue
         # Not str.split(): some words are spaces of other kinds.
         row = line.split("\t") if has_tabs else line.strip(" ").split(" ")
         row = row if has_tabs else [column for column in row if column]
         if row[0] == _DOCUMENT:
-            rows.append((number, []))
+            yield number, []
             continue
         expected, since = expected or len(row), since or number
         if len(row) != expected or not row[0]:
@@ -100,8 +98,7 @@ def rows_of(path: pathlib.Path) -> list[tuple[int, list[str]]]:
                 f"parted by {'tabs' if has_tabs else 'spaces'}; a line is a word and its tag, and "
                 "an empty line ends a sentence"
             )
-        rows.append((number, row))
-    return rows
+        yield number, row
 
 
 def _sentences(rows: Sequence[tuple[int, list[str]]], has_tags: bool) -> list[Sentence]:

@@ -128,6 +128,19 @@ def n_best(prediction: Prediction, n_best_size: int, has_unanswerable: bool) -> 
     return best or [prediction.null]
 
 
+def documents(
+    prediction: Prediction, n_best_size: int, threshold: float | None
+) -> tuple[str, list[dict[str, str | float]], float]:
+    """Return a question's answer, its best texts with probabilities, and its null odds.
+
+    With a threshold, that of SQuAD 2.0, the answer is empty where the odds are above it.
+    """
+    is_null = threshold is not None and prediction.null_odds > threshold
+    best = n_best(prediction, n_best_size, threshold is not None)
+    answer = "" if is_null else prediction.text
+    return answer, _with_probabilities(best), _finite(prediction.null_odds)
+
+
 def write_files(
     folder: pathlib.Path,
     by_id: Mapping[str, Prediction],
@@ -139,24 +152,15 @@ def write_files(
     They are what run_squad.py writes: of SQuAD 2.0, the answer of a question whose null odds are
     above the threshold is empty.
     """
-    answers = {
-        question_id: "" if threshold is not None and one.null_odds > threshold else one.text
-        for question_id, one in by_id.items()
+    of_each = {
+        question_id: documents(one, n_best_size, threshold) for question_id, one in by_id.items()
     }
-    documents: dict[str, dict] = {
-        "predictions.json": answers,
-        "nbest_predictions.json": {
-            question_id: _with_probabilities(n_best(one, n_best_size, threshold is not None))
-            for question_id, one in by_id.items()
-        },
-    }
-    if threshold is not None:
-        documents["null_odds.json"] = {
-            question_id: _finite(one.null_odds) for question_id, one in by_id.items()
-        }
+    names = ["predictions.json", "nbest_predictions.json"]
+    names += ["null_odds.json"] * (threshold is not None)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, document in documents.items():
+    for number, name in enumerate(names):
+        document = {question_id: of_one[number] for question_id, of_one in of_each.items()}
         write_whole(folder / name, f"{json.dumps(document, indent=4)}\n".encode())
         written.append(folder / name)
     return written

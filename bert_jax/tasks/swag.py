@@ -21,7 +21,7 @@ FILE_NAMES = {
     split_files.TEST: ("test.csv",),
 }
 _ENDINGS = [f"ending{number}" for number in range(CHOICES)]
-_COLUMNS = ("sent1", "sent2", *_ENDINGS)  # and label, which test.csv does not have
+COLUMNS = ("sent1", "sent2", *_ENDINGS)  # and label, which test.csv does not have
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
@@ -45,12 +45,12 @@ def read(path: pathlib.Path) -> QuestionFile:
     reader = csv.reader(io.StringIO(split_files.read_utf8(path), newline=""), strict=True)
     try:
         header = next(reader, [])
-        missing = [name for name in _COLUMNS if name not in header]
+        missing = [name for name in COLUMNS if name not in header]
         if missing:
             raise ValueError(
                 f"{path} has no column {', '.join(missing)}; its columns are "
                 f"{', '.join(header) or 'none'}, and those of SWAG's train.csv, val.csv and "
-                f"test.csv (not of train_full.csv) are {', '.join(_COLUMNS)} and label"
+                f"test.csv (not of train_full.csv) are {', '.join(COLUMNS)} and label"
             )
         questions = []
         line = reader.line_num + 1

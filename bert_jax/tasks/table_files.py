@@ -1,7 +1,6 @@
 """Columns of anybody's table: tsv, csv with its quotes, JSON lines or Parquet, by extension."""
 
 import csv
-import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,12 +8,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bert_jax.tasks.tsv import Columns, check_columns, decoded_lines, read_columns
+from bert_jax.tasks.tsv import (
+    Columns,
+    check_columns,
+    decoded_lines,
+    fields_of_rows,
+    read_columns,
+    wrong_fields,
+)
+from data_pipeline import small_files
+from data_pipeline.small_files import MAX_BYTES
 
 TSV, CSV, JSON_LINES, PARQUET = ".tsv", ".csv", (".jsonl", ".json", ".ndjson"), ".parquet"
 SUFFIXES = (TSV, CSV, *JSON_LINES, PARQUET)
-_MOST_CHARACTERS = 2**31 - 1  # of a text of a csv; Python's own limit is 131,072
-_WAY_OUT = (
+_MOST_CHARACTERS = MAX_BYTES  # of a text of a csv; Python's own limit is 131,072
+_PARQUET_ROWS = 64  # in memory at once: a file of some hundred bytes may hold long texts
+WAY_OUT = (
     "name them with config.data.text_column, config.data.second_text_column and "
     "config.data.label_column"
 )
@@ -31,40 +40,70 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
         truth value, no row at all.
     """
     if path.suffix == TSV:
-        return read_columns(path, wanted, way_out=_WAY_OUT)
-    if path.suffix == CSV:
-        rows = _csv_rows(path, wanted)
-    elif path.suffix in JSON_LINES:
-        rows = _json_rows(path, wanted)
-    elif path.suffix == PARQUET:
-        rows = _parquet_rows(path, wanted)
-    else:
-        raise ValueError(
-            f"{path} ends in {path.suffix!r}; a table is known by its extension, one of "
-            f"{', '.join(SUFFIXES)}: rename or convert the file"
-        )
+        return read_columns(path, wanted, way_out=WAY_OUT)
+    rows = rows_of(path, wanted)
     values: dict[str, list[str]] = {name: [] for name in wanted}
     numbers = list[int]()
     for number, row in rows:
         for name in wanted:
-            values[name].append(_text(path, number, name, row[name]))
+            values[name].append(text_of(path, number, name, row[name]))
         numbers.append(number)
     if not numbers:
         raise ValueError(f"{path} has no rows; copy or download it again")
     return Columns(path, values, numbers)
 
 
-def column_names(path: pathlib.Path) -> list[str]:
-    """The columns of a table, for a message; none where its first row cannot be read."""
+def rows_of(
+    path: pathlib.Path,
+    wanted: Sequence[str],
+    way_out: str = WAY_OUT,
+    headers: Sequence[Sequence[str]] = (),
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the number of each row and its columns by name; of Parquet the wanted columns alone.
+
+    headers are the names of the columns of a tsv whose first row is data: the list that is as long
+    as that row, where the row itself does not name the wanted columns.
+
+    Raises:
+      ValueError: what read_table raises, but for a table without rows.
+    """
+    if path.suffix == TSV:
+        return _tsv_rows(path, wanted, way_out, headers)
+    if path.suffix == CSV:
+        return _csv_rows(path, wanted, way_out)
+    if path.suffix in JSON_LINES:
+        return _json_rows(path, wanted, way_out)
     if path.suffix == PARQUET:
-        return list(pq.read_schema(path).names)
+        return _parquet_rows(path, wanted, way_out)
+    raise ValueError(
+        f"{path} ends in {path.suffix!r}; a table is known by its extension, one of "
+        f"{', '.join(SUFFIXES)}: rename or convert the file"
+    )
+
+
+def column_names(path: pathlib.Path) -> list[str]:
+    """The columns of a table, for a message; none where its first row cannot be read.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    if path.suffix == PARQUET:
+        try:
+            return list(pq.read_schema(path).names)
+        except pa.ArrowException as error:
+            raise ValueError(f"{path} is no whole Parquet file; copy it again") from error
     _, line = next(decoded_lines(path), (1, ""))
     if path.suffix in JSON_LINES:
-        return list(json.loads(line)) if line.startswith("{") else []
+        return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
     return next(csv.reader([line], delimiter="," if path.suffix == CSV else "\t"), [])
 
 
-def _text(path: pathlib.Path, number: int, name: str, value: Any) -> str:
+def text_of(path: pathlib.Path, number: int, name: str, value: Any) -> str:
+    """Return a value of a table as text, "" for none.
+
+    Raises:
+      ValueError: it is a list or the like.
+    """
     if value is None:
         return ""
     if not isinstance(value, str | int | float):
@@ -75,7 +114,26 @@ def _text(path: pathlib.Path, number: int, name: str, value: Any) -> str:
     return str(value)
 
 
-def _csv_rows(path: pathlib.Path, wanted: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _tsv_rows(
+    path: pathlib.Path, wanted: Sequence[str], way_out: str, headers: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    names: Sequence[str] = ()
+    for number, fields in fields_of_rows(path):
+        if not names:
+            fitting = [header for header in headers if len(header) == len(fields)]
+            if set(wanted) <= set(fields) or not fitting:
+                names = fields
+                check_columns(path, names, wanted, way_out)
+                continue
+            names = fitting[0]
+        if len(fields) != len(names):
+            raise ValueError(wrong_fields(path, number, fields, names))
+        yield number, dict(zip(names, fields, strict=True))
+
+
+def _csv_rows(
+    path: pathlib.Path, wanted: Sequence[str], way_out: str
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Rows with the line that each begins in: a quoted text may go on over several."""
     csv.field_size_limit(_MOST_CHARACTERS)
     reader = csv.reader((line for _, line in decoded_lines(path)), strict=True)
@@ -95,7 +153,7 @@ def _csv_rows(path: pathlib.Path, wanted: Sequence[str]) -> Iterator[tuple[int, 
             continue
         if not names:
             names = fields
-            check_columns(path, names, wanted, _WAY_OUT)
+            check_columns(path, names, wanted, way_out)
         elif len(fields) != len(names):
             raise ValueError(
                 f"{path} row {number} has {len(fields)} fields and not {len(names)} "
@@ -106,44 +164,52 @@ def _csv_rows(path: pathlib.Path, wanted: Sequence[str]) -> Iterator[tuple[int, 
 
 
 def _json_rows(
-    path: pathlib.Path, wanted: Sequence[str]
+    path: pathlib.Path, wanted: Sequence[str], way_out: str
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in decoded_lines(path):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise ValueError(
-                f"{path} row {number} is not JSON ({error}); JSON lines have one object a line"
-            ) from error
+        record = small_files.parse_json(line.encode(), f"{path} row {number}")
         if not isinstance(record, dict):
             raise ValueError(
-                f"{path} row {number} is a JSON {type(record).__name__}, not an object; JSON lines "
-                "have one object a line"
+                f"{path} row {number} is {small_files.kind_in_words(record)}, not an object; JSON "
+                "lines have one object a line"
             )
         missing = [name for name in wanted if name not in record]
         if missing:
             raise ValueError(
                 f"{path} row {number} has no {missing[0]!r}; its keys are {', '.join(record)}, "
-                f"and {', '.join(wanted)} are read: {_WAY_OUT}"
+                f"and {', '.join(wanted)} are read: {way_out}"
             )
         yield number, record
 
 
 def _parquet_rows(
-    path: pathlib.Path, wanted: Sequence[str]
+    path: pathlib.Path, wanted: Sequence[str], way_out: str
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    number = 0
+    for batch in parquet_batches(path, wanted, way_out, list(wanted)):
+        columns = {name: batch.column(name).to_pylist() for name in wanted}
+        for i in range(len(batch)):
+            number += 1
+            yield number, {name: columns[name][i] for name in wanted}
+
+
+def parquet_batches(
+    path: pathlib.Path, wanted: Sequence[str], way_out: str, columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a Parquet file a few rows at a time; columns None: all of them.
+
+    Raises:
+      ValueError: it is damaged, or lacks a wanted column.
+    """
     try:
-        with pq.ParquetFile(path) as file:
-            check_columns(path, file.schema_arrow.names, wanted, _WAY_OUT)
-            number = 0
-            for batch in file.iter_batches(columns=list(wanted)):
-                columns = {name: batch.column(name).to_pylist() for name in wanted}
-                for i in range(len(batch)):
-                    number += 1
-                    yield number, {name: columns[name][i] for name in wanted}
-    except pa.ArrowException as error:
+        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
+            check_columns(path, file.schema_arrow.names, wanted, way_out)
+            yield from file.iter_batches(_PARQUET_ROWS, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk, not of the file's bytes
+            raise
         reason = str(error).split("\n")[0].rstrip(".")
         raise ValueError(
             f"{path} is no whole Parquet file ({reason}); copy or download it again"

@@ -8,6 +8,8 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from data_pipeline.small_files import MAX_BYTES
+
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 
@@ -46,7 +48,7 @@ def read_columns(
       ValueError: a column that is missing, with those that are there; a row with another number of
         fields, or text that is not UTF-8, with its number; no row at all.
     """
-    rows = _rows(path)
+    rows = fields_of_rows(path)
     if header:
         names = list(header)
     else:
@@ -63,7 +65,7 @@ def read_columns(
             short.append(number)
             continue
         if len(fields) != len(names):
-            raise ValueError(_wrong_fields(path, number, fields, names))
+            raise ValueError(wrong_fields(path, number, fields, names))
         for name, place in places.items():
             values[name].append(fields[place])
         numbers.append(number)
@@ -85,7 +87,7 @@ def check_columns(
             )
 
 
-def _rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+def fields_of_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
     """Number and fields of each row that is not blank."""
     for number, line in decoded_lines(path):
         text = line.removesuffix("\n").removesuffix("\r")
@@ -97,10 +99,15 @@ def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     """The lines of a file, counted from 1, with what ends them; without a byte order mark.
 
     Raises:
-      ValueError: text that is not UTF-8.
+      ValueError: text that is not UTF-8, a line longer than MAX_BYTES.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
+            if len(line) > MAX_BYTES:
+                raise ValueError(
+                    f"{path} row {number} is longer than {MAX_BYTES:,} bytes; is it the file that "
+                    "is meant, and is it text?"
+                )
             if number == 1:
                 line = line.removeprefix(_BOM)
             try:
@@ -108,13 +115,15 @@ def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
-                    f"{error.start + 1}; convert the file, or download it again"
+                    f"{error.start + 1}; convert the file, as `iconv -f latin1 -t utf-8` does for "
+                    "one in Latin-1, or download it again"
                 ) from error
 
 
-def _wrong_fields(
+def wrong_fields(
     path: pathlib.Path, number: int, fields: Sequence[str], names: Sequence[str]
 ) -> str:
+    """Say that a row has more or fewer fields than columns have names."""
     start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
     return (
         f"{path} row {number} has {len(fields)} fields and not {len(names)} ({', '.join(names)}); "

@@ -115,7 +115,7 @@ def test_wrong_columns_are_refused_by_line(of, text, words):
 
 
 def test_a_file_in_latin_1_is_refused_by_line(of):
-    with pytest.raises(ValueError, match=r"row 2: the byte 0xfc is not UTF-8.*iconv"):
+    with pytest.raises(ValueError, match=r"row 2 is not UTF-8: byte 0xfc.*iconv"):
         read(of("a O\nMünchen B-LOC\n", encoding="latin-1"))
 
 

@@ -170,7 +170,7 @@ def test_a_table_that_does_not_fit_is_refused_by_file_and_row(
     ("name", "data", "sentence"),
     [
         ("dev.jsonl", b'{"claim": "a"}\n', r"dev\.jsonl row 1 has no 'about'; its keys are claim"),
-        ("dev.jsonl", b"\n[1]\n", r"dev\.jsonl row 2 is a JSON list, not an object"),
+        ("dev.jsonl", b"\n[1]\n", r"dev\.jsonl row 2 is a list, not an object"),
         ("dev.jsonl", b"{'claim': 1}\n", r"dev\.jsonl row 1 is not JSON \(Expecting property"),
         (
             "dev.jsonl",

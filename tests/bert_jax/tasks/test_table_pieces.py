@@ -1,0 +1,153 @@
+"""A table goes through in pieces, its own columns and types kept beside new ones in any format."""
+
+import csv
+import datetime
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_jax.tasks import table_pieces
+from bert_jax.tasks.table_pieces import TableWriter, free_names, open_table
+
+ROWS = [
+    {"id": number, "text": text, "score": number / 4}
+    for number, text in enumerate(["a cat", 'b, "dog"', "", "ä\u2028", "e" * 50, "f\tg\nh", "last"])
+]
+SUFFIXES = [".tsv", ".csv", ".jsonl", ".parquet"]
+
+
+def plain(rows, suffix):
+    """As the format keeps them: a tsv has no tabs within a text."""
+    cut = str.maketrans("\t\n", "  ")
+    return [
+        {
+            k: v.translate(cut) if isinstance(v, str) and suffix == ".tsv" else v
+            for k, v in r.items()
+        }
+        for r in rows
+    ]
+
+
+def written(path, rows):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        lines = [list(rows[0]), *(row.values() for row in rows)]
+        path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
+    return path
+
+
+def read(path):
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    delimiter = {"delimiter": ",", "quoting": csv.QUOTE_MINIMAL}
+    if path.suffix == ".tsv":
+        delimiter = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, **delimiter))
+
+
+def through(source, output, added=("n",)):
+    """Write a table beside the number of each row; the pieces that it went through in."""
+    table = open_table(source, ["text"], "")
+    kinds = {free_names(table.names, list(added))[name]: pa.int64() for name in added}
+    writer, rows, sizes = TableWriter(output, output.suffix, table, kinds), 0, []
+    for piece in table_pieces.pieces(table):
+        sizes.append(piece.rows)
+        writer.write(piece, {name: range(rows, rows + piece.rows) for name in kinds})
+        rows += piece.rows
+    writer.close()
+    assert rows == table.rows
+    return sizes
+
+
+@pytest.mark.parametrize("out", SUFFIXES)
+@pytest.mark.parametrize("into", SUFFIXES)
+def test_rows_keep_their_order_columns_and_values(tmp_path, monkeypatch, into, out):
+    monkeypatch.setattr(table_pieces, "PIECE_ROWS", 3)
+    monkeypatch.setattr("bert_jax.tasks.table_files._PARQUET_ROWS", 3)
+    rows = plain(ROWS, into)
+    sizes = through(written(tmp_path / f"in{into}", rows), tmp_path / f"out{out}")
+    assert sizes == [3, 3, 1]
+    is_typed = into in (".jsonl", ".parquet") and out in (".jsonl", ".parquet")
+    expected = [{k: v if is_typed else str(v) for k, v in row.items()} for row in plain(rows, out)]
+    is_text = out in (".csv", ".tsv")
+    for number, row in enumerate(expected):
+        row["n"] = str(number) if is_text else number
+    assert read(tmp_path / f"out{out}") == expected
+
+
+def test_many_characters_are_a_piece_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_pieces, "_PIECE_CHARS", 40)
+    for suffix in SUFFIXES[:3]:
+        source = written(tmp_path / f"in{suffix}", plain(ROWS, suffix))
+        assert max(through(source, tmp_path / f"out{suffix}")) < len(ROWS) - 1
+
+
+def test_columns_of_the_same_name_get_a_number(tmp_path):
+    rows = [{"text": "a", "n": "own", "n_2": "too"}]
+    through(written(tmp_path / "in.csv", rows), tmp_path / "out.jsonl")
+    assert read(tmp_path / "out.jsonl") == [{**rows[0], "n_3": 0}]
+    assert free_names(["p"], ["p", "q"]) == {"p": "p_2", "q": "q"}
+    (tmp_path / "twice.csv").write_text("text,x,x\na,b,c\n")
+    with pytest.raises(ValueError, match=r"has 2 columns 'x'"):
+        open_table(tmp_path / "twice.csv", ["text"], "")
+
+
+def test_types_of_parquet_are_kept_in_parquet_and_said_in_words_elsewhere(tmp_path):
+    table = pa.table(
+        {
+            "text": ["a"],
+            "when": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")),
+            "day": [datetime.date(2024, 5, 1)],
+            "list": [[1, None]],
+            "nan": [float("nan")],
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    through(tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert pq.read_table(tmp_path / "out.parquet").drop_columns("n").schema == table.schema
+    assert pq.read_schema(tmp_path / "out.parquet").field("when").type == pa.timestamp("ns")
+    through(tmp_path / "in.parquet", tmp_path / "out.jsonl")
+    (row,) = read(tmp_path / "out.jsonl")
+    assert row["when"] == "2023-11-14 22:13:20.123456789" and row["day"] == "2024-05-01"
+    assert row["list"] == [1, None] and row["nan"] is None
+    through(tmp_path / "in.parquet", tmp_path / "out.csv")
+    assert read(tmp_path / "out.csv")[0]["list"] == "[1, null]"
+
+
+def test_rows_of_json_may_differ_in_their_keys(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_pieces, "PIECE_ROWS", 1)
+    rows = [{"text": "a"}, {"text": "b", "more": [1]}, {"text": "c", "more": None}]
+    source = written(tmp_path / "in.jsonl", rows)
+    through(source, tmp_path / "out.csv")
+    assert [row["more"] for row in read(tmp_path / "out.csv")] == ["", "[1]", ""]
+    through(source, tmp_path / "out.jsonl")
+    assert [
+        {k: v for k, v in row.items() if k != "n"} for row in read(tmp_path / "out.jsonl")
+    ] == rows
+    with pytest.raises(ValueError, match=r"do not fit the types of the first .* as \.jsonl"):
+        through(source, tmp_path / "out.parquet")
+
+
+def test_a_file_without_names_of_columns_gets_those_of_its_task(tmp_path):
+    (tmp_path / "dev.tsv").write_text("gj04\t1\t\ta cat\ngj04\t0\t*\tcat a\n")
+    headers = [("source", "label", "star", "sentence")]
+    table = open_table(tmp_path / "dev.tsv", ["sentence"], "", headers)
+    assert table.rows == 2 and table.names == headers[0]
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta cat\n")
+    assert open_table(tmp_path / "test.tsv", ["sentence"], "", headers).rows == 1
+    with pytest.raises(ValueError, match=r"row 2 has 3 fields and not 4"):
+        (tmp_path / "bad.tsv").write_text("gj04\t1\t\ta cat\na\tb\tc\n")
+        open_table(tmp_path / "bad.tsv", ["sentence"], "", headers)

@@ -1,0 +1,357 @@
+"""New rows get what the run itself writes for the same rows: of every task, from run and export."""
+
+import csv
+import dataclasses
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import (
+    conversion,
+    fine_tuned,
+    finetuning,
+    hf,
+    mesh,
+    predict,
+    predictions,
+    pretrained,
+)
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import MeshConfig
+from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax.state import TrainState
+from bert_jax.tasks import table_pieces
+from bert_jax.tasks.predict_answers import PredictAnswers
+from bert_jax.tasks.predict_table import PredictTable
+from bert_jax.tasks.predict_words import PredictWords
+from bert_jax.tasks.predicting import Asked
+from tests.bert_jax.small_checkpoints import tensors, write
+
+WORDS = ("a", "cat", "dog", "sees", "cats", ".")
+ROWS = 23
+KINDS = {"ner": PredictWords, "squad": PredictAnswers}
+
+
+def text(rng, most=12):
+    return " ".join(rng.choice(WORDS, rng.integers(1, most)))
+
+
+def write_table(path, rng, rows, columns):
+    lines = ["\t".join(columns)]
+    lines += ["\t".join(str(make(rng)) for make in columns.values()) for _ in range(rows)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def class_(rng):
+    return rng.choice(["no", "yes", "so"])
+
+
+COLUMNS = {
+    "table": {"id": text, "text": text, "label": class_},
+    "regression": {"text": text, "label": lambda rng: rng.normal(300.0, 40.0)},
+    "rte": {
+        "index": lambda rng: rng.integers(10**6),
+        "sentence1": text,
+        "sentence2": text,
+        "label": lambda rng: rng.choice(["entailment", "not_entailment"]),
+    },
+}
+
+
+def write_ner(path, rng, rows):
+    sentences = [
+        "".join(f"{word} {rng.choice(['O', 'B-X', 'B-Y'])}\n" for word in text(rng).split())
+        for _ in range(rows)
+    ]
+    path.write_text("\n".join([*sentences, "cat B-X\ndog B-Y\n"]))
+
+
+def write_squad(path, rng, rows):
+    paragraphs = []
+    for number in range(rows):
+        context = text(rng, 30)
+        answers = [{"text": context.split()[0], "answer_start": 0}] * (number % 3 > 0)
+        qa = {"id": f"q{number}", "question": text(rng, 4), "answers": answers}
+        paragraphs.append({"context": context, "qas": [qa | {"is_impossible": not answers}]})
+    path.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
+
+
+def write_codah(path, rng, rows):
+    lines = [
+        "\t".join(["c", text(rng), *(text(rng, 6) for _ in range(4)), str(rng.integers(4))])
+        for _ in range(rows)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_split(task, path, rng, rows):
+    if task in COLUMNS:
+        write_table(path, rng, rows, COLUMNS[task])
+    else:
+        {"ner": write_ner, "squad": write_squad, "codah": write_codah}[task](path, rng, rows)
+
+
+FILES = {"squad": "{}-v2.0.json", "ner": "{}.txt"}
+OPTIONS = {
+    "regression": {"task": "table", "is_regression": True},
+    "squad": {"has_unanswerable": True, "max_query_length": 4, "doc_stride": 5},
+}
+
+
+@pytest.fixture(scope="module", params=["table", "regression", "rte", "ner", "squad", "codah"])
+def run(request, tmp_path_factory):
+    """Task, workdir of a run that has saved a checkpoint, its dev file, what it predicts for it."""
+    return small_run(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def small_run(task, folder):
+    rng = np.random.default_rng(3)
+    name = FILES.get(task, "{}.tsv")
+    for split in ("train", "dev"):
+        write_split(task, folder / name.format(split), rng, ROWS)
+    options = {"task": task, "dir": str(folder), "max_seq_length": 16} | OPTIONS.get(task, {})
+    if options["task"] == "table":
+        options |= {"text_column": "text", "label_column": "label"}
+    config = FinetuneConfig(
+        init=f"hf:{write(folder / 'init', tensors(has_heads=False))}",
+        data=TaskOptions(**options),
+        batch_size=4,
+    )
+    setup = finetuning.prepare(config, folder / "run", jax.devices()[:1])
+    with jax.set_mesh(setup.mesh):
+        params = setup.fresh_params()
+        params["classifier"]["kernel"] *= 400.0  # or all probabilities are about equal
+        if task in COLUMNS:  # or one class has the largest in all rows
+            logits_of = predictions._logits(setup.feed, setup)
+            logits = predictions._of_split(setup.feed, setup, logits_of, params, "dev")
+            params["classifier"]["bias"] -= logits.mean(axis=0)
+        saving = Checkpoints(folder / "run" / "checkpoints", config.checkpoint, setup.model)
+        saving.save(1, TrainState(jnp.int32(1), params, (), ()), {})
+        saving.close()
+        written = predictions.write(setup, 1)
+    return task, folder / "run", folder / name.format("dev"), written
+
+
+def predicted(address, source, output, **asked):
+    """Predict a file in this process, on one device; what was opened and the rows of its pieces."""
+    model = fine_tuned.load(str(address))
+    layer = model.layer
+    given = Asked(source, layer, model.checkpoint.vocabulary, layer.options.max_seq_length, **asked)
+    rows = KINDS.get(layer.options.task, PredictTable)(given, output, lambda count: None)
+    on = mesh.make(MeshConfig(), jax.devices()[:1])
+    pieces = []
+    with jax.set_mesh(on):
+        network, params = predict.placed(model, on)
+        logits = predict.Logits(model, network, params, on, rows, lambda words: None, batch_size=8)
+
+        def spied(of_piece, count):
+            pieces.append(of_piece.examples)
+            return logits(of_piece, count)
+
+        rows.run(output, spied)
+    return rows, pieces
+
+
+def table_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def output_for(task, folder, stem="out"):
+    return folder / f"{stem}{ {'ner': '.conll', 'squad': '.json'}.get(task, '.tsv') }"
+
+
+def test_the_rows_of_dev_get_what_the_run_wrote_for_them(run, tmp_path):
+    task, workdir, source, written = run
+    output = output_for(task, tmp_path)
+    rows, _ = predicted(workdir, source, output)
+    assert rows.total == ROWS + (task == "ner")
+    if task == "ner":
+        ours = [line.split("\t") for line in output.read_text().splitlines()]
+        theirs = [line.split(" ") for line in written[0].read_text().splitlines()]
+        assert [row[:-1] if row != [""] else row for row in ours] == theirs
+        assert all(0 < float(row[-1]) <= 1 for row in ours if row != [""])
+        return
+    if task == "squad":
+        threshold, *theirs = [json.loads(path.read_text()) for path in written]
+        # The threshold is the odds of a question: that one goes either way by a rounding.
+        border = threshold["null_threshold"] + np.array([-1e-2, 1e-2])
+        clear = [key for key, odd in theirs[2].items() if not border[0] < odd < border[1]]
+        answers = json.loads(output.read_text())
+        assert list(answers) == list(theirs[0]) and len(clear) >= ROWS - 1
+        assert [answers[key] for key in clear] == [theirs[0][key] for key in clear]
+        ours = json.loads(output.with_suffix(".nbest.json").read_text())
+        assert [[one["text"] for one in best] for best in ours.values()] == [
+            [one["text"] for one in best] for best in theirs[1].values()
+        ]
+        for best in ours.values():
+            assert sum(one["probability"] for one in best) == pytest.approx(1.0)
+        odds = json.loads(output.with_suffix(".null_odds.json").read_text())
+        assert odds == pytest.approx(theirs[2], rel=1e-4, abs=1e-2)
+        assert f"{threshold['null_threshold']:.4g}" in dict(rows.account())["no answer"]
+        every = output.with_name("every.json")
+        predicted(workdir, source, every, null_threshold=1e9)
+        best = [next(one["text"] for one in texts if one["text"]) for texts in ours.values()]
+        assert list(json.loads(every.read_text()).values()) == best
+        return
+    theirs = table_of(written[0])
+    if task == "codah":
+        theirs = list(csv.DictReader(written[0].read_text().splitlines()))
+    ours, source_rows = table_of(output), source.read_text().splitlines()
+    assert len(ours) == len(theirs) == ROWS
+    names = list(ours[0])
+    own = names[: names.index("prediction")]
+    kept = ["\t".join(row[name] for name in own) for row in ours]
+    assert kept == source_rows[-ROWS:]
+    prediction = "pred" if task == "codah" else "prediction"
+    if task == "regression":
+        numbers = [[float(row["prediction"]) for row in of_one] for of_one in (ours, theirs)]
+        np.testing.assert_allclose(*numbers, rtol=1e-4)
+        assert np.std(numbers[0]) > 1
+        return
+    assert [row["prediction"] for row in ours] == [row[prediction] for row in theirs]
+    assert len({row["prediction"] for row in ours}) > 1
+    for row, their in zip(ours, theirs, strict=True):
+        shares = {name: float(row[name]) for name in names if name.startswith("probability_")}
+        assert sum(shares.values()) == pytest.approx(1.0, abs=1e-5)
+        best = f"probability_{row['prediction']}"
+        assert shares[best] == max(shares.values()) == float(row["probability"])
+        if task == "table":
+            assert float(row["probability"]) == pytest.approx(float(their["probability"]), abs=1e-4)
+            assert set(shares) == {"probability_no", "probability_so", "probability_yes"}
+
+
+def numbers_and_words(path):
+    found = path.read_text().replace(",", " ").split()
+    numbers, words = [], []
+    for word in found:
+        try:
+            numbers.append(float(word))
+        except ValueError:
+            words.append(word)
+    return numbers, words
+
+
+def test_an_export_predicts_what_its_run_does(run, tmp_path):
+    task, workdir, source, _ = run
+    export, alone = tmp_path / "export", output_for(task, tmp_path, "run")
+    target = conversion.target(f"hf:{export}")
+    conversion.write(conversion.fitting(pretrained.load(str(workdir)), target), target, ())
+    predicted(workdir, source, alone)
+    predicted(f"hf:{export}", source, output_for(task, tmp_path, "export"))
+    export_output = output_for(task, tmp_path, "export")
+    if task == "squad":  # whose threshold is the odds of a question
+        alone, export_output = (p.with_suffix(".null_odds.json") for p in (alone, export_output))
+    (numbers, words), (others, other_words) = map(numbers_and_words, (alone, export_output))
+    assert words == other_words
+    np.testing.assert_allclose(others, numbers, rtol=1e-3, atol=1e-3)
+    config = json.loads((export / hf.CONFIG).read_text())
+    assert str(source.parent) not in json.dumps(config)
+    if task not in ("table", "ner"):
+        return
+    # As it would come from somebody else: the class and the labels are all that is said.
+    del config["bert_jax"]
+    (export / hf.CONFIG).write_text(json.dumps(config))
+    layer = fine_tuned.load(f"hf:{export}").layer
+    assert layer.labels == fine_tuned.load(str(workdir)).layer.labels
+    assert layer.options.max_seq_length == 19
+
+
+def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
+    task, workdir, source, _ = run
+    whole, cut = (output_for(task, tmp_path, stem) for stem in ("whole", "cut"))
+    predicted(workdir, source, whole)
+    module = "table" if task not in KINDS else {"ner": "words", "squad": "answers"}[task]
+    monkeypatch.setattr(table_pieces, "PIECE_ROWS", 5)
+    monkeypatch.setattr("bert_jax.tasks.predict_words._PIECE_SENTENCES", 5)
+    monkeypatch.setattr("bert_jax.tasks.predict_answers._PIECE_QUESTIONS", 5)
+    _, pieces = predicted(workdir, source, cut)
+    assert len(pieces) == 5
+    assert module != "table" or max(pieces) == 5
+    if task == "squad":  # whose threshold is the odds of a question
+        whole, cut = (path.with_suffix(".null_odds.json") for path in (whole, cut))
+    (numbers, words), (others, other_words) = map(numbers_and_words, (whole, cut))
+    assert words == other_words
+    np.testing.assert_allclose(others, numbers, rtol=1e-3, atol=1e-3)
+
+
+def test_what_is_no_fine_tuned_model_is_named_with_the_command_that_makes_one(run, tmp_path):
+    _, workdir, source, _ = run
+    encoder = write(tmp_path / "encoder", tensors(has_heads=False))
+    with pytest.raises(ValueError, match=r"is not a fine-tuned model.*python -m bert_jax\.finetu"):
+        predicted(f"hf:{encoder}", source, tmp_path / "out.tsv")
+    task, _, _, _ = run
+    with pytest.raises(ValueError, match=r"--output is .*out\.xls, which ends in '\.xls'"):
+        predicted(workdir, source, tmp_path / "out.xls")
+    (tmp_path / "empty.json").write_bytes(b"")
+    (tmp_path / "empty.tsv").write_bytes(b"")
+    empty = tmp_path / ("empty.json" if task == "squad" else "empty.tsv")
+    with pytest.raises(ValueError, match=r"empty\.\w+ (is|has) "):
+        predicted(workdir, empty, output_for(task, tmp_path))
+    assert not list(tmp_path.glob("out*"))
+
+
+LAYERS = {
+    "id2label": {"0": "no", "1": "yes"},
+    "architectures": ["BertForSequenceClassification"],
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"architectures": ["BertModel"]}, "names no layer of a task"),
+        ({"id2label": {"0": "no"}}, "gives 2 numbers, and 1 are named"),
+        ({"id2label": {"0": "no", "2": "yes"}}, "has no label 1"),
+        ({"id2label": {"0": "no", "1": "no"}}, "two labels of one name"),
+        ({"id2label": ["no", "yes"]}, "'id2label' is a list, not an object"),
+        ({"problem_type": "multi_label_classification"}, "several labels a row"),
+        ({"problem_type": "regression"}, "gives 2 numbers, and 1 are named"),
+        ({"bert_jax": 7}, "'bert_jax' is a whole number, not an object"),
+        ({"bert_jax": {"kind": "knit", "labels": []}}, "'kind' is 'knit'; it must be one of"),
+        (
+            {"bert_jax": {"name": "x", "kind": "tag", "labels": ["O", "B"], "options": {"y": 1}}},
+            "options of a task that cannot be read",
+        ),
+    ],
+)
+def test_an_export_that_contradicts_itself_is_refused(tmp_path, config, words):
+    held = tensors(has_heads=False) | {
+        "classifier.weight": np.zeros((2, 14), np.float32),
+        "classifier.bias": np.zeros(2, np.float32),
+    }
+    place = write(tmp_path / "theirs", held, **LAYERS)
+    assert fine_tuned.load(f"hf:{place}").layer.labels == ("no", "yes")
+    write(place, held, **(LAYERS | config))
+    with pytest.raises(ValueError, match=words):
+        fine_tuned.load(f"hf:{place}")
+
+
+def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
+    _, workdir, source, _ = small_run("table", tmp_path)
+    output = tmp_path / "out.parquet"
+    given = [f"--checkpoint={workdir}", f"--input={source}", f"--output={output}"]
+    said = forked("bert_jax.predict", *given, "--probabilities=best").stdout
+    assert "23 rows" in said and str(output) in said
+    assert "nothing" not in said and pathlib.Path(output).stat().st_size > 0
+    refused = forked("bert_jax.predict", *given, code=2).stderr
+    assert "--output is" in refused and refused.count("\n") == 1
+    given[1:] = [f"--input={source}", f"--output={tmp_path / 'other.tsv'}", "--text_column=txt"]
+    refused = forked("bert_jax.predict", *given, code=2).stderr
+    assert "no column 'txt'" in refused and "--text_column" in refused
+    assert not list(tmp_path.glob("other*"))
+
+
+def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
+    rows = PredictTable.__new__(PredictTable)
+    layer = fine_tuned.TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
+    rows._asked = Asked(tmp_path, layer, None, 16)
+    logits = np.array([[-1.0], [2.5], [7.0]], np.float32)
+    assert dict(rows._columns(logits)) == {"prediction": [0.0, 2.5, 5.0]}
+    other = dataclasses.replace(layer, options=TaskOptions(task="table"), mean=10.0, deviation=2.0)
+    rows._asked = dataclasses.replace(rows._asked, layer=other)
+    assert dict(rows._columns(logits)) == {"prediction": [8.0, 15.0, 24.0]}
