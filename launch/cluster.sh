@@ -3,9 +3,13 @@
 # shellcheck disable=SC2034  # the variables are theirs
 
 LAUNCH=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source-path=SCRIPTDIR source=outside_text.sh
+source "$LAUNCH/outside_text.sh"
 CLUSTER=$LAUNCH/cluster.env
 # What to add to a script that is named as the next one to run.
 SAME_CLUSTER=''
+# Which line of CLUSTER gives which setting, as " NAME=NUMBER ".
+ORIGINS=''
 DRY_RUN=false
 # A span of time as gcloud takes it.
 DURATION='[1-9][0-9]{0,5}[smhd]'
@@ -27,8 +31,20 @@ BUCKET='' SERVICE_ACCOUNT='' NETWORK='' SUBNETWORK='' INTERNAL_IPS=false COORDIN
 LABEL=bert_jax GKE_CLUSTER='' GKE_IMAGE='' GKE_SERVICE_ACCOUNT='' REMOTE_DIR='' REMOTE_PYTHON=''
 
 refuse() {
-    echo "error: $*" >&2
+    escape_line "error: $*" >&2
     exit 2
+}
+
+# Refuses an argument that a terminal would obey; the command of ssh.sh alone may have several lines.
+check_arguments() {
+    local argument text
+    for argument in "$@"; do
+        text=${argument//$'\n'/ }
+        [[ $(escape_line "$text") == "$text" ]] ||
+            refuse "'$argument' holds a control character, or is not UTF-8; such arguments are not taken"
+        [[ $text == "$argument" || ${0##*/} == ssh.sh ]] ||
+            refuse "'$argument' holds a line break, which no option and no flag of training has"
+    done
 }
 
 # Takes an option that every script has; fails where $1 is none. The script defines usage.
@@ -50,17 +66,30 @@ refuse_option() {
 
 # The lines are read as text: a file that was sourced could run anything.
 read_cluster() {
-    local line name
+    local line name number=0
     [[ -f $CLUSTER ]] || refuse "$CLUSTER: there is no such file; copy launch/cluster.env and fill it in"
     while IFS= read -r line || [[ -n $line ]]; do
-        line=${line%$'\r'}
+        number=$((number + 1)) line=${line%$'\r'}
         [[ $line =~ ^[[:space:]]*(#.*)?$ ]] && continue
         name=${line%%=*}
-        [[ $line == *=* && " $SETTINGS " == *" $name "* ]] ||
-            refuse "$CLUSTER: '$line' is not NAME=VALUE with NAME one of ${SETTINGS// /, }"
+        [[ $line == *=* && $name =~ ^[A-Z_]+$ && " $SETTINGS " == *" $name "* ]] ||
+            refuse "$CLUSTER, line $number: '${line:0:200}' is not NAME=VALUE with NAME one of ${SETTINGS// /, }"
+        [[ $ORIGINS != *" $name="* ]] ||
+            refuse "$CLUSTER, line $number: $name is given a second time; remove one of the two lines"
         printf -v "$name" '%s' "${line#*=}"
+        ORIGINS+=" $name=$number "
     done <"$CLUSTER"
     take_preset
+}
+
+# origin NAME: says where a setting comes from: the file, and the line in it.
+origin() {
+    local number=''
+    if [[ $ORIGINS == *" $1="* ]]; then
+        number=${ORIGINS##*" $1="}
+        number=", line ${number%% *}"
+    fi
+    echo "$CLUSTER$number"
 }
 
 # The preset's machine, unless the file says the same itself; another one beside it is refused.
@@ -76,7 +105,7 @@ take_preset() {
         large-v5p) kind=v5p-128 ;;
         base-v6e) kind=v6e-16 ;;
         large-v6e) kind=v6e-64 ;;
-        *) refuse "$CLUSTER: PRESET is '$PRESET', which is none of base- or large- with v2, v3, v4, v5e," \
+        *) refuse "$(origin PRESET): PRESET is '$PRESET', which is none of base- or large- with v2, v3, v4, v5e," \
             "v5p or v6e, such as base-v5e; leave it empty and give ACCELERATOR_TYPE and RUNTIME_VERSION" ;;
     esac
     case $PRESET in
@@ -86,10 +115,10 @@ take_preset() {
         *) runtime=tpu-ubuntu2204-base ;;
     esac
     [[ ${ACCELERATOR_TYPE:-$kind} == "$kind" ]] ||
-        refuse "$CLUSTER: ACCELERATOR_TYPE is '$ACCELERATOR_TYPE', but PRESET=$PRESET is $kind; empty one" \
+        refuse "$(origin ACCELERATOR_TYPE): ACCELERATOR_TYPE is '$ACCELERATOR_TYPE', but PRESET=$PRESET is $kind; empty one" \
             "of the two"
     [[ ${RUNTIME_VERSION:-$runtime} == "$runtime" ]] ||
-        refuse "$CLUSTER: RUNTIME_VERSION is '$RUNTIME_VERSION', but PRESET=$PRESET runs $runtime; empty" \
+        refuse "$(origin RUNTIME_VERSION): RUNTIME_VERSION is '$RUNTIME_VERSION', but PRESET=$PRESET runs $runtime; empty" \
             "one of the two"
     ACCELERATOR_TYPE=$kind RUNTIME_VERSION=$runtime
 }
@@ -103,7 +132,7 @@ check_settings() {
             PROJECT) form='([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]' example=my-project ;;
             ZONE) form='[a-z]+-[a-z]+[0-9]+-[a-z0-9]+' example=us-central2-b ;;
             TPU_NAME) form='[a-z]([-a-z0-9]{0,61}[a-z0-9])?' example=my-tpu ;;
-            ACCELERATOR_TYPE) form='(v|tpu)[0-9]+[a-z]*-[0-9]+' example=v5litepod-16 ;;
+            ACCELERATOR_TYPE) form='(v|tpu)[0-9]+[a-z]*-[1-9][0-9]{0,4}' example=v5litepod-16 ;;
             RUNTIME_VERSION) form='[a-z][a-z0-9.-]*' example=v2-alpha-tpuv5-lite ;;
             SPOT | INTERNAL_IPS) form='true|false' example='true or false' ;;
             VALID_UNTIL) form=$DURATION example=6h ;;
@@ -125,12 +154,16 @@ check_settings() {
             REMOTE_PYTHON) form=$path example=.venv/bin/python ;;
         esac
         if [[ -z ${!name} && " $OPTIONAL " == *" $name "* ]]; then continue; fi
-        [[ -n ${!name} ]] || refuse "$CLUSTER: $name is empty; give it a value, such as $name=$example"
+        [[ -n ${!name} ]] || refuse "$(origin "$name"): $name is empty; give it a value, such as $name=$example"
         [[ ${!name} =~ ^($form)$ ]] ||
-            refuse "$CLUSTER: $name is '${!name}', which is not of the form of $example"
+            refuse "$(origin "$name"): $name is '${!name}', which is not of the form of $example"
         # Only the path settings can hold a slash; no folder above the one that is named is meant.
         [[ "/${!name}/" != */../* ]] ||
-            refuse "$CLUSTER: $name is '${!name}', and .. has no place in it; name the folder itself"
+            refuse "$(origin "$name"): $name is '${!name}', and .. has no place in it; name the folder itself"
+        # Neither the root of the workers' disks nor their home folder is ours to fill and to clear.
+        [[ $name != REMOTE_* || ${!name} == *[!./]* ]] ||
+            refuse "$(origin "$name"): $name is '${!name}', which is no folder of its own; give one, such as" \
+                "$name=$example"
     done
 }
 
@@ -179,9 +212,19 @@ check_worker() {
         refuse "--worker=$1 is neither a worker's number, counted from 0, nor all; try --worker=0"
 }
 
-# on_workers WORKER COMMAND: WORKER is a number or all; an empty COMMAND is a shell. gcloud writes the
-# command into its log on this machine, and a worker's process list shows it: no secret may be in it.
+# on_workers WORKER COMMAND: WORKER is a number or all. What they answer is escaped line by line. gcloud writes
+# the command into its log on this machine, and a worker's process list shows it: no secret may be in it.
 on_workers() {
+    if $DRY_RUN; then
+        at_terminal "$@"
+    else
+        { at_terminal "$@" 2>&1 >&3 3>&- | escape_lines >&2; } 3>&1 | escape_lines
+    fi
+}
+
+# at_terminal WORKER COMMAND: the same, with nothing between the worker and the terminal; an empty COMMAND is a
+# shell.
+at_terminal() {
     local command=(gcloud compute tpus tpu-vm ssh "$TPU_NAME" "--zone=$ZONE" "--project=$PROJECT"
         "--worker=$1")
     if [[ -n $2 ]]; then command+=("--command=$2"); fi
@@ -196,3 +239,6 @@ to_workers() {
     if [[ $INTERNAL_IPS == true ]]; then command+=(--internal-ip); fi
     run_or_print "${command[@]}"
 }
+
+# The arguments of the script that sources this.
+check_arguments "$@"

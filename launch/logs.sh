@@ -20,6 +20,7 @@ the name of its worker; the lines of several workers come as they arrive.
   --bucket         list the copies in BUCKET/logs/TPU_NAME instead, also of TPU VMs that are gone, and
                    show the end of the one that was written last, of worker N where one is named
 
+What a terminal would obey is shown as \x1b and its like.
 Exit code: gcloud's, which is that of a worker that failed, such as one without a log; 1 where the
 bucket has no copy; 2 where this script refuses.
 Not yet run on a real TPU VM.
@@ -46,13 +47,15 @@ from_bucket() {
     fi
     list=$(gcloud storage ls --long "$folder/*.log" "--project=$PROJECT") ||
         { echo "error: $folder could not be listed, or has no log" >&2 && return 1; }
-    list=$(grep -F "$folder/" <<<"$list" | LC_ALL=C sort -k 2 || true)
+    # A name that training would not have given is not asked for.
+    list=$(LC_ALL=C grep -E "^ *[0-9]+ +[0-9TZ:.-]+ +$folder/[A-Za-z0-9._-]+\.log$" <<<"$list" |
+        LC_ALL=C sort -k 2 || true)
     printf '%s\n\n' "$list"
     if [[ $worker != all ]]; then list=$(grep -E -- "-$worker-[0-9TZ]+\.log$" <<<"$list" || true); fi
     [[ -n $list ]] || { echo "error: $folder has no log of worker $worker" >&2 && return 1; }
     newest=${list##* }
     echo "$newest"
-    gcloud storage cat "$newest" "--project=$PROJECT" | tail -n "$lines"
+    gcloud storage cat "$newest" "--project=$PROJECT" | tail -n "$lines" | escape_lines
 }
 
 main() {

@@ -40,7 +40,7 @@ start() {
     exec 9>>"$LOCK"
     # A --status may hold it for a moment.
     flock --wait 1 9 ||
-        refuse "training runs here already (process $(cut -d' ' -f1 "$PID" 2>/dev/null || echo unknown));" \
+        refuse "training runs here already (process $(group));" \
             "wait for its end, or end it with launch/train.sh --stop"
     rm -f "$EXIT_CODE" "$PID"
     for flag in "$@"; do
@@ -55,7 +55,7 @@ start() {
         kill -0 $! 2>/dev/null || [[ -e $PID ]] || refuse "training did not start; see $LOG"
         sleep 0.02
     done
-    echo "$HOSTNAME: training runs as process $(cut -d' ' -f1 "$PID"); output in $LOG"
+    echo "$HOSTNAME: training runs as process $(group); output in $LOG"
 }
 
 # Copies of the log are named by the worker and the time of its first line: a TPU VM that is made again
@@ -104,6 +104,14 @@ newest_step() {
     echo "$newest"
 }
 
+# The process group of the training: nothing where the file does not say, as a full disk leaves it. 1 and less
+# would be all processes of this user.
+group() {
+    local words=''
+    read -r words _ 2>/dev/null <"$PID" || true
+    if [[ $words =~ ^[1-9][0-9]{0,8}$ && $words != 1 ]]; then echo "$words"; fi
+}
+
 without_slashes() {
     local path=$1
     while [[ $path == ?*/ ]]; do path=${path%/}; done
@@ -111,12 +119,15 @@ without_slashes() {
 }
 
 status() {
-    local pid workdir
+    local pid workdir code=''
     workdir=$(cat "$WORKDIR" 2>/dev/null || true)
     if [[ -e $EXIT_CODE ]]; then
-        echo "ended $(cat "$EXIT_CODE") $(newest_step "${2-$workdir}")"
+        read -r code <"$EXIT_CODE" || true
+        [[ $code =~ ^[0-9]{1,3}$ ]] || code=137
+        echo "ended $code $(newest_step "${2-$workdir}")"
     elif is_running; then
-        pid=$(cut -d' ' -f1 "$PID" 2>/dev/null || echo -)
+        pid=$(group)
+        pid=${pid:--}
         if [[ -n ${2-} && $(without_slashes "$2") != "$(without_slashes "$workdir")" ]]; then
             echo "busy $pid"
             return
@@ -133,12 +144,12 @@ status() {
 stop() {
     local group deadline
     is_running || { echo "$HOSTNAME: no training runs here" && return; }
-    group=$(cut -d' ' -f1 "$PID")
-    kill -TERM -- "-$group" 2>/dev/null || true
+    group=$(group)
+    [[ -z $group ]] || kill -TERM -- "-$group" 2>/dev/null || true
     deadline=$((SECONDS + STOP_GRACE_SECS))
     while is_running && ((SECONDS < deadline)); do sleep 0.1; done
     if is_running; then
-        kill -KILL -- "-$group" 2>/dev/null || true
+        [[ -z $group ]] || kill -KILL -- "-$group" 2>/dev/null || true
         echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
     fi
     deadline=$((SECONDS + KILL_SECS))
@@ -155,9 +166,10 @@ stop() {
 stacks() {
     local child caught
     if is_running; then
-        read -r _ child <"$PID"
-        caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$child/status" 2>/dev/null || echo 0)
-        if ((0x$caught & 0x200)); then
+        read -r _ child <"$PID" || true
+        [[ $child =~ ^[1-9][0-9]{0,8}$ ]] || child=0
+        caught=$(sed -n 's/^SigCgt:[[:space:]]*\([0-9a-f]\{1,16\}\)$/\1/p' "/proc/$child/status" 2>/dev/null || true)
+        if ((0x${caught:-0} & 0x200)); then
             kill -USR1 "$child"
             sleep "$STACKS_SECS"
         else

@@ -20,7 +20,7 @@ ask_state() {
             STATE=ABSENT MARK=''
             return 0
         fi
-        printf '%s\n' "$said" >&2
+        escape_lines <<<"$said" >&2
         return "$status"
     fi
     # gcloud may have words of its own on stderr.
@@ -32,7 +32,7 @@ ask_state() {
             return 0
         fi
     done <<<"$said"
-    echo "gcloud says no state of $TPU_NAME but '$said'" >&2
+    escape_line "gcloud says no state of $TPU_NAME but '$said'" >&2
     return 1
 }
 

@@ -16,7 +16,7 @@ folder.
   --worker=N|all   one worker, counted from 0, or all of them with a command (default: 0)
 
 A command ends up in gcloud's log on this machine and in the worker's process list: put no secret into
-it; type it into the shell instead.
+it; type it into the shell instead. What the worker writes reaches your terminal as it is.
 Exit code: gcloud's, which is that of a worker that failed; 2 where this script refuses.
 Not yet run on a real TPU VM.
 USAGE
@@ -43,7 +43,7 @@ main() {
     read_cluster
     check_settings PROJECT ZONE TPU_NAME INTERNAL_IPS
     $DRY_RUN || check_gcloud
-    on_workers "$worker" "$remote"
+    at_terminal "$worker" "$remote"
 }
 
 main "$@"

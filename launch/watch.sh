@@ -51,7 +51,7 @@ USAGE
 POLL_SECS=60 HUNG_SECS=4000 MAX_TRIES=5 STATE_DIR='' REVISION='' DELETE_AT_END=false WORK_DIR=''
 TRAIN_FLAGS=()
 # How long Google Cloud may fail to answer before this gives up; and how long to wait at most between.
-OUTAGE_SECS=${OUTAGE_SECS-43200} LONGEST_PAUSE_SECS=600
+readonly OUTAGE_SECS=43200 LONGEST_PAUSE_SECS=600
 
 # Whether we have seen the TPU VM; looks in a row that did not find it nonetheless.
 IS_EXPECTED=false MISSING=0

@@ -10,36 +10,33 @@ CREATED=''
 # none.
 # shellcheck disable=SC2034  # watch_workers.sh asks
 TRIES=0 BEST=- SEEN=-
+IS_COST_SAID=false
 # What waiting said last, and when; the process that a pause waits for, and the one that has a limit of time.
 WAITING='' WAITING_SINCE=0 NAPPING='' LIMITED=''
 
 now() { date +%s; }
 
 begin_events() {
-    local name value other run=''
+    local name value other=0 run=''
     mkdir -p "$STATE_DIR"
-    if other=$(cat "$STATE_DIR/pid" 2>/dev/null) && kill -0 "$other" 2>/dev/null; then
+    if set_number other "$(head -c 20 "$STATE_DIR/pid" 2>/dev/null)" 9 && kill -0 "$other" 2>/dev/null; then
         refuse "process $other watches $TPU_NAME already; end it first, or remove $STATE_DIR/pid if it is" \
             "no watch.sh"
     fi
     echo $$ >"$STATE_DIR/pid"
-    trap 'rm -f "$STATE_DIR/pid"' EXIT
+    trap 'rm -f "$STATE_DIR/pid"; say_what_costs' EXIT
     [[ -f $STATE_DIR/state ]] || return 0
     while IFS='=' read -r name value; do
         case $name in
-            BORN) BORN=$value ;;
-            CREATED) CREATED=$value ;;
-            DELETION_ASKED) [[ $value != 1 ]] || IS_DELETION_ASKED=true ;;
-            LOOKED) LOOKED=$value ;;
-            SPENT_SECS) SPENT_SECS=$value ;;
-            TRIES) TRIES=$value ;;
-            BEST) BEST=$value ;;
-            SEEN) SEEN=$value ;;
             RUN) run=$value ;;
-        esac
-        [[ $name == RUN || ($name =~ ^[A-Z_]+$ && $value =~ ^([0-9]{0,15}|-)$) ]] ||
-            refuse "$STATE_DIR/state has the line '$name=$value', which watch.sh did not write; remove the" \
-                "file: what was spent is then counted anew"
+            BORN | CREATED | LOOKED) [[ -z $value ]] || set_number "$name" "$value" ;;
+            SPENT_SECS | TRIES) set_number "$name" "$value" ;;
+            BEST | SEEN) [[ $value == - ]] || set_number "$name" "$value" ;;
+            DELETION_ASKED) if [[ $value == 1 ]]; then IS_DELETION_ASKED=true; else [[ $value == 0 ]]; fi ;;
+            *) false ;;
+        esac ||
+            refuse "$STATE_DIR/state has the line '${name:0:100}=${value:0:100}', which watch.sh did not write;" \
+                "remove the file: what was spent is then counted anew"
     done <"$STATE_DIR/state"
     CREATED=${CREATED:-$BORN}
     if [[ $run != "$WORK_DIR" ]]; then SPENT_SECS=0 TRIES=0 BEST=- SEEN=-; fi
@@ -68,9 +65,9 @@ write_off() {
 
 event() {
     local line
-    line="$(date -u +%FT%TZ) $*; spent: $(money "$(existed_secs)")"
-    echo "$line"
-    echo "$line" >>"$STATE_DIR/events.log"
+    line=$(escape_line "$(date -u +%FT%TZ) $*; spent: $(money "$(existed_secs)")")
+    printf '%s\n' "$line"
+    printf '%s\n' "$line" >>"$STATE_DIR/events.log"
     WAITING=''
 }
 
@@ -112,8 +109,10 @@ within() {
     return "$status"
 }
 
+# However the watch ends; once.
 say_what_costs() {
-    [[ $STATE == ABSENT ]] && return
+    if $IS_COST_SAID || [[ $STATE == ABSENT ]]; then return; fi
+    IS_COST_SAID=true
     echo "$TPU_NAME may still cost money ($(money 3600) an hour), until: launch/delete.sh$SAME_CLUSTER" >&2
 }
 

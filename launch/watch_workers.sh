@@ -5,7 +5,14 @@
 # that find training on some workers only, after which it is started again.
 readonly UNREACHED_LIMIT=5 PARTIAL_LIMIT=2
 # How long a question to all workers, --stop included, a setup.sh and a train.sh may take.
-readonly LOOK_SECS=${LOOK_SECS-180} SETUP_SECS=${SETUP_SECS-3600} START_SECS=${START_SECS-600}
+readonly LOOK_SECS=180 SETUP_SECS=3600 START_SECS=600
+# So much of what the workers answer is read: an answer has some 50 bytes, and a pod at most 2,048 workers.
+readonly ANSWERS_BYTES=1000000
+# An answer behind the word worker: its name, and what on_worker_train.sh --status says. File systems whose
+# clock is ahead make the seconds since the last line less than zero. Further answers that are none are counted.
+readonly ANSWER_FORM='^[A-Za-z0-9._-]{1,64} (running ([0-9]{1,9}|-) -?[0-9]{1,9} ([0-9]{1,15}|-)|busy ([0-9]{1,9}|-)|'\
+'ended [0-9]{1,3} ([0-9]{1,15}|-)|never started|not set up)$'
+readonly JUNK_LINES=3
 # What the node says of itself: its state and how many workers it has.
 NODE_STATE='' WORKER_COUNT=0
 
@@ -61,7 +68,8 @@ ask_node() {
     NODE_STATE=UNKNOWN
     while IFS= read -r line; do
         [[ $line =~ ^([A-Z_]+)\ ([0-9TZ:.-]+)\ ([0-9]+)$ ]] || continue
-        NODE_STATE=${BASH_REMATCH[1]} created=${BASH_REMATCH[2]} WORKER_COUNT=${BASH_REMATCH[3]}
+        set_number WORKER_COUNT "${BASH_REMATCH[3]}" 6 || continue
+        NODE_STATE=${BASH_REMATCH[1]} created=${BASH_REMATCH[2]}
         created=$(epoch_of "$created" || echo "${CREATED:-$(now)}")
         if [[ $created != "$CREATED" ]]; then
             if [[ -n $BORN ]]; then write_off "$LOOKED"; fi
@@ -92,7 +100,7 @@ look_at_workers() {
         return
     fi
     within "$LOOK_SECS" "$STATE_DIR/answers" ask_workers || true
-    count_answers "$(<"$STATE_DIR/answers")"
+    count_answers "$(head -c "$ANSWERS_BYTES" "$STATE_DIR/answers")"
     if ((ANSWERS < WORKER_COUNT)); then
         unreached
         return
@@ -121,36 +129,56 @@ unreached() {
 # Sets how many workers answered, run, have finished, failed or were stopped by bad numbers or a refusal;
 # the codes of those that failed; the code of the last; the shortest silence of those that run.
 count_answers() {
-    local line state rest code step newest=''
+    local line rest silent=0 code=0 step newest='' names=' ' junk=0
     ANSWERS=0 RUNNING=0 FINISHED=0 CODES='' FINAL='' SILENT_SECS='' BUSY=''
     while IFS= read -r line; do
-        [[ $line =~ ^worker\ [^\ ]+\ (running|ended|never|not|busy)\ (.*)$ ]] || continue
-        ANSWERS=$((ANSWERS + 1)) state=${BASH_REMATCH[1]} rest=${BASH_REMATCH[2]} step=${BASH_REMATCH[2]##* }
-        case $state in
-            running)
-                RUNNING=$((RUNNING + 1)) rest=${rest#* } rest=${rest%% *}
-                if [[ -z $SILENT_SECS ]] || ((rest < SILENT_SECS)); then SILENT_SECS=$rest; fi
-                ;;
-            busy) BUSY=$rest ;;
-            ended)
-                code=${rest%% *}
-                if [[ $code == 0 ]]; then
-                    FINISHED=$((FINISHED + 1))
-                elif [[ " $FINAL_CODES " == *" $code "* ]]; then
-                    FINAL=$code
-                else
-                    CODES+=" $code"
-                fi
-                ;;
-        esac
-        if [[ $step =~ ^([0-9]+|-)$ ]]; then newest=$(newer "$step" "${newest:--}"); fi
+        # Other lines are what a worker's login shell says.
+        [[ $line == 'worker '* ]] || continue
+        rest=${line#worker } step=''
+        if [[ $rest =~ $ANSWER_FORM && $names != *" ${rest%% *} "* ]]; then
+            names+="${rest%% *} " rest=${rest#* }
+            # shellcheck disable=SC2086  # five words at most, of letters and digits
+            set -- $rest
+            case $1 in
+                running)
+                    set_number silent "${3#-}" || continue
+                    if [[ $3 == -* ]]; then silent=0; fi
+                    RUNNING=$((RUNNING + 1)) step=$4
+                    if [[ -z $SILENT_SECS ]] || ((silent < SILENT_SECS)); then SILENT_SECS=$silent; fi
+                    ;;
+                busy) BUSY=$2 ;;
+                ended)
+                    set_number code "$2" || continue
+                    step=$3
+                    if ((code == 0)); then
+                        FINISHED=$((FINISHED + 1))
+                    elif [[ " $FINAL_CODES " == *" $code "* ]]; then
+                        FINAL=$code
+                    else
+                        CODES+=" $code"
+                    fi
+                    ;;
+            esac
+            ANSWERS=$((ANSWERS + 1))
+            if [[ -n $step ]]; then newest=$(newer "$step" "${newest:--}"); fi
+        else
+            junk=$((junk + 1))
+            if ((junk <= JUNK_LINES)); then
+                event "worker ${rest%% *} gives no answer of on_worker_train.sh but '${line:0:200}'"
+            fi
+        fi
     done <<<"$1"
+    if ((junk > JUNK_LINES)); then event "$((junk - JUNK_LINES)) more such answers are not listed"; fi
     if [[ -n $newest && $WORK_DIR != gs://* ]]; then see "$newest"; fi
 }
 
-# newer STEP STEP
+# newer STEP STEP: each a number of at most 15 digits, or -
 newer() {
-    if [[ $1 != - ]] && { [[ $2 == - ]] || (($1 > $2)); }; then echo "$1"; else echo "$2"; fi
+    local first=-1 second=-1
+    set_number first "$1" || true
+    set_number second "$2" || true
+    if ((first > second)); then second=$first; fi
+    if ((second >= 0)); then echo "$second"; else echo -; fi
 }
 
 # see STEP: the newest checkpoint that is there now; one that was damaged and moved away is there no longer.
@@ -173,7 +201,7 @@ see_bucket() {
     fi
     while IFS= read -r line; do
         [[ $line =~ /([0-9]{1,15})/commit_success\.txt$ ]] || continue
-        newest=$(newer "$((10#${BASH_REMATCH[1]}))" "$newest")
+        newest=$(newer "${BASH_REMATCH[1]}" "$newest")
     done <"$STATE_DIR/checkpoints"
     see "$newest"
 }

@@ -63,6 +63,8 @@ download_python() {
     # uv looks for DATE/FILE in a mirror, as the address ends.
     file=${url##*/download/}
     file=${file//%2B/+}
+    [[ $file =~ ^[A-Za-z0-9._+-]+/[A-Za-z0-9._+-]+$ && $url =~ ^[A-Za-z0-9:/._%+-]+$ && /$file/ != */../* ]] ||
+        { escape_line "error: uv names the Python '$url', which is not DATE/FILE of a release" >&2 && return 1; }
     mkdir -p "$folder/python/${file%/*}"
     curl --fail --silent --show-error --location --output "$folder/python/$file" "$url"
 }

@@ -296,6 +296,39 @@ def test_workers_out_of_reach_that_save_are_alive(pod, api):
     assert api.count("DELETE", "queuedResources") == 0
 
 
+def test_a_worker_that_answers_code_is_not_obeyed_and_the_watch_goes_on(pod, api):
+    """Its answers count as none, are shown escaped, and the line about cost comes at the end."""
+    said = []
+    pod.plan.write_text("1 wait\n")
+    status = pod.workers / "worker-1" / "bert_jax" / "launch" / "on_worker_train.sh"
+    watch = subprocess.Popen(
+        pod.arguments(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=pod.environment,
+        cwd=pod.state.parent,
+    )
+    for line in watch.stdout:
+        said.append(line)
+        if "training runs on 2 of 2" in line:
+            if any("look 2 of 5" in earlier for earlier in said):
+                break
+            right = status.read_text()
+            status.write_text("printf 'running 12 HUNG_SECS[$(touch${IFS}canary)] 40\\033[2J\\n'\n")
+        if "look 2 of 5" in line:
+            status.write_text(right)
+    watch.send_signal(signal.SIGTERM)
+    said.append(watch.communicate(timeout=20)[0])
+    junk = next(line for line in said if "gives no answer" in line)
+    assert "worker worker-1 gives no answer of on_worker_train.sh but 'worker worker-1 run" in junk
+    assert r"canary)] 40\x1b[2J'" in junk
+    assert any("1 of 2 workers answer, look 1 of 5" in line for line in said)
+    assert "my-tpu may still cost money" in said[-1]
+    assert not list(pod.state.parent.rglob("canary"))
+    assert "\x1b" not in "".join(said)
+
+
 def test_a_question_that_is_not_answered_has_an_end(tmp_path):
     script = f"""STATE_DIR={tmp_path}; source {LAUNCH}/watch_events.sh
 slow() {{ echo begun; (sleep 60; echo late >{tmp_path}/late) & echo $! >{tmp_path}/pid; wait; }}

@@ -143,7 +143,7 @@ def test_kubernetes_puts_nothing_of_its_own_in_the_place_of_a_dollar(cluster):
         (FLAGS[:1], "--workdir=gs://BUCKET/FOLDER is missing"),
         ((FLAGS[0], "--workdir=/mnt/base"), "--workdir=gs://BUCKET/FOLDER is missing"),
         (FLAGS[1:], "--config=FILE is missing"),
-        ((*FLAGS, "--x=a\nkind: Pod"), "control character"),
+        ((*FLAGS, "--x=a\nkind: Pod"), "holds a line break"),
         ((*FLAGS, "--max_restarts=-1"), "--max_restarts=-1"),
     ],
 )
