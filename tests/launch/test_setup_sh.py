@@ -85,7 +85,9 @@ def test_scripts_from_a_wheel_say_that_they_need_a_clone(cluster, clone):
     """An environment often lies inside a clone of something."""
     installed = clone / ".venv" / "bert_jax" / "launch"
     installed.mkdir(parents=True)
-    for path in (LAUNCH / name for name in ("setup.sh", "cluster.sh", "outside_text.sh", "commit.sh")):
+    for path in (
+        LAUNCH / name for name in ("setup.sh", "cluster.sh", "outside_text.sh", "commit.sh")
+    ):
         (installed / path.name).write_bytes(path.read_bytes())
     said = refusal(installed / "setup.sh", "--dry-run", cluster())
     assert "is not the launch folder of a clone of bert_jax" in said
