@@ -11,6 +11,7 @@ from bert_jax.checkpoint_choice import NoneIsWhole
 from bert_jax.clock import Progress
 from bert_jax.preparation import Setup
 from bert_jax.state import TrainState
+from data_pipeline import small_files
 
 
 def checkpoints_of(setup: Setup) -> Checkpoints:
@@ -19,7 +20,7 @@ def checkpoints_of(setup: Setup) -> Checkpoints:
     Raises:
       OSError: their folder cannot be made or read.
     """
-    made = receipt.of_run(setup.feed, setup.objective.untrained)
+    made = receipt.of_run(setup.feed, setup.changes, setup.objective.untrained)
     return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.model, made)
 
 
@@ -34,7 +35,11 @@ def start(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]
     restored = checkpoints.restore(abstract, setup.screen.say)
     if restored is not None:
         state, numbers = restored
-        return state, Progress(**numbers)
+        for name, value in numbers.items():
+            kind: type = dict if name == "interval" else float
+            small_files.field({name: value}, name, kind, "the receipt of the checkpoint")
+        progress = small_files.build(Progress, numbers, "the receipt of the checkpoint")
+        return state, progress
     config = setup.config
     if fresh_start.is_due(setup.storage, config.checkpoint.fresh, config.hosts.stuck_secs):
         raise NoneIsWhole(f"{setup.storage.checkpoints}: the checkpoints of this run are gone")
@@ -51,5 +56,5 @@ def begin_anew(setup: Setup) -> Setup:
     config, feed, storage = setup.config, setup.feed, setup.storage
     fresh_start.set_aside(storage, feed.vocab_path.name, config.hosts.stuck_secs, setup.screen.say)
     if jax.process_index() == 0:
-        receipt.write(storage.home, feed)
+        receipt.write(storage.home, feed, untrained=setup.objective.untrained)
     return dataclasses.replace(setup, changes=())

@@ -20,7 +20,9 @@ from etils import epath
 from bert_jax import storage_errors
 from bert_jax.config import CheckpointConfig
 from bert_jax.models.bert import Model
+from data_pipeline import small_files
 from data_pipeline.files import is_address
+from data_pipeline.small_files import DamagedFile
 
 Folder: TypeAlias = pathlib.Path | epath.Path  # on a local disk, or gs://
 
@@ -77,14 +79,21 @@ def as_oserror(place: Folder, what: str) -> Iterator[None]:
 def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
         with as_oserror(path, "reading"):
-            text = path.read_text()
-        return dict(json.loads(text))
+            return small_files.parse_object(_read_bytes(path), path)
     except OSError as error:
         if not is_damage(error, path):
             raise
         raise ValueError(f"{path} is missing or cannot be read") from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not what was written") from error
+
+
+def _read_bytes(path: epath.Path) -> bytes:
+    if not is_address(str(path)):
+        return small_files.read_bytes(pathlib.Path(path))
+    if path.stat().length > small_files.MAX_BYTES:
+        raise DamagedFile(f"{path} is larger than {small_files.MAX_BYTES:,} bytes")
+    return path.read_bytes()
 
 
 def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
@@ -99,8 +108,14 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
     digest = content.pop(_SEAL, None)
     if digest != hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest():
         raise ValueError(f"{path} is not what was written")
-    if str(content["step"]) != checkpoint.name:
-        raise ValueError(f"{path} is of step {content['step']:,}")
+    small_files.field(content, "leaves", dict, path)
+    small_files.field(content, "numbers", dict, path)
+    small_files.field(content, "run", dict, path)
+    if any(not isinstance(kind, str) for kind in content["leaves"].values()):
+        raise DamagedFile(f"{path}: leaves has what is no string")
+    step = small_files.field(content, "step", int, path)
+    if str(step) != checkpoint.name:
+        raise ValueError(f"{path} is of step {step:,}")
     return content
 
 

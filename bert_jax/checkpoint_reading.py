@@ -54,6 +54,15 @@ def newest_step(directory: Folder) -> int | None:
     return step
 
 
+def newest_run(directory: Folder) -> dict[str, Any]:
+    """Return what the newest checkpoint's receipt says of the run that saved it; {} without any."""
+    step, _ = readable(checkpoint_folder.absolute(directory))
+    if step is None:
+        return {}
+    receipt = checkpoint_folder.read_receipt(checkpoint_folder.absolute(directory) / str(step))
+    return dict(receipt["run"])
+
+
 def arrays_of(checkpoint: epath.Path, wanted: Any) -> Any:
     """Arrays of a checkpoint, laid out as wanted says. Processes do not wait for each other.
 

@@ -18,6 +18,7 @@ from data_pipeline import ctrl_c, passing
 from data_pipeline.exit_code import INTERRUPTED, REFUSED, in_words
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.live_line import LINE
+from data_pipeline.small_files import DamagedFile
 
 BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 
@@ -98,8 +99,8 @@ def run(
 
     prepare gets the log that can hold what libraries write, and the arguments that are no flags.
     A ValueError or OSError up to there becomes one line on stderr and exit code 2, or 1 where the
-    disk or the bucket may do later what it does not do now. The work may end
-    with an OSError, one line and exit code 1, with Refused, one line and exit code 2, or with a
+    disk or the bucket may do later what it does not do now. The work may end with an OSError, one
+    line and exit code 1, with Refused or DamagedFile, one line and exit code 2, or with a
     FloatingPointError, that of the guard of bad numbers, one line and exit code 3; any other error
     of it is ours, and shows where it came from. way_on ends the line of work that was cut off.
     leave is told the code and the message, and may end the process in another way.
@@ -193,7 +194,7 @@ def _outcome(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
         return BROKEN_PIPE, ""
     except OSError as error:
         return FAILED, f"error: {in_words(error)}; {way_on}"
-    except Refused as error:
+    except (Refused, DamagedFile) as error:
         return REFUSED, f"error: {error}"
     except FloatingPointError as error:
         return BAD_NUMBERS, f"error: {error}"

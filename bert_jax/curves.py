@@ -24,7 +24,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator  # noqa: 
 
 from bert_jax.config import Phase  # noqa: E402
 from bert_jax.log import CURVES, METRICS  # noqa: E402
-from bert_jax.record_files import read_lines, write_whole  # noqa: E402
+from bert_jax.record_files import read_metrics, write_whole  # noqa: E402
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = tuple[np.ndarray, np.ndarray]  # steps and values
@@ -83,7 +83,7 @@ def draw(workdir: pathlib.Path, phases: Sequence[Phase]) -> pathlib.Path | None:
     Raises:
       ValueError: a line before the last one of metrics.jsonl is not a line of metrics.
     """
-    lines = read_lines(workdir / METRICS)
+    lines = read_metrics(workdir / METRICS)
     if not panels(lines):
         return None
     picture = io.BytesIO()

@@ -13,6 +13,7 @@ from bert_jax import checkpoint_folder, processes, receipt, wall_time
 from bert_jax.checkpoint_reading import newest_step
 from bert_jax.exit_codes import Refused
 from bert_jax.log import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
+from bert_jax.record_files import read_lines
 from bert_jax.workdir import Workdir
 from data_pipeline import small_files
 from data_pipeline.small_files import DamagedFile
@@ -57,6 +58,8 @@ def _look(storage: Workdir, fresh: bool) -> str:
         return "begins"
     if fresh:
         return "fresh"
+    if not (storage.home / receipt.FILE).exists():
+        return "begins"  # no run of ours: refused by name where it would be written over
     return (
         f"refused --workdir={storage.address} holds records of a run ({progress}), and "
         f"{storage.checkpoints} holds no checkpoint to resume from{_strays(storage)}; nothing was "
@@ -92,7 +95,7 @@ def _progress_in_words(home: pathlib.Path) -> str:
 
 
 def _last_step_of_lines(path: pathlib.Path) -> str:
-    return _to_step(line.get("step", 0) for _, line in small_files.read_lines(path))
+    return _to_step(line.get("step", 0) for line in read_lines(path))
 
 
 def _last_step_of_attempts(path: pathlib.Path) -> str:

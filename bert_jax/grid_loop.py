@@ -1,7 +1,6 @@
 """Goes through the runs of a grid, says what came of each, and shows the whole at the end."""
 
 import dataclasses
-import json
 import pathlib
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from bert_jax import compile_cache, grid_report, grid_runs
 from bert_jax.exit_codes import DONE, FAILED, Refused
 from bert_jax.grid_runs import Outcome, Run
 from bert_jax.screen import BAD, FAINT, Screen, duration
+from data_pipeline import small_files
 from data_pipeline.exit_code import REFUSED
 
 
@@ -36,7 +36,8 @@ class Grid:
         """
         path = self.folder / grid_report.NUMBERS
         if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))["config"]
+            numbers = small_files.read_object(path, self.folder)
+            before = small_files.field(numbers, "config", dict, path)
             other = [key for key in self.fixed | before if self.fixed.get(key) != before.get(key)]
             if other:
                 was = ", ".join(f"config.{key}={before.get(key)!r}" for key in other)

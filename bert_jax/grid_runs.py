@@ -7,7 +7,6 @@ that was stopped goes on where it was. One that fails is noted, and the next one
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import signal
@@ -17,7 +16,8 @@ from typing import Any
 
 from bert_jax.exit_codes import BY_SIGNAL, DONE
 from bert_jax.log import METRICS, PREDICTIONS, SUMMARY
-from bert_jax.record_files import read_lines
+from bert_jax.record_files import read_metrics
+from data_pipeline import small_files
 
 _SHOWN_EVERY_SECS = 1.0
 Show = Callable[[], None]
@@ -88,9 +88,9 @@ def outcome(folder: pathlib.Path, run: Run, error: str = "not run yet") -> Outco
     if not path.is_file() or not (path.parent / PREDICTIONS).is_dir():
         return Outcome(run, {}, {}, error)
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = small_files.read_object(path, folder)
         scores = _of_dev(summary, _HELDOUT) or _of_dev(summary, "")
-    except (ValueError, AttributeError) as error_of_json:
+    except ValueError as error_of_json:
         raise ValueError(
             f"{path} is not the summary of a run ({error_of_json}); delete {path.parent} to have "
             "it run again"
@@ -179,7 +179,7 @@ def _last_words(output: pathlib.Path) -> str:
 def last_step(workdir: pathlib.Path) -> int:
     """The last step that a run wrote down, 0 before that."""
     try:
-        lines = read_lines(workdir / METRICS)
+        lines = read_metrics(workdir / METRICS)
     except ValueError:
         return 0
     return int(lines[-1]["step"]) if lines else 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import config_check, pretrained, receipt
 from bert_jax.checkpoint_choice import NoneIsWhole
-from bert_jax.checkpoint_reading import newest_step
+from bert_jax.checkpoint_reading import newest_run, newest_step
 from bert_jax.config import Config, ModelConfig
 from bert_jax.models.bert import Model, Params
 from bert_jax.pretrained import Pretrained
@@ -80,10 +80,11 @@ def of_run(
     if not has_saved:
         weights = read(config, store, screen)
         held = weights.checkpoint.config
-    elif (storage.home / receipt.FILE).is_file():
-        held = receipt.read(storage.home).config.model
     else:
-        return config, None  # it is refused for the checkpoints that lie there
+        record, _ = receipt.find(storage.home, lambda: newest_run(storage.checkpoints))
+        if record is None:
+            return config, None  # it is refused for the checkpoints that lie there
+        held = receipt.model_of(record, storage.home)
     config = dataclasses.replace(config, model=sizes(config.model, held, config.init))
     config_check.check(config)
     return config, weights

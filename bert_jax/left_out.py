@@ -9,7 +9,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,14 @@ from bert_jax.bad_steps import BadSteps, RollBack
 from bert_jax.clock import Progress
 from bert_jax.log import LEFT_OUT as FILE
 from bert_jax.log import Records
-from bert_jax.preparation import Setup
 from bert_jax.record_files import write_whole
 from bert_jax.run_config import RunConfig
 from bert_jax.state import TrainState
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
+
+if TYPE_CHECKING:  # preparation reads this file's records before it has a Setup
+    from bert_jax.preparation import Setup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +45,28 @@ def read(workdir: pathlib.Path) -> list[LeftOut]:
       ValueError: the file is not one of ours.
     """
     path = workdir / FILE
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return []
     try:
-        return [LeftOut(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path} was not written by bert_jax; put the one of this run back, or give another "
-            "--workdir"
-        ) from error
+        return _parse(small_files.read_bytes(path, workdir), path)
+    except DamagedFile as error:
+        raise DamagedFile(
+            f"{error}; put the one of this run back, or give another --workdir"
+        ) from None
+
+
+def _parse(data: bytes, path: object) -> list[LeftOut]:
+    content = small_files.parse_json(data, path)
+    if not isinstance(content, list):
+        raise DamagedFile(f"{path} holds {small_files.kind_in_words(content)}, not a list")
+    found = []
+    for entry in content:
+        if not isinstance(entry, dict):
+            raise DamagedFile(f"{path} lists {small_files.kind_in_words(entry)}, not an object")
+        for key, kind in (("after_step", int), ("through_step", int), ("reason", str)):
+            small_files.field(entry, key, kind, path)
+        found.append(small_files.build(LeftOut, entry, path))
+    return found
 
 
 def _as_json(all_of_it: Sequence[LeftOut]) -> str:
@@ -57,7 +74,7 @@ def _as_json(all_of_it: Sequence[LeftOut]) -> str:
 
 
 def to_the_end(
-    setup: Setup,
+    setup: "Setup",
     records: Records,
     run_from: Callable[[TrainState, Progress, BadSteps], dict[str, Any]],
     restore: Callable[[], tuple[TrainState, Progress]],
@@ -97,7 +114,7 @@ class LeftOuts:
         self._workdir, self._most = workdir, config.guard.most_in_a_row
         mine = read(workdir) if processes.number() == 0 else []
         told = processes.agree(f"what {FILE} says", _as_json(mine), config.hosts.start_secs)
-        self._all = [LeftOut(**one) for one in json.loads(told[0])]
+        self._all = _parse(told[0].encode(), FILE)
 
     def passed_over(self, state: TrainState, progress: Progress, where: TrainState) -> TrainState:
         """The state of a checkpoint to go on from, its step's number past what is left out."""

@@ -1,6 +1,7 @@
 """The records of a run: metrics.jsonl, TensorBoard events, summary.json."""
 
 import json
+import os
 import pathlib
 import time
 from collections.abc import Mapping
@@ -10,7 +11,13 @@ import tensorboardX.summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from bert_jax.record_files import cut_lines_after, in_a_sentence, write_whole
+from bert_jax.record_files import (
+    cut_lines_after,
+    in_a_sentence,
+    open_to_write,
+    read_metrics,
+    write_whole,
+)
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -36,8 +43,9 @@ class Records:
 
     def _open(self, last_step: int) -> None:
         """Go on after this step, as if no line of a later one had been written."""
-        cut_lines_after(self._workdir / METRICS, last_step)
-        self._lines = (self._workdir / METRICS).open("a", encoding="utf-8")
+        cut_lines_after(self._workdir / METRICS, last_step, read_metrics)
+        lines = open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
+        self._lines = os.fdopen(lines, "a", encoding="utf-8")
         self._events = _events(self._workdir / EVENTS, last_step)
 
     def go_back(self, last_step: int) -> None:

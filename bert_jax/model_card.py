@@ -1,6 +1,5 @@
 """The README.md of an exported model: what it is, what it learned from, how to load it."""
 
-import json
 import pathlib
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from bert_jax.log import SUMMARY
 from bert_jax.named_tensors import OPTIONAL_PARTS
 from bert_jax.pretrained import GOOGLE, HF, ORBAX, Pretrained
 from bert_jax.task_layer import TaskLayer
+from data_pipeline import small_files
 from data_pipeline.vocab import WORDPIECE
 
 _HELD_OUT = (
@@ -98,8 +98,7 @@ def _training(address: str) -> str:
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         place, step = pretrained.place_and_step(where)
         home = workdir_lib.fetched(place, pathlib.Path(folder)).home
-        summary = home / SUMMARY
-        numbers = json.loads(summary.read_text()) if summary.is_file() else {}
+        numbers = _summary(home) if (home / SUMMARY).exists() else {}
         if step is not None and step != numbers.get("steps"):
             numbers = {}  # they are of the run's end
         task = receipt.read_model(home).task
@@ -111,6 +110,15 @@ def _training(address: str) -> str:
         return f"The weights were converted from `{origin}`.\n"
     facts = [*_settings(found.config, found.store_digest), *_scores(numbers)]
     return "## Training\n\n" + _table(facts)
+
+
+def _summary(home: pathlib.Path) -> dict[str, Any]:
+    path = home / SUMMARY
+    numbers = small_files.read_object(path, home)
+    for key in ("steps", *(key for key, _, _ in _HELD_OUT)):
+        if key in numbers:
+            small_files.field(numbers, key, float, path)
+    return numbers
 
 
 def _of_a_task(task: TaskLayer) -> list[tuple[str, str]]:

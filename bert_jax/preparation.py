@@ -10,16 +10,27 @@ import jax
 import optax
 
 from bert_jax import config as config_lib
-from bert_jax import config_check, fresh_start, initial_weights, optim, profiling, receipt
+from bert_jax import (
+    config_check,
+    fresh_start,
+    initial_weights,
+    left_out,
+    optim,
+    profiling,
+    receipt,
+    record_files,
+    wall_time,
+)
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.changes import Change
 from bert_jax.checkpoint_folder import check_space
-from bert_jax.checkpoint_reading import newest_step
+from bert_jax.checkpoint_reading import newest_run, newest_step
 from bert_jax.config import Config
 from bert_jax.corpus_rows import corpus_rows
 from bert_jax.feed import Feed, open_store
+from bert_jax.log import BAD_STEPS, METRICS
 from bert_jax.models import bert
 from bert_jax.objectives import Objective
 from bert_jax.phase_facts import facts_of
@@ -125,8 +136,13 @@ def assembled(
     """The parts of a run, checked against its workdir, its devices and its other processes."""
     feed, config = learned.feed, learned.feed.config
     secs = config.hosts.stuck_secs
+    receipt.check_place(storage.home, feed)
     begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs)
-    receipt.check(storage.home, feed, begins_anew)
+    record, problem = None, ""
+    if not begins_anew:
+        record, problem = receipt.find(storage.home, lambda: newest_run(storage.checkpoints))
+        receipt.check(storage.home, feed, record)
+        _check_records(storage.home)
     total = config_lib.total_steps(config)
     done = None if begins_anew else _done_steps(storage, total, profiled)
     mesh_lib.check(config, jax.device_count() if devices is None else len(devices))
@@ -141,11 +157,15 @@ def assembled(
         check_space(storage.checkpoints, config.checkpoint, model, total)
     tx = optim.optimizer(config.optim)
     where = state_lib.layout(model, tx, mesh, config.mesh)
-    changes = [] if begins_anew else receipt.changes(storage.home, config, done or 0)
+    changes = receipt.changes(record, config, done or 0)
     storage.claim(is_writer=jax.process_index() == 0)
     if begins_anew:
         fresh_start.set_aside(storage, feed.vocab_path.name, secs, screen.say)
     if jax.process_index() == 0:
+        if problem:
+            _say_restored(storage, problem, screen)
+        for name in (METRICS, BAD_STEPS, wall_time.FILE):
+            record_files.mend_end(storage.home / name, screen.say)
         receipt.write(storage.home, feed, changes, learned.objective.untrained)
     return Setup(
         config=config,
@@ -164,6 +184,27 @@ def assembled(
         began=began,
         changes=tuple(changes),
     )
+
+
+def _check_records(home: pathlib.Path) -> None:
+    """Raise if the run could not go on writing a record.
+
+    Raises:
+      DamagedFile: names what is wrong there.
+    """
+    record_files.read_metrics(home / METRICS)
+    record_files.read_lines(home / BAD_STEPS)
+    wall_time.read(home / wall_time.FILE)
+    left_out.read(home)
+
+
+def _say_restored(storage: Workdir, problem: str, screen: Screen) -> None:
+    path = storage.home / receipt.FILE
+    kept = ""
+    if path.exists() or path.is_symlink():
+        path.replace(path.with_name(path.name + record_files.DAMAGED))
+        kept = f"; the old one is {path.name}{record_files.DAMAGED}"
+    screen.say(f"{problem}: written again from the receipt of the newest checkpoint{kept}")
 
 
 def _done_steps(storage: Workdir, total: int, profiled: Window | None) -> int | None:

@@ -13,7 +13,6 @@ run has ended and nothing is left to do; Ctrl-C ends it before, and the same com
 
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import shutil
@@ -43,6 +42,7 @@ from bert_jax.probing import Measured, Shown
 from bert_jax.receipt import CHECKPOINTS
 from bert_jax.screen import FAINT, Screen, duration
 from bert_jax.tasks.opening import open_task
+from data_pipeline import small_files
 from data_pipeline.files import is_address
 from data_pipeline.library_log import LibraryLog
 
@@ -169,10 +169,11 @@ def _fine_tuned(probe: _Probe, step: int, screen: Screen) -> Measured | None:
             return None
         words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["none"]
         raise Refused(f"{what} ended with exit code {code}, its last words: {words[-1]}; see {log}")
-    summary = json.loads((workdir / SUMMARY).read_text(encoding="utf-8"))
+    summary = small_files.read_object(workdir / SUMMARY, workdir)
+    score = small_files.field(summary, probe.summary_key, float, workdir / SUMMARY)
     for name in _LEFT_OF_A_RUN:
         shutil.rmtree(workdir / name, ignore_errors=True)
-    return Measured(step, summary[probe.summary_key], time.monotonic() - start)
+    return Measured(step, score, time.monotonic() - start)
 
 
 def _opening_rows(probe: _Probe, measured: list[Measured]) -> list[tuple[str, str]]:

@@ -21,6 +21,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bert_jax import curves
 from bert_jax.record_files import add_line, read_lines, write_whole
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 
 PROBE, LINES, PICTURE = "probe.json", "probe.jsonl", "probe.png"
 
@@ -69,9 +71,9 @@ def claim(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
     path = folder / PROBE
     if path.exists():
         try:
-            before = dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} was not written by a probe; give a new folder") from error
+            before = small_files.read_object(path, folder)
+        except DamagedFile as error:
+            raise DamagedFile(f"{error}; put a copy of it back, or give a new folder") from None
         now = json.loads(json.dumps(probed))
         differing = [
             f"{name} = {before.get(name)!r}, now {now.get(name)!r}"
@@ -96,10 +98,11 @@ def read(folder: pathlib.Path) -> list[Measured]:
     Raises:
       ValueError: a line is not one of a probe.
     """
-    try:
-        found = [Measured(**line) for line in read_lines(folder / LINES)]
-    except TypeError as error:
-        raise ValueError(f"{folder / LINES} has a line that no probe wrote") from error
+    path = folder / LINES
+    found = [small_files.build(Measured, line, path) for line in read_lines(path)]
+    for line in found:
+        for name in ("score", "secs"):
+            small_files.field(dataclasses.asdict(line), name, float, path)
     return sorted(found, key=lambda measured: measured.step)
 
 

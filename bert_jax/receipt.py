@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +30,7 @@ from bert_jax.task_layer import TaskLayer
 from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE
 from bert_jax.wall_time import FILE as ATTEMPTS
 from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 FILE = "config.json"
@@ -84,15 +85,66 @@ class Receipt:
     converted_from: str  # the checkpoint that bert_jax.convert took it from; "": it was trained
 
 
-def _shown(workdir: pathlib.Path, way_out: str) -> dict[str, Any]:
-    """The receipt in a workdir that has one."""
+def _shown(workdir: pathlib.Path) -> dict[str, Any]:
+    """Read the record in a workdir that has one.
+
+    Raises:
+      DamagedFile: it is not what a run wrote.
+    """
+    return _checked(small_files.read_object(workdir / FILE, workdir), workdir / FILE)
+
+
+def _checked(shown: dict[str, Any], name: object) -> dict[str, Any]:
+    """Return a record after checking the types of what is read of it without further checks."""
+    config = small_files.field(shown, "config", dict, name)
+    for key in {"model", "data"} & config.keys():
+        small_files.field(config, key, dict, name)
+    phases = small_files.field(config, "phases", list, name)
+    if any(not isinstance(phase, dict) for phase in phases):
+        raise DamagedFile(f"{name}: config.phases lists what is no phase")
+    small_files.field(shown, "fixed", dict, name)
+    vocabulary = small_files.field(shown, "vocabulary", dict, name)
+    small_files.field(vocabulary, "file", str, name)
+    small_files.field(vocabulary, "lowercase", bool, name)
+    small_files.field(shown, "learns", str, name, "")
+    small_files.field(shown, _CONVERTED, str, name, "")
+    task = small_files.field(shown, "task", dict, name, {})
+    small_files.field(task, "head_width", int, name, 0)
+    for change in small_files.field(shown, "changes", list, name, []):
+        if not isinstance(change, dict):
+            raise DamagedFile(f"{name}: changes lists {small_files.kind_in_words(change)}")
+        small_files.field(change, "since_step", int, name)
+        small_files.field(change, "setting", str, name)
+        small_files.build(Change, change, name)
+    return shown
+
+
+def find(
+    workdir: pathlib.Path, saved: Callable[[], Mapping[str, Any]]
+) -> tuple[dict[str, Any] | None, str]:
+    """Return the record of the run in a workdir, None without one, and what is wrong with it.
+
+    A damaged or missing one is what `saved` returns, the receipt of the newest checkpoint, says.
+
+    Raises:
+      DamagedFile: it is damaged, and no checkpoint tells.
+    """
     path = workdir / FILE
     try:
-        shown = dict(json.loads(path.read_text(encoding="utf-8")))
-        dict(shown["fixed"])
-        return shown
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} was not written by bert_jax; {way_out}") from error
+        return _shown(workdir), ""
+    except (FileNotFoundError, DamagedFile) as error:
+        problem = f"{path} is missing" if isinstance(error, FileNotFoundError) else str(error)
+        is_missing = isinstance(error, FileNotFoundError)
+    run = dict(saved())
+    try:
+        return _checked(run, "the receipt of the newest checkpoint"), problem
+    except DamagedFile:  # there is none, or it is older than the record in it
+        if is_missing:
+            return None, ""
+    raise DamagedFile(
+        f"{problem}, and no checkpoint says what it held; put a copy of it back, or give another "
+        "--workdir"
+    )
 
 
 def read(workdir: pathlib.Path) -> Receipt:
@@ -121,6 +173,16 @@ class TrainedModel:
     vocabulary: Vocabulary  # the workdir's own copy
     untrained: tuple[str, ...]  # parts that no objective reached: they are as they were drawn
     task: TaskLayer | None
+
+
+def model_of(shown: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
+    """Return the sizes of the model in the record of a run.
+
+    Raises:
+      ValueError: it is one of another version.
+    """
+    with _written_by_this_version(workdir):
+        return settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
 
 
 def read_model(workdir: pathlib.Path) -> TrainedModel:
@@ -185,10 +247,18 @@ def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dic
 
 
 def _of_a_run(workdir: pathlib.Path) -> dict[str, Any]:
-    way_out = "give the --workdir of python -m bert_jax.train"
-    if not (workdir / FILE).is_file():
-        raise ValueError(f"{workdir} holds no run of bert_jax ({FILE} is missing); {way_out}")
-    return _shown(workdir, way_out)
+    if not (workdir / FILE).exists():
+        raise ValueError(
+            f"{workdir} holds no run of bert_jax ({FILE} is missing); give the --workdir of "
+            "python -m bert_jax.train"
+        )
+    try:
+        return _shown(workdir)
+    except DamagedFile as error:
+        raise DamagedFile(
+            f"{error}; put a copy of it back, or start the command that trained there again, which "
+            "restores it from the newest checkpoint"
+        ) from None
 
 
 def _classes(shown: dict[str, Any]) -> int:
@@ -220,34 +290,42 @@ def _vocabulary(workdir: pathlib.Path, shown: dict[str, Any]) -> Vocabulary:
 def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except DamagedFile:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"{workdir / FILE} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
 
 
-def check(workdir: pathlib.Path, feed: RunFeed, begins_anew: bool = False) -> None:
-    """Raise if the workdir holds something that a run of this feed cannot go on with.
-
-    Where it begins anew that is set aside.
+def check_place(workdir: pathlib.Path, feed: RunFeed) -> None:
+    """Raise if the workdir is the folder of the data.
 
     Raises:
-      ValueError: names every setting that differs, both values and the ways out.
+      ValueError: always then.
     """
     if workdir.resolve() == feed.origin.resolve():
         raise ValueError(
             f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
             f"such as {workdir}-run"
         )
-    if begins_anew:
-        return
-    if not (workdir / FILE).exists():
+
+
+def check(workdir: pathlib.Path, feed: RunFeed, shown: Mapping[str, Any] | None = None) -> None:
+    """Raise if the workdir holds something that a run of this feed cannot go on with.
+
+    `shown` is the record of the run there, that of find; without it the one in the folder is read.
+
+    Raises:
+      ValueError: names every setting that differs, both values and the ways out.
+    """
+    if shown is None and not (workdir / FILE).exists():
         _refuse_remains(workdir, feed.vocab_path)
         return
     # A setting that the receipt does not name is younger than the run: its default is what the
     # run did, or a version would differ too.
-    shown = _shown(workdir, "give a new or an empty folder as --workdir")
+    shown = shown or _shown(workdir)
     if _CONVERTED in shown:
         raise ValueError(
             f"--workdir={workdir} holds a checkpoint converted from {shown[_CONVERTED]}, not a "
@@ -273,36 +351,42 @@ def _refuse_remains(workdir: pathlib.Path, vocab_path: pathlib.Path) -> None:
     """Raise if a run would write over files there that are not of a run."""
     remains = [name for name in RECORDS if (workdir / name).exists()]
     vocabulary = workdir / vocab_path.name
-    if vocabulary.exists() and vocabulary.read_bytes() != vocab_path.read_bytes():
+    if vocabulary.exists() and _differ(vocabulary, vocab_path):
         remains.append(vocabulary.name)
     if remains:
         raise ValueError(
             f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
-            "missing); give a new or an empty folder"
+            "missing); put that back, or give a new or an empty folder"
         )
 
 
-def _check_copy(workdir: pathlib.Path, feed: RunFeed, shown: dict[str, Any]) -> None:
+def _check_copy(workdir: pathlib.Path, feed: RunFeed, shown: Mapping[str, Any]) -> None:
     """Raise if the workdir's vocabulary was changed; where it is missing it is written again.
 
     Raises:
       ValueError: names the file.
     """
     path = workdir / feed.vocab_path.name
-    if not path.exists() or small_files.read_bytes(path) == feed.vocab_path.read_bytes():
+    if not path.exists() or not _differ(path, feed.vocab_path):
         return
-    if small_files.field(shown, "vocabulary", dict, workdir / FILE).get("file") == path.name:
+    if shown["vocabulary"]["file"] == path.name:
         raise ValueError(
             f"{path} is not {feed.vocab_path}, which the run is trained with; remove it, and the "
             "run writes it again, or give the data of the run that lies here"
         )
 
 
-def changes(workdir: pathlib.Path, config: RunConfig, step: int) -> list[Change]:
+def _differ(vocabulary: pathlib.Path, other: pathlib.Path) -> bool:
+    try:
+        return small_files.read_bytes(vocabulary) != other.read_bytes()
+    except DamagedFile:
+        return True
+
+
+def changes(shown: Mapping[str, Any] | None, config: RunConfig, step: int) -> list[Change]:
     """What was set otherwise since the run began, this start after `step` saved steps included."""
-    if not (workdir / FILE).exists():
+    if shown is None:
         return []
-    shown = _shown(workdir, "give a new or an empty folder as --workdir")
     known = [Change(**one) for one in shown.get("changes", [])]
     return changed(known, shown["config"], config, step)
 
@@ -318,20 +402,21 @@ def write(
     Each is written whole or not at all.
     """
     write_whole(workdir / feed.vocab_path.name, feed.vocab_path.read_bytes())
-    shown = {
-        "fixed": _fixed(feed),
-        **of_run(feed, untrained),
-        "changes": [dataclasses.asdict(one) for one in changes],
-    }
-    write_whole(workdir / FILE, (json.dumps(shown, indent=2) + "\n").encode())
+    made = of_run(feed, changes, untrained)
+    write_whole(workdir / FILE, (json.dumps(made, indent=2) + "\n").encode())
 
 
-def of_run(feed: RunFeed, untrained: Sequence[str] | None = None) -> dict[str, Any]:
-    """What made a run: its settings, the code, the packages, the data and the machines.
+def of_run(
+    feed: RunFeed, changes: Sequence[Change] = (), untrained: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return what made a run: its settings, the code, the packages, the data and the machines.
 
-    `untrained` names the parts of the model that its objective does not reach, where that is known.
+    It is config.json, and stands in the receipt of each checkpoint too, from which a lost
+    config.json comes back. `untrained` names the parts of the model that its objective does not
+    reach, where that is known.
     """
     return {
+        "fixed": _fixed(feed),
         "learns": feed.learns,
         **({} if untrained is None else {_UNTRAINED: list(untrained)}),
         "vocabulary": feed.vocabulary_record(),
@@ -340,6 +425,7 @@ def of_run(feed: RunFeed, untrained: Sequence[str] | None = None) -> dict[str, A
         **feed.in_a_receipt(),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "processes": jax.process_count(),
+        "changes": [dataclasses.asdict(one) for one in changes],
     }
 
 

@@ -1,7 +1,6 @@
 """Whether two workdirs hold the same run: lines of metrics, bad steps, summary, last checkpoint."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 from bert_jax import bad_steps, checkpoint_reading, log
 from bert_jax.metrics import TIMINGS
 from bert_jax.receipt import CHECKPOINTS
-from bert_jax.record_files import read_lines
+from bert_jax.record_files import read_lines, read_metrics
+from data_pipeline import small_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Compared:
 
 def compare(one: pathlib.Path, other: pathlib.Path) -> Compared:
     """Compare two finished runs of the same command, timings aside."""
-    lines = [read_lines(folder / log.METRICS) for folder in (one, other)]
+    lines = [read_metrics(folder / log.METRICS) for folder in (one, other)]
     found = _of_lines("metrics", *lines)
     found += _of_lines("bad steps", *[read_lines(at / bad_steps.FILE) for at in (one, other)])
     found += _of_lines("the summary", *[[_summary(folder)] for folder in (one, other)])
@@ -47,7 +47,7 @@ def compare(one: pathlib.Path, other: pathlib.Path) -> Compared:
 
 def _summary(folder: pathlib.Path) -> dict[str, Any]:
     path = folder / log.SUMMARY
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return small_files.read_object(path, folder) if path.exists() else {}
 
 
 def _of_lines(

@@ -9,14 +9,15 @@ docs/decisions/0027-goodput.md has the definitions.
 import contextlib
 import dataclasses
 import itertools
-import json
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_jax.record_files import add_line
+from bert_jax.record_files import add_line, read_lines
 from bert_jax.screen import duration
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 
 FILE = "attempts.jsonl"  # in the workdir
 
@@ -53,11 +54,22 @@ Attempt = Sequence[Entry]
 
 
 def read(path: pathlib.Path) -> list[Attempt]:
-    """The attempts in a file, none where there is no file; half lines are left out."""
+    """Read the attempts in a file, none where there is no file; half lines are skipped.
+
+    Raises:
+      DamagedFile: a line is not one of an attempt.
+    """
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        with contextlib.suppress(ValueError, TypeError):
-            entries.append(Entry(**json.loads(line)))
+    for number, line in enumerate(read_lines(path), 1):
+        name = f"{path}, entry {number}"
+        entries.append(small_files.build(Entry, line, name))
+        small_files.field(line, "began", float, name)
+        small_files.field(line, "at", float, name)
+        secs = small_files.field(line, "secs", dict, name)
+        for kind in secs:
+            small_files.field(secs, kind, float, name)
+        if unknown := sorted(secs.keys() - KINDS.keys()):
+            raise DamagedFile(f"{name} has the kind {unknown[0]!r}; delete that line")
     return [tuple(of) for _, of in itertools.groupby(entries, key=lambda entry: entry.began)]
 
 

@@ -64,9 +64,11 @@ def read_bytes(
     if root is not None and not _resolves_inside(root, path):
         raise DamagedFile(f"{path} is a link out of {root}; put the file itself there")
     # Without O_NONBLOCK opening a pipe would wait for its writer.
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise DamagedFile(f"{path} is not a regular file")
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise DamagedFile(f"{path} is not a regular file")
+    with os.fdopen(number, "rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise DamagedFile(

@@ -59,17 +59,21 @@ def test_a_setting_younger_than_the_run_is_no_change():
     assert changed([], before, FIRST, 500) == []
 
 
+def record(workdir):
+    return receipt.find(workdir, dict)[0]
+
+
 @pytest.mark.fault(15, "rates, mesh and what is kept are set otherwise")
 def test_a_receipt_keeps_them(tiny_store, tmp_path):
     data = PretrainOptions(store=str(tiny_store))
     first = dataclasses.replace(FIRST, data=data)
     store = open_store(data)
-    assert receipt.changes(tmp_path, first, 0) == []
+    assert receipt.changes(None, first, 0) == []
     receipt.write(tmp_path, Feed(store, first))
     now = dataclasses.replace(first, checkpoint=CheckpointConfig(keep=7))
     receipt.check(tmp_path, Feed(store, now))
-    found = receipt.changes(tmp_path, now, 500)
+    found = receipt.changes(record(tmp_path), now, 500)
     assert found == [Change(500, "checkpoint.keep", 3, 7)]
     receipt.write(tmp_path, Feed(store, now), found)
-    assert receipt.changes(tmp_path, now, 800) == found
+    assert receipt.changes(record(tmp_path), now, 800) == found
     assert receipt.read(tmp_path).config.checkpoint.keep == 7

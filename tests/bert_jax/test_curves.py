@@ -289,7 +289,7 @@ def test_a_half_written_last_line_is_ignored(tmp_path):
 
 def test_a_broken_line_before_the_last_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n{"st\n{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2 is not a line of metrics"):
+    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is not JSON"):
         curves.draw(tmp_path, PHASES)
 
 

@@ -10,13 +10,14 @@ import jax
 import pytest
 from etils import epath
 
-from bert_jax import fresh_start, loop, preparation, receipt
+from bert_jax import checkpoint_folder, fresh_start, loop, preparation, receipt
 from bert_jax.beginning import checkpoints_of, start
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
 from bert_jax.exit_codes import Refused
 from bert_jax.objectives import find
 from bert_jax.workdir import Workdir
 from data_pipeline.options import PretrainOptions
+from data_pipeline.small_files import DamagedFile
 from tests.bert_jax.tiny_models import MODEL
 
 LINE = '{"step": 6, "split": "train", "loss": 5.0}\n'
@@ -101,7 +102,7 @@ def unreadable(checkpoints):
 LOSSES = [removed, emptied, renamed, strays, unreadable]
 
 
-@pytest.mark.fault(5, "checkpoints/ is removed, emptied, renamed or unreadable beside records")
+@pytest.mark.fault(21, "checkpoints/ is removed, emptied, renamed or unreadable beside records")
 @pytest.mark.parametrize("lose", LOSSES)
 def test_records_without_a_checkpoint_are_refused_and_kept(config, workdir, lose):
     (workdir / "metrics.jsonl").write_text(LINE)
@@ -210,3 +211,73 @@ def test_what_the_other_processes_do_is_what_process_0_found(monkeypatch, tmp_pa
         with pytest.raises(kind, match=answer.partition(" ")[2]):
             fresh_start.is_due(storage, True, 1.0)
     assert not list(pathlib.Path(tmp_path).iterdir())
+
+
+BROKEN = {
+    "missing": None,
+    "cut": b'{"fixed": {"seed',
+    "empty": b"",
+    "random": b"\xff\x00" * 99,
+    "nested": b'{"config":' * 10**5,
+    "a list": b"[]",
+    "wrong types": b'{"fixed": [], "config": {"model": 7, "phases": 8}, "vocabulary": "v"}',
+}
+
+
+@pytest.mark.fault(23, "config.json is missing, cut, random, nested or of other types")
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_lost_run_record_comes_back_from_the_newest_checkpoint(config, workdir, name, capsys):
+    path = workdir / "config.json"
+    before = json.loads(path.read_text())
+    path.unlink()
+    if BROKEN[name] is not None:
+        path.write_bytes(BROKEN[name])
+    (workdir / "metrics.jsonl").write_text(LINE)
+    with pytest.raises(ValueError, match=r"config\.json.* (--workdir|restores it)"):
+        receipt.read(workdir)
+    assert begun(prepare(config, workdir)) == 0
+    assert json.loads(path.read_text()) == before
+    assert (workdir / "metrics.jsonl").read_text() == LINE
+    assert "written again from the receipt of the newest checkpoint" in capsys.readouterr().out
+    if BROKEN[name] is not None:
+        assert (workdir / "config.json.damaged").read_bytes() == BROKEN[name]
+    other = dataclasses.replace(config, seed=9)
+    path.write_bytes(BROKEN[name] or b"")
+    with pytest.raises(ValueError, match=r"config\.seed = 0, this config says 9"):
+        prepare(other, workdir)
+
+
+def test_a_damaged_run_record_without_a_checkpoint_is_named(config, workdir):
+    removed(workdir / "checkpoints")
+    (workdir / "config.json").write_bytes(BROKEN["cut"])
+    with pytest.raises(Refused, match=r"config\.json: damaged.*checkpoint\.fresh"):
+        prepare(config, workdir)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "attempts.jsonl", "bad_steps.jsonl"])
+@pytest.mark.parametrize("content", [b"\xff" * 9 + b"\n", b"7\n", b"[" * 10**5 + b"\n"])
+def test_damaged_records_are_refused_before_anything_is_changed(config, workdir, name, content):
+    (workdir / name).write_bytes(content)
+    before = contents(workdir)
+    with pytest.raises(DamagedFile, match=name):
+        prepare(config, workdir)
+    assert contents(workdir) == before
+
+
+def test_metrics_that_end_in_nuls_are_resumed_and_kept(config, workdir, capsys):
+    (workdir / "metrics.jsonl").write_bytes(LINE.encode() + b"\0" * 4096)
+    prepare(config, workdir)
+    assert (workdir / "metrics.jsonl").read_text() == LINE
+    assert (workdir / "metrics.jsonl.damaged").read_bytes() == b"\0" * 4096
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "4,096" in one]
+    assert "metrics.jsonl.damaged" in line
+
+
+def test_an_unknown_number_in_a_receipt_is_one_sentence(config, workdir):
+    path = workdir / "checkpoints" / "0" / "receipt" / "receipt.json"
+    content = json.loads(path.read_text())
+    content.pop("sha256")
+    content["numbers"]["luck"] = 7.0
+    path.write_text(checkpoint_folder.sealed(content))
+    with pytest.raises(DamagedFile, match="luck"):
+        begun(prepare(config, workdir))

@@ -50,7 +50,7 @@ def test_a_folder_goes_on_with_the_same_probe_and_refuses_another(tmp_path):
     ("file", "content", "words"),
     [
         ("notes.txt", "", "is not empty and holds no probe"),
-        (probing.PROBE, "[1", "was not written by a probe"),
+        (probing.PROBE, "[1", r"probe\.json is not JSON"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, file, content, words):
@@ -78,7 +78,7 @@ def test_a_killed_probe_leaves_half_a_line_that_does_not_count(tmp_path):
 
 def test_lines_of_something_else_are_refused(tmp_path):
     (tmp_path / probing.LINES).write_text(json.dumps({"step": 1, "split": "train"}) + "\n")
-    with pytest.raises(ValueError, match="no probe wrote"):
+    with pytest.raises(ValueError, match=r"probe\.jsonl .*'split'"):
         probing.read(tmp_path)
 
 

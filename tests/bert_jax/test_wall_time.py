@@ -128,10 +128,7 @@ def test_half_a_line_is_left_out_and_the_next_one_begins_anew(clock, tmp_path):
     second = attempt(clock, tmp_path, 50, training=1.0)
     assert kinds(second.summary()["wall_secs"]) == {"starting": 4.0, "training": 11.0}
     assert len(wall_time.read(path)) == 2
-    bad = [line for line in path.read_text().splitlines() if not line.endswith("}}")]
-    assert len(bad) == 1
-    with pytest.raises(ValueError):
-        json.loads(bad[0])
+    assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
 def test_only_the_writer_leaves_lines(clock, tmp_path):

@@ -1,0 +1,166 @@
+"""Records of a run that a power cut, a kill or somebody else has damaged."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from bert_jax import left_out, record_files, wall_time
+from bert_jax.record_files import add_line, mend_end, read_lines, read_metrics, write_whole
+from data_pipeline.small_files import DamagedFile
+
+GOOD = [{"step": n, "split": "train", "loss": float(n)} for n in (1, 2)]
+WHOLE = b"".join(json.dumps(line).encode() + b"\n" for line in GOOD)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        (b"", None),
+        (b'{"step": 3, "spl', None),
+        (b'{"step": 3, "secs": {"training": 1.0}', None),
+        (b"\0" * 4096, b"\0" * 4096),
+        (b'{"step": 3, "spl' + b"\0" * 9, b'{"step": 3, "spl' + b"\0" * 9),
+    ],
+)
+def test_what_a_kill_or_a_power_cut_leaves_is_cut_off(path, end, kept):
+    path.write_bytes(WHOLE + end)
+    assert read_metrics(path) == GOOD
+    said = []
+    mend_end(path, said.append)
+    assert path.read_bytes() == WHOLE
+    damaged = path.with_name("metrics.jsonl.damaged")
+    assert (damaged.read_bytes() if damaged.exists() else None) == kept
+    assert len(said) == (kept is not None)
+    mend_end(path, said.append)
+    assert len(said) == (kept is not None)
+
+
+def test_a_whole_line_without_its_end_is_kept(path):
+    path.write_bytes(WHOLE[:-1] + b"\0\0")
+    mend_end(path)
+    assert path.read_bytes() == WHOLE
+    path.write_bytes(WHOLE[:-1])
+    add_line(path, {"step": 3})
+    assert [line["step"] for line in read_lines(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cut", [b'{"step": 2, "spl', b'{"step": 2, "a": "b\\"}'])
+def test_half_a_line_in_the_middle_is_skipped_where_older_versions_left_it(path, cut):
+    path.write_bytes(WHOLE + cut + b"\n" + WHOLE)
+    assert read_lines(path) == GOOD + GOOD
+    with pytest.raises(DamagedFile, match="line 3"):
+        read_metrics(path)
+
+
+DAMAGE = {
+    "empty line of bytes": WHOLE + b"\xff\xfe\x00\n" + WHOLE,
+    "random": os.urandom(4096) + b"\n",
+    "random without an end": b"\x80" + os.urandom(4096).replace(b"\n", b"_"),
+    "nuls in the middle": WHOLE + b"\0" * 512 + b"\n" + WHOLE,
+    "nested": b"[" * 100_000 + b"\n",
+    "nested object": b'{"step":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
+    "a number": b"7\n",
+    "a step in words": b'{"step": "7", "split": "train"}\n',
+    "no step": b'{"split": "train"}\n',
+    "true for a step": b'{"step": true, "split": "train"}\n',
+    "a negative step": b'{"step": -1, "split": "train"}\n',
+}
+
+
+@pytest.mark.parametrize("name", [*DAMAGE, "folder", "pipe", "link outwards"])
+@pytest.mark.parametrize("read", [read_metrics, read_lines, wall_time.read, mend_end])
+def test_anything_else_is_one_sentence(path, name, read, tmp_path_factory):
+    if name == "folder":
+        path.mkdir()
+    elif name == "pipe":
+        os.mkfifo(path)
+    elif name == "link outwards":
+        secret = tmp_path_factory.mktemp("elsewhere") / "secret.jsonl"
+        secret.write_bytes(WHOLE + b'{"secret')
+        path.symlink_to(secret)
+    else:
+        path.write_bytes(DAMAGE[name])
+        if read is mend_end and name != "random without an end":
+            read(path)  # its end is whole
+            assert path.read_bytes() == DAMAGE[name]
+            return
+    with pytest.raises(DamagedFile) as error:
+        read(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "line", [{"split": 7}, {"loss": "low"}, {"loss": None}, {"loss": [1.0]}, {"split": None}]
+)
+def test_a_line_of_metrics_has_a_split_and_numbers(path, line):
+    path.write_text(json.dumps({"step": 1, "split": "train"} | line) + "\n")
+    with pytest.raises(DamagedFile, match=next(iter(line))):
+        read_metrics(path)
+
+
+ENTRY = {"began": 1.0, "at": 2.0, "step": 3, "secs": {"training": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"began": "x"},
+        {"at": None},
+        {"secs": []},
+        {"secs": {"training": "long"}},
+        {"secs": {"sleeping": 1.0}},
+        {"more": 1},
+    ],
+)
+def test_an_attempt_of_other_types_is_named(tmp_path, wrong):
+    path = tmp_path / wall_time.FILE
+    path.write_text(json.dumps(ENTRY) + "\n" + json.dumps(ENTRY | wrong) + "\n")
+    with pytest.raises(DamagedFile, match=r"attempts\.jsonl, entry 2"):
+        wall_time.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{}", b"[7]", b"[" * 10**5, b"\0" * 99),
+        b'[{"after_step": "1", "through_step": 2, "reason": "x"}]',
+        b'[{"after_step": 1, "through_step": 2, "reason": "x", "more": 1}]',
+    ],
+)
+def test_what_was_skipped_is_read_or_refused(tmp_path, content):
+    (tmp_path / left_out.FILE).write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"left_out\.json.*; put the one of this run back"):
+        left_out.read(tmp_path)
+
+
+@pytest.mark.parametrize("write", [lambda path: add_line(path, {"step": 1}), None])
+def test_no_link_is_followed_for_writing(tmp_path, write):
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    path = folder / "metrics.jsonl"
+    path.symlink_to(outside)
+    path.with_name("metrics.jsonl.partial").symlink_to(outside)
+    if write is None:
+        write_whole(path, b"new")
+        assert path.read_text() == "new" and not path.is_symlink()
+    else:
+        with pytest.raises(DamagedFile, match="link"):
+            write(path)
+    assert outside.read_text() == "mine"
+
+
+def test_metrics_of_two_hundred_thousand_lines_are_read_in_seconds(path):
+    path.write_bytes(WHOLE * 50_000)
+    assert len(read_metrics(path)) == 100_000
+    shutil.rmtree(path.parent)
+    assert record_files.read_lines(path) == []
