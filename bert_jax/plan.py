@@ -34,6 +34,7 @@ import importlib.metadata
 import json
 import math
 import pathlib
+import time
 from collections.abc import Callable, Iterator
 
 from absl import flags, logging
@@ -46,6 +47,7 @@ from bert_jax import (
     feed,
     initial_weights,
     objectives,
+    past_times,
     phase_plan,
     plan_report,
     rate_plot,
@@ -61,7 +63,7 @@ from bert_jax.feed import Feed
 from bert_jax.objectives import Objective
 from bert_jax.phase_plan import PhasePlan
 from bert_jax.plan_report import Corpus, Plan, ScaleRow
-from bert_jax.screen import FAINT, Screen
+from bert_jax.screen import Screen, duration
 from bert_jax.slices import Slice
 from bert_jax.tpu_step import Compiled, TooLarge
 from data_pipeline.library_log import LibraryLog
@@ -126,8 +128,9 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     prices = budget.read_prices(pathlib.Path(_PRICES.value))
     _check_outputs()
     log.hold()
-    slices.open_devices(of)
     screen = Screen(is_writer=True)
+    with screen.spinning("starting the TPU's compiler"):
+        slices.open_devices(of)
     config, corpus = _with_store(config, screen)
     task = Task(config, objective, of, prices, sizes, corpus, screen)
     return functools.partial(_plan, task)
@@ -188,6 +191,17 @@ def _with_store(config: Config, screen: Screen) -> tuple[Config, Corpus]:
 
 
 def _plan(task: Task) -> int:
+    with task.screen.spinning("planning"):
+        plan, curve = _made(task)
+    _show(task, plan, curve)
+    if _JSON_OUT.value:
+        text = json.dumps(dataclasses.asdict(plan), indent=2)
+        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
+    return 0 if all(phase.fits for phase in plan.phases) else exit_codes.FAILED
+
+
+def _made(task: Task) -> tuple[Plan, list[str]]:
+    """The plan, and a picture of the learning rate in letters."""
     rates = rate_plot.rates(task.config, RATE_POINTS)
     curve = rate_plot.in_letters(task.config, CURVE_WIDTH, CURVE_HEIGHT)
     if _PLOT_OUT.value:
@@ -216,14 +230,10 @@ def _plan(task: Task) -> int:
         run=plan_report.run_of(task.of, phases, task.prices, task.corpus),
         learning_rate={"steps": rates[0].tolist(), "rates": rates[1].tolist()},
         scale=scale,
-        versions={name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")},
+        versions=_versions(),
         notes=_notes(task.of),
     )
-    _show(task, plan, curve)
-    if _JSON_OUT.value:
-        text = json.dumps(dataclasses.asdict(plan), indent=2)
-        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
-    return 0 if all(phase.fits for phase in phases) else exit_codes.FAILED
+    return plan, curve
 
 
 def _phases(task: Task) -> tuple[list[PhasePlan], Compiled | None]:
@@ -241,14 +251,35 @@ def _plan_phase(
 ) -> tuple[PhasePlan, Compiled | None]:
     devices = slices.open_devices(of)
 
+    doing = ""
+
     def compiled(changed: Config, number: int) -> Compiled | TooLarge:
-        with task.screen.spinning(f"{label}compiling; a minute or more"):
-            return tpu_step.compile_step(changed, number, task.objective, of, devices)
+        key = _compile_key(changed, number, of)
+        secs = past_times.secs_of(key)
+        past = "" if secs is None else f", {duration(secs)} last time"
+        began = time.perf_counter()
+        with task.screen.spinning(doing + past):
+            found = tpu_step.compile_step(changed, number, task.objective, of, devices)
+        past_times.remember(key, time.perf_counter() - began)
+        return found
 
     def tell(words: str) -> None:
-        task.screen.say(f"{label}{words}, compiling for {of.name}", FAINT)
+        nonlocal doing
+        doing = f"{label}{words}, compiling for {of.name}"
+        task.screen.say_without_line(doing)
 
     return phase_plan.plan_phase(config, index, of, compiled, tell)
+
+
+def _compile_key(config: Config, index: int, of: Slice) -> str:
+    """What the time of a compile depends on."""
+    parts = config.model, config.phases[index], config.optim, config.mesh, config.compute
+    fields = [dataclasses.asdict(part) for part in parts]
+    return past_times.key_of([config.objective, of.name, of.num_slices, _versions(), *fields])
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")}
 
 
 def _scale(task: Task, first: PhasePlan) -> Iterator[ScaleRow]:

@@ -271,15 +271,14 @@ class _Drawing:
         now = time.monotonic()
         frame = self._frames[int(now / _FRAME_SECS) % len(self._frames)]
         clock = duration(int(now - self._began_secs))
-        words = self._words
-        own_secs = now - self._since_secs
+        own_secs, own_clock = now - self._since_secs, ""
         if self._since_secs > self._began_secs + 1 and own_secs >= _OWN_CLOCK_SECS:
-            words += f" ({duration(int(own_secs))})"
+            own_clock = f" ({duration(int(own_secs))})"
         try:
             columns = os.get_terminal_size(_STDOUT).columns or 80
         except OSError:
             columns = 80
-        text = _cut(f"{frame} {clock}  {words}", columns - 1)
+        text = _cut(f"{frame} {clock}  {self._words}", columns - 1 - len(own_clock)) + own_clock
         if self._has_colour:
             text = f"\x1b[32m{text[:1]}\x1b[0m\x1b[2m{text[1:]}\x1b[0m"
         self._is_drawn = True

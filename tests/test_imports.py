@@ -89,6 +89,7 @@ LAYERS = (
         "bert_jax.opening",
         "bert_jax.budget",
         "bert_jax.kernel_prices",
+        "bert_jax.past_times",
         "bert_jax.phase_facts",
         "bert_jax.phase_plan",
         "bert_jax.plan_report",

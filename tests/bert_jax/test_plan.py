@@ -26,6 +26,14 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def home(tmp_path_factory):
+    """Where how long compiles took is kept: not in that of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 def plan(*given: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "bert_jax.plan", *SMALL, *given]
     return subprocess.Popen(
