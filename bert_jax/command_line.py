@@ -1,5 +1,7 @@
 """What every entry shares: reading --config with its overrides, and errors as one sentence."""
 
+import difflib
+import math
 import os
 import pathlib
 import re
@@ -9,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
 
 from bert_jax import config as config_lib
+from bert_jax import overrides
 from bert_jax.config import Config
 from bert_jax.exit_codes import BAD_NUMBERS, BY_SIGNAL, FAILED, Refused
 from data_pipeline import ctrl_c, passing
@@ -32,9 +34,19 @@ _ABSENT = re.compile(r"NOT_FOUND|not in the list of known backends")
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
-def config_flag() -> flags.FlagHolder:
+class _ConfigFlag(flags.Flag[str]):
+    """--config=FILE[:NAME=VALUE,...], and the kind of settings that it is read as."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__(
+            flags.ArgumentParser(), flags.ArgumentSerializer(), "config", None, CONFIG_HELP
+        )
+        self.kind = kind
+
+
+def config_flag(kind: type[Any] = Config) -> flags.FlagHolder:
     """Define --config=FILE[:NAME=VALUE,...], whose fields --config.FIELD=VALUE overrides."""
-    return config_flags.DEFINE_config_file("config", None, CONFIG_HELP)
+    return flags.DEFINE_flag(_ConfigFlag(kind))
 
 
 def find_config(path: str) -> str:
@@ -47,27 +59,19 @@ def find_config(path: str) -> str:
     for home in (_PACKAGE.parent, _PACKAGE):
         if (home / path).is_file():
             return str(home / path)
-    ours = sorted(
-        str(found.relative_to(home))
-        for home in (_PACKAGE.parent, _PACKAGE)
-        for found in (home / "configs").glob("*.py")
-        if found.name != "__init__.py"
+    what = "that is a folder" if pathlib.Path(path).is_dir() else "there is no such file"
+    raise ValueError(f"--config={path}: {what}; ours are {_our_configs()}")
+
+
+def _our_configs() -> str:
+    return ", ".join(
+        sorted(
+            str(found.relative_to(home))
+            for home in (_PACKAGE.parent, _PACKAGE)
+            for found in (home / "configs").glob("*.py")
+            if found.name != "__init__.py"
+        )
     )
-    raise ValueError(f"--config={path}: there is no such file; ours are {', '.join(ours)}")
-
-
-def _with_found_config(argv: Sequence[str]) -> list[str]:
-    """Replace the file of --config=FILE or --config FILE by where it lies."""
-    found = list(argv)
-    for i, argument in enumerate(found):
-        name, equals, value = argument.partition("=")
-        if name not in ("--config", "-config"):
-            continue
-        if not equals and i + 1 < len(found):
-            found[i], value, found[i + 1] = "", found[i + 1], ""
-        path, colon, arguments = value.partition(":")
-        found[i] = f"--config={find_config(path)}{colon}{arguments}"
-    return [argument for argument in found if argument]
 
 
 def resolved(flag: flags.FlagHolder) -> Config:
@@ -79,13 +83,14 @@ def resolved_as(kind: type[config_lib.Kind], flag: flags.FlagHolder) -> config_l
     """The settings of a kind that --config and its overrides give.
 
     Raises:
-      ValueError: no --config, or a field of the wrong type.
+      ValueError: no --config, or a file or a field that cannot be read.
     """
-    if flag.value is None:
+    if not flag.value:
         raise ValueError(
-            "--config is missing; give --config=configs/tiny.py, or another of ours or yours"
+            f"--config is missing; give --config=FILE, one of yours or of ours: {_our_configs()}"
         )
-    return config_lib.settings_from(kind, flag.value)
+    given, _ = overrides.take(_arguments(), kind)
+    return overrides.load(kind, flag.value, find_config, given)
 
 
 def _stays(code: int, message: str) -> None:
@@ -202,14 +207,10 @@ def _outcome(prepare: Prepare, log: LibraryLog, way_on: str) -> tuple[int, str]:
         return INTERRUPTED, f"interrupted; {way_on}"
 
 
-def config_arguments(arguments: Sequence[str]) -> list[str]:
-    """What of a command line is --config and its fields, for another entry that takes them."""
-    kept = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, _ = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and (name == "config" or name.startswith("config.")):
-            kept += [argument] if equals else [argument, following]
-    return kept
+def config_arguments(flag: flags.FlagHolder) -> list[str]:
+    """What of the command line is --config and its fields, for another entry that takes them."""
+    given, _ = overrides.take(_arguments(), _kind_of_config() or Config)
+    return [f"--config={flag.value}", *(f"--config.{one.path}={one.text}" for one in given)]
 
 
 def refuse_arguments(arguments: Sequence[str], usage: str) -> None:
@@ -218,24 +219,66 @@ def refuse_arguments(arguments: Sequence[str], usage: str) -> None:
         raise ValueError(f"{arguments[0]!r} is not a flag; usage: {usage}")
 
 
+def _arguments() -> list[str]:
+    """The command line with what --flagfile names in its place."""
+    return list(flags.FLAGS.read_flags_from_files(sys.argv[1:], force_gnu=False))
+
+
+def _kind_of_config() -> type[Any] | None:
+    """What --config is read as, None for an entry without one."""
+    flag = flags.FLAGS["config"] if "config" in flags.FLAGS else None  # noqa: SIM401
+    return flag.kind if isinstance(flag, _ConfigFlag) else None
+
+
 def _parsed_flags() -> list[str]:
     """Parse sys.argv and return what is no flag, or raise ValueError with one sentence."""
+    kind = _kind_of_config()
     try:
-        rest = flags.FLAGS(_with_found_config(sys.argv))
+        arguments = _arguments()
+        if kind is not None:
+            _, arguments = overrides.take(arguments, kind)
+        rest = flags.FLAGS([sys.argv[0], *arguments])
+    except flags.UnrecognizedFlagError as error:
+        raise ValueError(_unknown_flag(error.flagname, error.flagvalue, kind)) from error
     except flags.Error as error:
-        raise ValueError(_first_sentence(error)) from error
-    except IndexError as error:
-        numbered = [argument for argument in sys.argv if "[" in argument]
-        raise ValueError(
-            f"{' '.join(numbered)}: the config has fewer phases than that; they count from 0"
-        ) from error
-    except (AttributeError, KeyError, TypeError) as error:
-        # What ml_collections lets through of a path into the config that leads nowhere.
-        overrides = [argument for argument in sys.argv if argument.startswith("--config.")]
-        raise ValueError(
-            f"not a field of the config: {_plain(error)} (in {' '.join(overrides)})"
-        ) from error
+        raise ValueError(_wrong_value(str(error).splitlines()[0])) from error
+    for name in flags.FLAGS:
+        value = flags.FLAGS[name].value
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"--{name} is {value}; it must be a finite number")
     return list(rest[1:])
+
+
+def _unknown_flag(name: str, value: str, kind: type[Any] | None) -> str:
+    """Say that there is no such flag, and which flags or fields of the config are like it."""
+    given = overrides.shortened(value) if value.startswith("-") else f"--{name}"
+    if kind is None and name.partition(".")[0] == "config":
+        return f"{given}: this command takes no --config"
+    written = name.replace("-", "_")
+    near = difflib.get_close_matches(written, list(flags.FLAGS), 2, 0.75)
+    similar = [f"--{one}" for one in near]
+    if kind is not None and not near:
+        similar = overrides.near_fields(kind, written)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "--help lists the flags"
+    return f"{given}: there is no such flag; {hint}"
+
+
+def _wrong_value(message: str) -> str:
+    """Say what a flag's value must be, where absl says what Python's int() or float() did."""
+    given = re.match(r"flag --(\w+)=(.*?): ", message)
+    parser = flags.FLAGS[given[1]].parser if given and given[1] in flags.FLAGS else None
+    kinds: dict[type, str] = {
+        flags.IntegerParser: "a whole number",
+        flags.FloatParser: "a number",
+        flags.BooleanParser: "True or False",
+    }
+    if isinstance(parser, flags.EnumParser):
+        allowed: str | None = f"one of {', '.join(parser.enum_values)}"
+    else:
+        allowed = next((kinds[one] for one in kinds if isinstance(parser, one)), None)
+    if given is None or allowed is None or "not within" in message or "must be" in message:
+        return message
+    return f"--{given[1]} is {overrides.shortened(given[2])!r}; it must be {allowed}"
 
 
 def _help(usage: str) -> str:
@@ -245,17 +288,3 @@ def _help(usage: str) -> str:
     )  # its heading is the file's path
     config = f"  --config: {CONFIG_HELP}\n" if "config" in flags.FLAGS else ""
     return f"{entry.__doc__}\nusage: {usage}\n{config}{listed}"
-
-
-def _plain(error: Exception) -> str:
-    """The message on one line, without the quotes that a KeyError puts around it."""
-    words = str(error).replace("\\n", "; ").translate(str.maketrans("", "", "\\\"'"))
-    return " ".join(words.split())
-
-
-def _first_sentence(error: flags.Error) -> str:
-    """What is wrong with a flag; for an error inside a config file, what that file said."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if "parsing config file" not in lines[0]:
-        return lines[0]
-    return lines[-1].partition("Error: ")[2] or lines[-1]

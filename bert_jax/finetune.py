@@ -34,7 +34,7 @@ from bert_jax.watchdog import Watchdog
 from bert_jax.workdir import Workdir
 from data_pipeline.library_log import LibraryLog
 
-_CONFIG = command_line.config_flag()
+_CONFIG = command_line.config_flag(FinetuneConfig)
 _RUN = RunFlags()
 flags.adopt_module_key_flags(run_flags)  # or --help leaves them out
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and stop")

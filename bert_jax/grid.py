@@ -31,7 +31,7 @@ from bert_jax.grid_runs import Run
 from data_pipeline.files import is_address
 from data_pipeline.library_log import LibraryLog
 
-_CONFIG = command_line.config_flag()
+_CONFIG = command_line.config_flag(FinetuneConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the grid, which holds those of its runs")
 _RATES = flags.DEFINE_list("learning_rates", ["5e-5", "4e-5", "3e-5", "2e-5"], "to try")
 _EPOCHS = flags.DEFINE_list("epochs", ["2", "3", "4"], "passes over the training split, to try")
@@ -54,7 +54,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     logging.set_verbosity(logging.ERROR)
     command_line.refuse_arguments(arguments, USAGE)
     config = command_line.resolved_as(FinetuneConfig, _CONFIG)
-    given = command_line.config_arguments(sys.argv[1:])
+    given = command_line.config_arguments(_CONFIG)
     for key, flag in _SET_BY.items():
         if any(argument.lstrip("-").partition("=")[0] == f"config.{key}" for argument in given):
             raise ValueError(f"--config.{key} is what the grid goes through; give --{flag.name}")

@@ -46,7 +46,7 @@ from data_pipeline import small_files
 from data_pipeline.files import is_address
 from data_pipeline.library_log import LibraryLog
 
-_CONFIG = command_line.config_flag()
+_CONFIG = command_line.config_flag(FinetuneConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run of pre-training, or gs://...")
 _PROBE_DIR = flags.DEFINE_string("probe_dir", None, "folder of the probe; by default RUN-probe")
 _EVERY = flags.DEFINE_integer("every", 1, "steps between the checkpoints that are fine-tuned from")
@@ -109,7 +109,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         run=run,
         place=checkpoint_folder.absolute(epath.Path(run)),
         folder=folder,
-        config_arguments=command_line.config_arguments(sys.argv[1:]),
+        config_arguments=command_line.config_arguments(_CONFIG),
         shown=Shown(task.name, task.main_score, task.baseline[task.main_score]),
         summary_key=f"heldout_{task.main_record}",
         every_steps=_EVERY.value,

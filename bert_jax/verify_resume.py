@@ -88,7 +88,7 @@ def _check_long_enough(config: Config, kills: int) -> None:
 def _verify(config: Config, workdir: pathlib.Path) -> int:
     screen = Screen(is_writer=True)
     workdir.mkdir(parents=True, exist_ok=True)
-    given = command_line.config_arguments(sys.argv[1:])
+    given = command_line.config_arguments(_CONFIG)
 
     def start(name: str) -> Processes:
         command = [sys.executable, "-m", "bert_jax.train", *given, f"--workdir={workdir / name}"]

@@ -21,6 +21,7 @@ LAYERS = (
         "bert_jax.exit_codes",
         "bert_jax.finetune_config",
         "bert_jax.flops",
+        "bert_jax.overrides",
         "bert_jax.run_config",
     },
     {"bert_jax.slices", "bert_jax.hlo", "bert_jax.hlo_cost", "bert_jax.transfers"},

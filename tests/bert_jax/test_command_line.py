@@ -142,3 +142,26 @@ def test_who_has_to_leave_otherwise_is_told_why(monkeypatch, capfd, error, told)
 
     with pytest.raises(SystemExit, match=f"^left with {told[0]}: {told[1]}$"):
         command_line.run(lambda log, arguments: raising(error), "usage", "nothing was lost", leave)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "said"),
+    [
+        ("UNAVAILABLE: the TPU is in use by process 7", 1, "cannot start that device now"),
+        ("NOT_FOUND: no device", 2, "finds no such device here (NOT_FOUND: no device)"),
+        ("Backend 'x' is not in the list of known backends: ['cpu']", 2, "finds no such device"),
+    ],
+)
+def test_a_device_that_is_busy_may_come_later_and_one_that_is_absent_not(run, reason, code, said):
+    words = f"Unable to initialize backend 'tpu': {reason} (set JAX_PLATFORMS='' to choose)"
+    got, line = run(lambda log, arguments: raising(RuntimeError(words)))
+    assert got == code and said in line and line.count("\n") == 1
+
+
+def test_numbers_of_flags_are_finite(run, monkeypatch):
+    flags.DEFINE_float("secs", 1.0, "seconds", flag_values=command_line.flags.FLAGS)
+    monkeypatch.setattr("sys.argv", ["entry", "--secs=nan"])
+    assert run(lambda log, arguments: None) == (
+        2,
+        "error: --secs is nan; it must be a finite number\n",
+    )

@@ -74,7 +74,7 @@ def test_another_store_in_the_place_of_the_runs_is_refused(fill_mask, workdir, t
         (["a [MASK]"], "--workdir is missing"),
         (["--workdir={}", "--top=0", "a [MASK]"], "--top is 0"),
         (["--workdir={}", "--heldout=-1", "a [MASK]"], "--heldout is -1"),
-        (["--workdir={}", "--no_flag=1", "a [MASK]"], "Unknown command line flag 'no_flag'"),
+        (["--workdir={}", "--no_flag=1", "a [MASK]"], "--no_flag=1: there is no such flag"),
     ],
 )
 def test_mistakes_get_one_sentence(fill_mask, workdir, arguments, words):

@@ -1,0 +1,305 @@
+"""Read the config that a command line gives: a file, and flags that override its fields.
+
+    --config=FILE[:NAME=VALUE,...] --config.optim.learning_rate=5e-5 --config.phases[0].steps=1000
+
+Every error names the flag, its value and what is allowed. FIELD is a path through the dataclass of
+settings; the value must be what the field's type says.
+"""
+
+import dataclasses
+import decimal
+import difflib
+import importlib.util
+import inspect
+import math
+import os
+import re
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ml_collections
+
+from bert_jax import config as config_lib
+
+# In error messages; more of a value than this helps nobody.
+_LONGEST_SHOWN = 60
+_FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
+_PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
+_TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
+# A whole number with more digits is a slip of the finger, and takes long to write out.
+_MOST_DIGITS = 30
+_IN_WORDS = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "True or False",
+    str: "text without quotation marks around it",
+}
+
+Part = tuple[str, int | None]  # phases[0] is ("phases", 0), optim is ("optim", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+    """A field that the command line sets, as text."""
+
+    path: str  # after "config."
+    text: str
+
+    def __str__(self) -> str:
+        return f"--config.{self.path}={shortened(self.text)}"
+
+
+def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], list[str]]:
+    """Part the overrides of a config from the other arguments of a command line.
+
+    Raises:
+      ValueError: an override has no value.
+    """
+    overrides, rest = [], []
+    waiting = iter(arguments)
+    for argument in waiting:
+        flag = _FLAG.fullmatch(argument)
+        if argument == "--" or flag is None:
+            rest += [argument, *waiting] if argument == "--" else [argument]
+            continue
+        negation, path, text = flag.groups()
+        if negation or (text is None and _is_bool(kind, path)):
+            if text is not None or not _is_bool(kind, path):
+                raise ValueError(
+                    f"{shortened(argument)}: --no is for a field that is True or False alone; "
+                    f"write --config.{path}=VALUE"
+                )
+            text = "false" if negation else "true"
+        if text is None:
+            text = next(waiting, None)
+        if text is None or text.startswith("--"):
+            raise ValueError(f"--config.{path} has no value; write --config.{path}=VALUE")
+        overrides.append(Override(path, text))
+    return overrides, rest
+
+
+def load(
+    kind: type[config_lib.Kind],
+    place: str,
+    find: Callable[[str], str],
+    overrides: Sequence[Override],
+) -> config_lib.Kind:
+    """Return the settings of --config=PLACE with its overrides; `find` says where its file lies.
+
+    Raises:
+      ValueError: names the file and its line, or the field, its value and what is allowed.
+    """
+    file, colon, text = place.partition(":")
+    shown = _values_of_file(find(file), [text] if colon else [])
+    for override in overrides:
+        _set(kind, shown, override)
+    return config_lib.settings_from(kind, shown)
+
+
+def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
+    """Run a config file and call its get_config."""
+    name = "config_config"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--config={path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+        if not callable(getattr(module, "get_config", None)):
+            raise ValueError("it has no get_config(), the function that returns the config")
+        try:
+            inspect.signature(module.get_config).bind(*arguments)
+        except TypeError:
+            raise ValueError(
+                f"its get_config{inspect.signature(module.get_config)} does not fit: it is called "
+                f"with {repr(arguments[0]) if arguments else 'nothing'}, the text after the colon "
+                "of --config=FILE:TEXT"
+            ) from None
+        shown = module.get_config(*arguments)
+    except (Exception, SystemExit) as error:
+        raise ValueError(_in_words(error, path)) from error
+    if not isinstance(shown, ml_collections.ConfigDict):
+        raise ValueError(
+            f"--config={path}: get_config() returned {shortened(repr(shown))}; it must return "
+            "to_config_dict(...) of a config"
+        )
+    return shown
+
+
+def _in_words(error: BaseException, path: str) -> str:
+    """What a config file raised, and the last line of the file that led there."""
+    file = os.path.abspath(path)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        line: int | None = error.lineno
+        message = f"not Python: {error.msg}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+        message = " ".join(str(error).split())
+        if not isinstance(error, ValueError):
+            message = f"{type(error).__name__}: {message}"
+    return f"--config={path}{f', line {line}' if line else ''}: {message}"
+
+
+def _set(kind: type[Any], shown: ml_collections.ConfigDict, override: Override) -> None:
+    try:
+        parts, hint = _resolved(kind, override.path)
+        value = _converted(hint, override.text)
+    except ValueError as error:
+        raise ValueError(f"{override}: {error}") from error
+    holder: Any = shown
+    for name, index in parts[:-1]:
+        if name not in holder:
+            config_lib.settings_from(kind, shown)  # says what the file gave in its place
+        holder = holder[name]
+        if index is None:
+            continue
+        if not -len(holder) <= index < len(holder):
+            raise ValueError(
+                f"{override}: this config has {len(holder)} {name}, counted from 0"
+                if holder
+                else f"{override}: this config has no {name} to set a field of"
+            )
+        holder = holder[index]
+    with holder.ignore_type(), holder.unlocked():  # the type was checked; settings_from does so too
+        holder[parts[-1][0]] = value
+
+
+def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
+    """Return the steps to a field and its type.
+
+    Raises:
+      ValueError: there is no such field, or it is a group of fields.
+    """
+    hint: Any = kind
+    parts: list[Part] = []
+    done = ""
+    bracketed = re.sub(r"\.(-?\d+)(?=\.|$)", r"[\1]", path)
+    if bracketed != path:
+        raise ValueError(f"a number stands in brackets; write --config.{bracketed}=VALUE")
+    for text in path.split("."):
+        part = _PART.fullmatch(text)
+        fields = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
+        if part is None or part[1] not in fields:
+            raise ValueError(_unknown_field(kind, path, done, list(fields)))
+        name, index = part[1], part[2]
+        hint, done = fields[name], f"{done}.{text}" if done else text
+        if isinstance(hint, types.GenericAlias):
+            if index is None:
+                break
+            hint = typing.get_args(hint)[0]
+        elif index is not None:
+            raise ValueError(f"config.{done.partition('[')[0]} has no [{index}]; leave it out")
+        parts.append((name, None if index is None else int(index)))
+    if isinstance(hint, types.GenericAlias):
+        below = typing.get_args(hint)[0]
+        raise ValueError(f"set a field of one of them: {_examples(f'{done}[0]', below)}")
+    if dataclasses.is_dataclass(hint):
+        raise ValueError(f"that is a group of settings; set one of them: {_examples(done, hint)}")
+    return parts, hint
+
+
+def _examples(done: str, kind: Any) -> str:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return f"--config.{done}.{names[0]}=VALUE; its fields are {', '.join(names)}"
+
+
+def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> str:
+    place = f"config.{done}" if done else "config"
+    near = near_fields(kind, path)
+    if near:
+        return f"there is no such field; did you mean {' or '.join(near)}?"
+    if not fields:
+        return f"{place} is a single value and has no fields"
+    return f"there is no such field; those of {place} are {', '.join(fields)}"
+
+
+def near_fields(kind: type[Any], name: str) -> list[str]:
+    """Return the flags of at most three fields whose path or last name is like this one."""
+    name = name.lower().replace("-", "_")
+    paths = dict(_fields(kind))
+    leaf = re.sub(r"\[.*", "", name.rpartition(".")[2])
+    same = [path for path in paths if path.rpartition(".")[2] == leaf]
+    if not same:
+        leaves = {path.rpartition(".")[2] for path in paths}
+        near = difflib.get_close_matches(leaf, sorted(leaves), 1, 0.75)
+        same = [path for path in paths if path.rpartition(".")[2] in near]
+    same.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
+    return [f"--config.{path}" for path in same[:3]]
+
+
+def _fields(kind: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and type of every field that a flag can set; of tuples those of the first."""
+    for name, hint in typing.get_type_hints(kind).items():
+        place = f"{path}.{name}" if path else name
+        if isinstance(hint, types.GenericAlias):
+            yield from _fields(typing.get_args(hint)[0], f"{place}[0]")
+        elif dataclasses.is_dataclass(hint):
+            yield from _fields(hint, place)
+        else:
+            yield place, hint
+
+
+def _is_bool(kind: type[Any], path: str) -> bool:
+    try:
+        return _resolved(kind, path)[1] is bool
+    except ValueError:
+        return False
+
+
+def _converted(hint: Any, text: str) -> Any:
+    """Read the text of a value as the field's type.
+
+    Raises:
+      ValueError: it is of another type, or no finite number.
+    """
+    convert: dict[Any, Callable[[str], Any]] = {
+        bool: _bool,
+        int: _int,
+        float: _float,
+        str: _str,
+    }
+    value = convert[hint](text)
+    if value is None:
+        raise ValueError(f"it must be {_IN_WORDS[hint]}")
+    return value
+
+
+def _bool(text: str) -> bool | None:
+    return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}.get(text.lower())
+
+
+def _int(text: str) -> int | None:
+    """Read 1000, 1_000 and 1e3."""
+    try:
+        number = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
+        return None
+    if number != number.to_integral_value():
+        return None
+    return int(number)
+
+
+def _float(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _str(text: str) -> str | None:
+    """Take any text but one that the shell left quotation marks in."""
+    return None if text[:1] in ("'", '"') or text[-1:] in ("'", '"') else text
+
+
+def shortened(text: str) -> str:
+    """Cut a value for a message."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
