@@ -90,7 +90,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
 
 def _read_bytes(path: epath.Path) -> bytes:
     if not is_address(str(path)):
-        return small_files.read_bytes(pathlib.Path(path))
+        return small_files.read_bytes(pathlib.Path(path), pathlib.Path(path.parent))
     if path.stat().length > small_files.MAX_BYTES:
         raise DamagedFile(f"{path} is larger than {small_files.MAX_BYTES:,} bytes")
     return path.read_bytes()

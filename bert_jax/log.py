@@ -14,10 +14,10 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from bert_jax.record_files import (
     cut_lines_after,
     in_a_sentence,
-    open_to_write,
     read_metrics,
     write_whole,
 )
+from data_pipeline import small_files
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -44,7 +44,7 @@ class Records:
     def _open(self, last_step: int) -> None:
         """Go on after this step, as if no line of a later one had been written."""
         cut_lines_after(self._workdir / METRICS, last_step, read_metrics)
-        lines = open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
+        lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
         self._lines = os.fdopen(lines, "a", encoding="utf-8")
         self._events = _events(self._workdir / EVENTS, last_step)
 

@@ -18,7 +18,6 @@ from data_pipeline.small_files import NUL, DamagedFile
 
 DAMAGED = ".damaged"  # ends the name of the file that keeps what was cut off
 _MOST_BYTES = 1 << 30  # of a file of lines: millions of them
-_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its reader
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 Read = Callable[[pathlib.Path], list[dict[str, Any]]]
 _MEND = "delete or mend that line, or put a copy of the file back"
@@ -34,28 +33,13 @@ def in_a_sentence(folder: pathlib.Path) -> Iterator[None]:
         raise error if said is None else said from error
 
 
-def open_to_write(path: pathlib.Path, flags: int) -> int:
-    """Open a regular file of the workdir for writing, made if there is none.
-
-    Raises:
-      DamagedFile: a symbolic link, a pipe or a folder has its name.
-      OSError: it cannot be opened now.
-    """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise DamagedFile(
-            f"{path} is a link, a folder or a device, where the run writes a file of its own; "
-            "remove it, or give another --workdir"
-        )
-    return os.open(path, flags | os.O_CREAT | _NO_LINK, 0o666)
-
-
 def write_whole(path: pathlib.Path, content: bytes) -> None:
     """Put a file in the place of another at once: whoever is killed leaves the one or the other."""
     partial = path.with_name(f"{path.name}.partial")
     with in_a_sentence(path.parent):
         if partial.is_symlink():
             partial.unlink()
-        with os.fdopen(open_to_write(partial, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+        with os.fdopen(small_files.open_to_write(partial, os.O_WRONLY | os.O_TRUNC), "wb") as file:
             file.write(content)
         partial.replace(path)
 
@@ -65,7 +49,7 @@ def add_line(path: pathlib.Path, line: Mapping[str, Any]) -> None:
     mend_end(path)
     with (
         in_a_sentence(path.parent),
-        os.fdopen(open_to_write(path, os.O_WRONLY | os.O_APPEND), "ab") as file,
+        os.fdopen(small_files.open_to_write(path, os.O_WRONLY | os.O_APPEND), "ab") as file,
     ):
         file.write(f"{json.dumps(line)}\n".encode())
 
@@ -136,7 +120,7 @@ def mend_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: None)
         kept = path.with_name(path.name + DAMAGED)
         with (
             in_a_sentence(path.parent),
-            os.fdopen(open_to_write(kept, os.O_WRONLY | os.O_APPEND), "ab") as file,
+            os.fdopen(small_files.open_to_write(kept, os.O_WRONLY | os.O_APPEND), "ab") as file,
         ):
             file.write(end)
         say(
@@ -149,7 +133,7 @@ def mend_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: None)
 def _ends_whole(path: pathlib.Path) -> bool:
     """Whether a file is empty or ends in a newline, found without reading it all."""
     try:
-        number = os.open(path, os.O_RDONLY | _NO_LINK)
+        number = os.open(path, os.O_RDONLY | small_files.NO_LINK)
     except OSError:  # a link, or what cannot be read: said by who reads it
         return False
     try:

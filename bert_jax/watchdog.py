@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime
 import faulthandler
+import os
 import pathlib
 import signal
 import threading
@@ -20,6 +21,7 @@ import jax
 
 from bert_jax import processes
 from bert_jax.exit_codes import STUCK
+from data_pipeline import small_files
 
 TICK_SECS = 0.5
 LISTEN_SECS = 1.0
@@ -62,7 +64,8 @@ class Watchdog:
     def keep_stacks_in(self, folder: pathlib.Path) -> None:
         """From now on the stacks of stuck work are also added to FOLDER/stacks-PROCESS.txt."""
         self._path = folder / f"stacks-{processes.number()}.txt"
-        self._stacks = self._path.open("ab")
+        stacks = small_files.open_to_write(self._path, os.O_WRONLY | os.O_APPEND)
+        self._stacks = os.fdopen(stacks, "ab")
 
     @contextlib.contextmanager
     def doing(self, what: str, limit_secs: float) -> Iterator[None]:

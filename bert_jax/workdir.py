@@ -27,8 +27,11 @@ from bert_jax import compile_cache, storage_probe, workdir_lock
 from bert_jax.bucket import Bucket
 from bert_jax.log import SUMMARY
 from bert_jax.receipt import CHECKPOINTS, FILE
+from bert_jax.record_files import write_whole
 from bert_jax.workdir_lock import Lease
+from data_pipeline import small_files
 from data_pipeline.files import is_address
+from data_pipeline.small_files import DamagedFile
 
 SCRATCH = "~/.cache/bert_jax"
 PATIENCE_SECS = 300.0  # a bucket may be late by so much; then the run ends, to be started again
@@ -152,15 +155,22 @@ def opened(address: str, scratch: str, number: int) -> Workdir:
     storage_probe.check_bucket(bucket)
     workdir_lock.hold_folder(home)
     identity = home / _ID
-    before = identity.read_text() if identity.exists() else ""
+    before = _identity(identity)
     # A new name for these files, theirs once they are whole: whoever is cut off here fetches again.
     here = uuid.uuid4().hex
     lease = Lease(bucket, home=here)
     if not before or lease.before.get("home") != before:
         identity.unlink(missing_ok=True)
         _fetch(bucket, home)
-    identity.write_text(here)
+    write_whole(identity, here.encode())
     return dataclasses.replace(_in_bucket(bucket, home), lease=lease)
+
+
+def _identity(path: pathlib.Path) -> str:
+    try:
+        return small_files.decode(small_files.read_bytes(path, path.parent), path)
+    except (FileNotFoundError, DamagedFile):
+        return ""
 
 
 def fetched(address: str, into: pathlib.Path) -> Workdir:
@@ -205,7 +215,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
     for path in home.iterdir():
         if path.name in _OF_THE_HOST or _OF_A_PROCESS.fullmatch(path.name):
             continue
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def fetch(name: str) -> None:
         data = bucket.read(name)
@@ -231,10 +241,17 @@ def _seen(home: pathlib.Path, number: int) -> dict[str, tuple[int, int]]:
     found = {}
     for top in home.iterdir():
         of_a_process = _OF_A_PROCESS.fullmatch(top.name)
+        if top.is_symlink():
+            continue  # what lies elsewhere is not the run's
         if top.name in _NOT_PUBLISHED or number != int(of_a_process[2] if of_a_process else 0):
             continue
         for path in [top, *top.rglob("*")] if top.is_dir() else [top]:
-            if path.is_file() and path.suffix != ".partial" and not path.name.startswith("."):
+            if (
+                path.is_file()
+                and not path.is_symlink()
+                and path.suffix != ".partial"
+                and not path.name.startswith(".")
+            ):
                 status = path.stat()
                 found[str(path.relative_to(home))] = (status.st_size, status.st_mtime_ns)
     return found

@@ -21,11 +21,15 @@ import uuid
 from typing import IO, Any
 
 from bert_jax.bucket import Bucket
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 
 FILE = "lock"
 RENEW_SECS = 15.0
 DEAD_SECS = 60.0  # without a change: four times that
 _LOOK_SECS = 1.0
+_MOST_BYTES = 4096  # of a lock
+_MOST_OF_A_VALUE = 256
 
 
 def _holder(**more: Any) -> dict[str, Any]:
@@ -54,42 +58,49 @@ def _refusal(place: str, holder: dict[str, Any]) -> ValueError:
 
 
 # Locked by this process until it ends, by their paths; nothing else gives them back.
-_held: dict[pathlib.Path, IO[str]] = {}
+_held: dict[pathlib.Path, IO[bytes]] = {}
 
 
 def hold_folder(folder: pathlib.Path) -> None:
     """Lock a folder until this process ends; does nothing where its disk has no locks.
 
     Raises:
-      ValueError: another run has locked it.
+      ValueError: another run has locked it; a link has the lock's name, which is not followed.
     """
     folder = folder.resolve()
     if folder in _held:
         return
-    file = (folder / FILE).open("a+", encoding="utf-8")
+    number = small_files.open_to_write(folder / FILE, os.O_RDWR | os.O_APPEND)
+    file = os.fdopen(number, "r+b", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = _read(file.read())
+        holder = _read(file.read(_MOST_BYTES))
         file.close()
         raise _refusal(str(folder), holder) from None
     except OSError:  # some network file systems have none
         file.close()
         return
     file.truncate(0)
-    file.write(json.dumps(_holder()) + "\n")
-    file.flush()
+    file.write(f"{json.dumps(_holder())}\n".encode())
     _held[folder] = file
 
 
-def _read(text: str | bytes | None) -> dict[str, Any]:
-    """What a lock says of its holder; nothing where it is empty or half written."""
-    with contextlib.suppress(ValueError):
-        found = json.loads(text or "{}")
-        if isinstance(found, dict):
-            return found
-    return {}
+def _read(content: bytes | None) -> dict[str, Any]:
+    """Read what a lock says of its holder; nothing where it is empty, half written or damaged."""
+    try:
+        holder = small_files.parse_object(content or b"{}", FILE)
+    except DamagedFile:
+        return {}
+    kinds = {"pid": int, "renewed": int}
+    return {
+        name: value
+        for name, value in holder.items()
+        if type(value) is kinds.get(name, str)
+        and len(text := str(value)) <= _MOST_OF_A_VALUE
+        and text.isprintable()
+    }
 
 
 class _Taken(OSError):

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import IO
 
 from data_pipeline.live_line import LINE
+from data_pipeline.small_files import open_to_write
 
 FILE = "libraries.log"  # in the workdir
 
@@ -59,7 +60,7 @@ class LibraryLog:
         if self._held is None:
             return
         sys.stderr.flush()
-        with path.open("ab") as file:
+        with os.fdopen(open_to_write(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
             file.write(f"--- process {os.getpid()}, {now}\n".encode())
             self._held.seek(0)

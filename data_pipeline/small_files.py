@@ -18,6 +18,8 @@ MAX_DEPTH = 64  # of nested JSON; ours need 6
 # A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
 NUL = b"\0"
 
+NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
+
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[{\]}]")
 
@@ -75,6 +77,20 @@ def read_bytes(
             f"{path} is larger than {max_bytes:,} bytes, too large for what it should be"
         )
     return data
+
+
+def open_to_write(path: pathlib.Path, flags: int) -> int:
+    """Open a regular file for writing, made if there is none; no symbolic link is followed.
+
+    Raises:
+      DamagedFile: a link, a pipe, a device or a folder has its name.
+      OSError: it cannot be opened now.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise DamagedFile(
+            f"{path} is a link, a folder or a device, where a file of its own is written; remove it"
+        )
+    return os.open(path, flags | os.O_CREAT | NO_LINK, 0o666)
 
 
 def decode(data: bytes, name: object) -> str:

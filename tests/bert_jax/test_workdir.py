@@ -38,6 +38,23 @@ def write(home: pathlib.Path, **texts: str) -> None:
         path.write_text(text)
 
 
+def test_links_out_of_a_home_are_not_published(memory, tmp_path):
+    run = opened(RUN, str(tmp_path / "a"), 0)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("mine")
+    write(run.home, config_json="{}", tensorboard__events="e")
+    (run.home / "folder").symlink_to(tmp_path / "secrets")
+    (run.home / "tensorboard" / "key").symlink_to(tmp_path / "secrets" / "key")
+    run.publish()
+    run.close()
+    assert in_bucket(memory) == {"config.json": b"{}", "tensorboard/events": b"e"}
+    (run.home / ".home").unlink()
+    (run.home / ".home").write_bytes(b"\xff\xfe")
+    again = opened(RUN, str(tmp_path / "a"), 0)
+    assert not (again.home / "folder").exists() and (tmp_path / "secrets" / "key").exists()
+    again.close()
+
+
 def test_a_new_host_finds_the_files_of_the_run(memory, tmp_path):
     first = opened(RUN, str(tmp_path / "a"), 0)
     write(first.home, config_json="{}", metrics_jsonl="1\n", compiled__program="x", half_partial="")

@@ -16,6 +16,7 @@ import pytest
 from bert_jax import workdir_lock
 from bert_jax.bucket import Bucket
 from bert_jax.workdir_lock import Lease, hold_folder
+from data_pipeline.small_files import DamagedFile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -52,6 +53,42 @@ def test_a_folder_in_use_is_refused_until_its_process_is_killed(other, tmp_path)
     hold_folder(tmp_path)
     hold_folder(tmp_path)  # this process may come back to its own
     assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.fault(23, "the lock is a link, a pipe or a folder, or holds something else")
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_what_has_the_lock_s_name_is_never_followed(tmp_path, kind):
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    run.mkdir()
+    lock = run / "lock"
+    if kind == "link":
+        outside.write_text("mine")
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "folder":
+        lock.mkdir()
+    else:
+        lock.symlink_to(outside)
+    with pytest.raises(DamagedFile, match=r"run/lock is a link, a folder or a device"):
+        hold_folder(run)
+    assert outside.exists() == (kind == "link")
+    assert kind != "link" or outside.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[" * 10**5, "process unknown on an unknown host"),
+        (b"\xff\x00" * 99, "process unknown on an unknown host"),
+        (b'{"pid": [], "host": {}}', "process unknown on an unknown host"),
+        (b'{"pid": 7, "host": "\\u001b[2J"}', "process 7 on an unknown host"),
+        (b'{"pid": 7, "host": "%s"}' % (b"a" * 999), "process 7 on an unknown host"),
+    ],
+)
+def test_a_lock_that_holds_something_else_is_still_a_lock(other, tmp_path, content, words):
+    (tmp_path / "lock").write_bytes(content)
+    with pytest.raises(ValueError, match=words):
+        hold_folder(tmp_path)
 
 
 @pytest.fixture
