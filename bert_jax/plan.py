@@ -43,6 +43,7 @@ from bert_jax import (
     budget,
     command_line,
     config_check,
+    corpus_rows,
     exit_codes,
     feed,
     initial_weights,
@@ -318,7 +319,8 @@ def _show(task: Task, plan: Plan, curve: list[str]) -> None:
     for index, phase in enumerate(plan.phases):
         rows = plan_report.phase_rows(phase, sequences[index] if sequences else None)
         say(plan_report.phase_title(phase, index), rows)
-    say("the run", plan_report.run_rows(plan, task.prices, curve))
+    warnings = corpus_rows.too_many_epochs(task.config, task.corpus.epochs or [])
+    say("the run", plan_report.run_rows(plan, task.prices, curve, warnings))
     if plan.scale:
         title = "as many rows a chip on other slices; the rate by the square root of the batch"
         say(title, plan_report.scale_rows(plan.scale))

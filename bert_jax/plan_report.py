@@ -240,10 +240,10 @@ def _tried(one: Alternative) -> str:
     return f"{flags}: fits, {_gib(one.memory_bytes)}{pace}"
 
 
-def run_rows(plan: Plan, prices: Prices, curve: list[str]) -> Rows:
+def run_rows(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> Rows:
     """Steps, epochs, time, money and the learning rate."""
     run, chip = plan.run, plan.chip["name"]
-    rows = [("steps", f"{run.steps:,}"), ("epochs", _epochs(run))]
+    rows = [("steps", f"{run.steps:,}"), ("epochs", _epochs(run)), *warnings]
     if run.secs is None:
         rows.append(("time", "not known before every phase fits and has an estimate"))
     else:

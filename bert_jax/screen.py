@@ -35,12 +35,19 @@ class Screen:
                 self._console.print(line)
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        """Print a block of labelled lines; an empty label goes on with the one above."""
+        """Print a block of labelled lines; an empty label goes on with the one above.
+
+        A label that begins with ! marks a warning.
+        """
         width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows), 0)
         lines = [rich.text.Text(title, "bold")]
+        styles = LABEL, "default"
         for label, text in rows:
+            if label:
+                styles = (BAD, BAD) if label.startswith("!") else (LABEL, "default")
             for line in self._wrapped(text, width + 4):
-                lines.append(rich.text.Text(f"  {label:{width}}  ", LABEL).append(line, "default"))
+                lines.append(rich.text.Text(f"  {label:{width}}  ", styles[0]))
+                lines[-1].append(line, styles[1])
                 label = ""
         self._print(*lines)
 
