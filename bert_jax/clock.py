@@ -20,10 +20,11 @@ class Progress:
 
 
 class Clock:
-    """Wall time of a phase's steps: begun after a compile, an evaluation or a save.
+    """Measure the wall time of a phase's steps: begun after a compile, an evaluation or a save.
 
-    A note in mid-flight counts steps that the device has not ended (two at most) and finds their
-    time in the next interval; sums over a run come out right.
+    Only steps that the devices have ended count. Those under way when an interval is noted belong
+    to the next one: after a resume the first line may come while the first timed step has hardly
+    begun, and would show many times the true pace.
     """
 
     def __init__(
@@ -56,18 +57,25 @@ class Clock:
         self._input_wait_secs += secs
         self._on_wait(secs)
 
-    def note(self) -> None:
-        """Add the time since the start, or the last note, to the run's."""
-        if self._rows == 0:
+    def note(self, steps_under_way: int = 0) -> None:
+        """Add the time since the start, or the last note, to the run's.
+
+        The last steps_under_way steps given to the devices have not ended. Without one that has,
+        the interval goes on.
+        """
+        rows_under_way = min(self._rows, steps_under_way * self._batch_size)
+        rows = self._rows - rows_under_way
+        if rows == 0:
             return
         secs = time.perf_counter() - self._since_secs
-        self.rows_per_sec = self._rows / secs
+        self.rows_per_sec = rows / secs
         # Ends are seen late: a wait may belong to the interval before, and be longer than this one.
         self.input_wait_share = min(1.0, self._input_wait_secs / secs)
         self._progress.train_secs += secs
-        self._progress.timed_sequences += self._rows * self._examples_per_row
+        self._progress.timed_sequences += rows * self._examples_per_row
         self._progress.input_wait_secs += self._input_wait_secs
         self.start()
+        self._rows = rows_under_way
 
     def secs_for(self, rows: int) -> float | None:
         """Seconds that so many rows take at the last pace, None before there is one."""

@@ -72,7 +72,7 @@ class Readings:
         for step, sums in jax.device_get(finished):
             self._count(step, sums)
             if step % self._config.log_every_steps == 0:
-                running.clock.note()
+                running.clock.note(len(self._unread))
                 self._record_interval(running, step)
         if not self._unread:
             running.clock.note()

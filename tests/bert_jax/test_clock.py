@@ -58,6 +58,26 @@ def test_waits_for_batches_are_a_share_of_the_interval_and_of_the_run(now):
     assert (progress.train_secs, progress.input_wait_secs) == (10.0, 6.75)
 
 
+def test_steps_under_way_count_once_they_have_ended(now):
+    progress = Progress()
+    timer = Clock(progress, batch_size=8, examples_per_row=1.0)
+    timer.start()
+    timer.step()
+    now[0] += 0.01  # the step takes two seconds
+    timer.note(steps_under_way=1)
+    assert timer.rows_per_sec is None
+    for _ in range(3):
+        timer.step()
+        now[0] += 2.0
+    now[0] -= 0.01
+    timer.note(steps_under_way=1)
+    assert timer.rows_per_sec == pytest.approx(4.0)
+    now[0] += 2.0
+    timer.note()
+    assert timer.rows_per_sec == pytest.approx(4.0)
+    assert (progress.timed_sequences, progress.train_secs) == (32.0, pytest.approx(8.0))
+
+
 def test_the_time_that_rows_take_is_known_once_there_is_a_pace(now):
     timer = Clock(Progress(), batch_size=8, examples_per_row=2.0)
     assert timer.secs_for(8) is None
