@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from data_pipeline import small_files
 from data_pipeline.holdout import MIN_SPLIT_DOCUMENTS
 from data_pipeline.lengths import Lengths, differences, document_tokens, lengths_of
 from data_pipeline.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.row_health import SPECIAL_PIECES, Example, RowHealth, measure_rows
-from data_pipeline.store import HELDOUT, TRAIN, Split, Store
+from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, Split, Store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 # What takes time says so: step("label", total) gives a function that is told what was done of it.
@@ -102,6 +103,7 @@ def measure(store: Store, seq_len: int, examples: int, step: Step) -> Health:
     Raises:
       ValueError: an empty split, a damaged store, or a sequence length that no pair fits into.
     """
+    _check_manifest(store)
     of_build = store.manifest["vocabulary"]
     vocabulary = load_vocabulary(store.vocab_path, of_build["lowercase"], checks_case=False)
     both = (store.train, store.heldout)
@@ -122,6 +124,25 @@ def measure(store: Store, seq_len: int, examples: int, step: Step) -> Health:
         rows=rows,
         examples=written,
     )
+
+
+def _check_manifest(store: Store) -> None:
+    """Raise if the manifest lacks what the report says.
+
+    Raises:
+      ValueError: names the key.
+    """
+    name, manifest = f"{store.directory / MANIFEST}", store.manifest
+    small_files.field(manifest, "sources", list, name)
+    small_files.field(manifest, "unknown_token_share", float, name)
+    dropped = small_files.field(manifest, "dropped", dict, name)
+    small_files.field(dropped, "documents_without_sentences", int, f"{name}: 'dropped'")
+    for split in store.manifest["splits"].values():
+        for key in ("one_sentence_documents", "longest_sentence_tokens", "unknown_tokens"):
+            small_files.field(split, key, int, f"{name}: 'splits'")
+    share = small_files.field(manifest, "holdout", float, name)
+    if not 0 < share < 1:
+        raise ValueError(f"{name}: 'holdout' is {share}, not a share; copy the store again")
 
 
 def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:

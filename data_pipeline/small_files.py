@@ -5,13 +5,14 @@ metadata, vocabularies. A damaged file raises ValueError with one sentence (exit
 RecursionError, MemoryError or a wait for a pipe that nobody writes.
 """
 
+import errno
 import json
 import os
 import pathlib
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 MAX_BYTES = 64 << 20  # of a file that is read whole; a vocabulary of 4 million pieces fits
 MAX_DEPTH = 64  # of nested JSON; ours need 6
@@ -53,6 +54,29 @@ def _resolves_inside(root: pathlib.Path, path: pathlib.Path) -> bool:
         return False
 
 
+def open_regular(path: pathlib.Path, root: pathlib.Path | None = None) -> BinaryIO:
+    """Open a regular file for reading; with root, one that no link leads out of it.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DamagedFile: it is a folder, pipe or device, or outside root.
+      OSError: it cannot be read now.
+    """
+    if root is not None and not _resolves_inside(root, path):
+        raise DamagedFile(f"{path} is a link out of {root}; put the file itself there")
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ELOOP):  # a socket, a link to itself
+            raise DamagedFile(f"{path} is not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DamagedFile(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def read_bytes(
     path: pathlib.Path, root: pathlib.Path | None = None, max_bytes: int = MAX_BYTES
 ) -> bytes:
@@ -63,14 +87,7 @@ def read_bytes(
       DamagedFile: it is a folder, pipe or device, too large, or outside root.
       OSError: it cannot be read now.
     """
-    if root is not None and not _resolves_inside(root, path):
-        raise DamagedFile(f"{path} is a link out of {root}; put the file itself there")
-    # Without O_NONBLOCK opening a pipe would wait for its writer.
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise DamagedFile(f"{path} is not a regular file")
-    with os.fdopen(number, "rb") as file:
+    with open_regular(path, root) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise DamagedFile(

@@ -36,19 +36,51 @@ Keys of the manifest, public:
 
 import dataclasses
 import hashlib
-import json
 import pathlib
 import re
 from typing import Any
 
 import numpy as np
 
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
+
 FORMAT = "bert_jax store"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 TRAIN, HELDOUT = "train", "heldout"
 TEXT, EXAMPLES = "text", "examples"  # kinds of store
+SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
 ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
+
+# Types of the manifest's keys, where they are there.
+_TYPES: dict[str, type] = {
+    "digest": str,
+    "kind": str,
+    "arrays": dict,
+    "vocabulary": dict,
+    "token_dtype": str,
+    "splits": dict,
+    "examples": dict,
+    "unknown_token_share": float,
+    "longest_sentence_tokens": int,
+    "dropped": dict,
+    "changed": dict,
+    "near_duplicates": dict,
+    "holdout": float,
+    "sources": list,
+    "build": dict,
+    "versions": dict,
+}
+_VOCABULARY_TYPES: dict[str, type] = {
+    "kind": str,
+    "file": str,
+    "size": int,
+    "lowercase": bool,
+    "sha256": str,
+    "special_ids": dict,
+}
+_MOST = 1 << 48  # of whatever is counted
 
 # Ids that open_store looks at; a larger store is looked at in blocks all over it, so that opening
 # one of 10 GB does not read it from a disk or a bucket.
@@ -102,7 +134,7 @@ class Store:
 
     @property
     def vocab_path(self) -> pathlib.Path:
-        return self.directory / self.manifest["vocabulary"]["file"]
+        return small_files.path_inside(self.directory, self.manifest["vocabulary"]["file"])
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -130,7 +162,16 @@ def open_store(directory: str | pathlib.Path) -> Store:
     manifest = read_manifest(directory)
     try:
         vocabulary = manifest["vocabulary"]
-        _check_vocabulary_file(directory / vocabulary["file"], vocabulary["sha256"])
+        special_ids = [vocabulary["special_ids"][name] for name in SPECIAL_NAMES]
+        if max(special_ids) >= vocabulary["size"]:
+            raise DamagedFile(
+                f"{directory / MANIFEST}: 'special_ids' has {max(special_ids)}, beyond the "
+                f"{vocabulary['size']} pieces of the vocabulary; copy the store again"
+            )
+        for content, key in ((manifest, "digest"), (vocabulary, "lowercase")):
+            content[key]
+        path = small_files.path_inside(directory, vocabulary["file"])
+        _check_vocabulary_file(path, directory, vocabulary["sha256"])
         open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
         train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
     except KeyError as error:
@@ -165,13 +206,13 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
       ValueError: there is none, or it is damaged or of another version.
     """
     path = directory / MANIFEST
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
             f"--output={directory} --train_vocab=wordpiece --vocab_size=30522"
         )
-    return parse_manifest(path.read_bytes(), str(directory))
+    return parse_manifest(small_files.read_bytes(path, directory), str(directory))
 
 
 def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
@@ -182,23 +223,65 @@ def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
     """
     path = f"{directory}/{MANIFEST}"
     try:
-        manifest = json.loads(data.decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); build the store again") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        manifest = small_files.parse_object(data, path)
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; copy the store again, or build it again") from None
+    if manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"{directory} has format version {manifest.get('format_version')}, this code reads "
             f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
         )
+    try:
+        _check_types(manifest, path)
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; copy the store again, or build it again") from None
     return manifest
 
 
-def _check_vocabulary_file(path: pathlib.Path, digest: str) -> None:
-    if not path.is_file():
+def _check_types(manifest: dict[str, Any], name: str) -> None:
+    """Raise if a key that is there has a value of another type than a build writes.
+
+    What is missing is found where it is needed: stores of earlier versions have fewer keys.
+
+    Raises:
+      DamagedFile: names the key and what it holds.
+    """
+    for key, kind in _TYPES.items():
+        small_files.field(manifest, key, kind, name, None)
+    vocabulary = manifest.get("vocabulary", {})
+    for key, kind in _VOCABULARY_TYPES.items():
+        small_files.field(vocabulary, key, kind, f"{name}: 'vocabulary'", None)
+    for key in ("arrays", "splits", "examples"):
+        for part in manifest.get(key, {}):
+            small_files.field(manifest[key], part, dict, f"{name}: {key!r}")
+    for part in manifest.get("arrays", {}):
+        small_files.field(manifest["arrays"][part], "sha256", str, f"{name}: {part!r}")
+    if manifest.get("token_dtype", "uint16") not in ("uint16", "uint32"):
+        raise DamagedFile(f"{name}: 'token_dtype' is not uint16 or uint32")
+    counts = {
+        "vocabulary": {"size": vocabulary.get("size", 1)},
+        "special_ids": vocabulary.get("special_ids", {}),
+        "dropped": manifest.get("dropped", {}),
+        "changed": manifest.get("changed", {}),
+        "near_duplicates": manifest.get("near_duplicates", {}),
+        **{f"splits of {split}": content for split, content in manifest.get("splits", {}).items()},
+        **{f"examples of {length}": of for length, of in manifest.get("examples", {}).items()},
+    }
+    for part, content in counts.items():
+        for key in content:
+            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r}") < _MOST:
+                raise DamagedFile(f"{name}: {key!r} of {part!r} is no count: {content[key]}")
+    for source in manifest.get("sources", []):
+        if not isinstance(source, dict):
+            raise DamagedFile(f"{name}: 'sources' holds {small_files.kind_in_words(source)}")
+
+
+def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: str) -> None:
+    if not path.exists():
         raise ValueError(f"{path} is missing from the store; copy the store again")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+    if hashlib.sha256(small_files.read_bytes(path, directory)).hexdigest() != digest:
         raise ValueError(
             f"{path} is not the vocabulary that made the ids of this store (its SHA-256 differs "
             "from the manifest's); copy the store again, or build one with this vocabulary"
@@ -215,7 +298,7 @@ def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) ->
         "token_counts": ("int64", vocab_size),
     }
     arrays = {
-        array: open_array(directory / name / f"{array}.npy", dtype, (size,))
+        array: open_array(directory, f"{name}/{array}.npy", dtype, (size,))
         for array, (dtype, size) in sizes.items()
     }
     split = Split(name, **arrays)
@@ -246,22 +329,36 @@ def _open_counts(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -
         token_ids=np.zeros(0, np.uint16),
         sentence_offsets=np.zeros(1, np.int64),
         document_offsets=np.zeros(1, np.int64),
-        token_counts=open_array(directory / name / "token_counts.npy", "int64", (size,)),
+        token_counts=open_array(directory, f"{name}/token_counts.npy", "int64", (size,)),
     )
 
 
-def open_array(path: pathlib.Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Map an array of a store into memory.
+def open_array(
+    directory: pathlib.Path, name: str, dtype: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Map the array in a file of a store into memory.
 
     Raises:
-      ValueError: it is missing, damaged, or not of this dtype and shape.
+      ValueError: it is missing, damaged, outside of the store, or not of this dtype and shape.
     """
-    if not path.is_file():
+    path = directory / name
+    if not path.exists():
         raise ValueError(f"{path} is missing from the store; copy the store again")
+    with small_files.open_regular(path, directory) as file:
+        opening = file.read(len(np.lib.format.MAGIC_PREFIX))
     try:
+        # np.load takes archives and pickles too, by their first bytes.
+        if opening != np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it does not open as an array of NumPy does")
         array = np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is damaged or cut off ({error}); copy the store again") from error
+    except OSError:
+        raise
+    except Exception as error:  # its reader of headers raises what Python's parser does
+        words = str(error).partition("\n")[0][:120]
+        raise ValueError(f"{path} is damaged or cut off ({words}); copy the store again") from error
+    more_bytes = path.stat().st_size - array.offset - array.nbytes
+    if more_bytes:
+        raise ValueError(f"{path} is {more_bytes:,} bytes too long; copy the store again")
     if array.dtype != np.dtype(dtype) or array.shape != shape:
         raise ValueError(
             f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}{list(shape)}; "

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from data_pipeline import small_files
 from data_pipeline.files import driver_errors, filesystem, is_address
+from data_pipeline.small_files import DamagedFile
 from data_pipeline.store import MANIFEST, check_is_local, is_store, parse_manifest
 from data_pipeline.store_writing import sha256
 
@@ -50,7 +52,10 @@ def cached_store(
         )
     check_is_local("config.data.data_cache", cache_dir)
     address = address.rstrip("/")
-    manifest_bytes = _fetch(f"{address}/{MANIFEST}", None, address)
+    manifest_address = f"{address}/{MANIFEST}"
+    if _stored_bytes(manifest_address, address) > small_files.MAX_BYTES:
+        raise ValueError(f"{manifest_address} is too large to be the manifest of a store")
+    manifest_bytes = _fetch(manifest_address, None, address)
     manifest = parse_manifest(manifest_bytes, address)
     checksums = _checksums(address, manifest)
     copy = pathlib.Path(cache_dir).expanduser() / manifest["digest"]
@@ -76,8 +81,12 @@ def _checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
         raise ValueError(
             f"{address}/{MANIFEST} is damaged (no {error}); copy the store there again"
         ) from error
-    # Names become paths here, and must not lead out of the folder.
-    if not _DIGEST.fullmatch(names[-1]) or any(".." in name or name[0] == "/" for name in names):
+    try:  # they become paths here
+        for name in checksums:
+            small_files.path_inside(pathlib.Path("/store"), name)
+    except DamagedFile:
+        names = []
+    if not names or not _DIGEST.fullmatch(names[-1]) or MANIFEST in checksums:
         raise ValueError(
             f"{address}/{MANIFEST} has names that no store has; copy the store there again"
         )

@@ -7,11 +7,11 @@ import dataclasses
 
 import numpy as np
 
-from data_pipeline import hashing
+from data_pipeline import hashing, small_files
 from data_pipeline.example_arrays import FOLDER, SPLIT_ROWS, field_arrays
 from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.schema import RowShape
-from data_pipeline.store import Store, open_array
+from data_pipeline.store import MANIFEST, Store, open_array
 
 _ORDER = 211
 # What a store of examples leaves open; the other settings are settled in its records.
@@ -112,6 +112,8 @@ def open_stored_examples(
             "import others"
         )
     length = lengths[str(seq_len)]
+    for key in ("max_predictions_per_seq", *SPLIT_ROWS):
+        small_files.field(length, key, int, f"{store.directory / MANIFEST}: 'examples'")
     if max_predictions_per_seq != length["max_predictions_per_seq"]:
         raise ValueError(
             f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "
@@ -119,24 +121,35 @@ def open_stored_examples(
             "give --max_predictions_per_seq or config.phases that number"
         )
     shape = RowShape(seq_len, max_predictions_per_seq, 1)
-    directory = store.directory / FOLDER / str(seq_len)
+    directory = f"{FOLDER}/{seq_len}"
     name = SPLIT_ROWS[split_name]
     examples = sum(length[split] for split in SPLIT_ROWS)
     arrays = {
-        field: open_array(directory / f"{field}.npy", str(dtype), (examples, *dims))
+        field: open_array(
+            store.directory, f"{directory}/{field}.npy", str(dtype), (examples, *dims)
+        )
         for field, (dims, dtype) in field_arrays(shape, store.vocab_size).items()
     }
     return StoredExamples(
         # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
         arrays={field: np.asarray(array) for field, array in arrays.items()},
-        split_rows=np.asarray(
-            open_array(directory / f"{name}.npy", "int64", (length[split_name],))
-        ),
+        split_rows=_split_rows(store, f"{directory}/{name}.npy", length[split_name], examples),
         shape=shape,
         options=options,
         vocab_size=store.vocab_size,
         special_ids=store.special_ids,
     )
+
+
+def _split_rows(store: Store, name: str, size: int, examples: int) -> np.ndarray:
+    """Open the numbers of a split's examples: int64[size], each below `examples`."""
+    rows = np.asarray(open_array(store.directory, name, "int64", (size,)))
+    if size and not (rows.min() >= 0 and rows.max() < examples):
+        raise ValueError(
+            f"{store.directory / name} has the row {rows.max()} of {examples} examples; "
+            "copy the store again"
+        )
+    return rows
 
 
 def _check_options(store: Store, options: PretrainOptions) -> None:

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from data_pipeline import small_files
 from data_pipeline.store_writing import store_digest
 
 _BLOCK_BYTES = 1 << 22
@@ -18,14 +19,14 @@ def verified_files(directory: pathlib.Path, manifest: dict[str, Any]) -> dict[pa
     """
     try:
         vocabulary = manifest["vocabulary"]
-        files = {directory / name: array["sha256"] for name, array in manifest["arrays"].items()}
-        files[directory / vocabulary["file"]] = vocabulary["sha256"]
+        names = {name: array["sha256"] for name, array in manifest["arrays"].items()}
+        names[vocabulary["file"]] = vocabulary["sha256"]
+        return {small_files.path_inside(directory, name): of for name, of in names.items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{directory}/manifest.json is damaged (no {error}); copy the store again, or build it "
             "again"
         ) from error
-    return files
 
 
 def size_bytes(files: dict[pathlib.Path, str]) -> int:
@@ -43,9 +44,9 @@ def verify(
     """
     wrong = []
     for path, expected in verified_files(directory, manifest).items():
-        if not path.is_file():
+        if not path.exists():
             wrong.append(f"{path} is missing")
-        elif (found := _sha256(path, advance)) != expected:
+        elif (found := _sha256(path, directory, advance)) != expected:
             wrong.append(
                 f"{path} has the SHA-256 {found[:12]}..., the manifest says {expected[:12]}..."
             )
@@ -58,9 +59,13 @@ def verify(
         )
 
 
-def _sha256(path: pathlib.Path, advance: Callable[[int], None]) -> str:
+def _sha256(path: pathlib.Path, root: pathlib.Path, advance: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    if path.suffix != ".npy":  # the vocabulary, which is read whole
+        data = small_files.read_bytes(path, root)
+        advance(len(data))
+        return hashlib.sha256(data).hexdigest()
+    with small_files.open_regular(path, root) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
             advance(len(block))

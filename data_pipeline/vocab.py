@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import sentencepiece
 
+from data_pipeline import small_files
 from data_pipeline.vocab_files import check_case, list_bytes, read_json, read_list
 from data_pipeline.wordpiece import WordpieceEncoder, wordpiece_tokenizer
 
@@ -117,7 +118,7 @@ def load_vocabulary(
             "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
             "--vocab_size=30522"
         )
-    data = path.read_bytes()
+    data = small_files.read_bytes(path)
     if path.suffix == ".model":
         return _load_sentencepiece(path, data)
     return _load_wordpiece(path, data, lowercase, checks_case)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import tokenizers
 
+MAX_PIECES = 1 << 22  # of published vocabularies the largest have a million
+
 
 def read_list(path: pathlib.Path, data: bytes) -> list[str]:
     """The pieces of a vocab.txt, a line each; without a byte order mark or carriage returns.
@@ -13,6 +15,12 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
     Raises:
       ValueError: not UTF-8, empty, a piece twice.
     """
+    lines = data.count(b"\n")
+    if lines > MAX_PIECES:
+        raise ValueError(
+            f"--vocab is {path}, which has {lines:,} lines; at most {MAX_PIECES:,} are read: "
+            "give the vocabulary of a BERT"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline import hashing
+from data_pipeline import hashing, small_files
 from data_pipeline.chunks import Walk, walk_corpus, walk_rules
 from data_pipeline.label_balance import balanced_random_share
 from data_pipeline.options import PretrainOptions
@@ -26,6 +26,7 @@ SIDECAR_FOLDER = "walks"
 # Raised when walks come out differently for the same corpus and settings.
 WALKS_VERSION = 2
 _PACKING = 11  # what a key is for, as in chunks.py and pairs.py
+_MOST_ROWS = 1 << 48  # of a walk; more is damage
 _BYTES_PER_EXAMPLE = 14
 # All walks of a corpus stay in memory up to this size; of a larger one two, current and next.
 _KEEP_ALL_BYTES = 1 << 28
@@ -77,7 +78,7 @@ def walk_facts(
     Raises:
       ValueError: a corpus that cannot be walked over.
     """
-    if sidecar is None:
+    if sidecar is None or sidecar.folder.is_symlink():  # such a folder is not the store's
         return _count(split, options, seq_len)
     path = sidecar.folder / f"{_digest(split, options, seq_len, sidecar.corpus_digest)}.json"
     facts = _read_sidecar(path, options.dupe_factor)
@@ -137,10 +138,8 @@ def _digest(split: Split, options: PretrainOptions, seq_len: int, corpus_digest:
 def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
     """The facts in a sidecar, None where there is none or it is damaged."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = small_files.read_object(path, path.parent)
     except (OSError, ValueError):
-        return None
-    if not isinstance(record, dict):
         return None
     share = record.get("random_share")
     examples, rows = _counts(record.get("examples"), walks), _counts(record.get("rows"), walks)
@@ -152,7 +151,7 @@ def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
 def _counts(value: Any, walks: int) -> tuple[int, ...] | None:
     if not isinstance(value, list) or len(value) != walks:
         return None
-    if any(type(count) is not int or count < 1 for count in value):
+    if any(type(count) is not int or not 1 <= count < _MOST_ROWS for count in value):
         return None
     return tuple(value)
 

@@ -18,6 +18,8 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 from data_pipeline.store import FORMAT, MANIFEST
 
 WORKING = ".bert_jax-building"
@@ -59,10 +61,9 @@ def _is_half_moved(output: pathlib.Path, last: str) -> bool:
 def _is_ours(output: pathlib.Path) -> bool:
     """Whether the folder's manifest is a store's, of whatever version."""
     try:
-        manifest = json.loads((output / MANIFEST).read_bytes())
-    except (FileNotFoundError, IsADirectoryError, ValueError):
+        return small_files.read_object(output / MANIFEST).get("format") == FORMAT
+    except (FileNotFoundError, ValueError):
         return False
-    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def _move(working: pathlib.Path, output: pathlib.Path, last: str, replaces: Sequ
     for path in (*files.rglob("*"), files):
         _sync(path)
     names = sorted(path.name for path in files.iterdir())
-    earlier = json.loads(moving.read_bytes()) if moving.exists() else []
+    earlier = _earlier_names(moving) if moving.exists() else []
     replaced = sorted({*names, *earlier, *replaces})
     unfinished = moving.with_suffix(".tmp")
     unfinished.write_text(json.dumps(replaced))
@@ -125,6 +126,21 @@ def _move(working: pathlib.Path, output: pathlib.Path, last: str, replaces: Sequ
     (files / last).rename(output / last)
     _sync(output)
     _remove(working)
+
+
+def _earlier_names(moving: pathlib.Path) -> list[str]:
+    """Read the names in a folder that a killed process had begun to replace.
+
+    Raises:
+      ValueError: the list is damaged, or has what is no name in that folder.
+    """
+    names = small_files.parse_json(small_files.read_bytes(moving), moving)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DamagedFile(f"{moving} is not a list of names; remove the folder {moving.parent}")
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise DamagedFile(f"{moving} has {name!r}; remove the folder {moving.parent}")
+    return names
 
 
 def _sync(path: pathlib.Path) -> None:

@@ -44,6 +44,7 @@ def built(tmp_path) -> pathlib.Path:
         "vocabulary": {
             "file": "vocab.txt",
             "size": VOCAB_SIZE,
+            "lowercase": True,
             "sha256": digest,
             "special_ids": {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4},
         },
@@ -152,7 +153,7 @@ def test_a_manifest_that_does_not_fit_is_refused(built, changes, sentence):
 def test_a_manifest_that_was_cut_off_is_refused(built):
     path = built / "manifest.json"
     path.write_text(path.read_text()[:99])
-    with pytest.raises(ValueError, match=r"manifest\.json is damaged"):
+    with pytest.raises(ValueError, match=r"manifest\.json is not JSON .*build it again"):
         open_store(built)
 
 
