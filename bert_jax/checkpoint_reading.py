@@ -3,6 +3,7 @@
 A run may be saving into the folder meanwhile.
 """
 
+import re
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from bert_jax.checkpoint_folder import Folder
 from bert_jax.models.bert import Declared, Model, Params
 
 STATE = "state"
+_STEP = re.compile(r"0|[1-9][0-9]*")  # 070 is no second name of 70
 
 
 def folders(directory: epath.Path) -> dict[int, epath.Path]:
@@ -24,7 +26,7 @@ def folders(directory: epath.Path) -> dict[int, epath.Path]:
     if not directory.is_dir():
         return {}
     paths = ocp.path.step.checkpoint_steps_paths(directory)
-    found = {int(path.name): path for path in paths if path.name.isdecimal()}
+    found = {int(path.name): path for path in paths if _STEP.fullmatch(path.name)}
     return dict(sorted(found.items(), reverse=True))
 
 

@@ -81,11 +81,20 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         at_the_end.enter_context(ledger)
         last_save = work.doing(wall_time.SAVING, "finishing the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
-        of = setup.mesh, setup.model, setup.data_rows, checkpoints.latest_step
-        block = opening_rows(config, *of, setup.profiled, setup.changes)
-        block += [*setup.storage.rows(), *ledger.opening_rows()]
-        setup.screen.table(f"{setup.feed.learns} in {setup.storage.address}", block)
+
+        def show_block(done: int | None) -> None:
+            of = setup.mesh, setup.model, setup.data_rows, done
+            block = opening_rows(config, *of, setup.profiled, setup.changes)
+            block += [*setup.storage.rows(), *ledger.opening_rows()]
+            setup.screen.table(f"{setup.feed.learns} in {setup.storage.address}", block)
+
+        # Which checkpoint is whole, and so the step, is known once it has been restored.
+        resumes = checkpoints.latest_step is not None
+        if not resumes:
+            show_block(None)
         state, progress = begin()
+        if resumes:
+            show_block(int(state.step))
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         programs = Programs(setup)
 

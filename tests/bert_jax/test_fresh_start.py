@@ -213,6 +213,23 @@ def test_what_the_other_processes_do_is_what_process_0_found(monkeypatch, tmp_pa
     assert not list(pathlib.Path(tmp_path).iterdir())
 
 
+def test_the_block_names_the_step_that_was_restored(config, workdir, monkeypatch, capsys):
+    checkpoints = workdir / "checkpoints"
+    shutil.copytree(checkpoints / "0", checkpoints / "7")
+    path = checkpoints / "7" / "receipt" / "receipt.json"
+    content = json.loads(path.read_text()) | {"step": 7}
+    content.pop("sha256")
+    path.write_text(checkpoint_folder.sealed(content))
+    for data in (checkpoints / "7" / "state").rglob("d/*"):
+        data.write_bytes(data.read_bytes()[:-1] + b"~")
+    shutil.copytree(checkpoints / "0", checkpoints / "09")
+    shutil.copytree(checkpoints / "0", checkpoints / "8.orbax-checkpoint-tmp-3")
+    monkeypatch.setattr(loop._Run, "all_phases", lambda self: {"step": self.step})
+    assert loop.train(prepare(config, workdir)) == {"step": 0}
+    shown = capsys.readouterr().out
+    assert "resuming at step 0 of 9" in shown and "resuming at step 7" not in shown
+
+
 BROKEN = {
     "missing": None,
     "cut": b'{"fixed": {"seed',
