@@ -18,6 +18,7 @@ _ZSTD_PIECE_BYTES = 4096
 _STREAM_PIECE_BYTES = 8192
 # What `zstd --long=31` needs; such files are common among dumps.
 _ZSTD_WINDOW_BYTES = 1 << 31
+_XZ_MEMORY_BYTES = 2 << 30  # `xz -9` needs 65 MiB, the largest dictionary of that program 1.5 GiB
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPED = frozenset(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
 
@@ -95,7 +96,7 @@ def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
 
 
 def _xz_decompressor() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
 
 
 def _stream_blocks(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from data_pipeline.document_size import grown
-from data_pipeline.lines import paragraphs_of
+from data_pipeline.lines import numbered_lines, paragraphs_of
 
 _FORM = (
     "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
@@ -36,7 +36,7 @@ def read_records(
       ValueError: no JSON, no object, no text under `text_key`, text that is not Unicode, or
         more than a document may have; the sentence names file and line.
     """
-    for number, line in enumerate(lines, first_line):
+    for number, line in numbered_lines(lines, first_line):
         if not line.strip():
             continue
         place = f"{address} line {number}"

@@ -1,6 +1,7 @@
 """Stored files to lines of text: decodes UTF-8, and refuses by its place what is no text."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from data_pipeline.files import one_sentence, open_file
 _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 128 << 10  # of a file, to see what it is
 _MARK = "\ufeff"
+_BLANK_RUN = re.compile("\n{16,}")
+_RETURNS_RUN = "\r\n" * 16
 _OTHER_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -19,8 +22,32 @@ _OTHER_MARKS = {
 }
 
 
-def read_lines(address: str, advance: Callable[[int], None]) -> Iterator[str]:
+class BlankLines(str):
+    """An empty string that stands for several empty lines."""
+
+    lines: int
+
+    def __new__(cls, lines: int) -> "BlankLines":
+        run = super().__new__(cls)
+        run.lines = lines
+        return run
+
+
+def numbered_lines(lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers, of runs of empty ones that of the first."""
+    number = first
+    for line in lines:
+        yield number, line
+        number += line.lines if isinstance(line, BlankLines) else 1
+
+
+def read_lines(
+    address: str, advance: Callable[[int], None], joins_blank: bool = False
+) -> Iterator[str]:
     """Yield the lines of a file; `advance` is told the stored bytes read.
+
+    With `joins_blank` a long run of empty lines is two, the second of them a BlankLines: a small
+    compressed file may hold hundreds of millions.
 
     A line ends at a line feed, a carriage return, or both; of both, the line may keep the first
     (taking it from a million lines takes longer than finding the lines). A byte order mark at
@@ -33,18 +60,20 @@ def read_lines(address: str, advance: Callable[[int], None]) -> Iterator[str]:
     """
     rest = b""
     offset = 0  # of `rest` in the (decompressed) text
+    line_ends = 0
     for block in _blocks(address, advance):
         block = rest + block
         # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
         # of a line's end, so it waits for the next block.
         cut = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
         rest = block[cut:]
-        check_size(address, len(rest))
+        line_ends += block.count(b"\n", 0, cut)
+        check_size(f"{address} line {line_ends + 1:,}", len(rest))
         if cut:
-            yield from _decoded(address, block[:cut], offset)
+            yield from _decoded(address, block[:cut], offset, joins_blank)
         offset += cut
     if rest:
-        yield from _decoded(address, rest, offset)
+        yield from _decoded(address, rest, offset, joins_blank)
 
 
 def read_head(address: str) -> bytes:
@@ -65,7 +94,7 @@ def paragraphs_of(text: str) -> list[str]:
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
 
 
-def _decoded(address: str, data: bytes, offset: int) -> list[str]:
+def _decoded(address: str, data: bytes, offset: int, joins_blank: bool) -> list[str]:
     """The lines of a piece that begins where a line does, and ends with a line or the file."""
     try:
         text = data.decode("utf-8")
@@ -79,9 +108,23 @@ def _decoded(address: str, data: bytes, offset: int) -> list[str]:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
         text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
-    lines = text.split("\n")
+    lines = _split(text) if joins_blank else text.split("\n")
     if not lines[-1]:
         lines.pop()  # what follows the last line's end is the next piece's
+    return lines
+
+
+def _split(text: str) -> list[str]:
+    """The lines of a text, with long runs of empty ones as BlankLines."""
+    if _RETURNS_RUN in text:
+        text = text.replace("\r\n", "\n")
+    lines: list[str] = []
+    start = 0
+    for run in _BLANK_RUN.finditer(text):
+        lines += text[start : run.start()].split("\n")
+        lines += ["", BlankLines(run.end() - run.start() - 2)]
+        start = run.end()
+    lines += text[start:].split("\n")
     return lines
 
 

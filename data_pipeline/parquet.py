@@ -6,13 +6,17 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_pipeline.document_size import grown
+from data_pipeline.document_size import check_size, grown
 from data_pipeline.files import one_sentence, open_file
 from data_pipeline.lines import paragraphs_of
 
 _REQUEST_BYTES = 4 << 20  # at a time of a file: what lies between pieces of the column is not read
 _BATCH_BYTES = 4 << 20  # of text, in memory at a time
+_MOST_BATCH_BYTES = 64 << 20  # where rows share the longest text that there can be
 _MOST_BATCH_ROWS = 1024
+_PAGE_HEAD_BYTES, _DICTIONARY_PAGE = 32, 2
+# What a group of rows may unpack to, whatever it is packed into, and how many times that size.
+_LARGE_BYTES, _MOST_PACKED = 256 << 20, 1000
 _MAGIC = b"PAR1"
 _SHOWN_COLUMNS = 12
 
@@ -46,13 +50,13 @@ def read_rows(
     """
     with one_sentence(address), open_file(address, _REQUEST_BYTES) as stored:
         file = _opened(address, stored, text_key)
-        rows, told_bytes, all_rows = 0, 0, file.metadata.num_rows
-        for texts in _batches(address, file, text_key):
-            for row, text in enumerate(texts, rows + 1):
+        rows, told_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
+        for batch in _batches(address, stored, file, text_key):
+            for row, text in enumerate(_texts(address, batch, rows), rows + 1):
                 grown(f"{address} row {row}", 0, text)
                 yield paragraphs_of(text)
-            rows += len(texts)
-            done_bytes = stored_bytes * rows // all_rows
+            rows += len(batch)
+            done_bytes = stored_bytes * min(rows, all_rows) // all_rows
             advance(done_bytes - told_bytes)
             told_bytes = done_bytes
 
@@ -62,7 +66,9 @@ def _opened(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
         file = pq.ParquetFile(
             stored, buffer_size=_REQUEST_BYTES, pre_buffer=False, page_checksum_verification=True
         )
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's or the network's, not Arrow's
         raise _damaged(address, error) from error
     schema = file.schema_arrow
     if schema.names.count(text_key) != 1 or not _is_text(schema.field(text_key).type):
@@ -70,7 +76,25 @@ def _opened(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
             f"{address} has no column of text called {text_key!r}; its columns are "
             f"{_columns(schema)}; name the right one with --text_key=COLUMN"
         )
+    for column in _columns_of(file, text_key):
+        unpacked_bytes = column.total_uncompressed_size
+        if unpacked_bytes > max(_LARGE_BYTES, _MOST_PACKED * column.total_compressed_size):
+            raise ValueError(
+                f"{address} has {unpacked_bytes:,} bytes of {text_key!r} packed into "
+                f"{column.total_compressed_size:,}, which no text is; leave it out"
+            )
     return file
+
+
+def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
+    """The metadata of one column in each group of rows; none where there is no such column."""
+    schema = file.metadata.schema
+    paths = [schema.column(number).path for number in range(len(schema))]
+    if text_key not in paths:
+        return []
+    number = paths.index(text_key)
+    groups = range(file.metadata.num_row_groups)
+    return [file.metadata.row_group(group).column(number) for group in groups]
 
 
 def _is_text(kind: Any) -> bool:
@@ -87,39 +111,82 @@ def _columns(schema: pa.Schema) -> str:
     return ", ".join(shown) + (f" and {left} more" if left else "")
 
 
-def _batches(address: str, file: pq.ParquetFile, text_key: str) -> Iterator[list[str]]:
-    """Yield the texts of some rows at a time, "" where there is none."""
-    rows = 0
+def _batches(
+    address: str, stored: BinaryIO, file: pq.ParquetFile, text_key: str
+) -> Iterator[pa.Array]:
+    """Yield the column of some rows at a time."""
     try:
-        for batch in file.iter_batches(_batch_rows(file, text_key), columns=[text_key]):
-            texts = [text or "" for text in batch.column(0).to_pylist()]
-            rows += len(texts)
-            yield texts
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{address} has text that is not UTF-8 after row {rows} ({error.reason}); write the "
-            "file again"
-        ) from error
+        for group, column in enumerate(_columns_of(file, text_key)):
+            rows = _batch_rows(stored, column)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=[text_key]):
+                yield batch.column(0)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's or the network's, not Arrow's
         raise _damaged(address, error) from error
 
 
-def _batch_rows(file: pq.ParquetFile, text_key: str) -> int:
-    """How many rows have about _BATCH_BYTES of text, where they have most."""
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    schema = file.metadata.schema
-    column = [schema.column(i).path for i in range(len(schema))].index(text_key)
-    row_bytes = max(
-        (
-            group.column(column).total_uncompressed_size // group.num_rows
-            for group in groups
-            if group.num_rows
-        ),
-        default=0,
+def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
+    """Yield the texts of a column, "" where there is none; `rows` came before it."""
+    for row, value in enumerate(column, rows + 1):
+        if not value.is_valid:
+            yield ""
+            continue
+        if pa.types.is_dictionary(column.type):
+            value = value.value
+        check_size(f"{address} row {row}", value.as_buffer().size)
+        try:
+            yield value.as_py()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "
+                "file again"
+            ) from error
+
+
+def _batch_rows(stored: BinaryIO, column: Any) -> int:
+    """How many rows of a group have about _BATCH_BYTES of text, and at most _MOST_BATCH_BYTES.
+
+    Rows may share a text that is stored once, and each has all of its bytes in memory.
+    """
+    row_bytes = column.total_uncompressed_size // max(1, column.num_values)
+    rows = min(
+        _BATCH_BYTES // max(1, row_bytes), _MOST_BATCH_BYTES // _shared_bytes(stored, column)
     )
-    return max(1, min(_MOST_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
+    return max(1, min(_MOST_BATCH_ROWS, rows))
+
+
+def _shared_bytes(stored: BinaryIO, column: Any) -> int:
+    """The longest text that rows of a group may share: all of its dictionary, or of its column."""
+    column_bytes = max(1, column.total_uncompressed_size)
+    if "DELTA_BYTE_ARRAY" in column.encodings:  # a text is what it has beyond the one before
+        return int(column_bytes)
+    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    stored.seek(max(0, first))
+    try:
+        kind, page_bytes = _page_header(stored.read(_PAGE_HEAD_BYTES))
+    except IndexError:
+        return int(column_bytes)
+    return max(1, page_bytes) if kind == _DICTIONARY_PAGE else 1
+
+
+def _page_header(data: bytes) -> tuple[int, int]:
+    """The kind of a page and its size unpacked, the first two fields of its header.
+
+    Source: PageHeader in parquet.thrift, in Thrift's compact protocol.
+    """
+    numbers, at = [], 0
+    for _ in range(2):
+        value = shift = 0
+        at += 1  # the field's head: the next field, an i32
+        while data[at] & 0x80:
+            value |= (data[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+        value |= data[at] << shift
+        at += 1
+        numbers.append(value >> 1 ^ -(value & 1))
+    return numbers[0], numbers[1]
 
 
 def _damaged(address: str, error: Exception) -> ValueError:

@@ -16,7 +16,7 @@ from data_pipeline import parquet, tfds_documents
 from data_pipeline.document_size import grown
 from data_pipeline.gutenberg import read_chapters
 from data_pipeline.json_lines import opens_json_lines, read_records
-from data_pipeline.lines import read_head, read_lines
+from data_pipeline.lines import numbered_lines, read_head, read_lines
 from data_pipeline.sources import Source
 from data_pipeline.text_options import TextOptions
 
@@ -48,12 +48,12 @@ def read_documents(
         return tfds_documents.read_shard(address, source.stored_bytes, text_key, advance)
     if parquet.is_parquet(read_head(address)):
         return parquet.read_rows(address, source.stored_bytes, text_key, advance)
-    return _of_lines(address, read_lines(address, advance), options)
+    return _of_lines(address, read_lines(address, advance, joins_blank=True), options)
 
 
 def _of_lines(address: str, lines: Iterator[str], options: TextOptions) -> Iterator[list[str]]:
     number, first = next(
-        ((number, line) for number, line in enumerate(lines, 1) if line.strip()), (0, "")
+        ((number, line) for number, line in numbered_lines(lines) if line.strip()), (0, "")
     )
     if not first:
         return iter(())
@@ -113,7 +113,7 @@ def _wiki_articles(address: str, lines: Iterable[str], first_line: int) -> Itera
     """
     article: list[str] | None = None
     title, size_bytes, number = "", 0, 0
-    for number, line in enumerate(lines, first_line):
+    for number, line in numbered_lines(lines, first_line):
         stripped = line.strip()
         if article is None:
             match = _DOC_START.match(stripped)

@@ -12,6 +12,7 @@ import zstandard
 
 from data_pipeline import compression
 from data_pipeline.compression import decompressed
+from data_pipeline.lines import read_lines
 
 TEXT = b"".join(b"%d squared is %d\n" % (i, i * i) for i in range(20_000))
 COMPRESS = {
@@ -110,3 +111,14 @@ def test_archives_are_refused_by_name():
         file.addfile(tarfile.TarInfo("a.txt"))
     with pytest.raises(ValueError, match=r"a\.txt is a tar archive, which is not read; unpack it"):
         read(archive.getvalue())
+
+
+def test_an_xz_file_that_wants_gigabytes_for_its_dictionary_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.xz"
+    path.write_bytes(
+        lzma.compress(b"text\n", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 24}])
+    )
+    assert list(read_lines(str(path), lambda stored_bytes: None)) == ["text"]
+    monkeypatch.setattr(compression, "_XZ_MEMORY_BYTES", 1 << 20)
+    with pytest.raises(ValueError, match=r"/a\.xz is a damaged xz file \(.*[Mm]emory"):
+        list(read_lines(str(path), lambda stored_bytes: None))

@@ -48,6 +48,33 @@ def test_rows_are_documents_and_their_lines_paragraphs(tmp_path, monkeypatch, ki
     assert sum(told) == path.stat().st_size and len(told) > 4
 
 
+@pytest.mark.parametrize("encoding", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
+def test_rows_that_share_a_long_text_do_not_take_its_bytes_each(tmp_path, encoding):
+    path = tmp_path / "table"
+    text = "A sentence that comes again. " * 10_000  # 0.3 MB, 290 MB in 1,024 rows
+    other = {} if encoding == "RLE_DICTIONARY" else {"column_encoding": {"text": encoding}}
+    table = pa.table({"text": pa.array([text] * 1024)})
+    pq.write_table(table, path, compression="zstd", use_dictionary=not other, **other)
+    assert path.stat().st_size < 40_000
+    del table
+    documents = read_documents(source_of(path), TextOptions())
+    before = pa.total_allocated_bytes()
+    most_bytes = 0
+    for number in range(8):
+        assert next(documents) == [text.strip()], number
+        most_bytes = max(most_bytes, pa.total_allocated_bytes() - before)
+    assert most_bytes < 96 << 20
+
+
+def test_a_column_that_no_text_packs_so_small_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": ["x" * 5_000_000]}), path, compression="zstd")
+    assert len(read(path)) == 1
+    monkeypatch.setattr(parquet, "_LARGE_BYTES", 1 << 20)
+    with pytest.raises(ValueError, match=r"/table has 5,\d+,\d+ bytes of 'text' packed into"):
+        read(path)
+
+
 def test_a_row_without_text_is_an_empty_document(tmp_path):
     path = tmp_path / "table"
     pq.write_table(pa.table({"body": ["one", None, ""]}), path)
@@ -86,7 +113,7 @@ def test_text_that_is_not_utf_8_is_refused(tmp_path):
     broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ok\xed\xa0\x80")])
     path = tmp_path / "table"
     pq.write_table(pa.table({"text": broken}), path)
-    with pytest.raises(ValueError, match=r"/table has text that is not UTF-8 after row 0 \(inval"):
+    with pytest.raises(ValueError, match=r"/table has text that is not UTF-8 in row 2 \(inval"):
         read(path)
 
 
