@@ -21,7 +21,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> Losses:
     """Negative log-likelihood of each label in nats, and whether it is the likeliest class.
 
     Shapes: float32[...,C], int32[...] -> float32[...], float32[...]. Classes may be sharded. A tie
-    for the likeliest counts as right.
+    for the likeliest counts as wrong: in bfloat16 logits it is common, and says nothing.
     """
     return _cross_entropy_forward(logits, labels)[0]
 
@@ -38,7 +38,8 @@ def _cross_entropy_forward(logits: jax.Array, labels: jax.Array) -> tuple[Losses
     highest = jnp.max(logits32, axis=-1)
     log_norm = highest + jnp.log(jnp.sum(jnp.exp(logits32 - highest[..., None]), axis=-1))
     label_logit = jnp.sum(jnp.where(_is_label(logits, labels), logits32, 0.0), axis=-1)
-    right = (label_logit >= highest).astype(jnp.float32)
+    likeliest = jnp.sum((logits32 >= highest[..., None]).astype(jnp.float32), axis=-1)
+    right = ((label_logit >= highest) & (likeliest == 1.0)).astype(jnp.float32)
     return (log_norm - label_logit, right), (logits, labels, log_norm)
 
 

@@ -37,6 +37,33 @@ def test_cross_entropy_and_its_gradient():
     np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("logits", "label", "is_right"),
+    [
+        ([1.0, 3.0, 2.0], 1, 1.0),
+        ([3.0, 1.0, 3.0], 0, 0.0),
+        ([3.0, 1.0, 3.0], 2, 0.0),
+        ([0.0, 0.0, 0.0], 0, 0.0),
+        ([-1e9, -1e9, 2.0], 2, 1.0),  # ties far below the likeliest do not matter
+    ],
+    ids=["likeliest", "first of a tie", "last of a tie", "all alike", "padding"],
+)
+def test_a_prediction_is_right_only_where_its_label_alone_is_the_likeliest(logits, label, is_right):
+    _, right = cross_entropy(jnp.asarray([logits], jnp.float32), jnp.asarray([label], jnp.int32))
+    assert right.tolist() == [is_right]
+
+
+def test_ties_that_few_bits_make_are_not_right(words):
+    """Logits 4.01 and 4.0 are the same in bfloat16, and which is the likeliest is not known."""
+    h, table, bias, labels, weights = (array.copy() for array in words)
+    labels[...] = 5
+    h[...], table[...], bias[...] = 0.0, 0.0, 0.0
+    bias[5], bias[6] = 4.01, 4.0
+    for kept, expected in (("float32", 1.0), ("bfloat16", 0.0)):
+        (_, right), _ = losses_and_gradients((h, table, bias, labels, weights), jnp.float32, kept)
+        assert np.unique(right).tolist() == [expected]
+
+
 @pytest.fixture
 def words():
     """Vectors, table, bias, labels and the weights of the losses; some labels are likeliest."""
