@@ -158,7 +158,7 @@ def _to_the_end(
     except stopping.Interrupted as stop:
         _curves(setup)
         setup.screen.say(f"stopped and saved at step {stop.step:,}; to go on from there:")
-        setup.screen.say(shlex.join([python(), "-m", entry, *sys.argv[1:]]))
+        setup.screen.command(shlex.join([python(), "-m", entry, *sys.argv[1:]]))
         return exit_codes.BY_SIGNAL + stop.signal_number
     except FloatingPointError:
         setup.screen.say(f"curves up to here: {_curves(setup)}")

@@ -5,13 +5,13 @@ Colours on a terminal only, and not where NO_COLOR is set; rich sees to both.
 
 import contextlib
 import datetime
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import rich.console
 import rich.text
 
 from data_pipeline.live_line import LINE, duration
+from data_pipeline.wrapping import wrapped, wrapped_command
 
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
@@ -27,7 +27,7 @@ class Screen:
 
     def say(self, text: str, style: str = "") -> None:
         """Print a line."""
-        self._print(rich.text.Text(text, style))
+        self._print(*(rich.text.Text(line, style) for line in self._wrapped(text)))
 
     def _print(self, *lines: rich.text.Text) -> None:
         with LINE.hidden():
@@ -52,19 +52,19 @@ class Screen:
         self._print(*lines)
 
     def _wrapped(self, text: str, indent: int = 0) -> list[str]:
-        """The lines of a text, broken between words on a terminal; spaces that align stay."""
+        """The lines of a text, broken between words on a terminal."""
         if not self._console.is_terminal:
             return [text]
-        room = max(self._console.width - indent, 20)
-        lines = textwrap.wrap(
-            text,
-            room,
-            break_on_hyphens=False,
-            break_long_words=False,
-            expand_tabs=False,
-            replace_whitespace=False,
-        )
-        return lines or [text]
+        return wrapped(text, self._console.width - indent)
+
+    def command(self, command: str, before: str = "") -> None:
+        """Print a command for a shell, after some words; on a terminal so that it can be pasted."""
+        columns = self._console.width
+        if not self._console.is_terminal or len(before) + len(command) < columns:
+            self.say(before + command)
+            return
+        lines = [before.rstrip()] * bool(before) + wrapped_command(command, columns)
+        self._print(*map(rich.text.Text, lines))
 
     @contextlib.contextmanager
     def spinning(self, what: str) -> Iterator[Callable[[str], None]]:
@@ -174,7 +174,7 @@ def _terms(numbers: Mapping[str, float]) -> str:
     if not names:
         return f"loss {numbers['loss']:.3f}"
     return "  ".join(
-        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:.1%}" for name in names
+        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:5.1%}" for name in names
     )
 
 

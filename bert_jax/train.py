@@ -84,9 +84,10 @@ def _finish(setup: preparation.Setup, summary: dict[str, Any]) -> None:
     """Show what was reached, where everything is, and what to try."""
     rows = [*_heldout_rows(summary), *run_process.closing_rows(setup, summary)]
     setup.screen.table("done", rows)
-    setup.screen.say(
-        f"try it: {python()} -m bert_jax.fill_mask --workdir={shlex.quote(setup.storage.address)} "
-        "'A sentence with one [MASK] in it.'"
+    setup.screen.command(
+        f"{python()} -m bert_jax.fill_mask --workdir={shlex.quote(setup.storage.address)} "
+        "'A sentence with one [MASK] in it.'",
+        before="try it: ",
     )
 
 

@@ -33,8 +33,10 @@ from data_pipeline.interpreter import python
 from data_pipeline.live_line import LINE, duration
 from data_pipeline.lost_characters import lost_in_words
 from data_pipeline.store import HELDOUT, TRAIN
+from data_pipeline.wrapping import print_command, print_fact, print_paragraph
 
 _SHOWN_FILES = 3
+_LABEL_WIDTH = 11
 _EVERY_SECS = 0.1  # the live line changes at most so often
 _REASON_WORDS = {
     FILES_WITHOUT_TEXT: "files without text",
@@ -113,13 +115,13 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
         ("store", f"{run.store}  ({run.manifest['digest'][:12]})"),
     )
     for name, value in facts:
-        console.print(f"  [dim]{name:<11}[/] {rich.markup.escape(value)}", soft_wrap=True)
+        print_fact(console, name, value, _LABEL_WIDTH)
     for finding in build_findings(run.manifest):
-        console.print(f"  [yellow]! {rich.markup.escape(finding)}[/]", soft_wrap=True)
+        print_paragraph(console, f"! {finding}", "yellow")
     if not can_be_trained_on(run.manifest):
         return
     console.print("\n  [dim]next[/]")
-    console.print(f"  {_next_command(run.store)}", markup=False, soft_wrap=True)
+    print_command(console, _next_command(run.store))
 
 
 def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:

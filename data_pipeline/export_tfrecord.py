@@ -26,6 +26,7 @@ from data_pipeline.store import EXAMPLES, Store, open_store
 from data_pipeline.store_writing import sha256
 from data_pipeline.tfrecord import FEATURES, feature_lengths, open_writer, serialized
 from data_pipeline.whole_folder import check_output, whole_folder
+from data_pipeline.wrapping import print_paragraph
 
 MANIFEST = "export.json"
 _GROUP_EXAMPLES = 1024
@@ -66,17 +67,19 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
         facts = _facts(flags, store, source, folder, examples, left_out)
         (folder / MANIFEST).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if left_out:
-        console.print(
-            f"  [yellow]! {left_out:,} of {examples:,} examples are left out: they are of one "
-            "sentence, and the format cannot say that their next-sentence label means nothing.[/]",
-            soft_wrap=True,
+        print_paragraph(
+            console,
+            f"! {left_out:,} of {examples:,} examples are left out: they are of one "
+            "sentence, and the format cannot say that their next-sentence label means nothing.",
+            "yellow",
         )
     if not facts["has_next_sentences"]:
-        console.print(
-            f"  [yellow]! with --segments={flags.options.segments} there are no next sentences: "
+        print_paragraph(
+            console,
+            f"! with --segments={flags.options.segments} there are no next sentences: "
             "every next_sentence_labels is 0 and the format cannot say that it means nothing; "
-            "train on these records without that loss.[/]",
-            soft_wrap=True,
+            "train on these records without that loss.",
+            "yellow",
         )
     console.print(f"TFRecords in {flags.output}; {MANIFEST} says how they were made", markup=False)
 

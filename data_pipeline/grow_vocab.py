@@ -24,6 +24,7 @@ from data_pipeline.vocab_files import list_bytes
 from data_pipeline.vocab_growth import UNUSED, CutWord, WordCounter
 from data_pipeline.vocab_training import TEXT_CHARS
 from data_pipeline.whole_file import check_new, whole_file
+from data_pipeline.wrapping import print_command, print_fact
 
 EXAMPLE = (
     "python -m data_pipeline.grow_vocab --vocab=CHECKPOINT/vocab.txt --input='corpus/*.txt' "
@@ -152,13 +153,13 @@ def _report(
         facts.append(("", f"{rescued:,} of the words were {unknown} before"))
     facts.append(("list", flags.output))
     for name, text in facts:
-        console.print(f"  [dim]{name:<8}[/] {rich.markup.escape(text)}", soft_wrap=True)
+        print_fact(console, name, text, 8)
     console.print("\n  [dim]next[/]")
     given = [f"--vocab={flags.output}", f"--input={flags.input}", "--output=STORE"]
     given += [] if vocabulary.lowercase else ["--lowercase=false"]
     given += [f"--{name}={value}" for name, value in _text_flags(flags) if value]
     command = f"{python()} -m data_pipeline.build {shlex.join(given)}"
-    console.print(f"  {command}", markup=False, soft_wrap=True)
+    print_command(console, command)
 
 
 def _text_flags(flags: argparse.Namespace) -> list[tuple[str, str]]:

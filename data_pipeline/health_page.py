@@ -64,7 +64,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 .replaced { color: var(--replaced); }
 """
 # A flag of the build in a finding: not to be cut at its dashes.
-_FLAG, _CODE = re.compile(r"(--\w+(=[\w.]*\w)?)"), r"<code>\1</code>"
+_FLAG, _CODE = re.compile(r"(--\w[\w.\[\]]*\w(=[\w./*,+-]*\w)?)"), r"<code>\1</code>"
 _SPECIALS = ("[CLS]", "[SEP]", "<cls>", "<sep>")
 
 

@@ -1,6 +1,5 @@
 """The health of a store on the screen: tables, examples, and last of all what looks wrong."""
 
-import textwrap
 from collections.abc import Iterator
 
 import rich.box
@@ -14,6 +13,7 @@ from data_pipeline import health_words
 from data_pipeline.health import Health
 from data_pipeline.lengths import Lengths
 from data_pipeline.row_health import Example, Token
+from data_pipeline.wrapping import print_paragraph
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _SHAPE_COLUMNS = 10
@@ -43,19 +43,9 @@ def print_health(console: rich.console.Console, health: Health, found: list[str]
         _print_examples(console, health)
     console.print()
     for finding in found:
-        _print_wrapped(console, f"! {finding}", "yellow")
+        print_paragraph(console, f"! {finding}", "yellow")
     if not found:
         console.print("  [green]nothing looks wrong[/]")
-
-
-def _print_wrapped(console: rich.console.Console, text: str, style: str) -> None:
-    """Print a paragraph: in lines on a terminal, in one line into a file, for grep."""
-    width = min(console.width, _WIDEST) if console.is_terminal else len(text) + len(_INDENT)
-    lines = textwrap.wrap(
-        text, width, initial_indent=_INDENT, subsequent_indent=2 * _INDENT, break_on_hyphens=False
-    )
-    for line in lines:
-        console.print(rich.text.Text(line, style), soft_wrap=True)
 
 
 def _print_fact(console: rich.console.Console, name: str, value: str) -> None:

@@ -27,6 +27,7 @@ from data_pipeline.tokenizer_json import write_tokenizer_json
 from data_pipeline.unmasked import first_segment_hashes, unmasked_ids
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
 from data_pipeline.whole_folder import check_output, whole_folder
+from data_pipeline.wrapping import print_command, print_paragraph
 
 _BLOCK_ROWS = 1 << 14
 _HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file says where they belong
@@ -229,18 +230,18 @@ def _report(console: rich.console.Console, output: pathlib.Path, manifest: dict[
             f"{length['max_predictions_per_seq']} predictions, {length[HELDOUT]:,} more held out"
         )
         if not length["random_next"]:
-            console.print(
-                f"  [yellow]! every next_sentence_labels of the {seq_len} is 0: these examples "
-                "have no next-sentence task; train with --config.objective=mlm.[/]",
-                soft_wrap=True,
+            print_paragraph(
+                console,
+                f"! every next_sentence_labels of the {seq_len} is 0: these examples "
+                "have no next-sentence task; train with --config.objective=mlm.",
+                "yellow",
             )
     console.print("\n  [dim]next, with phases of these sizes[/]")
-    console.print(
-        f"  {python()} -m bert_jax.train --config=configs/base.py "
+    print_command(
+        console,
+        f"{python()} -m bert_jax.train --config=configs/base.py "
         f"--config.data.store={shlex.quote(str(output))} "
         f"--workdir=runs/{shlex.quote(output.name)}",
-        markup=False,
-        soft_wrap=True,
     )
 
 

@@ -2,6 +2,8 @@
 
 import datetime
 import io
+import shlex
+import subprocess
 
 import pytest
 import rich.console
@@ -135,6 +137,57 @@ def test_without_a_terminal_there_are_no_colours_and_no_broken_lines(plain, caps
     assert "\x1b" not in out
     assert "x" * 300 in out
     assert "[not markup]" in out
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A screen on a terminal of 80 columns without colours, and what was printed on it."""
+    out = io.StringIO()
+    console = rich.console.Console(file=out, force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr(screen_lib.rich.console, "Console", lambda **_: console)
+    return Screen(is_writer=True), out
+
+
+def test_80_columns_break_lines_between_words_and_labels_of_any_width_keep_one_column(narrow):
+    screen, out = narrow
+    text = "a sentence of words, with --config.data.packed_examples=8 in it, that goes on " * 3
+    rows = [("short", text), ("a label of 19 words", "told"), ("! epochs", text)]
+    screen.table("title", rows)
+    screen.say(text)
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert {word for line in lines for word in line.split()} == set(
+        f"title {' '.join(label for label, _ in rows)} told {text}".split()
+    )
+    assert lines[1].index("a sentence") == lines[lines.index("  a label of 19 words  told")].index(
+        "told"
+    )
+
+
+def test_a_command_can_be_pasted_from_80_columns(narrow):
+    screen, out = narrow
+    command = "python -m bert_jax.fill_mask --workdir='runs/a name' " + 40 * "x" + " '[MASK]  two'"
+    screen.command(command, before="try it: ")
+    first, *lines = out.getvalue().splitlines()
+    assert first == "try it:" and len(lines) > 1
+    assert all(len(line) <= 80 for line in lines)
+    shell = subprocess.run(
+        ["sh", "-c", "printf '%s\\n' " + "\n".join(lines)], capture_output=True, text=True
+    )
+    assert shell.stdout.splitlines() == shlex.split(command)
+
+
+def test_a_short_command_stays_on_the_line_of_its_words(narrow, plain, capsys):
+    screen, out = narrow
+    screen.command("python -m x", before="try it: ")
+    assert out.getvalue() == "try it: python -m x\n"
+
+
+def test_percentages_have_one_width(plain, capsys):
+    for accuracy in (0.049, 0.125):
+        plain.training_line(1, 9, TRAIN | {"mlm_accuracy": accuracy}, 5)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.index("nsp") == second.index("nsp")
 
 
 def test_a_terminal_tells_better_than_the_baseline_from_worse_by_colour(terminal):
