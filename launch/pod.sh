@@ -8,7 +8,7 @@ usage() {
     cat <<'USAGE'
 usage: launch/pod.sh CONFIG [OPTION ...] [--workdir=DIR] [TRAIN_FLAG ...]
 
-Asks for the TPU VM of cluster.env, sets it up, trains CONFIG on all its workers, makes it again when
+Resolves CONFIG here, asks for the TPU VM of cluster.env, sets it up, trains CONFIG on all its workers, makes it again when
 Google Cloud takes it back, and deletes it at the end: all that launch/watch.sh does, with
 --delete_at_end. Ended by Ctrl-C, or with this machine, the same command goes on from where things
 are; training itself goes on meanwhile, and costs money.
@@ -46,11 +46,7 @@ main() {
         refuse "$CLUSTER: BUCKET is empty, and without it a --workdir=DIR is needed, on a disk that all workers" \
             "share and that outlives them"
     workdir=${workdir:-${BUCKET%/}/runs/$TPU_NAME}
-    if $DRY_RUN; then
-        rest+=(--dry-run)
-    else
-        echo "Training $config into $workdir on $TPU_NAME, which is made for it and deleted at the end."
-    fi
+    if $DRY_RUN; then rest+=(--dry-run); fi
     exec "$LAUNCH/watch.sh" "--cluster=$CLUSTER" --delete_at_end "--config=$config" "--workdir=$workdir" \
         ${rest[@]+"${rest[@]}"}
 }

@@ -3,21 +3,27 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=config_check.sh
+source "$LAUNCH/config_check.sh"
 
 usage() {
     cat <<'USAGE'
-usage: launch/train.sh [--dry-run] [--cluster=FILE] [--follow] --config=FILE --workdir=DIR [TRAIN_FLAG ...]
+usage: launch/train.sh [--dry-run] [--cluster=FILE] [--follow] [--skip_config_check]
+                       --config=FILE --workdir=DIR [TRAIN_FLAG ...]
        launch/train.sh [--dry-run] [--cluster=FILE] --stop
 
 Starts `python -m bert_jax.train --multihost` with the flags from --config on, on all workers of the
 TPU VM that FILE names, and comes back: training goes on when this machine is switched off. Each
 worker adds its output to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME every minute;
-launch/logs.sh shows it. Nothing is started where a worker trains already.
+launch/logs.sh shows it. Nothing is started where a worker trains already, nor where the config, which
+is resolved here first, has a mistake.
 
   --dry-run        print the gcloud commands instead of running them
   --cluster=FILE   PROJECT, ZONE, TPU_NAME, BUCKET, INTERNAL_IPS, COORDINATOR_PORT, REMOTE_DIR and
                    REMOTE_PYTHON (default: cluster.env beside this script)
   --follow         then show all workers' output until Ctrl-C, which does not disturb training
+  --skip_config_check
+                   leave the config to the workers: where they have another commit than this clone
   --stop           end it on all workers: SIGTERM, upon which it saves, and SIGKILL 60 s later
   --workdir=DIR    a folder in a bucket, gs://BUCKET/DIR, or one that all workers share, such as an NFS
                    mount: a checkpoint is written by all of them together
@@ -25,6 +31,8 @@ launch/logs.sh shows it. Nothing is started where a worker trains already.
 The TPU VM must exist, with bert_jax in REMOTE_DIR on every worker: launch/setup.sh puts it there. The
 same command goes on from the newest checkpoint. It ends up in gcloud's log on this machine and in the
 workers' process lists: put no secret into it. Nothing of this machine's environment is passed on.
+BERT_JAX_PYTHON in the environment names the Python that resolves the config (default: .venv/bin/python
+of the clone, else python3 or python).
 Exit code: gcloud's, which is that of a worker that failed, 2 where one trains already; 2 where this
 script refuses.
 Not yet run on a real TPU VM.
@@ -70,10 +78,11 @@ follow_logs() {
 }
 
 main() {
-    local flags=(--multihost) follow=false stop=false
+    local flags=(--multihost) follow=false stop=false is_checked=false
     while (($#)); do
         case $1 in
             --follow) follow=true ;;
+            --skip_config_check) is_checked=true ;;
             --stop) stop=true ;;
             *) take_option "$1" || flags+=("$1") ;;
         esac
@@ -90,6 +99,7 @@ main() {
     fi
     read_cluster
     check_settings PROJECT ZONE TPU_NAME BUCKET INTERNAL_IPS COORDINATOR_PORT REMOTE_DIR REMOTE_PYTHON
+    if ! $stop && ! $is_checked; then check_config '' "${flags[@]:1}"; fi
     $DRY_RUN || check_gcloud
 
     if $stop; then

@@ -3,6 +3,8 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=config_check.sh
+source "$LAUNCH/config_check.sh"
 # shellcheck source-path=SCRIPTDIR source=gcloud_errors.sh
 source "$LAUNCH/gcloud_errors.sh"
 # shellcheck source-path=SCRIPTDIR source=queued_resource.sh
@@ -18,7 +20,7 @@ usage() {
     cat <<'USAGE'
 usage: launch/watch.sh [OPTION ...] --config=FILE --workdir=DIR [TRAIN_FLAG ...]
 
-Looks at the TPU VM again and again until training has come to its end. One that is not there is
+Resolves the config here, as launch/train.sh does, and looks at the TPU VM again and again until training has come to its end. One that is not there is
 asked for (create.sh), set up (setup.sh) and trained on (train.sh). One that Google Cloud has taken
 back or lost is deleted, with its disks, and made again; a run that failed, or from which nothing has
 been heard for long, is stopped on all workers and started again. Each start goes on from the newest
@@ -102,7 +104,7 @@ print_round() {
     script create.sh --dry-run || exit
     describe_node
     script setup.sh --dry-run ${REVISION:+"--revision=$REVISION"} || exit
-    script train.sh --dry-run "${TRAIN_FLAGS[@]}" || exit
+    script train.sh --dry-run --skip_config_check "${TRAIN_FLAGS[@]}" || exit
     ask_workers
     ask_for_stacks
     stop_workers
@@ -205,22 +207,25 @@ look() {
 }
 
 main() {
+    local farewell=''
     take_arguments "$@"
     read_cluster
     check_settings PROJECT ZONE TPU_NAME ACCELERATOR_TYPE RUNTIME_VERSION SPOT BUCKET INTERNAL_IPS LABEL \
         REMOTE_DIR REMOTE_PYTHON
+    (print_round >/dev/null) || exit
+    check_config "$REVISION" "${TRAIN_FLAGS[@]}"
     if $DRY_RUN; then
         print_round
         return
     fi
-    (print_round >/dev/null) || exit
     check_gcloud
     # Whatever is committed meanwhile, each TPU VM gets the same code.
     [[ -n $REVISION ]] || REVISION=$(git -C "$LAUNCH" rev-parse HEAD)
     STATE_DIR=${STATE_DIR:-$HOME/.local/state/bert_jax/${PROJECT//:/.}.$ZONE.$TPU_NAME}
     begin_events
     trap 'ended_by_hand' INT TERM
-    event "watching $TPU_NAME, commit $REVISION, tries $MAX_TRIES; events go to $STATE_DIR/events.log"
+    if $DELETE_AT_END; then farewell=' and is deleted at the end'; fi
+    event "watching $TPU_NAME, which trains into $WORK_DIR$farewell; commit $REVISION, tries $MAX_TRIES; events go to $STATE_DIR/events.log"
     while :; do
         HAS_FAILED=false
         look

@@ -285,7 +285,7 @@ start() {
         fi
         IS_READY=true
     fi
-    within "$START_SECS" "$STATE_DIR/train_sh_said" script train.sh "${TRAIN_FLAGS[@]}" || status=$?
+    within "$START_SECS" "$STATE_DIR/train_sh_said" script train.sh --skip_config_check "${TRAIN_FLAGS[@]}" || status=$?
     if ((status == 0)); then
         HAS_TRAINED=true
         event "training was started, newest checkpoint $SEEN, try $TRIES of $MAX_TRIES"

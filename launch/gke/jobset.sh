@@ -5,6 +5,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../cluster.sh"
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 source "$LAUNCH/gke/machine.sh"
+# shellcheck source-path=SCRIPTDIR source=../config_check.sh
+source "$LAUNCH/config_check.sh"
 
 usage() {
     cat <<'USAGE'
@@ -21,6 +23,7 @@ and a node pool of that slice.
   --max_restarts=N   start all pods anew so often (default: 100); preemptions count too
   --dry-run          the same, as nothing is sent anywhere
 
+The config is resolved here first (BERT_JAX_PYTHON as in launch/train.sh); the image has its own copy.
 Once one pod fails, all are made again and go on from the newest checkpoint, but for exit codes 2 and 3
 (bert_jax/exit_codes.py), which would come again: they end the JobSet. Flags stand in the manifest for
 all to read: put no secret into them.
@@ -149,6 +152,7 @@ main() {
     check_settings TPU_NAME ACCELERATOR_TYPE SPOT COORDINATOR_PORT LABEL GKE_IMAGE GKE_SERVICE_ACCOUNT
     find_machine
     check_workload ${flags[@]+"${flags[@]}"}
+    check_config '' "${flags[@]}"
     write_manifest "$max_restarts" "${flags[@]}" | sed '/^$/d'
 }
 

@@ -5,6 +5,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../cluster.sh"
 # shellcheck source-path=SCRIPTDIR source=machine.sh
 source "$LAUNCH/gke/machine.sh"
+# shellcheck source-path=SCRIPTDIR source=../config_check.sh
+source "$LAUNCH/config_check.sh"
 
 usage() {
     cat <<'USAGE'
@@ -20,6 +22,7 @@ cluster GKE_CLUSTER, which `xpk cluster create` or an administrator has made.
                      cluster.env)
   --max_restarts=N   start all pods anew so often (default: 100); preemptions count too
 
+The config is resolved here first (BERT_JAX_PYTHON as in launch/train.sh); the image has its own copy.
 Once one pod fails, all are made again and go on from the newest checkpoint, but for exit codes 2 and 3
 (bert_jax/exit_codes.py), which would come again. `xpk workload delete` ends it. Flags stand in the cluster for all to read: put no
 secret into them.
@@ -60,6 +63,7 @@ main() {
     check_settings PROJECT ZONE TPU_NAME ACCELERATOR_TYPE SPOT COORDINATOR_PORT GKE_CLUSTER GKE_IMAGE
     find_machine
     check_workload ${flags[@]+"${flags[@]}"}
+    check_config '' "${flags[@]}"
     if ! $DRY_RUN; then
         command -v xpk >/dev/null ||
             refuse "xpk is not on PATH; install it (pip install xpk), or see the command with --dry-run"

@@ -7,6 +7,12 @@ import pytest
 from tests.launch.scripts import VALUES, write_command
 
 
+@pytest.fixture(autouse=True)
+def quick_python(monkeypatch):
+    """Stand in for the Python that resolves the config, which takes seconds; it accepts all."""
+    monkeypatch.setenv("BERT_JAX_PYTHON", "true")
+
+
 @pytest.fixture
 def cluster(tmp_path):
     """A function that writes a cluster.env, complete but for what it is given."""

@@ -19,7 +19,7 @@ def test_a_run_from_nothing_to_the_end_leaves_nothing_that_costs_money(tmp_path)
         ran = run(script, "configs/tiny.py", pod.cluster, *flags, **pod.environment)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     first, *events = ran.stdout.splitlines()
-    assert first.startswith(f"Training configs/tiny.py into {pod.workdir} on my-tpu")
+    assert f"watching my-tpu, which trains into {pod.workdir} and is deleted at the end" in first
     assert "training has come to its end" in events[-2]
     assert "deleted my-tpu" in events[-1]
     assert api.names == {}
