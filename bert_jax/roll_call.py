@@ -5,19 +5,31 @@ another number of processes it does not notice at all. Process 0 listens on the 
 port, so that no other has to be open; jax takes it when all have answered. Lines of JSON.
 """
 
+import contextlib
 import dataclasses
 import json
+import selectors
 import shlex
 import socket
+import struct
 import time
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
+
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 
 SLICE_SECS = 0.5  # between two looks at who came, and who is still waited for
 READ_SECS = 2.0  # for a hello; whoever says nothing in it is not one of ours
 REFUSING_SECS = 5.0  # for which the others are told why the run cannot begin
 TELL_AFTER_SECS = 15.0  # of waiting, the person is told who is missing
 MOST_BYTES = 65536  # of a line
+MOST_UNKNOWN = (
+    256  # connections that have not yet said who they are; more, and the oldest is dropped
+)
+MOST_PROCESSES = 1 << 20
+# Closes a connection at once, with nothing of it left on the port.
+_RESET = struct.pack("ii", 1, 0)
 
 _NAME = "bert_jax roll-call"
 
@@ -34,6 +46,27 @@ class Hello:
 
     def __str__(self) -> str:
         return f"{self.number} ({self.host})"
+
+
+def read_hello(line: bytes) -> Hello:
+    """Parse what a process says of itself.
+
+    Raises:
+      DamagedFile: it is no hello, or one of another version.
+    """
+    name = "a hello"
+    content = small_files.field(small_files.parse_object(line, name), _NAME, dict, name)
+    kinds = {"number": int, "count": int, "host": str, "code": str, "arguments": list}
+    if content.keys() != kinds.keys():
+        raise DamagedFile(f"{name} has the keys {sorted(content)}")
+    hello = Hello(
+        **{key: small_files.field(content, key, kind, name) for key, kind in kinds.items()}
+    )
+    if not 0 <= hello.number < hello.count <= MOST_PROCESSES:
+        raise DamagedFile(f"{name} is of process {hello.number} of {hello.count}")
+    if not all(isinstance(argument, str) for argument in hello.arguments):
+        raise DamagedFile(f"{name} has arguments that are no text")
+    return hello
 
 
 def call(address: str, hello: Hello, limit_secs: float, say: Callable[[str], None]) -> None:
@@ -102,6 +135,14 @@ def _only(one: Hello, other: Hello) -> str:
     return f"{shlex.join(more)} only on {one.host}, process {one.number}" if more else ""
 
 
+@dataclasses.dataclass
+class _Unknown:
+    """A connection that has not yet said who it is: until when it may, and what it has said."""
+
+    end_secs: float
+    line: bytearray = dataclasses.field(default_factory=bytearray)
+
+
 class _Caller:
     """Process 0: who came, and the connections of those that wait for the answer."""
 
@@ -118,7 +159,11 @@ class _Caller:
         self._here = {hello.number: hello}
         self._waiting: dict[int, socket.socket] = {}
         self._count = hello.count
-        listener.settimeout(SLICE_SECS)
+        self._unknown: dict[socket.socket, _Unknown] = {}
+        self._dropped = 0
+        listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
 
     def call(self, end_secs: float) -> None:
         tell_secs = time.monotonic() + TELL_AFTER_SECS
@@ -137,6 +182,7 @@ class _Caller:
         finally:
             for connection in self._waiting.values():
                 _close_after_them(connection)
+            self._close_unknown()
 
     def _missing(self) -> list[int]:
         return [i for i in range(self._count) if i not in self._here]
@@ -157,18 +203,70 @@ class _Caller:
         self._waiting[came.number] = connection
 
     def _next(self) -> tuple[socket.socket | None, Hello | None]:
-        try:
+        """Wait for SLICE_SECS at most for the next process; whatever else connects is dropped."""
+        end_secs = time.monotonic() + SLICE_SECS
+        while (left_secs := end_secs - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left_secs):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif (came := self._known(key.fileobj)) is not None:
+                    return came
+            for connection, unknown in list(self._unknown.items()):
+                if time.monotonic() >= unknown.end_secs:
+                    self._drop(connection)
+        return None, None
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it has gone, or there are too many open files
             connection, _ = self._listener.accept()
-        except TimeoutError:
-            return None, None
-        connection.settimeout(READ_SECS)
-        with connection.makefile("rb") as lines:
-            said = _next_said(lines)
+            connection.setblocking(False)
+            self._unknown[connection] = _Unknown(time.monotonic() + READ_SECS)
+            self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._unknown) > MOST_UNKNOWN:
+            self._drop(next(iter(self._unknown)))
+
+    def _known(self, connection: Any) -> tuple[socket.socket, Hello] | None:
+        """Read on from a connection; its hello, once that is whole."""
+        unknown = self._unknown.get(connection)
+        if unknown is None:  # dropped since it was selected
+            return None
         try:
-            return connection, Hello(**(said or {}))
-        except TypeError:  # not one of ours, or one of another version
-            connection.close()
-            return None, None
+            data = connection.recv(MOST_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        unknown.line += data
+        if data and b"\n" not in data and len(unknown.line) < MOST_BYTES:
+            return None
+        try:
+            hello = read_hello(bytes(unknown.line[:MOST_BYTES].partition(b"\n")[0]))
+        except DamagedFile:
+            self._drop(connection)
+            return None
+        del self._unknown[connection]
+        self._selector.unregister(connection)
+        connection.settimeout(READ_SECS)
+        return connection, hello
+
+    def _drop(self, connection: socket.socket) -> None:
+        """Close what is no process of this run, and count it."""
+        self._dropped += 1
+        del self._unknown[connection]
+        self._selector.unregister(connection)
+        with connection, contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+    def _close_unknown(self) -> None:
+        for connection in list(self._unknown):
+            self._drop(connection)
+        self._selector.close()
+        if self._dropped:
+            port = self._address.rpartition(":")[2]
+            self._say(
+                f"{self._dropped:,} connections to port {port} were not of processes of this run, "
+                "and were dropped"
+            )
 
     def _refuse(self, error: ValueError, connection: socket.socket) -> None:
         """Tell the one that came, all before it and those that come in the next seconds; raise."""
@@ -259,24 +357,59 @@ def _last_said(host: str, port: int, hello: Hello, end_secs: float) -> tuple[dic
     try:
         with socket.create_connection((host, port), max(1.0, min(5.0, left_secs))) as there:
             _send(there, dataclasses.asdict(hello))
-            there.settimeout(3 * READ_SECS)
-            with there.makefile("rb") as lines:
-                while (said := _next_said(lines)) is not None:
-                    last = said
-                    if not said.get("missing") or time.monotonic() >= end_secs:
-                        break
+            lines = _Lines(there)
+            while (said := lines.next_said(3 * READ_SECS)) is not None:
+                last = said
+                if not said.get("missing") or time.monotonic() >= end_secs:
+                    break
             return last, "what answers there is no roll-call of bert_jax"
     except OSError as error:
         return last, error.strerror or str(error)
 
 
-def _next_said(lines: IO[bytes]) -> dict[str, Any] | None:
-    """The next line's words; None where the other side is gone, late, or speaks otherwise."""
-    try:
-        said = json.loads(lines.readline(MOST_BYTES))
-    except (OSError, ValueError):
-        return None
-    return said.get(_NAME) if isinstance(said, dict) else None
+class _Lines:
+    """What process 0 says, a line at a time: bounded in length and in time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._data = connection, b""
+
+    def next_said(self, limit_secs: float) -> dict[str, Any] | None:
+        """The next line's words; None where the other side is gone, late, or speaks otherwise."""
+        end_secs = time.monotonic() + limit_secs
+        while b"\n" not in self._data:
+            left_secs = end_secs - time.monotonic()
+            if left_secs <= 0 or len(self._data) > MOST_BYTES:
+                return None
+            self._connection.settimeout(left_secs)
+            try:
+                data = self._connection.recv(MOST_BYTES)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._data += data
+        line, _, self._data = self._data.partition(b"\n")
+        try:
+            return _read_words(line)
+        except DamagedFile:
+            return None
+
+
+def _read_words(line: bytes) -> dict[str, Any]:
+    """Parse what process 0 says: who is missing, that all are there, or what is wrong.
+
+    Raises:
+      DamagedFile: it is nothing that process 0 says.
+    """
+    name = "an answer"
+    said = small_files.field(small_files.parse_object(line, name), _NAME, dict, name)
+    if "wrong" in said:
+        small_files.field(said, "wrong", str, name)
+        small_files.field(said, "is_late", bool, name)
+    missing = small_files.field(said, "missing", list, name, default=[])
+    if not all(isinstance(number, int) for number in missing):
+        raise DamagedFile(f"{name} has numbers of processes that are none")
+    return said
 
 
 def _send(connection: socket.socket, what: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The roll-call: who is missing is named, and whoever was started otherwise is refused."""
 
+import contextlib
 import dataclasses
 import json
 import socket
@@ -127,6 +128,130 @@ def test_strangers_and_a_process_that_was_started_again_do_no_harm(address):
     died.close()
     assert call_all(address, [numbered(n, count=3) for n in (1, 2)], between_secs=0.3) == [None] * 2
     main.join()
+
+
+def said_as(**changed):
+    """The line of process 1 of 2, with some of it changed; None takes a key away."""
+    content = dataclasses.asdict(numbered(1)) | changed
+    content = {key: value for key, value in content.items() if value != "absent"}
+    return json.dumps({"bert_jax roll-call": content}).encode() + b"\n"
+
+
+JUNK = [
+    *(said_as(arguments=value) for value in (None, "a", 1, [1], [None], {"a": 1}, "absent")),
+    *(said_as(number=value) for value in (None, "1", 1.0, True, -1, 2, 10**30, "absent")),
+    *(said_as(count=value) for value in (None, "2", 2.5, 0, 1, 10**30)),
+    *(said_as(host=value) for value in (None, 3, ["a"])),
+    *(said_as(code=value) for value in (None, 3, {})),
+    said_as(more=1),
+    b'{"bert_jax roll-call": null}\n',
+    b'{"bert_jax roll-call": [1]}\n',
+    b'{"bert_jax roll-call": {}}\n',
+    b"null\n",
+    b"[" * 60000 + b"\n",
+    b'{"a":' * 10000 + b"\n",
+    b'{"bert_jax roll-call": {"number": ' + b"9" * 60000 + b"}}\n",
+    b"\xff\xfe\x00\x80\n",
+    bytes(range(256)) * 100,
+    b"x" * 300_000,
+    b"\n",
+    b"",
+]
+
+
+@contextlib.contextmanager
+def caller(address, count):
+    """Process 0 in a thread; gives what it says, its error last if it ends with one."""
+    said = []
+
+    def call():
+        try:
+            roll_call.call(address, numbered(0, count=count), 20.0, said.append)
+        except Exception as error:
+            said.append(error)
+
+    main = threading.Thread(target=call)
+    main.start()
+    time.sleep(0.1)
+    yield said
+    main.join(20)
+    assert not main.is_alive()
+
+
+def send(address, data):
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as stranger,
+    ):
+        stranger.sendall(data)
+
+
+def test_junk_is_dropped_and_counted_in_one_line(address):
+    with caller(address, 2) as said:
+        for junk in JUNK:
+            send(address, junk)
+        time.sleep(0.5)
+        assert said == []
+        assert call_all(address, [numbered(1)]) == [None]
+    (line,) = said
+    assert line.startswith(f"{len(JUNK)} connections to port {address.rpartition(':')[2]}")
+
+
+def test_the_hello_that_is_changed_above_is_one():
+    assert roll_call.read_hello(said_as()) == numbered(1)
+
+
+def test_those_that_are_slow_or_silent_keep_nobody_waiting(address, monkeypatch):
+    monkeypatch.setattr(roll_call, "READ_SECS", 20.0)
+    where = ("127.0.0.1", int(address.rpartition(":")[2]))
+    with caller(address, 2) as said, contextlib.ExitStack() as strangers:
+        silent = [strangers.enter_context(socket.create_connection(where)) for _ in range(50)]
+        for stranger in silent[::2]:
+            stranger.sendall(b"{")
+        began = time.monotonic()
+        assert call_all(address, [numbered(1)]) == [None]
+        assert time.monotonic() - began < 5
+    assert said[0].startswith("50 connections")
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_a_flood_of_connections_keeps_nobody_out(address, count):
+    with caller(address, 2) as said:
+        for _ in range(count):
+            send(address, b"GET / HTTP/1.1\r\n\r\n")
+        assert call_all(address, [numbered(1)]) == [None]
+    (line,) = said
+    assert line.startswith(f"{count:,} connections")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"bert_jax roll-call": {"wrong": null, "is_late": false}}\n',
+        b'{"bert_jax roll-call": {"wrong": "a"}}\n',
+        b'{"bert_jax roll-call": {"missing": {"a": 1}}}\n',
+        b'{"bert_jax roll-call": {"missing": [[]]}}\n',
+        b'{"bert_jax roll-call": []}\n',
+        b"[" * 100_000 + b"\n",
+        b"x" * 200_000,
+        b"\xff\n",
+    ],
+)
+def test_what_answers_in_the_place_of_process_0_does_no_harm(address, answer):
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        (error,) = call_all(address, [numbered(1)], limit_secs=0.5)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert isinstance(error, TimeoutError)
+    assert "process 0 does not answer" in str(error)
 
 
 @pytest.mark.parametrize(
