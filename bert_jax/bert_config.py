@@ -1,11 +1,13 @@
 """The sizes of a BERT as Google's bert_config.json and Hugging Face's config.json give them."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
+from bert_jax.config_check import check_sizes
+from data_pipeline import small_files
+from data_pipeline.small_files import DamagedFile
 
 # ModelConfig has the names of these files; what a file does not say of the others is its default.
 _SIZES = (
@@ -27,15 +29,9 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
       OSError: it cannot be read.
     """
     try:
-        shown = json.loads(path.read_text(encoding="utf-8-sig"))
-        if not isinstance(shown, dict):
-            raise ValueError("no object")
-        return shown
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is not JSON with names and values; put the file back that the checkpoint "
-            "came with"
-        ) from error
+        return small_files.read_object(path)
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; put the file back that the checkpoint came with") from None
 
 
 def model_config(
@@ -52,27 +48,23 @@ def model_config(
     numbers: dict[str, Any] = {
         name: _number(path, shown, name) for name in (*_RATES, "layer_norm_eps") if name in shown
     }
-    if sizes["hidden_size"] % sizes["num_attention_heads"]:
-        raise ValueError(
-            f"{path} says num_attention_heads = {sizes['num_attention_heads']}, which does not "
-            f"divide hidden_size = {sizes['hidden_size']}; put the file back that the checkpoint "
-            "came with"
-        )
     act = str(shown.get("hidden_act"))
     if act not in acts:
         raise ValueError(
-            f"{path} says hidden_act = {act!r}; bert_jax computes {', '.join(acts)}: give a BERT "
-            "with one of these"
+            f"{path} says hidden_act = {act!r:.80}; bert_jax computes {', '.join(acts)}: give a "
+            "BERT with one of these"
         )
-    return ModelConfig(**sizes, **numbers, hidden_act=acts[act])
+    config = ModelConfig(**sizes, **numbers, hidden_act=acts[act])
+    check_sizes(config, path)
+    return config
 
 
 def _size(path: pathlib.Path, shown: Mapping[str, Any], name: str) -> int:
     value = shown.get(name)
     if type(value) is not int or value < 1:
         raise ValueError(
-            f"{path} says {name} = {value!r}; it must be a whole number from 1: put the file back "
-            "that the checkpoint came with"
+            f"{path} says {name} = {value!r:.80}; it must be a whole number from 1: put the "
+            "file back that the checkpoint came with"
         )
     return value
 
@@ -81,7 +73,7 @@ def _number(path: pathlib.Path, shown: Mapping[str, Any], name: str) -> float:
     value = shown[name]
     if type(value) not in (int, float) or not 0 <= value < 1:
         raise ValueError(
-            f"{path} says {name} = {value!r}; it must be a number from 0 and below 1: put the file "
-            "back that the checkpoint came with"
+            f"{path} says {name} = {value!r:.80}; it must be a number from 0 and below 1: put "
+            "the file back that the checkpoint came with"
         )
     return float(value)

@@ -16,9 +16,11 @@ from bert_jax import checkpoint_arrays, checkpoint_folder
 from bert_jax.checkpoint_choice import in_words, none_is_whole
 from bert_jax.checkpoint_folder import Folder
 from bert_jax.models.bert import Declared, Model, Params
+from data_pipeline.small_files import DamagedFile
 
 STATE = "state"
 _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 is no second name of 70
+_SIZES = re.compile(r"\w+\[(\d{1,18}(?:,\d{1,18})*)\]")  # in float32[211,32]
 
 
 def folders(directory: epath.Path) -> dict[int, epath.Path]:
@@ -137,8 +139,10 @@ def param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
     receipt = checkpoint_folder.read_receipt(checkpoint_folder.absolute(directory) / str(step))
     for name, kind in receipt["leaves"].items():
         if name.startswith("params/"):
-            sizes = kind.partition("[")[2].partition("]")[0]
-            found[name.removeprefix("params/")] = tuple(map(int, sizes.split(",")))
+            sizes = _SIZES.match(kind)
+            if sizes is None:
+                raise DamagedFile(f"checkpoint {step} of {directory} has {name} as {kind!r:.80}")
+            found[name.removeprefix("params/")] = tuple(map(int, sizes[1].split(",")))
     return found
 
 

@@ -223,6 +223,6 @@ def _lowercase(directory: pathlib.Path) -> bool | None:
 
 
 def _has_capitals(path: pathlib.Path) -> bool:
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = small_files.read_bytes(path).decode("utf-8", errors="replace").split("\n")
     words = [line for line in lines if line and not line.startswith("[")]
     return sum(word != word.lower() for word in words) > len(words) // 100

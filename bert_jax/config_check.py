@@ -13,6 +13,7 @@ from bert_jax.config import (
 )
 from bert_jax.run_config import RunConfig
 from data_pipeline.schema import SHORTEST_EXAMPLE_TOKENS
+from data_pipeline.small_files import DamagedFile
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
@@ -25,6 +26,39 @@ COMPUTE_CHOICES = {
 }
 GUARD_ACTIONS = ("skip", "roll_back", "stop")
 OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
+
+
+# Sizes beyond these are damage or a slip: published BERTs stay below a quarter of each. Building a
+# model takes time and memory by each of them, so that whatever reads them checks them first.
+MOST_SIZES = {
+    "vocab_size": 1 << 22,
+    "hidden_size": 1 << 16,
+    "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 12,
+    "intermediate_size": 1 << 18,
+    "max_position_embeddings": 1 << 20,
+    "type_vocab_size": 1 << 12,
+}
+
+
+def check_sizes(model: ModelConfig, name: object) -> None:
+    """Raise if no model could be built with the sizes that were read from the file `name`.
+
+    Raises:
+      DamagedFile: names the size, its value and what is allowed.
+    """
+    for key, most in MOST_SIZES.items():
+        size, least = getattr(model, key), int(key != "vocab_size")
+        if not least <= size <= most:
+            raise DamagedFile(
+                f"{name} says {key} = {size!r:.40}; it must be from {least} to {most:,}: put back "
+                "the file that belongs to these arrays"
+            )
+    if model.hidden_size % model.num_attention_heads:
+        raise DamagedFile(
+            f"{name} says num_attention_heads = {model.num_attention_heads}, which does not divide "
+            f"hidden_size = {model.hidden_size}; put back the file that belongs to these arrays"
+        )
 
 
 def require(holds: bool, key: str, value: Any, allowed: str) -> None:
@@ -114,6 +148,9 @@ def _check_model(model: ModelConfig) -> None:
         require(
             getattr(model, name) >= 1, f"model.{name}", getattr(model, name), "it must be 1 or more"
         )
+    for name, most in MOST_SIZES.items():
+        size = getattr(model, name)
+        require(size <= most, f"model.{name}", size, f"it must be {most:,} or less")
     require(model.vocab_size >= 0, "model.vocab_size", model.vocab_size, "0 takes the store's")
     require(
         model.type_vocab_size >= 2,

@@ -13,6 +13,7 @@ from bert_jax.models.bert import Params
 from bert_jax.named_tensors import (
     Named,
     Tensors,
+    check_layers,
     dims_of,
     listed,
     params_of,
@@ -74,7 +75,7 @@ def read_config(directory: pathlib.Path) -> ModelConfig:
     for name, value in _FIXED.items():
         if shown.get(name, value) != value:
             raise ValueError(
-                f"{path} says {name} = {shown[name]!r}; only BERT itself is read, with "
+                f"{path} says {name} = {shown[name]!r:.80}; only BERT itself is read, with "
                 f"{name} = {value!r}: give a checkpoint of that kind"
             )
     return bert_config.model_config(path, shown, ACTS)
@@ -93,6 +94,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
     with contextlib.ExitStack() as stack:
         tensors = _tensors(directory, stack)
         prefix = _PREFIX if any(name.startswith(_PREFIX) for name in tensors.dims) else ""
+        check_layers(tensors.dims, config, tensors.place)
         names = {path: named(path, prefix) for path in dims_of(config)}
         unread = unread_names(tensors, names, [_DECODER, *(prefix + name for name in _BUFFERS)])
         stems = (f"{prefix}embeddings.", f"{prefix}encoder.")
@@ -130,7 +132,12 @@ def _tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tensors:
     dims = {name: tuple(of.get_slice(name).get_shape()) for name, of in file_of.items()}
 
     def read_one(name: str) -> np.ndarray:
-        array: np.ndarray = file_of[name].get_tensor(name)
+        try:
+            array: np.ndarray = file_of[name].get_tensor(name)
+        except (safetensors.SafetensorError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{directory}: {name} cannot be read ({str(error)[:80]}); copy or download it again"
+            ) from error
         return array
 
     return Tensors(str(directory), dims, read_one)
@@ -162,8 +169,9 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
     if not isinstance(weight_map, dict):
         raise ValueError(f"{index} has no weight_map; copy or download the folder again")
     parts = sorted(set(map(str, weight_map.values())))
-    missing = [part for part in parts if not (index.parent / part).is_file()]
-    outside = [part for part in parts if pathlib.PurePath(part).name != part]
+    # The files themselves may be links: the hub's cache is made of them.
+    outside = [part for part in parts if pathlib.PurePath(part).name != part or part == ".."]
+    missing = [] if outside else [p for p in parts if not (index.parent / p).is_file()]
     if missing or outside:
         raise ValueError(
             f"{index} names {listed(outside or missing)}, which is not in its folder; copy or "

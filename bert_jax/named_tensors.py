@@ -5,7 +5,7 @@ Google's code and Hugging Face's share the names of modules, but for what separa
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ _MODULES = {
     "nsp": "cls.seq_relationship",
     "classifier": "classifier",
 }
+_NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
 _LAYER = re.compile(r"layers/(\d+)/(.+)")
 _MOST_LISTED = 24
 
@@ -134,6 +135,23 @@ def unread_names(
     known = {name for of in named.values() for name in of.names} | set(ignored)
     unread = set(tensors.dims) - known
     return tuple(sorted(name for name in unread if name.rpartition("/")[0] not in tensors.dims))
+
+
+def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:
+    """Raise if arrays of fewer layers are there than a config says, before their model is built.
+
+    Names may be ours, Google's or Hugging Face's.
+
+    Raises:
+      ValueError: names both numbers.
+    """
+    found = {int(number[1]) for name in names if (number := _NUMBERED.search(name))}
+    layers = config.num_hidden_layers
+    if max(found, default=-1) + 1 < layers:
+        raise ValueError(
+            f"{place} lacks layers: its config says num_hidden_layers = {layers}, and it has "
+            f"arrays of {len(found)}; give a whole checkpoint, with the config that belongs to it"
+        )
 
 
 def refuse_more_encoder(

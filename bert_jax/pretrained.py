@@ -149,7 +149,9 @@ def _of_a_run(address: str, where: str) -> Pretrained:
         checkpoint_vocabulary.check_size(found.vocabulary, found.config.vocab_size, address)
         on = mesh_lib.make(MeshConfig(), jax.local_devices()[:1])
         with jax.set_mesh(on):
-            model = _with_parts(found.config, param_dims(storage.checkpoints, step))
+            dims = param_dims(storage.checkpoints, step)
+            named_tensors.check_layers(dims, found.config, f"checkpoint {step} of {place}")
+            model = _with_parts(found.config, dims)
             held = restore_params(storage.checkpoints, step, model, on)
             params = jax.tree.map(on_host, held, model.declared)
     trained = {name: part for name, part in params.items() if name not in found.untrained}
@@ -165,7 +167,7 @@ def model_of(held: Pretrained) -> Model:
 def _with_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]]) -> Model:
     """The model of the arrays with these paths and sizes."""
     parts = {path.split("/")[0] for path in dims}
-    classes = dims["classifier/kernel"][1] if "classifier" in parts else 0
+    classes = dims.get("classifier/kernel", (0, 0))[-1] if "classifier" in parts else 0
     heads = Heads("mlm" in parts, "nsp" in parts, classes)
     model = bert.build(config, jax.default_backend(), heads=heads)
     declared = {part: of for part, of in model.declared.items() if part in parts}

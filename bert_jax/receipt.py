@@ -21,6 +21,7 @@ from bert_jax import (
 )
 from bert_jax.changes import Change, changed
 from bert_jax.config import Config, ModelConfig, from_config_dict, recorded, settings_from
+from bert_jax.config_check import check_sizes
 from bert_jax.feed import STORE_DIGEST
 from bert_jax.log import BAD_STEPS, CURVES, EVENTS, LEFT_OUT, METRICS, PREDICTIONS, SUMMARY
 from bert_jax.record_files import write_whole
@@ -162,6 +163,7 @@ def read(workdir: pathlib.Path) -> Receipt:
         phases = tuple(ConfigDict(phase) for phase in shown["config"]["phases"])
         config = from_config_dict(ConfigDict(shown["config"] | {"phases": phases}))
         digest = shown["fixed"][STORE_DIGEST]
+    check_sizes(config.model, workdir / FILE)
     return Receipt(config, _vocabulary(workdir, shown), digest, shown.get(_CONVERTED, ""))
 
 
@@ -182,7 +184,9 @@ def model_of(shown: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
       ValueError: it is one of another version.
     """
     with _written_by_this_version(workdir):
-        return settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
+        config = settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
+    check_sizes(config, workdir / FILE)
+    return config
 
 
 def read_model(workdir: pathlib.Path) -> TrainedModel:
@@ -192,9 +196,8 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
       ValueError: there is no run, or one of another version.
     """
     shown = _of_a_run(workdir)
+    config, task = model_of(shown, workdir), None
     with _written_by_this_version(workdir):
-        config = settings_from(ModelConfig, ConfigDict(shown["config"]["model"]))
-        task = None
         if _classes(shown):
             task = task_layer.from_json(
                 shown["task"] | {"options": shown["config"]["data"]}, workdir / FILE

@@ -13,12 +13,14 @@ from bert_jax.models.bert import Params
 from bert_jax.named_tensors import (
     Named,
     Tensors,
+    check_layers,
     dims_of,
     params_of,
     refuse_more_encoder,
     their_module,
     unread_names,
 )
+from data_pipeline import small_files
 
 CONFIG = "bert_config.json"
 ACTS = {"gelu": "gelu_tanh"}  # its code computes the tanh approximation under that name
@@ -95,6 +97,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
             "those of Google's TF1 code are read: export it from the program that wrote it"
         )
+    check_layers(tensors.dims, config, tensors.place)
     names = {path: named(path) for path in dims_of(config)}
     unread = unread_names(tensors, names, _COUNTERS)
     stems = ("bert/embeddings/", "bert/encoder/")
@@ -105,6 +108,8 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
 def _tensors(prefix: pathlib.Path) -> Tensors:
     import tensorflow as tf
 
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        small_files.open_regular(path).close()  # TensorFlow would wait for a pipe
     # What is wrong with a file comes as IndexError, ValueError or tf.errors.OpError, by its kind.
     try:
         reader = tf.train.load_checkpoint(str(prefix))

@@ -12,7 +12,7 @@ from bert_jax import workdir as workdir_lib
 from bert_jax.checkpoint_reading import newest_step, param_dims, restore_params
 from bert_jax.config import MeshConfig
 from bert_jax.models import bert
-from bert_jax.named_tensors import OPTIONAL_PARTS
+from bert_jax.named_tensors import OPTIONAL_PARTS, check_layers
 from bert_jax.receipt import Receipt
 from data_pipeline.vocab import Vocabulary
 
@@ -51,7 +51,9 @@ def load(workdir: pathlib.Path | str) -> Trained:
     made = checkpoint_reading.run_metadata(place.checkpoints, step)
     source = f"checkpoint {step} of {workdir}"
     checkpoint_vocabulary.check_pinned(found.vocabulary, made, source)
-    parts = {path.split("/")[0] for path in param_dims(place.checkpoints, step)}
+    dims = param_dims(place.checkpoints, step)
+    check_layers(dims, found.config.model, f"checkpoint {step} of {workdir}")
+    parts = {path.split("/")[0] for path in dims}
     lacking = [part for part in OPTIONAL_PARTS if part not in parts]
     if lacking:  # of a converted checkpoint; a run has them all
         raise ValueError(

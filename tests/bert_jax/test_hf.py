@@ -141,7 +141,7 @@ def test_both_gelus(held, act, ours, tmp_path):
         ({"hidden_size": "14"}, "hidden_size = '14'; it must be a whole number"),
         ({"num_attention_heads": 3}, "num_attention_heads = 3, which does not divide"),
         ({"num_hidden_layers": 1}, r"holds bert\.encoder\.layer\.1\..* has no use for"),
-        ({"num_hidden_layers": 3}, r"lacks 16 of the 62 arrays .*: bert\.encoder\.layer\.2\."),
+        ({"num_hidden_layers": 3}, r"num_hidden_layers = 3, and it has arrays of 2; give"),
         ({"vocab_size": 29}, r"word_embeddings.weight as \[23, 14\] in place of \[29, 14\]"),
     ],
 )
@@ -178,7 +178,7 @@ def test_files_that_are_no_weights_are_refused(held, tmp_path):
     with pytest.raises(ValueError, match=r"has no model\.safetensors"):
         hf.read(folder)
     (folder / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config\.json is not JSON with names and values"):
+    with pytest.raises(ValueError, match=r"config\.json holds a list, not a JSON object"):
         hf.read(folder)
 
 

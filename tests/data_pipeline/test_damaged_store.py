@@ -17,9 +17,21 @@ from data_pipeline.verify import verify
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab_files import MAX_PIECES
 from data_pipeline.walks import Sidecar, walk_facts
+from tests.damages import (
+    DEEP,
+    cut,
+    empty,
+    fifo,
+    folder,
+    huge,
+    link_outwards,
+    link_to_itself,
+    nested,
+    nul_bytes,
+    random,
+)
 from tests.data_pipeline.stores import random_documents, write_store
 
-DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
 ARRAY, LIST, MANIFEST = "train/token_ids.npy", "vocab.txt", "manifest.json"
 
 
@@ -37,50 +49,6 @@ def store(built, tmp_path):
 
 def ignore(done_bytes):
     """Show no progress."""
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def random(path):
-    path.write_bytes(np.random.default_rng(7).bytes(900))
-
-
-def nul_bytes(path):
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def nested(path):
-    path.write_bytes(DEEP)
-
-
-def huge(path):
-    os.truncate(path, 1 << 40)  # a hole: no disk is needed
-
-
-def link_outwards(path):
-    path.unlink()
-    path.symlink_to("/etc/hostname")
-
-
-def link_to_itself(path):
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def fifo(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-def folder(path):
-    path.unlink()
-    path.mkdir()
 
 
 def archive(path):

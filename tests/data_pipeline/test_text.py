@@ -225,7 +225,9 @@ def test_a_document_beyond_the_limit_is_refused(tmp_path, monkeypatch, content):
     monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 100)
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 10)
     path = write(tmp_path / "a.txt", content)
-    with pytest.raises(ValueError, match=r"a\.txt (line 1 )?has a document of more than .* blank lines"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt (line 1 )?has a document of more than .* blank lines"
+    ):
         read(path, TextOptions("file"))
 
 

@@ -1,0 +1,185 @@
+"""Every file of a model's folder x every kind of damage: a sentence, no traceback, no wait."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from bert_jax import checkpoint_vocabulary, config_check, pretrained
+from bert_jax.checkpoint_reading import param_dims
+from bert_jax.config import Config, ModelConfig
+from tests import damages
+from tests.bert_jax.small_checkpoints import PIECES, tensors, write
+
+DAMAGES = (
+    *(damages.empty, damages.cut, damages.random, damages.nul_bytes, damages.nested),
+    *(damages.other_type, damages.huge, damages.link_to_itself, damages.fifo, damages.folder),
+)
+SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "max_position_embeddings", "type_vocab_size"),
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = write(tmp_path_factory.mktemp("built") / "model", tensors())
+    config = {"do_lower_case": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    model = {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(PIECES)}}
+    tokenizer = {"model": model, "normalizer": {"lowercase": True}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "added_tokens.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def model(built, tmp_path):
+    return shutil.copytree(built, tmp_path / "model")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
+        *("tokenizer.json", "added_tokens.json"),
+    ],
+)
+def test_a_damaged_file_of_hugging_faces_is_refused(model, name, damage):
+    if damage in (damages.fifo, damages.folder, damages.link_to_itself) and name.endswith("s.json"):
+        pytest.skip("what is no file is as if it were not there")
+    damage(model / name)
+    if damage in (damages.fifo, damages.folder, damages.link_to_itself) and "token" in name:
+        pretrained.load(f"hf:{model}")  # likewise
+        return
+    with pytest.raises((ValueError, OSError)) as error:
+        pretrained.load(f"hf:{model}")
+    assert str(model) in str(error.value)
+    assert len(str(error.value)) < 600
+
+
+@pytest.mark.parametrize("value", [200_000_000, 1 << 62, 0, -1, "2", None, [1], 2.5, {}])
+@pytest.mark.parametrize("size", SIZES)
+def test_an_impossible_size_is_refused_before_a_model_is_built(model, size, value):
+    shown = json.loads((model / "config.json").read_text()) | {size: value}
+    (model / "config.json").write_text(json.dumps(shown))
+    with pytest.raises(ValueError, match=rf"config\.json says {size} = "):
+        pretrained.load(f"hf:{model}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_config_beyond_the_bounds_is_refused_too(size):
+    most = config_check.MOST_SIZES[size]
+    config = Config(model=ModelConfig(**{size: most + 1}))
+    with pytest.raises(ValueError, match=rf"config\.model\.{size} is {most + 1}; it must .*less"):
+        config_check.check(config)
+
+
+def test_other_layers_than_the_file_has_are_refused(model):
+    for layers in (1, 1024):
+        shown = json.loads((model / "config.json").read_text()) | {"num_hidden_layers": layers}
+        (model / "config.json").write_text(json.dumps(shown))
+        with pytest.raises(ValueError, match=r"num_hidden_layers = 1024|has no use for"):
+            pretrained.load(f"hf:{model}")
+
+
+@pytest.mark.parametrize(
+    "name", ["../other.safetensors", "/etc/hostname", "..", "", "a/b", "x\0y", 7, None]
+)
+def test_an_index_names_no_file_elsewhere(model, name):
+    (model / "model.safetensors").rename(model.parent / "other.safetensors")
+    index = {"weight_map": {"bert.pooler.dense.bias": name}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"index\.json names .*, which is not in its folder"):
+        pretrained.load(f"hf:{model}")
+
+
+def test_the_files_of_the_hubs_cache_are_links(model):
+    """There a snapshot holds links to ../../blobs."""
+    blobs = model.parent / "blobs"
+    blobs.mkdir()
+    for number, path in enumerate(sorted(model.iterdir())):
+        path.rename(blobs / str(number))
+        path.symlink_to(f"../blobs/{number}")
+    assert pretrained.load(f"hf:{model}").vocabulary.pieces() == PIECES
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"bert.pooler.dense.bias": {"dtype": "F32", "shape": [1 << 60], "data_offsets": [0, 8]}},
+        {"bert.pooler.dense.bias": {"dtype": "F32", "shape": [2], "data_offsets": [0, 1 << 60]}},
+        {"bert.pooler.dense.bias": {"dtype": "X9", "shape": [2], "data_offsets": [0, 8]}},
+        {"bert.pooler.dense.bias": 5},
+        [],
+    ],
+)
+def test_a_safetensors_header_that_lies_is_refused(model, header):
+    text = json.dumps(header).encode()
+    data = len(text).to_bytes(8, "little") + text + bytes(8)
+    (model / "model.safetensors").write_bytes(data)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        pretrained.load(f"hf:{model}")
+    (model / "model.safetensors").write_bytes((1 << 62).to_bytes(8, "little") + text)
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        pretrained.load(f"hf:{model}")
+
+
+@pytest.fixture(scope="module")
+def google(built, tmp_path_factory):
+    from bert_jax import conversion
+
+    folder = tmp_path_factory.mktemp("google") / "model"
+    held = pretrained.load(f"hf:{built}")
+    held = held.__class__(**{**vars(held), "config": _google_config(held.config)})
+    conversion.tf1_export.write(held, _made(folder) / "bert_model.ckpt")
+    return folder
+
+
+def _google_config(config):
+    return config.__class__(**{**vars(config), "hidden_act": "gelu_tanh", "layer_norm_eps": 1e-12})
+
+
+def _made(folder):
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "name", ["bert_config.json", "bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"]
+)
+def test_a_damaged_file_of_googles_is_refused(google, tmp_path, name, damage):
+    folder = shutil.copytree(google, tmp_path / "model")
+    if damage is damages.huge and ".data-" in name:
+        pytest.skip("what lies beyond the arrays is not read")
+    damage(folder / name)
+    with pytest.raises((ValueError, OSError)) as error:
+        pretrained.load(f"google:{folder}/bert_model.ckpt")
+    assert str(folder) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "kind", ["float32", "float32[]", "float32[x]", "float32[-1]", "float32[" + "9" * 40 + "]", ""]
+)
+def test_sizes_in_a_checkpoints_metadata_that_are_none_are_refused(monkeypatch, tmp_path, kind):
+    receipt = {"leaves": {"params/pooler/bias": f"{kind} 123"}}
+    monkeypatch.setattr("bert_jax.checkpoint_folder.read_receipt", lambda checkpoint: receipt)
+    with pytest.raises(ValueError, match=r"checkpoint 3 of .* has params/pooler/bias as"):
+        param_dims(tmp_path, 3)
+
+
+def test_a_pipe_is_no_vocabulary(tmp_path):
+    os.mkfifo(tmp_path / "vocab.txt")
+    with pytest.raises(ValueError, match=r"has no vocab\.txt"):
+        checkpoint_vocabulary.read(tmp_path)
+
+
+def test_the_arrays_themselves_are_compared_with_the_config(model):
+    shown = json.loads((model / "config.json").read_text()) | {"intermediate_size": 1 << 18}
+    (model / "config.json").write_text(json.dumps(shown))
+    with pytest.raises(ValueError, match=r"\[22\] in place of \[262144\]"):
+        pretrained.load(f"hf:{model}")

@@ -1,0 +1,67 @@
+"""Ways in which a file that a command reads may be damaged, for tables of tests."""
+
+import os
+import pathlib
+
+import numpy as np
+
+DEEP = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+
+
+def empty(path: pathlib.Path) -> None:
+    """Leave no byte."""
+    path.write_bytes(b"")
+
+
+def cut(path: pathlib.Path) -> None:
+    """Cut off the end."""
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def random(path: pathlib.Path) -> None:
+    """Write random bytes."""
+    path.write_bytes(np.random.default_rng(7).bytes(900))
+
+
+def nul_bytes(path: pathlib.Path) -> None:
+    """Write zeros of the same length, as file systems leave after a power cut."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def nested(path: pathlib.Path) -> None:
+    """Write JSON deeper than Python's stack."""
+    path.write_bytes(DEEP)
+
+
+def other_type(path: pathlib.Path) -> None:
+    """Write JSON that is no object."""
+    path.write_bytes(b"[1, 2]")
+
+
+def huge(path: pathlib.Path) -> None:
+    """Make it a terabyte: a hole, which takes no disk."""
+    os.truncate(path, 1 << 40)
+
+
+def link_outwards(path: pathlib.Path) -> None:
+    """Put a link to a file elsewhere in its place."""
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+
+
+def link_to_itself(path: pathlib.Path) -> None:
+    """Put a link in a circle in its place."""
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def fifo(path: pathlib.Path) -> None:
+    """Put a pipe in its place, which nobody writes."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: pathlib.Path) -> None:
+    """Put a folder in its place."""
+    path.unlink()
+    path.mkdir()
