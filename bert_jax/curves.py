@@ -52,6 +52,8 @@ BASELINES = {
     "mlm_loss": ("unigram_mlm_loss", "unigram"),
     "nsp_accuracy": ("majority_nsp_accuracy", "majority"),
 }
+# A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.
+LEAST_LOSS_SPAN, LEAST_ACCURACY_SPAN = 0.5, 0.2
 MOST_POINTS = 200  # of a train curve: the noise of more hides where it goes
 MOST_DOTS = 12  # a curve of so few points shows each
 APART = 0.17  # of a panel's height: two values written under one another
@@ -77,8 +79,13 @@ LOOK = {
 }
 
 
-def draw(workdir: pathlib.Path, phases: Sequence[Phase]) -> pathlib.Path | None:
+def draw(
+    workdir: pathlib.Path, phases: Sequence[Phase], schedule: Points | None = None
+) -> pathlib.Path | None:
     """Write curves.png into workdir; its path, or None while there is nothing to draw.
+
+    schedule are steps, counted from 1, and their learning rates: closer than the logged ones, which
+    miss its bends.
 
     Raises:
       ValueError: a line before the last one of metrics.jsonl is not a line of metrics.
@@ -88,7 +95,7 @@ def draw(workdir: pathlib.Path, phases: Sequence[Phase]) -> pathlib.Path | None:
         return None
     picture = io.BytesIO()
     with style.context(["default", LOOK]):  # not what a matplotlibrc of the machine says
-        figure(lines, phases).savefig(picture, format="png")
+        figure(lines, phases, schedule).savefig(picture, format="png")
     write_whole(workdir / CURVES, picture.getvalue())
     return workdir / CURVES
 
@@ -110,7 +117,9 @@ def panels(lines: Sequence[Line]) -> list[str]:
     return list(dict.fromkeys([*of_terms, *of_a_task, *of_the_run]))
 
 
-def figure(lines: Sequence[Line], phases: Sequence[Phase]) -> Figure:
+def figure(
+    lines: Sequence[Line], phases: Sequence[Phase], schedule: Points | None = None
+) -> Figure:
     """The picture of lines that have a metric to draw; the label of each panel is its metric."""
     names = panels(lines)
     rows = math.ceil(len(names) / 2)
@@ -120,7 +129,7 @@ def figure(lines: Sequence[Line], phases: Sequence[Phase]) -> Figure:
     handles: dict[str, Artist] = {}
     for index, name in enumerate(names):
         ax = picture.add_subplot(rows, 2, index + 1, label=name)
-        ends = _draw_curves(ax, lines, name, last_step)
+        ends = _draw_curves(ax, lines, name, last_step, schedule)
         set_axes(ax, name, last_step, is_lowest=index + 2 >= len(names))
         draw_phases(ax, phases, last_step, is_highest=index < 2)
         write_ends(ax, ends)
@@ -169,11 +178,16 @@ def thinned(points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     )
 
 
-def _draw_curves(ax: Axes, lines: Sequence[Line], name: str, last_step: int) -> list[End]:
+def _draw_curves(
+    ax: Axes, lines: Sequence[Line], name: str, last_step: int, schedule: Points | None
+) -> list[End]:
     """Draw a panel's curves; what is to be written where they end."""
     ends = []
     train, heldout = series(lines, "train", name), series(lines, "heldout", name)
-    if len(train[0]):
+    if name == "learning_rate" and schedule is not None and _agree(train, schedule):
+        steps, rates = (values[schedule[0] <= last_step] for values in schedule)
+        ax.plot(steps, rates, label="train", color=TRAIN, linewidth=1.2, clip_on=False)
+    elif len(train[0]):
         steps, means, lows, highs = thinned(train)
         _plot(ax, (steps, means), label="train", color=TRAIN, linewidth=1.2)
         if len(steps) < len(train[0]):
@@ -198,6 +212,12 @@ def _draw_curves(ax: Axes, lines: Sequence[Line], name: str, last_step: int) -> 
     return ends
 
 
+def _agree(logged: Points, schedule: Points) -> bool:
+    """Whether the rates of a run are those of a schedule: not where it had another one before."""
+    expected = np.interp(logged[0], *schedule)
+    return bool(np.allclose(logged[1], expected, rtol=0.01, atol=0.01 * float(schedule[1].max())))
+
+
 def _plot(ax: Axes, points: Points, **look: Any) -> None:
     dots = "o" if len(points[0]) <= MOST_DOTS else ""
     ax.plot(*points, marker=dots, markersize=3.5, clip_on=False, **look)
@@ -210,6 +230,7 @@ def set_axes(ax: Axes, name: str, last_step: int, is_lowest: bool) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10], integer=True))
     ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    _widen(ax, name)
     if name == "learning_rate":
         ax.set_ylim(bottom=0.0)
         ax.yaxis.set_major_formatter(FuncFormatter(_rate))
@@ -220,6 +241,25 @@ def set_axes(ax: Axes, name: str, last_step: int, is_lowest: bool) -> None:
         ax.set_xlabel("step", color=GREY)
     else:
         ax.tick_params(labelbottom=False)
+
+
+def _widen(ax: Axes, name: str) -> None:
+    """Show at least so much of a metric that its noise does not look like progress.
+
+    A loss is never below 0, and an accuracy not above 1 either.
+    """
+    is_loss = name.endswith("_loss")
+    if not is_loss and not name.endswith("accuracy"):
+        return
+    least = LEAST_LOSS_SPAN if is_loss else LEAST_ACCURACY_SPAN
+    low, high = ax.get_ylim()
+    missing = max(0.0, least - (high - low))
+    bottom = max(low - missing / 2, min(low, 0.0))
+    top = max(high, bottom + least)
+    if not is_loss and top > max(high, 1.0):
+        top = max(high, 1.0)
+        bottom = min(bottom, top - least)
+    ax.set_ylim(bottom, top)
 
 
 def _rate(value: float, _: int | None) -> str:

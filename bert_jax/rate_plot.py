@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from bert_jax import config as config_lib
 from bert_jax import curves, optim
 from bert_jax.config import Config
+from bert_jax.run_config import RunConfig
 
 _METRIC = "learning_rate"
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MOST_POINTS = 2000
 
 
-def rates(config: Config, most: int = _MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
+def rates(config: RunConfig, most: int = _MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
     """Steps from the first to the last, and the rate of each: at most so many, and each bend."""
     total = config_lib.total_steps(config)
     bends = [

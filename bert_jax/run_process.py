@@ -173,11 +173,13 @@ def _curves(setup: Setup) -> str:
     """Draw the curves; where they are, or why they are not: a picture is no reason to fail."""
     if jax.process_index() > 0:
         return ""
-    from bert_jax import curves  # here, as matplotlib takes a sixth of the time to start
+    from bert_jax import curves, rate_plot  # here: matplotlib takes a sixth of the time to start
 
     try:
         with setup.screen.spinning("drawing the curves"):
-            return str(curves.draw(setup.workdir, setup.config.phases) or "nothing to draw yet")
+            steps_N, rates_N = rate_plot.rates(setup.config)
+            picture = curves.draw(setup.workdir, setup.config.phases, (steps_N + 1, rates_N))
+            return str(picture or "nothing to draw yet")
     except (OSError, ValueError) as error:
         return f"not drawn: {error}"
 

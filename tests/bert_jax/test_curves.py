@@ -57,6 +57,44 @@ def curves_of(ax):
     }
 
 
+def test_the_rate_is_drawn_as_it_is_scheduled_between_the_logged_points_too():
+    lines = [line | {"learning_rate": 0.5} for line in lines_of_run(60, every_steps=30)]
+    steps = np.arange(1, 101)
+    rates = np.where(steps < 15, 1.0, 0.5)  # a bend that no logged step shows
+    ax = panels_of(curves.figure(lines, PHASES, (steps, rates)))["learning_rate"]
+    drawn = curves_of(ax)["train"]
+    np.testing.assert_array_equal(drawn, [steps[:60], rates[:60]])
+
+
+def test_a_rate_that_was_another_is_drawn_as_it_was_logged():
+    lines = lines_of_run(60)  # of 1e-4
+    steps = np.arange(1, 101)
+    ax = panels_of(curves.figure(lines, PHASES, (steps, np.full(100, 3e-4))))["learning_rate"]
+    assert set(curves_of(ax)["train"][1]) == {1e-4}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "least", "inside"),
+    [
+        ("nsp_loss", (0.690, 0.695), 0.5, (0.0, 9.0)),
+        ("nsp_loss", (0.001, 0.002), 0.5, (0.0, 9.0)),
+        ("nsp_accuracy", (0.515, 0.520), 0.2, (0.0, 1.0)),
+        ("nsp_accuracy", (0.995, 0.999), 0.2, (0.0, 1.01)),
+        ("nsp_accuracy", (0.0, 0.001), 0.2, (-0.01, 1.0)),
+        ("mlm_loss", (2.0, 8.0), 6.0, (0.0, 9.0)),
+    ],
+)
+def test_an_axis_does_not_zoom_on_noise(name, values, least, inside):
+    lines = [
+        {"step": step, "split": "train", "nsp_loss": 1.0, "mlm_loss": 1.0, "mlm_accuracy": 0.0}
+        | {"nsp_accuracy": 0.5, name: values[step % 2]}
+        for step in range(1, 9)
+    ]
+    low, high = panels_of(curves.figure(lines, PHASES))[name].get_ylim()
+    assert high - low >= least - 1e-9
+    assert inside[0] <= low <= values[0] and values[1] <= high <= inside[1]
+
+
 def texts_of(ax):
     return [text.get_text() for text in ax.texts]
 
