@@ -17,6 +17,7 @@ from bert_jax.record_files import write_whole
 from bert_jax.screen import BAD, FAINT, GOOD
 
 NUMBERS, PICTURE = "grid.json", "grid.png"
+_NAMED_TIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +65,36 @@ def best_setting(found: Sequence[Setting], score: str) -> Setting:
     return max((one for one in found if len(one.outcomes) == most), key=lambda s: s.mean(score))
 
 
+def ties(found: Sequence[Setting], best: Setting, score: str) -> list[Setting]:
+    """List the settings of as many seeds that differ from the best by no more than seeds do.
+
+    That is the larger of the two standard deviations; of single runs nothing is known but equality.
+    """
+    return [
+        one
+        for one in found
+        if one is not best
+        and len(one.outcomes) == len(best.outcomes)
+        and best.mean(score) - one.mean(score)
+        <= max(best.deviation(score) or 0.0, one.deviation(score) or 0.0)
+    ]
+
+
+def beats(best: Setting, score: str, baseline: float | None) -> bool:
+    """Whether a setting's mean is above what knowing nothing of the text scores."""
+    return baseline is None or best.mean(score) > baseline
+
+
 def best_run(found: Sequence[Setting], score: str) -> Outcome:
     """The one run of the highest score."""
     return max((one for s in found for one in s.outcomes), key=lambda one: one.scores[score])
 
 
 def table(outcomes: Sequence[Outcome], score: str) -> rich.table.Table:
-    """A line a setting, the best one marked."""
-    found = settings(outcomes)
+    """A line a setting, the best one marked where it is better than the baseline."""
+    found, baseline = settings(outcomes), baseline_of(outcomes, score)
     best = best_setting(found, score)
+    is_better = beats(best, score, baseline)
     shown = rich.table.Table(box=rich.box.SIMPLE)
     for column in ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest"):
         shown.add_column(column, justify="right")
@@ -91,9 +113,8 @@ def table(outcomes: Sequence[Outcome], score: str) -> rich.table.Table:
             "" if deviation is None else f"{deviation:.4f}",
             f"{min(values):.4f}",
             f"{max(values):.4f}",
-            style=f"bold {GOOD}" if one is best else "",
+            style=f"bold {GOOD}" if one is best and is_better else "",
         )
-    baseline = baseline_of(outcomes, score)
     if baseline is not None:
         cells = [f"{baseline:.4f}", "", "", ""]
         shown.add_row("baseline", "", "", *cells, style=FAINT)
@@ -107,11 +128,18 @@ def closing_rows(
     found = settings(outcomes)
     best, first = best_setting(found, score), best_run(found, score)
     seeds = f"{len(best.outcomes)} seed{'s' * (len(best.outcomes) > 1)}"
-    epochs = f"{best.epochs:g} epoch{'s' * (best.epochs != 1)}"
     rows = [
-        ("best", f"rate {in_short(best.learning_rate)}, {epochs}, the mean of {seeds}"),
+        ("best", f"{_named(best)}, the mean of {seeds}"),
         ("", f"{score} {best.in_words(score)}"),
     ]
+    baseline = baseline_of(outcomes, score)
+    if not beats(best, score, baseline):
+        rows[0] = ("best", f"none: no mean is above the baseline, {baseline:.4f}")
+        rows[1] = ("highest", f"{score} {best.in_words(score)}: {_named(best)}, {seeds}")
+    if tied := ties(found, best, score):
+        names = "; ".join(map(_named, tied[:_NAMED_TIES]))
+        more = f"; and {len(tied) - _NAMED_TIES} more" if len(tied) > _NAMED_TIES else ""
+        rows.append(("", f"no better than its seeds differ: {names}{more}"))
     others = [
         name for name in best.outcomes[0].scores if name != score and not name.endswith("_loss")
     ]
@@ -125,16 +153,26 @@ def closing_rows(
     return rows
 
 
+def _named(one: Setting) -> str:
+    epochs = f"{one.epochs:g} epoch{'s' * (one.epochs != 1)}"
+    return f"rate {in_short(one.learning_rate)}, {epochs}"
+
+
 def write_numbers(
     folder: pathlib.Path, outcomes: Sequence[Outcome], score: str, config: dict[str, Any]
 ) -> None:
     """Write grid.json; without a finished run there are no settings and no best one in it."""
-    found = settings(outcomes)
+    found, baseline = settings(outcomes), baseline_of(outcomes, score)
+    best = best_setting(found, score) if found else None
     numbers: dict[str, Any] = {
         "score": score,
-        "baseline": baseline_of(outcomes, score),
+        "baseline": baseline,
         "settings": [_numbers_of(one, score) for one in found],
-        "best": _numbers_of(best_setting(found, score), score) if found else None,
+        "best": _numbers_of(best, score) if best else None,
+        "best_beats_baseline": beats(best, score, baseline) if best else None,
+        "ties_with_best": [_numbers_of(one, score) for one in ties(found, best, score)]
+        if best
+        else [],
         "best_run": best_run(found, score).run.name if found else None,
         "runs": [
             {

@@ -72,13 +72,42 @@ def test_the_table_has_a_line_a_setting_and_fits_a_terminal():
 
 def test_the_closing_block_names_the_best_and_where_it_is(tmp_path):
     rows = grid_report.closing_rows(tmp_path, OUTCOMES, SCORE)
-    assert rows[:4] == [
+    assert rows[:5] == [
         ("best", "rate 3e-5, 2 epochs, the mean of 3 seeds"),
         ("", "dev_accuracy 0.7000 ± 0.1000"),
+        ("", "no better than its seeds differ: rate 5e-5, 2 epochs"),
         ("", "dev_f1 0.3500 ± 0.0500"),
         ("best run", "dev_accuracy 0.9000: rate 5e-5, 3 epochs, seed 0"),
     ]
-    assert rows[4] == ("", f"{tmp_path}/rate5e-5_epochs3_seed0")
+    assert rows[5] == ("", f"{tmp_path}/rate5e-5_epochs3_seed0")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "beats", "tied"),
+    [
+        ({2e-5: [0.5, 0.5], 3e-5: [0.5, 0.5]}, False, 1),  # every run says the same: the majority
+        ({2e-5: [0.4, 0.5], 3e-5: [0.3, 0.3]}, False, 0),
+        ({2e-5: [0.7, 0.72], 3e-5: [0.7, 0.7]}, True, 1),
+        ({2e-5: [0.8, 0.81], 3e-5: [0.7, 0.71]}, True, 0),
+        ({2e-5: [0.8, 0.81], 3e-5: [0.81]}, True, 0),  # fewer seeds are no tie
+    ],
+)
+def test_a_best_among_ties_or_below_the_baseline_is_called_so(tmp_path, accuracies, beats, tied):
+    outcomes = [
+        finished(rate, 2.0, seed, accuracy)
+        for rate, runs in accuracies.items()
+        for seed, accuracy in enumerate(runs)
+    ]
+    rows = grid_report.closing_rows(tmp_path, outcomes, SCORE)
+    assert rows[0][1].startswith("none: no mean is above the baseline, 0.5000") == (not beats)
+    assert sum("no better than its seeds differ" in text for _, text in rows) == bool(tied)
+    text = io.StringIO()
+    console = rich.console.Console(file=text, force_terminal=True, color_system="standard")
+    console.print(grid_report.table(outcomes, SCORE))
+    assert ("\x1b[1;32m" in text.getvalue()) == beats
+    grid_report.write_numbers(tmp_path, outcomes, SCORE, {})
+    numbers = json.loads((tmp_path / "grid.json").read_text())
+    assert (numbers["best_beats_baseline"], len(numbers["ties_with_best"])) == (beats, tied)
 
 
 def test_the_numbers_are_whole_also_before_a_run_is_finished(tmp_path):
