@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import itertools
 import pathlib
 import shutil
 import sys
@@ -22,7 +23,7 @@ from data_pipeline.encode_corpus import encode_corpus
 from data_pipeline.encoded_chunk import EncodedChunk, read_chunks
 from data_pipeline.example_arrays import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.exit_code import exit_code_of, on_stderr
-from data_pipeline.holdout import choose_heldout, write_splits
+from data_pipeline.holdout import choose_heldout, impossible, write_splits
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.live_line import LINE
 from data_pipeline.selection import Selection, select
@@ -30,6 +31,7 @@ from data_pipeline.sources import Source, find_sources
 from data_pipeline.spool import Spool
 from data_pipeline.store import HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store_writing import SplitWriter, write_manifest
+from data_pipeline.text import read_documents
 from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
 from data_pipeline.vocab_training import TEXT_CHARS, TRAINED, train_vocabulary, training_text
@@ -56,13 +58,29 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     check_output(flags.output, MANIFEST, flags.overwrite)
     with LINE.doing("listing the files"):
         sources = find_sources(flags.input, flags.text)
-    vocab_file = _vocabulary_file(flags, sources, console)
+    if flags.vocab:
+        load_vocabulary(flags.vocab, flags.lowercase)
+    _check_documents(flags, sources)
     with whole_folder(flags.output, MANIFEST, flags.overwrite, _REPLACED) as building:
+        vocab_file = _vocabulary_file(flags, sources, console)
         manifest = _build_inside(building, flags, sources, vocab_file, console)
         with LINE.doing("moving the store to its place"):
             write_manifest(building, manifest)
     seconds = time.perf_counter() - started_secs
     print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
+
+
+def _check_documents(flags: BuildFlags, sources: list[Source]) -> None:
+    """Refuse a single document before anything is trained or encoded.
+
+    Reads up to the second document, which mostly is on the first pages of the first file.
+    """
+    documents = itertools.chain.from_iterable(
+        read_documents(source, flags.text) for source in sources
+    )
+    count = len(list(itertools.islice(filter(any, documents), 2)))
+    if count < 2:
+        raise ValueError(impossible(count, flags.text.documents))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +144,7 @@ def _build_inside(
             lost.update(chunk.lost_characters)
     counts[FILES_WITHOUT_TEXT] = documents_of.count(0)
     selection = _select(spool, flags.cleaning, counts, console)
-    splits = _part(spool, selection, building, vocabulary, flags.holdout, console)
+    splits = _part(spool, selection, building, vocabulary, flags, console)
     shutil.rmtree(spool.directory)
     found = BuildFound(
         counts, documents_of, selection.near_duplicates, lost, vocab_file.character_coverage
@@ -174,11 +192,12 @@ def _part(
     selection: Selection,
     building: pathlib.Path,
     vocabulary: Vocabulary,
-    holdout: float,
+    flags: BuildFlags,
     console: rich.console.Console,
 ) -> dict[str, dict[str, int]]:
     """Write both splits; returns what the manifest says of each."""
-    is_heldout = choose_heldout(selection.side_hashes[selection.keeps_document], holdout)
+    hashes = selection.side_hashes[selection.keeps_document]
+    is_heldout = choose_heldout(hashes, flags.holdout, flags.text.documents)
     writers = {
         name: SplitWriter(
             building / name,

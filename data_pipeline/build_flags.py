@@ -20,6 +20,7 @@ EXAMPLE = (
 _COPY_STORE = (
     "build into a local folder, then copy it: gcloud storage cp --recursive STORE gs://BUCKET/"
 )
+MOST_WORKERS = 4096
 LOCAL, BEAM = "local", "beam"  # runners
 _CLEANING = dataclasses.fields(CleaningOptions)
 
@@ -196,7 +197,7 @@ def _add_cleaning(parser: FlagParser) -> None:
 
 def _add_runner(parser: FlagParser) -> None:
     add = parser.add_argument_group("who does the work").add_argument
-    add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
+    add("--workers", default=0, type=int, metavar="N", help="processes; default 0: one a core")
     add(
         "--runner",
         default=LOCAL,
@@ -246,8 +247,11 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
         raise ValueError(
             f"--holdout is {flags.holdout}; it must be more than 0 and at most 0.5 (default 0.01)"
         )
-    if flags.workers < 1:
-        raise ValueError(f"--workers is {flags.workers}; it must be 1 or more")
+    if not 1 <= flags.workers <= MOST_WORKERS:
+        raise ValueError(
+            f"--workers is {flags.workers}; it must be from 1 to {MOST_WORKERS}, or 0, which is "
+            "one a core"
+        )
     flags.text.check()
     flags.cleaning.check()
 

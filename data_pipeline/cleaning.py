@@ -77,6 +77,13 @@ class CleaningOptions:
                 f"--near_duplicate_threshold is {self.near_duplicate_threshold}; it must be from "
                 "0.5 to 1 (default 0.8)"
             )
+        has_threshold = self.near_duplicate_threshold != CleaningOptions.near_duplicate_threshold
+        if has_threshold and not self.finds_near_duplicates:
+            raise ValueError(
+                f"--near_duplicate_threshold is {self.near_duplicate_threshold}, but "
+                f"--near_duplicates is {KEEP}, which compares nothing; give --near_duplicates="
+                f"{TOGETHER} or {DROP} too, or leave it out"
+            )
         if self.min_document_chars < 0:
             raise ValueError(
                 f"--min_document_chars is {self.min_document_chars}; it must be 0 or more"

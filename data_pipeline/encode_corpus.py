@@ -46,9 +46,11 @@ def encode_corpus(
         try:
             yield from _in_order(pool.submit, chunks, workers * _CHUNKS_IN_FLIGHT)
         except BrokenProcessPool as error:
+            smaller = ", or cut very large documents with --documents=blank_line"
+            smaller = "" if text.documents == "blank_line" else smaller
             raise ValueError(
                 f"one of the {workers} processes was killed, most likely for want of memory; use "
-                "fewer with --workers=N, or cut very large documents with --documents=blank_line"
+                f"fewer with --workers=N{smaller}"
             ) from error
         finally:
             # Waits for the chunks at work: a pool left alone would write to a pipe that is gone.

@@ -9,6 +9,15 @@ from data_pipeline.selection import Selection, numbered
 from data_pipeline.spool import Spool
 from data_pipeline.store_writing import SplitWriter
 
+# How to have more documents, by the rule that cut them.
+_CUT_FINER = {
+    "blank_line": "add text, or put blank lines between the documents of plain text",
+    **dict.fromkeys(
+        ("file", "gutenberg", "chapters"),
+        "add text, or cut it finer: --documents=blank_line makes a document of each block of lines",
+    ),
+}
+
 # Maps uint64 hashes of documents to bool: is it held out?
 IsHeldout = Callable[[np.ndarray], np.ndarray]
 
@@ -16,7 +25,7 @@ IsHeldout = Callable[[np.ndarray], np.ndarray]
 MIN_SPLIT_DOCUMENTS = 2
 
 
-def choose_heldout(hashes: np.ndarray, share: float) -> IsHeldout:
+def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsHeldout:
     """Decide which documents are held out, by their hashes alone.
 
     Copies stay together, and a document's side does not depend on what else is in the corpus: it is
@@ -24,7 +33,8 @@ def choose_heldout(hashes: np.ndarray, share: float) -> IsHeldout:
     more than half of the documents, or fewer than MIN_SPLIT_DOCUMENTS, the lowest hashes that fit
     are taken: MIN_SPLIT_DOCUMENTS where copies and a corpus of 4 or more allow it, else one. Those
     may be others when the corpus grows. Near duplicates come with the hash of their cluster's first
-    document, which changes where a new document joins two clusters.
+    document, which changes where a new document joins two clusters. `documents` is the rule that
+    cut them, for the error.
 
     Memory: 9 bytes a document with the hashes.
 
@@ -38,7 +48,7 @@ def choose_heldout(hashes: np.ndarray, share: float) -> IsHeldout:
         return lambda document_hashes: document_hashes < bound
     groups, copies = np.unique(hashes, return_counts=True)
     if len(groups) < 2:
-        raise ValueError(_impossible(len(hashes)))
+        raise ValueError(impossible(len(hashes), documents))
     fits = np.flatnonzero(copies <= most)  # never empty: only one group can be larger
     wanted = fits[groups[fits] < bound]
     taken = wanted[np.cumsum(copies[wanted]) <= most]
@@ -57,20 +67,21 @@ def _lowest_with(least: int, fits: np.ndarray, copies: np.ndarray) -> np.ndarray
     return enough[:1] if len(enough) else fits[:1]
 
 
-def _impossible(documents: int) -> str:
-    if documents == 0:
+def impossible(count: int, documents: str) -> str:
+    """The sentence on too few different documents; `documents` is the rule that cut them."""
+    if count == 0:
         return (
             "the input has no document with a token, or cleaning left none; give files with text, "
             "or clean less, as without --min_document_chars"
         )
     state = (
         "a single document"
-        if documents == 1
-        else f"{documents} documents that all say the same but for case, white space and digits"
+        if count == 1
+        else f"{count} documents that all say the same but for case, white space and digits"
     )
     return (
         f"the input has {state}, so none can be held out while another is trained on; "
-        "add text, or cut it finer: --documents=blank_line makes a document of each block of lines"
+        f"{_CUT_FINER.get(documents, 'add text')}"
     )
 
 

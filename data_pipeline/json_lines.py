@@ -6,6 +6,7 @@ from typing import Any
 
 from data_pipeline.document_size import grown
 from data_pipeline.lines import numbered_lines, paragraphs_of
+from data_pipeline.small_files import kind_in_words
 
 _FORM = (
     "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
@@ -46,9 +47,15 @@ def read_records(
             yield []
             continue
         if type(text) is not str:
+            if text_key in record:
+                raise ValueError(
+                    f"{place} has {kind_in_words(text)} under the key {text_key!r}, and text is "
+                    'needed, as in "text": "..."; write it as a string, or name another key with '
+                    "--text_key=KEY"
+                )
             raise ValueError(
-                f"{place} has no text under the key {text_key!r}; its keys are "
-                f"{sorted(record)[:8]}; name the right one with --text_key=KEY"
+                f"{place} has no key {text_key!r}; its keys are {sorted(record)[:8]}; name the "
+                "right one with --text_key=KEY"
             )
         _check_unicode(place, text_key, text)
         grown(address, 0, text)

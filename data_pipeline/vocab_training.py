@@ -240,9 +240,10 @@ def train_sentencepiece(
       ValueError: `vocab_size` is too small for the text's characters or too large for the text.
     """
     model = io.BytesIO()
+    raised: list[Exception] = []
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=iter(read_text()),
+            sentence_iterator=_keeping_error(read_text(), raised),
             model_writer=model,
             model_type=kind,
             vocab_size=vocab_size,
@@ -263,8 +264,19 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
+        if raised:
+            raise raised[0] from None
         raise ValueError(_sentencepiece_problem(str(error), vocab_size)) from error
     return model.getvalue()
+
+
+def _keeping_error(texts: Iterable[str], raised: list[Exception]) -> Iterator[str]:
+    """Yield texts and keep what reading them raises, of which C++ makes lines of its own."""
+    try:
+        yield from texts
+    except Exception as error:
+        raised.append(error)
+        raise
 
 
 def _sentencepiece_problem(message: str, vocab_size: int) -> str:

@@ -84,7 +84,13 @@ def whole_folder(
     check_output(output, last, overwrite)
     was_there = output.exists()
     working = output / WORKING
-    working.mkdir(parents=True, exist_ok=True)
+    try:
+        working.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--output is {output}, which cannot be written here ({error.strerror}); give a folder "
+            "in a place that you may write"
+        ) from error
     with _locked(working / _LOCK, output):
         try:
             check_output(output, last, overwrite)  # another process may have finished it meanwhile

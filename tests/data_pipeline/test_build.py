@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from data_pipeline import encoded_chunk
+from data_pipeline import build, encoded_chunk
 from data_pipeline.build import main
 from data_pipeline.examples import open_examples
 from data_pipeline.findings import build_findings
@@ -206,6 +206,16 @@ BAD_FLAGS = {
         ["--vocab=VOCAB", "--reserved_pieces=3", "GOOD"],
         "--reserved_pieces is 3; it must be 0 or more, and 0 with --vocab",
     ),
+    "workers": (["--vocab=VOCAB", "--workers=-1", "GOOD"], "--workers is -1; it must be from 1 to"),
+    "many workers": (["--vocab=VOCAB", "--workers=99999", "GOOD"], "--workers is 99999; it must"),
+    "a threshold alone": (
+        ["--vocab=VOCAB", "--near_duplicate_threshold=0.9", "GOOD"],
+        "--near_duplicate_threshold is 0.9, but --near_duplicates is keep",
+    ),
+    "a device": (
+        ["--vocab=VOCAB", "--input=CORPUS", "--output=/dev/null/out"],
+        "--output is /dev/null/out, which cannot be written here (Not a directory)",
+    ),
     "coverage of a list": (
         ["--vocab=VOCAB", "--character_coverage=1", "GOOD"],
         "--character_coverage is 1.0, but the pieces of --vocab=",
@@ -229,7 +239,6 @@ BAD_FLAGS = {
     ),
     "boolean": (["--vocab=VOCAB", "--lowercase=yes", "GOOD"], "'yes' is neither true nor false"),
     "number": (["--vocab=VOCAB", "--workers=two", "GOOD"], "--workers: invalid int value: 'two'"),
-    "workers": (["--vocab=VOCAB", "--workers=-1", "GOOD"], "--workers is -1; it must be 1 or more"),
     "holdout": (
         ["--vocab=VOCAB", "--holdout=0.9", "GOOD"],
         "--holdout is 0.9; it must be more than",
@@ -434,3 +443,39 @@ def test_a_healthy_corpus_has_no_findings(corpus, vocab_path, tmp_path):
     dropped = manifest["dropped"] | {"documents_without_sentences": 30}
     (finding,) = build_findings(manifest | {"dropped": dropped})
     assert finding.startswith("33% of the documents had no sentence")
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self").exists(), reason="needs Linux's /proc")
+def test_a_place_where_nothing_can_be_written_is_refused_before_training(
+    corpus, capsys, monkeypatch
+):
+    monkeypatch.setattr(build, "train_vocabulary", lambda *given: pytest.fail("trained"))
+    more = ("--train_vocab=wordpiece", "--vocab_size=200")
+    assert main(flags(corpus, "/proc/out", None, *more)) == 2
+    assert "--output is /proc/out, which cannot be written here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rule", ["blank_line", "file", "chapters"])
+def test_a_single_document_is_refused_before_training_without_advice_that_is_in_force(
+    corpus, tmp_path, capsys, monkeypatch, rule
+):
+    monkeypatch.setattr(build, "train_vocabulary", lambda *given: pytest.fail("trained"))
+    corpus.write_text("One line.\nAnother one.\n")
+    argv = [f"--input={corpus}", f"--output={tmp_path}/store", f"--documents={rule}"]
+    assert main([*argv, "--train_vocab=wordpiece", "--vocab_size=200"]) == 2
+    error = capsys.readouterr().err
+    assert "the input has a single document" in error
+    assert ("--documents=blank_line" in error) == (rule != "blank_line")
+
+
+@pytest.mark.parametrize("coverage", [(), ("--character_coverage=0.99",)])
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+def test_text_that_is_not_utf_8_is_one_sentence_while_training_too(
+    corpus, tmp_path, capsys, kind, coverage
+):
+    corpus.write_bytes(corpus_text(60).encode() + b"\n\n\xff")
+    more = (f"--train_vocab={kind}", "--vocab_size=80", *coverage)
+    assert main(flags(corpus, tmp_path / "store", None, *more)) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(rf"error: {corpus} is not UTF-8: byte 0xff at byte offset \d+ .*\n", error)
+    assert not (tmp_path / "store").exists()

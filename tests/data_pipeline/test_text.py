@@ -173,7 +173,7 @@ BAD_FILES = {
         b'{"id": ' + b"1" * 5000 + b"}",
         r"line 1 has a number of too",
     ),
-    "number": ("a.jsonl", b'{"text": 5}', r"line 1 has no text under the key 'text'"),
+    "number": ("a.jsonl", b'{"text": 5}', r"line 1 has a whole number under the key 'text'"),
     "long number": (
         "a.jsonl",
         b'{"text": "x"}\n\n{"text": "x", "id": ' + b"1" * 5000 + b"}",
