@@ -103,10 +103,12 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
             store = feed.open_store(config.data, advance)
         config = config_lib.with_vocab_size(config, store.vocab_size)
         source = Feed(store, config)
+        config = source.config
         with screen.spinning("counting the examples of the store"):
             source.check()
     else:
         config = config_lib.with_vocab_size(config, config.model.vocab_size or VOCAB_SIZE)
+        config = config_lib.with_predictions(config)
     mesh_lib.check(config, jax.device_count())
     mesh = mesh_lib.make(config.mesh)
     model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)

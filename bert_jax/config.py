@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
@@ -56,7 +57,8 @@ class Phase:
     steps: int
     batch_size: int = 256  # rows an optimiser step, over all devices; one sequence each, or up to
     #                        config.data.packed_examples; in fine-tuning as step_packing lays them
-    max_predictions_per_seq: int = 20  # of each sequence
+    max_predictions_per_seq: int = 0  # of each sequence; 0: data.masked_lm_prob of seq_len, rounded
+    #                                   up: 20 of 128 and 77 of 512, as Google's README advises
     micro_batches: int = 1  # a step's batch is computed in so many parts, gradients added up
     restart_learning_rate: float = 0.0  # peak of a schedule begun anew here; 0: go on with the last
     restart_warmup_steps: int = 0  # warm-up of that schedule
@@ -146,8 +148,8 @@ class Config:
     """A training run."""
 
     phases: tuple[Phase, ...] = (
-        Phase(seq_len=128, steps=900_000, max_predictions_per_seq=20),
-        Phase(seq_len=512, steps=100_000, max_predictions_per_seq=77),
+        Phase(seq_len=128, steps=900_000),
+        Phase(seq_len=512, steps=100_000),
     )
     seed: int = 0  # of the initial weights and of dropout
     init: str = ""  # a checkpoint to begin with, as bert_jax/pretrained.py reads it: its sizes are
@@ -270,6 +272,33 @@ def recorded(config: Any) -> dict[str, Any]:
     shown = dataclasses.asdict(config)
     shown["checkpoint"].pop("fresh")
     return shown
+
+
+def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
+    """Return the slots for predictions that a full row of so many tokens needs.
+
+    A row of l tokens has max(1, round(l * masked_lm_prob)) of them: rounded up, all have room.
+    """
+    wanted = math.ceil(seq_len * masked_lm_prob - 1e-9)  # 0.15 * 140 may be 21.000000000000004
+    return max(1, min(wanted, seq_len - 3))
+
+
+def with_predictions(
+    config: Config, slots_of_lengths: Mapping[int, int] = types.MappingProxyType({})
+) -> Config:
+    """Fill in max_predictions_per_seq where a phase leaves it to the masking rate.
+
+    slots_of_lengths says it of ready-made examples, by the tokens of their rows.
+    """
+
+    def filled(phase: Phase) -> Phase:
+        if phase.max_predictions_per_seq != 0:
+            return phase
+        derived = predictions_for(phase.seq_len, config.data.masked_lm_prob)
+        slots = slots_of_lengths.get(phase.seq_len, derived)
+        return dataclasses.replace(phase, max_predictions_per_seq=slots)
+
+    return dataclasses.replace(config, phases=tuple(map(filled, config.phases)))
 
 
 def total_steps(config: Phased) -> int:

@@ -203,11 +203,11 @@ def _check_phase(phase: Phase, at: str, max_positions: int) -> None:
         f"it must divide batch_size = {phase.batch_size}",
     )
     require(
-        1 <= phase.max_predictions_per_seq <= phase.seq_len - 3,
+        0 <= phase.max_predictions_per_seq <= phase.seq_len - 3,
         f"{at}.max_predictions_per_seq",
         phase.max_predictions_per_seq,
-        f"it must lie from 1 to seq_len - 3 = {phase.seq_len - 3} "
-        f"(BERT: about 0.15 * seq_len = {round(0.15 * phase.seq_len)})",
+        f"it must lie from 1 to seq_len - 3 = {phase.seq_len - 3}, or be 0 to follow from "
+        "config.data.masked_lm_prob",
     )
     for name in ("restart_learning_rate", "restart_warmup_steps"):
         value = getattr(phase, name)
@@ -246,8 +246,8 @@ def check_predictions(config: Config) -> None:
             f"phases[{index}].max_predictions_per_seq",
             phase.max_predictions_per_seq,
             f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob "
-            f"= {prob}, and the rest would be left out; set it to {wanted} or more, or lower the "
-            "share",
+            f"= {prob}, and the rest would be left out; leave it at 0 to take {wanted} or more, "
+            "or lower the share",
         )
 
 

@@ -33,7 +33,11 @@ from data_pipeline.whole_file import check_new, whole_file
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "a workdir, hf:DIR or google:PREFIX")
 _STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrote, or gs://")
 _SPLIT = flags.DEFINE_string("split", SPLITS[0], f"of the store: {' or '.join(SPLITS)}")
-_SEQ_LEN = flags.DEFINE_integer("seq_len", 128, "tokens of the store's examples at most")
+_SEQ_LEN = flags.DEFINE_integer(
+    "seq_len",
+    0,
+    "tokens of the store's examples at most; 0: 128, or all that the model has",
+)
 _EXAMPLES = flags.DEFINE_integer("examples", 4096, "of the store at most")
 _SEGMENTS = flags.DEFINE_string(
     "segments", None, f"what an example is made of, {', '.join(SEGMENTS)}; default: as the run, nsp"
@@ -43,6 +47,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "a new file, a JSON object a line"
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "rows that the model sees at once")
 
 USAGE = "python -m bert_jax.evaluate --checkpoint=ADDRESS [--store=STORE] [--sentences=FILE]"
+_USUAL_SEQ_LEN = 128  # of the first phase of the paper's configs
 _SHOWN_SENTENCES = 20
 _SHOWN_CHARS = 60
 
@@ -72,6 +77,8 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     vocabulary = checkpoint.vocabulary if asked is None else _vocabulary_of(asked)
     weights = with_vocabulary(checkpoint, vocabulary)
     positions = checkpoint.config.max_position_embeddings
+    if asked is not None and not asked.seq_len:
+        asked = dataclasses.replace(asked, seq_len=min(_USUAL_SEQ_LEN, positions))
     if asked is not None and asked.seq_len > positions:
         raise ValueError(
             f"--seq_len is {asked.seq_len}, but {address} has {positions} positions; give "
@@ -92,7 +99,7 @@ def _check_flags() -> None:
             f"--segments is {_SEGMENTS.value!r}; it must be one of {', '.join(SEGMENTS)}"
         )
     for flag, least in ((_SEQ_LEN, 8), (_EXAMPLES, 1), (_BATCH_SIZE, 1)):
-        if flag.value < least:
+        if flag.present and flag.value < least:
             raise ValueError(f"--{flag.name} is {flag.value}; it must be {least} or more")
     of_store = [flag for flag in (_SPLIT, _SEQ_LEN, _EXAMPLES, _SEGMENTS) if flag.present]
     if of_store and _SENTENCES.value and not _STORE.value:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from absl import flags
 
 from bert_jax import command_line, frozen_ner, pretrained
-from bert_jax.finetune_config import TaskOptions
+from bert_jax.finetune_config import TaskOptions, with_length
 from bert_jax.frozen_ner import FEATURES, Training
 from bert_jax.pretrained import Pretrained
 from bert_jax.record_files import write_whole
@@ -29,7 +29,9 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "hf:DIR, google:PREFIX or or
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "folder of the training, dev and test files")
 _OUTPUT = flags.DEFINE_string("output", "", "a new folder")
 _FEATURES = flags.DEFINE_string("features", "concatenated_last_four", "which vectors, or all")
-_MAX_SEQ_LENGTH = flags.DEFINE_integer("max_seq_length", 128, "tokens of a row at most")
+_MAX_SEQ_LENGTH = flags.DEFINE_integer(
+    "max_seq_length", 0, "tokens of a row at most; 0: 128, or the model's positions if fewer"
+)
 _UNITS = flags.DEFINE_integer("units", Training.units, "units of an LSTM in each direction")
 _EPOCHS = flags.DEFINE_integer("epochs", Training.epochs, "passes over the training files")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", Training.batch_size, "rows of a step")
@@ -78,6 +80,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
             f"{', '.join(kind for kind in FEATURES if 'four' not in kind)}"
         )
     options = TaskOptions(task="ner", dir=folder, max_seq_length=_MAX_SEQ_LENGTH.value)
+    options = with_length(options, positions)
     task = ner.open_task(options, checkpoint.vocabulary)
     frozen_ner.check_room(task, checkpoint.config)
     return functools.partial(_learn, checkpoint, task, kinds, pathlib.Path(place))

@@ -81,12 +81,20 @@ def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
     }
 
 
+def _slots(store: Store) -> dict[int, int]:
+    """Return the predictions of a row of ready-made examples, by its tokens; {} of text."""
+    if store.kind == store_lib.TEXT:
+        return {}
+    lengths = store.manifest["examples"].items()
+    return {int(seq_len): length["max_predictions_per_seq"] for seq_len, length in lengths}
+
+
 class Feed:
     """Batches of a run on a store, as pure functions of phase and step."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
-        self.config = config
+        self.config = config_lib.with_predictions(config, _slots(store))
         self._sources: dict[tuple[str, int, int], ExampleSource] = {}
 
     def _source(self, split: Split, index: int) -> ExampleSource:

@@ -39,10 +39,10 @@ def check(config: FinetuneConfig) -> None:
         0.0 <= config.warmup_share < 1.0, "warmup_share", config.warmup_share, "from 0 to below 1"
     )
     require(
-        config.data.max_seq_length >= 8,
+        config.data.max_seq_length == 0 or config.data.max_seq_length >= 8,
         "data.max_seq_length",
         config.data.max_seq_length,
-        "a pair of texts needs 8 or more",
+        "a pair of texts needs 8 or more; 0 takes 128, or the checkpoint's positions if fewer",
     )
     require(
         config.data.train_examples >= 0,

@@ -26,7 +26,8 @@ class TaskOptions:
     dev_file: str = ""
     test_file: str = ""
     train_examples: int = 0  # the first so many of the training split; 0: all
-    max_seq_length: int = 128  # tokens of a row at most, [CLS] and [SEP] counted
+    max_seq_length: int = 0  # tokens of a row at most, [CLS] and [SEP] counted; 0: 128, of SQuAD
+    #                          384, and no more than the checkpoint has positions
     order_seed: int = 0  # of the order in which training examples come
     # Of a table of one's own: names of its columns.
     text_column: str = ""
@@ -39,6 +40,18 @@ class TaskOptions:
     max_answer_length: int = 30  # tokens of a predicted answer at most
     n_best_size: int = 20  # starts and ends that are combined, and answers that are written
     has_unanswerable: bool = False  # SQuAD 2.0: a question may have no answer
+
+
+_LENGTHS = {"squad": 384}  # run_squad.py@eedf5716ce
+_LENGTH = 128  # paper, appendix A.3 and run_classifier.py@eedf5716ce
+
+
+def with_length(options: TaskOptions, positions: int) -> TaskOptions:
+    """Fill in max_seq_length where it is left to the task and to a checkpoint's positions."""
+    if options.max_seq_length != 0:
+        return options
+    usual = _LENGTHS.get(options.task, _LENGTH)
+    return dataclasses.replace(options, max_seq_length=min(usual, positions))
 
 
 @dataclasses.dataclass(frozen=True)

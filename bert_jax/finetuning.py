@@ -12,7 +12,7 @@ from bert_jax import finetune_check, initial_weights, preparation, pretrained
 from bert_jax import mesh as mesh_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.config import ModelConfig
-from bert_jax.finetune_config import FinetuneConfig
+from bert_jax.finetune_config import FinetuneConfig, with_length
 from bert_jax.models import bert
 from bert_jax.preparation import Learned, Setup
 from bert_jax.pretrained import Pretrained
@@ -51,6 +51,8 @@ def prepare(
     screen = Screen(is_writer=jax.process_index() == 0)
     with screen.spinning(f"reading {config.init}"):
         checkpoint = _without_task(pretrained.load(config.init))
+    data = with_length(config.data, checkpoint.config.max_position_embeddings)
+    config = dataclasses.replace(config, data=data)
     check_length(config, checkpoint)
     with screen.spinning(f"reading the examples of {config.data.task}"):
         task = open_task(config.data, checkpoint.vocabulary)
@@ -116,6 +118,7 @@ def resolved(config: FinetuneConfig, task: Task, model: ModelConfig) -> Finetune
         seq_len=config.data.max_seq_length,
         steps=steps,
         batch_size=config.batch_size,
+        max_predictions_per_seq=20,  # nothing reads it: as earlier versions recorded it
         micro_batches=config.micro_batches,
     )
     return dataclasses.replace(

@@ -118,7 +118,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
     if _STORE.value:
         data = dataclasses.replace(config.data, store=_STORE.value)
         config = dataclasses.replace(config, data=data)
-    config = _what_if(config, of)
+    config = config_lib.with_predictions(_what_if(config, of))
     config_check.check(config)
     objective = objectives.find(config.objective)
     mesh_lib.check(config, of.devices)

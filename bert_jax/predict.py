@@ -130,7 +130,7 @@ def _predict(model: FineTuned, rows: Predicting, output: pathlib.Path, screen: S
     on = mesh_lib.make(MeshConfig(preset="dp"))
     jax.set_mesh(on)
     network, params = placed(model, on)
-    with screen.spinning("compiling") as show:
+    with screen.waiting(f"predicting {rows.total:,} {rows.unit}: compiling") as show:
         logits = Logits(model, network, params, on, rows, show, _BATCH_SIZE.value)
         try:
             written = rows.run(output, logits)

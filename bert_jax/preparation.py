@@ -106,13 +106,13 @@ def prepare(
         store = open_store(config.data, advance)
     config, weights = initial_weights.of_run(config, storage, store, screen)
     config = config_lib.with_vocab_size(config, store.vocab_size)
-    feed = Feed(store, config)
+    feed = Feed(store, receipt.with_kept_predictions(storage.home, config))
 
     def opened() -> tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]:
         with screen.spinning("counting the examples of the store"):
             feed.check()
             phases = [facts_of(feed, index, objective) for index in range(len(config.phases))]
-        rows = corpus_rows(config, store, phases)
+        rows = corpus_rows(feed.config, store, phases)
         return phases, rows if weights is None else [("weights", weights.in_words()), *rows]
 
     def fresh_params(model: bert.Model, mesh: jax.sharding.Mesh) -> bert.Params:

@@ -249,6 +249,27 @@ def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dic
     }
 
 
+def with_kept_predictions(workdir: pathlib.Path, config: Config) -> Config:
+    """Take the max_predictions_per_seq of the run in workdir where a phase leaves it open.
+
+    It once was 20 where a config did not say it. A run of another length or masking rate is none
+    that could be resumed.
+    """
+    if not (workdir / FILE).is_file():
+        return config
+    fixed = _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
+    if fixed.get("data.masked_lm_prob") != config.data.masked_lm_prob:
+        return config
+    phases = []
+    for index, phase in enumerate(config.phases):
+        kept = fixed.get(f"phases[{index}].max_predictions_per_seq", 0)
+        is_same = fixed.get(f"phases[{index}].seq_len") == phase.seq_len and type(kept) is int
+        if phase.max_predictions_per_seq == 0 and is_same:
+            phase = dataclasses.replace(phase, max_predictions_per_seq=kept)
+        phases.append(phase)
+    return dataclasses.replace(config, phases=tuple(phases))
+
+
 def _of_a_run(workdir: pathlib.Path) -> dict[str, Any]:
     if not (workdir / FILE).exists():
         raise ValueError(

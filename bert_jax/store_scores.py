@@ -1,7 +1,6 @@
 """What a checkpoint scores on a store, beside what a model without context would."""
 
 import dataclasses
-import math
 import pathlib
 import tempfile
 
@@ -11,7 +10,7 @@ import numpy as np
 from bert_jax import baselines, mesh, metrics, pretrained, receipt
 from bert_jax import step as step_lib
 from bert_jax import workdir as workdir_lib
-from bert_jax.config import Config
+from bert_jax.config import Config, predictions_for
 from bert_jax.exit_codes import Refused
 from bert_jax.feed import single_pass
 from bert_jax.masked_lm import MaskedLm
@@ -42,7 +41,7 @@ class Asked:
           ValueError: the split cannot give examples of this length with these options.
         """
         split = self.store.heldout if self.split == HELDOUT else self.store.train
-        slots = min(math.ceil(self.seq_len * self.options.masked_lm_prob), self.seq_len - 3)
+        slots = predictions_for(self.seq_len, self.options.masked_lm_prob)
         source = open_examples(
             self.store,
             split,

@@ -1,9 +1,8 @@
 """Which phase a measurement takes its step from, and how many rows the step has."""
 
 import dataclasses
-import math
 
-from bert_jax.config import Config, Phase
+from bert_jax.config import Config, Phase, predictions_for
 
 # Positions of a step on one device, where neither the user nor a recipe for TPU says: 16 rows of
 # 128 keep two cores busy for a fraction of a second, 64 fill a GPU.
@@ -18,7 +17,7 @@ def phase_of(config: Config, seq_len: int) -> Phase:
     return dataclasses.replace(
         config.phases[0],
         seq_len=seq_len,
-        max_predictions_per_seq=math.ceil(config.data.masked_lm_prob * seq_len),
+        max_predictions_per_seq=predictions_for(seq_len, config.data.masked_lm_prob),
     )
 
 

@@ -64,7 +64,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         if config.data.store and not is_address(config.data.store):
             vocab_size = feed.open_store(config.data).vocab_size
             config = config_lib.with_vocab_size(config, vocab_size)
-        return functools.partial(_show, config)
+        return functools.partial(_show, config_lib.with_predictions(config))
     profiled = profiling.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
     place = _RUN.place()
     place.check(USAGE)

@@ -31,8 +31,8 @@ def phases(recipe: str) -> tuple[Phase, ...]:
     if recipe not in batch_sizes:
         raise ValueError(f"recipe is {recipe!r}; this config has {sorted(batch_sizes)}")
     return (
-        Phase(128, 900_000, batch_size=batch_sizes[recipe], max_predictions_per_seq=20),
-        Phase(512, 100_000, batch_size=256, max_predictions_per_seq=77),
+        Phase(128, 900_000, batch_size=batch_sizes[recipe]),
+        Phase(512, 100_000, batch_size=256),
     )
 
 

@@ -32,8 +32,8 @@ def paper(batch_size_at_128: int) -> Config:
     return Config(
         model=MODEL,
         phases=(
-            Phase(128, 900_000, batch_size=batch_size_at_128, max_predictions_per_seq=20),
-            Phase(512, 100_000, batch_size=256, max_predictions_per_seq=77),
+            Phase(128, 900_000, batch_size=batch_size_at_128),
+            Phase(512, 100_000, batch_size=256),
         ),
     )
 
@@ -43,7 +43,7 @@ def lamb64k() -> Config:
     return Config(
         model=MODEL,
         phases=(
-            Phase(128, 7038, batch_size=65_536, max_predictions_per_seq=20, micro_batches=16),
+            Phase(128, 7038, batch_size=65_536, micro_batches=16),
             Phase(
                 512,
                 1563,

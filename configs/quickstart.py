@@ -43,12 +43,11 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 attention_probs_dropout_prob=0.0,
             ),
             phases=(
-                Phase(32, 1000, batch_size=96, max_predictions_per_seq=5),
+                Phase(32, 1000, batch_size=96),
                 Phase(
                     64,
                     240,
                     batch_size=48,
-                    max_predictions_per_seq=10,
                     restart_learning_rate=3e-3,
                     restart_warmup_steps=30,
                 ),

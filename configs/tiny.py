@@ -41,8 +41,8 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 attention_probs_dropout_prob=0.0,
             ),
             phases=(
-                Phase(64, 340, batch_size=96, max_predictions_per_seq=10),
-                Phase(128, 60, batch_size=48, max_predictions_per_seq=20),
+                Phase(64, 340, batch_size=96),
+                Phase(128, 60, batch_size=48),
             ),
             optim=OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=40, beta2=0.98),
             eval=EvalConfig(every_steps=100, examples=512),

@@ -23,7 +23,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     return to_config_dict(
         dataclasses.replace(
             FinetuneConfig(),
-            data=TaskOptions(task="ner", max_seq_length=128),
+            data=TaskOptions(task="ner"),
             epochs=4.0,
             batch_size=32,
             optim=OptimConfig(learning_rate=5e-5, warmup_steps=0),

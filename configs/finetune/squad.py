@@ -28,7 +28,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             f"--config=...:version={version}: there is no such SQuAD; give version=1.1 or 2.0"
         )
     has_unanswerable = version == "2.0"
-    data = TaskOptions(task="squad", max_seq_length=384, has_unanswerable=has_unanswerable)
+    data = TaskOptions(task="squad", has_unanswerable=has_unanswerable)
     return to_config_dict(
         dataclasses.replace(
             FinetuneConfig(),

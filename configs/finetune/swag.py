@@ -24,7 +24,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     return to_config_dict(
         dataclasses.replace(
             FinetuneConfig(),
-            data=TaskOptions(task=task, max_seq_length=128),
+            data=TaskOptions(task=task),
             epochs=3.0,
             batch_size=16,
             optim=OptimConfig(learning_rate=2e-5, warmup_steps=0),

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 from bert_jax import config as config_lib
 from bert_jax import config_check, mesh, objectives
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
-from configs import base, large, tiny
+from configs import base, large, quickstart, tiny
 from tests.bert_jax.test_config_check import changed, phase
 
 EVERY_CONFIG = [
@@ -204,3 +204,49 @@ def test_the_state_is_cut_along_the_first_whole_dimension_that_divides():
     assert mesh.over_data(cut("fsdp", "model"), (64, 12), sizes) == cut("data", "model")
     assert mesh.over_data(cut(None), (7,), sizes) == cut(None)  # nothing to cut evenly
     assert mesh.over_data(cut(None), (8,), sizes | {"data": 1}) == cut(None)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "prob", "slots"),
+    [
+        (32, 0.15, 5),  # what our configs said by hand, and Google's README for 128 and 512
+        (64, 0.15, 10),
+        (128, 0.15, 20),
+        (512, 0.15, 77),
+        (128, 0.4, 52),
+        (140, 0.15, 21),
+        (8, 0.01, 1),
+        (8, 0.99, 5),
+    ],
+)
+def test_slots_follow_from_length_and_masking_rate(seq_len, prob, slots):
+    assert config_lib.predictions_for(seq_len, prob) == slots
+    # Source: create_pretraining_data.py@eedf5716ce: no row of text wants more.
+    most_text = seq_len - 3
+    assert slots >= min(most_text, max(1, round(most_text * prob)))
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "slots"),
+    [
+        (tiny, None, [10, 20]),
+        (quickstart, None, [5, 10]),
+        (base, "recipe=paper", [20, 77]),
+        (large, "recipe=tokens", [20, 77]),
+        (large, "recipe=lamb64k", [20, 80]),
+    ],
+)
+def test_configs_keep_their_slots_and_follow_another_masking_rate(file, arguments, slots):
+    shown = file.get_config() if arguments is None else file.get_config(arguments)
+    config = config_lib.with_predictions(config_lib.from_config_dict(shown))
+    assert [phase.max_predictions_per_seq for phase in config.phases] == slots
+    shown.data.masked_lm_prob = 0.4
+    config = config_lib.with_predictions(config_lib.from_config_dict(shown))
+    if arguments != "recipe=lamb64k":  # whose 80 is said
+        config_check.check_predictions(config)
+
+
+def test_slots_that_are_said_stay():
+    said = Config(phases=(Phase(64, 5, max_predictions_per_seq=3), Phase(64, 5), Phase(32, 5)))
+    filled = config_lib.with_predictions(said, {32: 9})
+    assert [phase.max_predictions_per_seq for phase in filled.phases] == [3, 10, 9]

@@ -12,7 +12,7 @@ import pytest
 from bert_jax import finetuning, loop, predictions, pretrained, receipt
 from bert_jax.checkpoint_reading import read_arrays
 from bert_jax.config import CheckpointConfig, EvalConfig, MeshConfig, ModelConfig, OptimConfig
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax.finetune_config import FinetuneConfig, TaskOptions, with_length
 from bert_jax.models.bert import Heads
 from bert_jax.task_feed import TaskFeed
 from tests.bert_jax.small_checkpoints import tensors, write
@@ -210,6 +210,16 @@ def test_rows_longer_than_the_positions_and_unknown_tasks_are_refused(config, tm
     data = dataclasses.replace(config.data, task="tabel")
     with pytest.raises(ValueError, match=r"config.data.task is 'tabel'; it must be one of "):
         finetuning.prepare(dataclasses.replace(config, data=data), tmp_path)
+
+
+def test_the_length_is_that_of_the_checkpoint_where_nobody_says_it(config, tmp_path):
+    open_length = dataclasses.replace(config.data, max_seq_length=0)
+    setup = finetuning.prepare(dataclasses.replace(config, data=open_length), tmp_path)
+    assert setup.feed.config.data.max_seq_length == 19  # the positions of the checkpoint
+    shown = json.loads((tmp_path / "config.json").read_text())
+    assert shown["config"]["data"]["max_seq_length"] == 19
+    usual = [with_length(TaskOptions(task=name), 512).max_seq_length for name in ("rte", "squad")]
+    assert usual == [128, 384]
 
 
 def test_a_fine_tuned_model_is_read_back_and_may_be_fine_tuned_again(finished, config, tmp_path):

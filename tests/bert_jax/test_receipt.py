@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bert_jax import receipt
-from bert_jax.config import ComputeConfig, Config
+from bert_jax.config import ComputeConfig, Config, with_predictions
 from bert_jax.feed import Feed, open_store
 from data_pipeline import small_files
 from data_pipeline.options import PretrainOptions
@@ -17,7 +17,7 @@ YOUNGER = ("segments", "masking", "packed_examples", "mask_token_share")
 
 @pytest.fixture
 def config(tiny_store):
-    return Config(data=PretrainOptions(store=str(tiny_store)))
+    return with_predictions(Config(data=PretrainOptions(store=str(tiny_store))))
 
 
 @pytest.fixture
@@ -120,3 +120,20 @@ def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):
     rewrite(workdir, lambda shown: shown["config"]["data"].update(whole_words=True))
     with pytest.raises(ValueError, match="was written by another version of bert_jax"):
         receipt.read(workdir)
+
+
+def test_a_run_keeps_the_slots_that_its_config_once_left_at_20(config, tmp_path):
+    """The default was 20 at any length before it followed from the masking rate."""
+    first = dataclasses.replace(config.phases[0], max_predictions_per_seq=20)
+    before = dataclasses.replace(config, phases=(first, *config.phases[1:]))
+    store = open_store(config.data)
+    receipt.write(tmp_path, Feed(store, before))
+    open_first = dataclasses.replace(first, max_predictions_per_seq=0)
+    now = dataclasses.replace(config, phases=(open_first, *config.phases[1:]))
+    kept = receipt.with_kept_predictions(tmp_path, now)
+    assert kept == before
+    receipt.check(tmp_path, Feed(store, kept))
+    data = dataclasses.replace(config.data, masked_lm_prob=0.3)
+    other = dataclasses.replace(now, data=data)
+    assert receipt.with_kept_predictions(tmp_path, other) == other
+    assert receipt.with_kept_predictions(tmp_path / "new", now) == now

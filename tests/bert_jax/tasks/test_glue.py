@@ -51,7 +51,9 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
 
 
 def options(name: str, folder: pathlib.Path, **changed: object) -> TaskOptions:
-    return dataclasses.replace(TaskOptions(task=name, dir=str(folder)), **changed)
+    return dataclasses.replace(
+        TaskOptions(task=name, dir=str(folder), max_seq_length=128), **changed
+    )
 
 
 def label_array(rows) -> list[float]:

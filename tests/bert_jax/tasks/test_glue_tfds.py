@@ -83,7 +83,7 @@ def data_dir(tmp_path, monkeypatch) -> pathlib.Path:
 
 def test_labels_go_by_name_and_predictions_by_index(data_dir, tmp_path):
     vocabulary = small_vocabulary(tmp_path)
-    task = glue.open_task(TaskOptions(task="ax", source="tfds"), vocabulary)
+    task = glue.open_task(TaskOptions(task="ax", source="tfds", max_seq_length=128), vocabulary)
     assert task.splits["train"].labels["label_ids"].tolist() == [0, 2, 1]
     assert task.splits["dev_matched"].labels["label_ids"].tolist() == [2]
     assert task.splits["dev_mismatched"].labels["label_ids"].tolist() == [0]

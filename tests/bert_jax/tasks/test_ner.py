@@ -178,7 +178,7 @@ def test_sentencepiece_marks_each_word_as_one(options_of, tmp_path):
 
 
 def test_the_whole_of_wnut_17_keeps_every_word(shared_data, uncased):
-    options = TaskOptions(task="ner", dir=str(shared_data / "ner" / "wnut17"))
+    options = TaskOptions(task="ner", dir=str(shared_data / "ner" / "wnut17"), max_seq_length=128)
     task = ner.open_task(options, load_vocabulary(uncased))
     # Sentences and words as published; entities are what `grep -c B-` counts.
     counts = {

@@ -35,6 +35,7 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
 def options(folder: pathlib.Path, **changed: object) -> TaskOptions:
     of_pairs = TaskOptions(
         task="table",
+        max_seq_length=128,
         dir=str(folder),
         text_column="claim",
         second_text_column="about",
