@@ -24,7 +24,7 @@ from data_pipeline.small_files import DamagedFile
 
 BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 
-CONFIG_HELP = "config file, such as configs/base.py or configs/large.py:recipe=lamb64k"
+_CONFIG_HELP = "config file, such as {}, with --config.FIELD=VALUE for its fields"
 
 Prepare = Callable[[LibraryLog, list[str]], Callable[[], int]]
 
@@ -38,9 +38,9 @@ class _ConfigFlag(flags.Flag[str]):
     """--config=FILE[:NAME=VALUE,...], and the kind of settings that it is read as."""
 
     def __init__(self, kind: type[Any]) -> None:
-        super().__init__(
-            flags.ArgumentParser(), flags.ArgumentSerializer(), "config", None, CONFIG_HELP
-        )
+        *_, example = overrides.KINDS[kind]
+        words = _CONFIG_HELP.format(example)
+        super().__init__(flags.ArgumentParser(), flags.ArgumentSerializer(), "config", None, words)
         self.kind = kind
 
 
@@ -64,11 +64,14 @@ def find_config(path: str) -> str:
 
 
 def _our_configs() -> str:
+    """List those of the kind that the command takes."""
+    is_of_a_task = _kind_of_config() not in (None, Config)
+    folder = "configs/finetune" if is_of_a_task else "configs"
     return ", ".join(
         sorted(
             str(found.relative_to(home))
             for home in (_PACKAGE.parent, _PACKAGE)
-            for found in (home / "configs").glob("*.py")
+            for found in (home / folder).glob("*.py")
             if found.name != "__init__.py"
         )
     )
@@ -254,6 +257,10 @@ def _unknown_flag(name: str, value: str, kind: type[Any] | None) -> str:
     given = overrides.shortened(value) if value.startswith("-") else f"--{name}"
     if kind is None and name.partition(".")[0] == "config":
         return f"{given}: this command takes no --config"
+    models = [f"--{one}" for one in ("checkpoint", "from") if one in flags.FLAGS]
+    if name == "workdir" and models:
+        _, _, place = value.partition("=")
+        return f"--workdir: this command takes the model as {models[0]}={place or 'ADDRESS'}"
     written = name.replace("-", "_")
     near = difflib.get_close_matches(written, list(flags.FLAGS), 2, 0.75)
     similar = [f"--{one}" for one in near]
@@ -286,5 +293,6 @@ def _help(usage: str) -> str:
     listed = (
         flags.FLAGS.main_module_help().strip().split("\n", 1)[1]
     )  # its heading is the file's path
-    config = f"  --config: {CONFIG_HELP}\n" if "config" in flags.FLAGS else ""
+    has_config = "config" in flags.FLAGS
+    config = f"  --config: {flags.FLAGS['config'].help}\n" if has_config else ""
     return f"{entry.__doc__}\nusage: {usage}\n{config}{listed}"

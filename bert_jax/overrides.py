@@ -24,7 +24,17 @@ from typing import Any
 import ml_collections
 
 from bert_jax import config as config_lib
+from bert_jax.finetune_config import FinetuneConfig
 
+# Settings -> what they are of, the command for them, a config of ours.
+KINDS: dict[type[Any], tuple[str, str, str]] = {
+    config_lib.Config: ("pre-training", "python -m bert_jax.train", "configs/base.py"),
+    FinetuneConfig: (
+        "fine-tuning",
+        "python -m bert_jax.finetune",
+        "configs/finetune/glue.py:task=rte",
+    ),
+}
 # In error messages; more of a value than this helps nobody.
 _LONGEST_SHOWN = 60
 _FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
@@ -95,9 +105,22 @@ def load(
     """
     file, colon, text = place.partition(":")
     shown = _values_of_file(find(file), [text] if colon else [])
+    _check_kind(kind, shown, file)
     for override in overrides:
         _set(kind, shown, override)
     return config_lib.settings_from(kind, shown)
+
+
+def _check_kind(kind: type[Any], shown: ml_collections.ConfigDict, file: str) -> None:
+    """Raise if the file is a config for commands of the other kind."""
+    for other, (what, commands, _) in KINDS.items():
+        names = {field.name for field in dataclasses.fields(other)}
+        if other is not kind and kind in KINDS and set(shown.keys()) == names:
+            ours, _, right = KINDS[kind]
+            raise ValueError(
+                f"--config={file} is a config of {what}, for {commands}; this command is for "
+                f"{ours}: give one such as --config={right}"
+            )
 
 
 def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:

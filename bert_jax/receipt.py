@@ -53,6 +53,7 @@ RECORDS = (
 # Settings that receipts of earlier versions name among those that a run must keep.
 _NO_LONGER_FIXED = ("data.test_file",)
 _UNTRAINED = "untrained"
+_SHOWN_SETTINGS = 8  # of those that differ
 _CONVERTED = "converted_from"  # no run, but a checkpoint of other code in its place
 
 
@@ -257,7 +258,7 @@ def with_kept_predictions(workdir: pathlib.Path, config: Config) -> Config:
     """
     if not (workdir / FILE).is_file():
         return config
-    fixed = _shown(workdir, "give a new or an empty folder as --workdir")["fixed"]
+    fixed = _shown(workdir)["fixed"]
     if fixed.get("data.masked_lm_prob") != config.data.masked_lm_prob:
         return config
     phases = []
@@ -355,6 +356,12 @@ def check(workdir: pathlib.Path, feed: RunFeed, shown: Mapping[str, Any] | None 
             f"--workdir={workdir} holds a checkpoint converted from {shown[_CONVERTED]}, not a "
             f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
         )
+    if ("task" in shown) != ("task" in feed.in_a_receipt()):
+        begin = f", and --config.init=orbax:{workdir} to begin with it" * ("task" not in shown)
+        raise ValueError(
+            f"--workdir={workdir} holds a run of {shown.get('learns', 'pre-training')}, and this "
+            f"is one of {feed.learns}; give another --workdir{begin}"
+        )
     _check_copy(workdir, feed, shown)
     before = feed.fixed_by_default()
     before |= {k: v for k, v in shown["fixed"].items() if k not in _NO_LONGER_FIXED}
@@ -365,6 +372,8 @@ def check(workdir: pathlib.Path, feed: RunFeed, shown: Mapping[str, Any] | None 
         if before.get(name) != now.get(name)
     ]
     if differing:
+        more = len(differing) - _SHOWN_SETTINGS
+        differing[_SHOWN_SETTINGS:] = [f"and {more:,} more settings differ"] * (more > 0)
         raise ValueError(
             f"{workdir} holds a run with {'; '.join(differing)}; give another --workdir, or the "
             "settings of that run to go on with it"

@@ -165,3 +165,23 @@ def test_numbers_of_flags_are_finite(run, monkeypatch):
         2,
         "error: --secs is nan; it must be a finite number\n",
     )
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "from"])
+def test_a_workdir_for_a_command_that_reads_models_is_led_to_its_flag(monkeypatch, capfd, name):
+    values = flags.FlagValues()
+    flags.DEFINE_string(name, "", "a model", flag_values=values)
+    monkeypatch.setattr(command_line.flags, "FLAGS", values)
+    for arguments in (["--workdir=runs/x"], ["--workdir", "runs/x"]):
+        monkeypatch.setattr("sys.argv", ["entry", *arguments])
+        with pytest.raises(SystemExit) as exited:
+            command_line.run(lambda log, rest: lambda: 0, "usage", "nothing was lost")
+        said = capfd.readouterr().err
+        assert exited.value.code == 2 and "--workdir: " in said and f"--{name}=" in said
+        assert ("runs/x" in said) == ("=" in arguments[0])
+
+
+def test_help_shows_a_config_of_the_command(forked):
+    assert "configs/finetune/" in forked("bert_jax.finetune", "--help").stdout
+    missing = forked("bert_jax.finetune", "--workdir=x", code=2).stderr
+    assert "configs/finetune/ner.py" in missing and "configs/base.py" not in missing

@@ -172,6 +172,18 @@ def test_a_test_file_given_after_the_end_gets_its_predictions(finished, config, 
     assert test.read_bytes() == dev.read_bytes()
 
 
+def test_a_workdir_of_pre_training_is_refused_with_the_way_to_begin_with_it(
+    finished, config, tmp_path
+):
+    again = shutil.copytree(finished[2], tmp_path / "run")
+    shown = json.loads((again / "config.json").read_text())
+    del shown["task"]
+    (again / "config.json").write_text(json.dumps(shown | {"learns": "pre-training"}))
+    with pytest.raises(ValueError, match="holds a run of pre-training") as refused:
+        finetuning.prepare(config, again, jax.devices()[:1])
+    assert f"--config.init=orbax:{again}" in str(refused.value) and len(str(refused.value)) < 500
+
+
 def test_the_receipt_keeps_the_units_of_what_is_predicted(finished, tmp_path):
     setup, _, workdir = finished
     task = dataclasses.replace(setup.feed.task, kind="regress", mean=300.0, deviation=40.0)

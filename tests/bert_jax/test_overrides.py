@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from bert_jax import overrides
+from bert_jax import command_line, overrides
 from bert_jax.config import Config
 from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.overrides import Override
@@ -196,3 +196,23 @@ def test_an_override_without_a_value_is_refused(arguments, words):
 
 def test_the_last_of_two_overrides_holds(load):
     assert load.of_kind(Config, ("seed", "1"), ("seed", "2")).seed == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "words"),
+    [
+        (FinetuneConfig, "configs/tiny.py", r"of pre-training, for python -m bert_jax\.train;"),
+        (
+            Config,
+            "configs/finetune/glue.py:task=rte",
+            r"of fine-tuning, for .*\.finetune;",
+        ),
+    ],
+)
+def test_a_config_for_the_other_command_is_named_before_its_fields(kind, place, words):
+    given = [Override("data.dir", "x"), Override("data.store", "x")]
+    with pytest.raises(ValueError, match=words) as refused:
+        overrides.load(kind, place, command_line.find_config, given)
+    assert overrides.KINDS[kind][2] in str(refused.value)
+    other = Config if kind is FinetuneConfig else FinetuneConfig
+    overrides.load(other, place, command_line.find_config, [])
