@@ -77,7 +77,7 @@ def _labels(task: GlueTask, examples: Examples) -> np.ndarray:
     for i, label in enumerate(texts):
         if label not in class_of:
             raise ValueError(
-                f"{examples.place(i)} has the label {label!r}; {task.name} has "
+                f"{examples.place(i)} has the label {label!r:.60}; {task.name} has "
                 f"{', '.join(task.labels)}: mend the row, or download the file again"
             )
     return np.array([class_of[label] for label in texts], np.int32)
@@ -90,7 +90,7 @@ def _number(text: str, place: str) -> float:
         value = float("nan")
     if not STSB_LEAST <= value <= STSB_MOST:
         raise ValueError(
-            f"{place} has the score {text!r}; it must be a number from {STSB_LEAST:g} to "
+            f"{place} has the score {text!r:.60}; it must be a number from {STSB_LEAST:g} to "
             f"{STSB_MOST:g}: mend the row, or download the file again"
         )
     return value

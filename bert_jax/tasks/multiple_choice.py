@@ -19,6 +19,7 @@ from bert_jax.tasks import split_files
 from bert_jax.tasks.label_scores import ACCURACY, class_scores, majority_scores
 from bert_jax.tasks.task import CHOOSE, Scores, Task
 from bert_jax.tasks.text_rows import text_rows
+from bert_jax.tasks.tsv import decoded_lines
 from data_pipeline.finetune import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
@@ -57,8 +58,8 @@ def answer_number(text: str, place: str) -> int:
     """
     if text.strip() not in set("0123"):
         raise ValueError(
-            f"{place} has the label {text!r}; it must be the number of the right ending, 0, 1, 2 "
-            "or 3"
+            f"{place} has the label {text!r:.60}; it must be the number of the right ending, 0, "
+            "1, 2 or 3"
         )
     return int(text)
 
@@ -152,7 +153,14 @@ def read_accuracy(path: pathlib.Path) -> Scores:
     Raises:
       ValueError: it has no column of answers, or no rows.
     """
-    reader = csv.DictReader(io.StringIO(split_files.read_utf8(path), newline=""))
+    reader = csv.DictReader((line for _, line in decoded_lines(path)), strict=True)
+    try:
+        return _accuracy(path, reader)
+    except csv.Error as error:
+        raise ValueError(f"{path} row {reader.line_num} is not csv: {error}") from error
+
+
+def _accuracy(path: pathlib.Path, reader: "csv.DictReader[str]") -> Scores:
     missing = {"pred", "label"} - set(reader.fieldnames or ())
     if missing:
         raise ValueError(

@@ -115,7 +115,7 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
         for line, tag in file.tags_by_line():
             if tag != OUTSIDE and parts(tag)[1] not in kinds:
                 raise ValueError(
-                    f"{file.path} row {line} has an entity of type {parts(tag)[1]!r}, which "
+                    f"{file.path} row {line} has an entity of type {parts(tag)[1]!r:.60}, which "
                     f"{train.path} never has; its types are {', '.join(kinds)}"
                 )
     return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))

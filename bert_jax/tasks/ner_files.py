@@ -129,7 +129,7 @@ def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:
         for number, tag in enumerate(one.tags, one.first_line):
             if not _TAG.fullmatch(tag):
                 raise ValueError(
-                    f"{path} row {number} has the tag {tag!r}; a tag is O, or B- or I- and a "
+                    f"{path} row {number} has the tag {tag!r:.60}; a tag is O, or B- or I- and a "
                     "type, as B-PER: of IOB1, IOB2 or BIOES, in the last column"
                 )
             letter = parts(tag)[0]

@@ -21,6 +21,7 @@ from bert_jax.tasks.table_files import TSV, column_names
 from bert_jax.tasks.table_pieces import TablePiece, TableWriter
 from bert_jax.tasks.task import CHOOSE, REGRESS
 from bert_jax.tasks.text_rows import text_rows
+from bert_jax.tasks.tsv import listed
 from data_pipeline.finetune import EncodedRows
 from data_pipeline.whole_file import whole_file
 
@@ -63,7 +64,7 @@ def layout(asked: Asked) -> Layout:
     if not first:
         raise ValueError(
             f"--text_column is missing: the column of {asked.path} with the texts; its columns "
-            f"are {', '.join(column_names(asked.path)) or 'none'}"
+            f"are {listed(column_names(asked.path))}"
         )
 
     def texts(columns: Mapping[str, list[str]]) -> Texts:

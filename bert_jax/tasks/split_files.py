@@ -56,23 +56,6 @@ def read_splits(
     return {split: read(path) for split, path in paths.items() if path is not None}
 
 
-def read_utf8(path: pathlib.Path) -> str:
-    """The text of a file in UTF-8, without a byte order mark.
-
-    Raises:
-      ValueError: it is not UTF-8; the row is named.
-    """
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{path} row {line}: the byte 0x{data[error.start]:02x} is not UTF-8; convert the "
-            "file, as `iconv -f latin1 -t utf-8` does for one in Latin-1"
-        ) from error
-
-
 def refuse_other_sources(options: TaskOptions) -> None:
     """Refuse data sets of TensorFlow Datasets, which a task that has files alone does not read."""
     if options.source != "files":

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from data_pipeline import small_files
 from data_pipeline.compression import decompressed
 from data_pipeline.json_stream import JsonStream
 
@@ -88,7 +89,7 @@ def stream_paragraphs(
     if not path.is_file():
         raise ValueError(f"{path} is not a file; give the path of one")
     seen: dict[str, str] = {}
-    with path.open("rb") as stored:
+    with small_files.open_regular(path) as stored:
         stream = JsonStream(decompressed(str(path), stored), path)
         has_data = False
         for key in stream.members(path):
@@ -131,7 +132,7 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise ValueError(f"{path} is not a file; give the path of one")
-    with path.open("rb") as stored:
+    with small_files.open_regular(path) as stored:
         stream = JsonStream(decompressed(str(path), stored), path)
         found = {key: stream.value() for key in stream.members(path)}
         stream.end()

@@ -6,13 +6,13 @@ continuation; Hugging Face's run_swag.py makes the same rows.
 """
 
 import csv
-import io
 import pathlib
 
 from bert_jax.finetune_config import TaskOptions
 from bert_jax.tasks import multiple_choice, split_files
 from bert_jax.tasks.multiple_choice import CHOICES, Question, QuestionFile
 from bert_jax.tasks.task import Task
+from bert_jax.tasks.tsv import decoded_lines, listed
 from data_pipeline.vocab import Vocabulary
 
 FILE_NAMES = {
@@ -42,14 +42,14 @@ def read(path: pathlib.Path) -> QuestionFile:
       ValueError: a column is missing, a line has more or fewer fields, quotes that do not close,
         an answer that is none, no questions.
     """
-    reader = csv.reader(io.StringIO(split_files.read_utf8(path), newline=""), strict=True)
+    reader = csv.reader((line for _, line in decoded_lines(path)), strict=True)
     try:
         header = next(reader, [])
         missing = [name for name in COLUMNS if name not in header]
         if missing:
             raise ValueError(
                 f"{path} has no column {', '.join(missing)}; its columns are "
-                f"{', '.join(header) or 'none'}, and those of SWAG's train.csv, val.csv and "
+                f"{listed(header)}, and those of SWAG's train.csv, val.csv and "
                 f"test.csv (not of train_full.csv) are {', '.join(COLUMNS)} and label"
             )
         questions = []

@@ -17,7 +17,7 @@ from bert_jax.tasks.table_files import SUFFIXES, column_names, read_table
 from bert_jax.tasks.table_labels import Classes, Numbers, learn_classes, learn_numbers
 from bert_jax.tasks.task import Task
 from bert_jax.tasks.text_rows import text_rows
-from bert_jax.tasks.tsv import Columns
+from bert_jax.tasks.tsv import Columns, listed
 from data_pipeline.vocab import Vocabulary
 
 
@@ -77,7 +77,7 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
         if not options.text_column or not options.label_column:
             raise ValueError(
                 "config.data.text_column and config.data.label_column must both be set; the "
-                f"columns of {path} are {', '.join(column_names(path))}"
+                f"columns of {path} are {listed(column_names(path))}"
             )
         label = [] if split == TEST else [options.label_column]
         found[split] = read_table(path, [*texts, *label])

@@ -13,6 +13,7 @@ from bert_jax.tasks.tsv import (
     check_columns,
     decoded_lines,
     fields_of_rows,
+    listed,
     read_columns,
     wrong_fields,
 )
@@ -157,7 +158,7 @@ def _csv_rows(
         elif len(fields) != len(names):
             raise ValueError(
                 f"{path} row {number} has {len(fields)} fields and not {len(names)} "
-                f"({', '.join(names)}): mend or remove the row; a text with commas must be quoted"
+                f"({listed(names)}): mend or remove the row; a text with commas must be quoted"
             )
         else:
             yield number, dict(zip(names, fields, strict=True))
@@ -178,7 +179,7 @@ def _json_rows(
         missing = [name for name in wanted if name not in record]
         if missing:
             raise ValueError(
-                f"{path} row {number} has no {missing[0]!r}; its keys are {', '.join(record)}, "
+                f"{path} row {number} has no {missing[0]!r}; its keys are {listed(list(record))}, "
                 f"and {', '.join(wanted)} are read: {way_out}"
             )
         yield number, record
@@ -204,7 +205,10 @@ def parquet_batches(
       ValueError: it is damaged, or lacks a wanted column.
     """
     try:
-        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
+        with (
+            small_files.open_regular(path) as stored,
+            pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True) as file,
+        ):
             check_columns(path, file.schema_arrow.names, wanted, way_out)
             yield from file.iter_batches(_PARQUET_ROWS, columns=columns)
     except (pa.ArrowException, OSError) as error:

@@ -19,6 +19,7 @@ from bert_jax.tasks.tsv import Columns
 
 _SCORES = (ACCURACY, MACRO_F1)
 _SHOWN_CLASSES = 20
+_SHOWN_CHARACTERS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +60,9 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
     counts = Counter(train.values[column])
     if len(counts) < 2:
         raise ValueError(
-            f"{train.path} has the one label {next(iter(counts))!r} under {column!r} in all its "
-            "rows, and there is nothing to learn; name another column with config.data.label_column"
+            f"{train.path} has the one label {next(iter(counts))!r:.60} under {column!r} in all "
+            "its rows, and there is nothing to learn; name another column with "
+            "config.data.label_column"
         )
     for columns in (train, dev):
         for i, label in enumerate(columns.values[column]):
@@ -71,7 +73,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
                 )
             if label not in counts:
                 raise ValueError(
-                    f"{columns.place(i)} has the label {label!r}, which no row of {train.path} "
+                    f"{columns.place(i)} has the label {label!r:.60}, which no row of {train.path} "
                     f"has; its labels are {_listed(sorted(counts))}: mend the row, or add such "
                     "rows to the training file"
                 )
@@ -100,7 +102,7 @@ def _by_number_then_word(label: str) -> tuple[float, str]:
 
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN_CLASSES:,} more" if len(names) > _SHOWN_CLASSES else ""
-    return ", ".join(names[:_SHOWN_CLASSES]) + more
+    return ", ".join(name[:_SHOWN_CHARACTERS] for name in names[:_SHOWN_CLASSES]) + more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +167,7 @@ def _number(text: str, place: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise ValueError(
-            f"{place} has the label {text!r}, which is no number; mend the row, or set "
+            f"{place} has the label {text!r:.60}, which is no number; mend the row, or set "
             "config.data.is_regression=False to learn classes"
         )
     return value

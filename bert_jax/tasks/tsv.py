@@ -8,10 +8,12 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from data_pipeline import small_files
 from data_pipeline.small_files import MAX_BYTES
 
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
+_SHOWN_NAMES, _SHOWN_NAME = 20, 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,9 +84,19 @@ def check_columns(
         if names.count(name) != 1:
             state = f"{names.count(name)} columns" if name in names else "no column"
             raise ValueError(
-                f"{path} has {state} {name!r}; its columns are {', '.join(names)}, and "
+                f"{path} has {state} {name!r}; its columns are {listed(names)}, and "
                 f"{', '.join(wanted)} are read: {way_out}"
             )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write the names that a file has for its columns: some, shortened, special ones escaped."""
+    shown = [
+        name if name.isprintable() and len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]!r:.60}"
+        for name in names[:_SHOWN_NAMES]
+    ]
+    more = [f"and {len(names) - _SHOWN_NAMES:,} more"] * (len(names) > _SHOWN_NAMES)
+    return ", ".join([*shown, *more]) or "none"
 
 
 def fields_of_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
@@ -101,7 +113,7 @@ def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     Raises:
       ValueError: text that is not UTF-8, a line longer than MAX_BYTES.
     """
-    with path.open("rb") as file:
+    with small_files.open_regular(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
             if len(line) > MAX_BYTES:
                 raise ValueError(
@@ -126,6 +138,6 @@ def wrong_fields(
     """Say that a row has more or fewer fields than columns have names."""
     start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
     return (
-        f"{path} row {number} has {len(fields)} fields and not {len(names)} ({', '.join(names)}); "
+        f"{path} row {number} has {len(fields)} fields and not {len(names)} ({listed(names)}); "
         f"it begins {start!r}: mend or remove the row, or download the file again"
     )
