@@ -186,6 +186,25 @@ class Checkpoints:
         self._newest = None if found is None else found[0]
         return None if found is None else found[1]
 
+    def quarantine_after(self, step: int, problem: str, say: Say = print) -> list[int]:
+        """Set the checkpoints of later steps aside and return their steps.
+
+        None where no earlier one would be left. Every process must call it.
+
+        Raises:
+          OSError: the last save failed, or they cannot be moved.
+        """
+        self.wait()
+        moved = checkpoint_choice.quarantine_after(
+            self._directory,
+            lambda: list(checkpoint_reading.folders(self._directory)),
+            step,
+            problem,
+            say,
+        )
+        self._manager.reload()
+        return moved
+
     def wait(self) -> None:
         """Until the last save is committed.
 

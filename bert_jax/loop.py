@@ -13,13 +13,15 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import guard, left_out, profiling, wall_time
+from bert_jax import data_check, guard, left_out, profiling, wall_time
 from bert_jax import mesh as mesh_lib
 from bert_jax.bad_steps import BadSteps
 from bert_jax.beginning import begin_anew, checkpoints_of, start
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.checkpoint_choice import NoneIsWhole
 from bert_jax.clock import Clock, Progress
+from bert_jax.data_check import DataCheck
+from bert_jax.exit_codes import Refused
 from bert_jax.log import Records
 from bert_jax.opening import opening_rows
 from bert_jax.placed_batches import HostBatch, PlacedBatch, PlacedBatches
@@ -95,6 +97,9 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         state, progress = begin()
         if resumes:
             show_block(int(state.step))
+        check = DataCheck(setup.store, setup.workdir, stop)
+        at_the_end.callback(check.close)
+        started_step = int(state.step)
         records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
         programs = Programs(setup)
 
@@ -102,6 +107,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
             run = _Run(
                 setup, checkpoints, records, programs, bad_steps, state, progress, stop, work
             )
+            run.data_check, run.started_step = check, started_step
             with contextlib.closing(run):
                 return run.all_phases()
 
@@ -140,6 +146,8 @@ class _Run:
         self.profiler = Profiler(window, setup.workdir / profiling.FOLDER)
         self.stop, self.work, self.ledger = stop, work, work.ledger
         self.heldout: dict[str, float] = {}
+        self.data_check: DataCheck | None = None
+        self.started_step = self.step  # of this process, also after going back
         self.step_line = StepLine(self.screen, config_lib.total_steps(self.config))
 
     def all_phases(self) -> dict[str, Any]:
@@ -160,6 +168,7 @@ class _Run:
         if not self.heldout:  # finished, evaluated and recorded by an earlier process
             self.heldout = self._evaluation(len(self.config.phases) - 1)
         self._await_save()
+        self._refuse_damaged_data(waits=True)
         return self._summary()
 
     def close(self) -> None:
@@ -241,6 +250,8 @@ class _Run:
             self._say_where(self.profiler.close())
             running.clock.start()
         stopping = self.stop.is_asked()
+        if stopping:
+            self._refuse_damaged_data()
         evaluate = not stopping and self._owes_evaluation(running)
         save = self.step == running.end or stopping or self.checkpoints.due(self.step)
         if evaluate or save:
@@ -277,8 +288,25 @@ class _Run:
     def _stop_if_asked(self) -> None:
         """Raise if the run is to stop here, between two steps, once it is saved."""
         if self.stop.is_asked():
+            self._refuse_damaged_data()
             self._save_if_new()
             raise self._saved_and_stopped()
+
+    def _refuse_damaged_data(self, waits: bool = False) -> None:
+        """Raise if what the run trains on is damaged; with waits, read all of it first.
+
+        Raises:
+          Refused: on every process alike; what this process has saved since is set aside.
+        """
+        if self.data_check is None:
+            return
+        with self.work.doing(wall_time.SAVING, "verifying the store"):
+            problem = self.data_check.problem(self.config.hosts.stuck_secs, waits)
+            if not problem:
+                return
+            words = f"trained on damaged data since step {self.started_step:,}"
+            moved = self.checkpoints.quarantine_after(self.started_step, words, self.screen.say)
+        raise Refused(data_check.refusal(problem, self.started_step, self.step, moved))
 
     def _saved_and_stopped(self) -> Interrupted:
         self._await_save()

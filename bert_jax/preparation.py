@@ -40,6 +40,7 @@ from bert_jax.run_feed import RunFeed, RunPhase
 from bert_jax.screen import Screen
 from bert_jax.state import TrainState
 from bert_jax.workdir import Workdir
+from data_pipeline.store import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Setup:
     profiled: Window | None  # steps to trace
     began: float  # when the process began to prepare, in seconds since 1970
     changes: tuple[Change, ...]  # settings that an earlier start of the run had otherwise
+    store: Store | None = None  # whose files are verified beside the first steps
 
     @property
     def workdir(self) -> pathlib.Path:
@@ -79,6 +81,7 @@ class Learned:
     opened: Callable[[], tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]]
     # Given the model on the run's mesh, the parameters that it begins with.
     fresh_params: Callable[[bert.Model, jax.sharding.Mesh], bert.Params]
+    store: Store | None = None  # what it reads while it trains, where it is not in memory
 
 
 def prepare(
@@ -121,7 +124,7 @@ def prepare(
             return begin_with.placed(model, mesh, config.seed)
         return model.init(jax.random.key(config.seed))
 
-    learned = Learned(feed, objective, bert.PRETRAINING, opened, fresh_params)
+    learned = Learned(feed, objective, bert.PRETRAINING, opened, fresh_params, store)
     return assembled(learned, storage, screen, began, devices, profiled)
 
 
@@ -183,6 +186,7 @@ def assembled(
         profiled=profiled,
         began=began,
         changes=tuple(changes),
+        store=learned.store,
     )
 
 

@@ -35,6 +35,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._signals: list[int] = []
+        self._is_asked_here = False
         self._polls = 0
         self._is_reached = False
 
@@ -50,11 +51,17 @@ class Stop:
         points are counted, and all stop at one that none has passed.
         """
         if not processes.are_joined():
-            return bool(self._signals)
+            return bool(self._signals) or self._is_asked_here
         if not self._is_reached:
             self._polls += 1
             self._is_reached = multihost_utils.reached_preemption_sync_point(self._polls)
         return self._is_reached
+
+    def ask(self) -> None:
+        """Have all processes stop after a step; any thread of any of them may ask."""
+        self._is_asked_here = True
+        if processes.are_joined():
+            os.kill(os.getpid(), signal.SIGTERM)
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:

@@ -64,6 +64,7 @@ LAYERS = (
         "bert_jax.curves",
         "bert_jax.code_version",
         "bert_jax.corpus_rows",
+        "bert_jax.data_check",
         "bert_jax.feature_files",
         "bert_jax.feature_vectors",
         "bert_jax.feed",
