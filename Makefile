@@ -49,7 +49,7 @@ quickstart: $(RUNS)
 		--output=$(QUICKSTART)/store --train_vocab=wordpiece --vocab_size=4096 --holdout=0.05
 	$(BIN)/python -m bert_jax.train --config=configs/quickstart.py \
 		--config.data.store=$(QUICKSTART)/store --workdir=$(QUICKSTART)
-	$(BIN)/python -m bert_jax.fill_mask --workdir=$(QUICKSTART) --heldout=5 \
+	$(BIN)/python -m bert_jax.fill_mask --checkpoint=$(QUICKSTART) --heldout=5 \
 		'The method returns [MASK] if the object is a directory.'
 
 test: $(READY)

@@ -31,6 +31,9 @@ Prepare = Callable[[LibraryLog, list[str]], Callable[[], int]]
 # In JAX's reason for not starting a device: it is absent, and will be when asked again.
 _ABSENT = re.compile(r"NOT_FOUND|not in the list of known backends")
 
+# Flags that name a model, of which each entry has one or two.
+_OF_A_MODEL = ("checkpoint", "from", "workdir", "model", "init")
+
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
@@ -264,7 +267,12 @@ def _unknown_flag(name: str, value: str, kind: type[Any] | None) -> str:
     written = name.replace("-", "_")
     near = difflib.get_close_matches(written, list(flags.FLAGS), 2, 0.75)
     similar = [f"--{one}" for one in near]
-    if kind is not None and not near:
+    if name in _OF_A_MODEL:
+        near = [one for one in _OF_A_MODEL if one in flags.FLAGS]
+        similar = [f"--{one}" for one in near]
+        if kind is not None:
+            similar.append("--config.init")
+    elif kind is not None and not near:
         similar = overrides.near_fields(kind, written)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "--help lists the flags"
     return f"{given}: there is no such flag; {hint}"

@@ -114,7 +114,7 @@ def _next(held: Pretrained, to: Target) -> list[tuple[str, str]]:
         if held.vocabulary.kind != WORDPIECE:
             lines.append(("vocabulary", "its tokenisation.py reads no SentencePiece model"))
         return lines
-    command = f"{python()} -m bert_jax.fill_mask --workdir={to.folder} 'A [MASK] sentence.'"
+    command = f"{python()} -m bert_jax.fill_mask --checkpoint={to.folder} 'A [MASK] sentence.'"
     init = ("begin with it", f"--config.init=orbax:{to.folder}")
     return [init, ("try it", command)] if held.heads.mlm else [init]
 

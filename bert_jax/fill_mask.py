@@ -1,6 +1,7 @@
-"""Guess the words hidden by [MASK]: python -m bert_jax.fill_mask --workdir=DIR "The [MASK] is ..."
+"""Guess the words hidden by [MASK]: python -m bert_jax.fill_mask --checkpoint=CK "The [MASK] is"
 
-    --heldout=5    take 5 sentences that the run of DIR never trained on as well, hide a word of
+    --checkpoint=CK    orbax:WORKDIR, hf:DIR or google:PREFIX, or the place alone
+    --heldout=5    take 5 sentences that the run of CK never trained on as well, hide a word of
                    each, and show what it was
     --top=5        guesses shown for each [MASK]
 
@@ -8,32 +9,33 @@ A sentence may have several of them; guesses are pieces of the vocabulary, most 
 """
 
 import functools
+import pathlib
 from collections.abc import Callable, Sequence
 
 import rich.console
 import rich.text
 from absl import flags
 
-from bert_jax import command_line, trained
+from bert_jax import command_line, masked_lm, pretrained, store_scores
 from bert_jax.feed import open_store, short_digest
 from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
-from bert_jax.trained import Trained
+from bert_jax.masked_lm import MaskedLm
 from data_pipeline.library_log import LibraryLog
-from data_pipeline.store import EXAMPLES
+from data_pipeline.store import EXAMPLES, Store
 from data_pipeline.vocab import WORD_START
 
-_WORKDIR = flags.DEFINE_string(
-    "workdir", None, "folder of a run of bert_jax.train, or gs://BUCKET/PATH"
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
 )
+_WORKDIR = flags.DEFINE_string("workdir", "", "another name for --checkpoint=orbax:WORKDIR")
 _HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of")
 _TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]")
 
-USAGE = "python -m bert_jax.fill_mask --workdir=DIR 'A sentence with one [MASK] in it.' ..."
+USAGE = "python -m bert_jax.fill_mask --checkpoint=CK 'A sentence with one [MASK] in it.' ..."
 
 
 def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
-    if not _WORKDIR.value:
-        raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
+    address = _address()
     if _HELDOUT.value < 0:
         raise ValueError(f"--heldout is {_HELDOUT.value}; it must be 0 or more")
     if not sentences and _HELDOUT.value == 0:
@@ -41,25 +43,56 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
     if _TOP.value < 1:
         raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
     log.hold()
-    model = trained.load(_WORKDIR.value)
+    store = _store_of(address) if _HELDOUT.value else None
+    model = masked_lm.load(address)
     questions = [question(model, sentence) for sentence in sentences]
-    if _HELDOUT.value > 0:
-        store = open_store(model.receipt.config.data)
-        if short_digest(store) != model.receipt.store_digest:
-            raise ValueError(
-                f"{store.directory} is not the store that the run of {_WORKDIR.value} was trained "
-                "on; put that one back, or ask your own sentences without --heldout"
-            )
-        if store.kind == EXAMPLES:
-            raise ValueError(
-                f"--heldout is {_HELDOUT.value}, but {store.directory} holds ready-made examples "
-                "and no sentences; ask your own sentences without --heldout"
-            )
+    if store is not None:
         questions += heldout_questions(model.vocabulary, store.heldout, _HELDOUT.value)
     return functools.partial(_answer, model, questions)
 
 
-def _answer(model: Trained, questions: Sequence[Question]) -> int:
+def _address() -> str:
+    checkpoint, workdir = _CHECKPOINT.value, _WORKDIR.value
+    if checkpoint and workdir:
+        raise ValueError("--workdir is another name for --checkpoint; give one of them")
+    if not checkpoint and not workdir:
+        raise ValueError(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
+    if workdir and pathlib.Path(workdir).is_dir():
+        scheme, _ = pretrained.split(workdir)
+        if scheme != pretrained.ORBAX:
+            raise ValueError(
+                f"--workdir={workdir} is no run of bert_jax; give --checkpoint={scheme}:{workdir}"
+            )
+    return checkpoint or f"{pretrained.ORBAX}:{workdir}"
+
+
+def _store_of(address: str) -> Store:
+    """The store that the run of a checkpoint was trained on.
+
+    Raises:
+      ValueError: it is no run, the store is another by now, or it has no sentences.
+    """
+    run = store_scores.run_of(address)
+    if run is None or run.converted_from:
+        raise ValueError(
+            f"--heldout is {_HELDOUT.value}, of what a run held out, and {address} is no run of "
+            "bert_jax; ask your own sentences without --heldout"
+        )
+    store = open_store(run.config.data)
+    if short_digest(store) != run.store_digest:
+        raise ValueError(
+            f"{store.directory} is not the store that the run of {address} was trained "
+            "on; put that one back, or ask your own sentences without --heldout"
+        )
+    if store.kind == EXAMPLES:
+        raise ValueError(
+            f"--heldout is {_HELDOUT.value}, but {store.directory} holds ready-made examples "
+            "and no sentences; ask your own sentences without --heldout"
+        )
+    return store
+
+
+def _answer(model: MaskedLm, questions: Sequence[Question]) -> int:
     console = rich.console.Console(highlight=False, soft_wrap=True)
     top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
     for asked, guesses in zip(questions, guess(model, questions, top), strict=True):

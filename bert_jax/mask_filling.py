@@ -12,8 +12,8 @@ import numpy as np
 
 from bert_jax import mesh
 from bert_jax.attention import unpadded
+from bert_jax.masked_lm import MaskedLm
 from bert_jax.models.bert import Params
-from bert_jax.trained import Trained
 from data_pipeline.store import Split
 from data_pipeline.vocab import SENTENCEPIECE, WORD_START, Vocabulary
 
@@ -39,7 +39,7 @@ class Guess:
     probability: float
 
 
-def question(trained: Trained, sentence: str) -> Question:
+def question(model: MaskedLm, sentence: str) -> Question:
     """Read a sentence with [MASK] in it.
 
     Raises:
@@ -50,7 +50,7 @@ def question(trained: Trained, sentence: str) -> Question:
         raise ValueError(
             f"{sentence!r} has no {MASK}; write it, in capitals, in the place of the word to guess"
         )
-    special, vocabulary = trained.vocabulary.special_ids, trained.vocabulary
+    special, vocabulary = model.vocabulary.special_ids, model.vocabulary
     token_ids, hidden_at = [special["cls"]], []
     ids, lengths = vocabulary.encode(parts)
     ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
@@ -62,7 +62,7 @@ def question(trained: Trained, sentence: str) -> Question:
         found = part_ids.tolist()
         token_ids += found if has_space else _without_space(vocabulary, found)
     token_ids.append(special["sep"])
-    longest = trained.receipt.config.model.max_position_embeddings
+    longest = model.checkpoint.config.max_position_embeddings
     if len(token_ids) > longest:
         raise ValueError(
             f"{sentence[:40]!r}... is {len(token_ids)} tokens with [CLS] and [SEP], the model "
@@ -122,14 +122,14 @@ def _words(token_ids: Sequence[int], pieces: Sequence[str], goes_on: np.ndarray)
     return found
 
 
-def guess(trained: Trained, questions: Sequence[Question], top: int) -> list[list[list[Guess]]]:
+def guess(model: MaskedLm, questions: Sequence[Question], top: int) -> list[list[list[Guess]]]:
     """For every hidden place of every question the likeliest pieces, best first.
 
     Special pieces are never guessed.
     """
     seq_len = max(len(asked.token_ids) for asked in questions)
     places = max(len(asked.hidden_at) for asked in questions)
-    input_ids_BS = np.full((len(questions), seq_len), trained.vocabulary.special_ids["pad"])
+    input_ids_BS = np.full((len(questions), seq_len), model.vocabulary.special_ids["pad"])
     visible_BS = np.zeros((len(questions), seq_len), np.int32)
     hidden_BP = np.zeros((len(questions), places), np.int32)
     for row, asked in enumerate(questions):
@@ -141,9 +141,9 @@ def guess(trained: Trained, questions: Sequence[Question], top: int) -> list[lis
         "input_mask": visible_BS,
         "positions": hidden_BP,
     }
-    probabilities_BPV = _probabilities(trained, mesh.place(batch, trained.mesh))
-    probabilities_BPV[..., list(trained.vocabulary.special_ids.values())] = 0.0
-    pieces = trained.vocabulary.pieces()
+    probabilities_BPV = _probabilities(model, mesh.place(batch, model.mesh))
+    probabilities_BPV[..., list(model.vocabulary.special_ids.values())] = 0.0
+    pieces = model.vocabulary.pieces()
 
     def best(probabilities_V: np.ndarray) -> list[Guess]:
         likeliest = np.argsort(-probabilities_V, kind="stable")[:top]
@@ -155,15 +155,15 @@ def guess(trained: Trained, questions: Sequence[Question], top: int) -> list[lis
     ]
 
 
-def _probabilities(trained: Trained, batch: dict[str, jax.Array]) -> np.ndarray:
+def _probabilities(model: MaskedLm, batch: dict[str, jax.Array]) -> np.ndarray:
     """float32[B,P,V] without the rows that pad the vocabulary."""
 
     @jax.jit
     def run(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
-        bert = trained.model.bind(params)
+        bert = model.model.bind(params)
         first_segment_BS = jnp.zeros_like(batch["input_ids"])
         visible = unpadded(batch["input_mask"])
         hidden_BSD = bert.encode(batch["input_ids"], first_segment_BS, visible)
         return jax.nn.softmax(bert.mlm_logits(hidden_BSD, batch["positions"]))
 
-    return np.array(run(trained.params, batch))[..., : trained.vocabulary.size]
+    return np.array(run(model.params, batch))[..., : model.vocabulary.size]

@@ -1,6 +1,7 @@
 """A checkpoint with the head of its masked language model, on the devices of this process."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 
@@ -10,6 +11,7 @@ from bert_jax.config import ComputeConfig, MeshConfig
 from bert_jax.models import bert
 from bert_jax.models.bert import Heads
 from bert_jax.pretrained import Pretrained
+from data_pipeline.vocab import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +22,11 @@ class MaskedLm:
     mesh: jax.sharding.Mesh
     model: bert.Model
     params: bert.Params
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary it was trained on."""
+        return self.checkpoint.vocabulary
 
 
 def check(checkpoint: Pretrained) -> None:
@@ -36,8 +43,22 @@ def check(checkpoint: Pretrained) -> None:
         )
 
 
-def on_devices(checkpoint: Pretrained) -> MaskedLm:
-    """Place a checkpoint, a copy on every local device, and make their mesh the current one.
+def load(address: str) -> MaskedLm:
+    """Read a checkpoint and place it on one device, whose mesh becomes the current one.
+
+    Raises:
+      ValueError: as pretrained.load and check do.
+      OSError: a disk or a bucket refuses, or does not answer.
+    """
+    checkpoint = pretrained.load(address)
+    check(checkpoint)
+    return on_devices(checkpoint, jax.local_devices()[:1])
+
+
+def on_devices(checkpoint: Pretrained, devices: Sequence[jax.Device] | None = None) -> MaskedLm:
+    """Place a checkpoint, a copy on every device, and make their mesh the current one.
+
+    The devices are all local ones unless given.
 
     The next sentence's head comes along where there is one. Logits are float32 everywhere.
 
@@ -45,7 +66,7 @@ def on_devices(checkpoint: Pretrained) -> MaskedLm:
       ValueError: as check does.
     """
     check(checkpoint)
-    of = mesh_lib.make(MeshConfig(preset="dp"), jax.local_devices())
+    of = mesh_lib.make(MeshConfig(preset="dp"), devices or jax.local_devices())
     jax.set_mesh(of)
     compute = ComputeConfig(mlm_logits_dtype="float32")
     heads = Heads(mlm=True, nsp=checkpoint.heads.nsp)

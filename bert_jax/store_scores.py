@@ -15,6 +15,7 @@ from bert_jax.exit_codes import Refused
 from bert_jax.feed import single_pass
 from bert_jax.masked_lm import MaskedLm
 from bert_jax.objectives import MLM, MLM_NSP
+from bert_jax.receipt import Receipt
 from bert_jax.screen import Screen
 from data_pipeline import pretrain
 from data_pipeline.examples import open_examples
@@ -53,7 +54,13 @@ class Asked:
 
 
 def settings_of(address: str) -> Config | None:
-    """The settings of the run that a checkpoint is of; None where it is none of bert_jax's.
+    """The settings of the run that a checkpoint is of, as run_of."""
+    run = run_of(address)
+    return None if run is None else run.config
+
+
+def run_of(address: str) -> Receipt | None:
+    """What made the run that a checkpoint is of; None where it is none of bert_jax's.
 
     Raises:
       ValueError: nothing there is a checkpoint.
@@ -65,7 +72,7 @@ def settings_of(address: str) -> Config | None:
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         place, _ = pretrained.place_and_step(where)
         home = workdir_lib.fetched(place, pathlib.Path(folder)).home
-        return receipt.read(home).config
+        return receipt.read(home)
 
 
 def scores(of: MaskedLm, asked: Asked, batch_size: int, screen: Screen) -> dict[str, float]:

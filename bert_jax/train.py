@@ -85,7 +85,7 @@ def _finish(setup: preparation.Setup, summary: dict[str, Any]) -> None:
     rows = [*_heldout_rows(summary), *run_process.closing_rows(setup, summary)]
     setup.screen.table("done", rows)
     setup.screen.command(
-        f"{python()} -m bert_jax.fill_mask --workdir={shlex.quote(setup.storage.address)} "
+        f"{python()} -m bert_jax.fill_mask --checkpoint={shlex.quote(setup.storage.address)} "
         "'A sentence with one [MASK] in it.'",
         before="try it: ",
     )

@@ -17,14 +17,6 @@ import threading
 import jax
 
 # What the entries import, less the entries: running one defines its flags.
-import bert_jax.curves
-import bert_jax.feature_files
-import bert_jax.frozen_ner
-import bert_jax.loop
-import bert_jax.mask_filling
-import bert_jax.pretrained
-import bert_jax.tasks.opening
-import bert_jax.trained  # noqa: F401
 
 
 def become(request: dict) -> None:

@@ -129,7 +129,6 @@ LAYERS = (
         "bert_jax.task_layer",
         "bert_jax.tasks",
         "bert_jax.tf1",
-        "bert_jax.trained",
         "bert_jax.wall_time",
         "bert_jax.killed_run",
         "bert_jax.same_run",

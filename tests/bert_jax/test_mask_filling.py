@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import mesh, preparation, receipt, trained
+from bert_jax import masked_lm, mesh, preparation, receipt
 from bert_jax.attention import Visible
 from bert_jax.mask_filling import guess, heldout_questions, question
 from bert_jax.objectives import MLM_NSP
@@ -27,7 +27,7 @@ def config(learned):
 
 @pytest.fixture
 def model(learned):
-    return trained.load(learned)
+    return masked_lm.load(str(learned))
 
 
 def test_a_guess_is_the_softmax_of_the_models_logits(model):
@@ -128,7 +128,7 @@ def test_reading_leaves_a_save_under_way_alone(learned, tmp_path):
     workdir = shutil.copytree(learned, tmp_path / "run")
     under_way = workdir / "checkpoints" / "401.orbax-checkpoint-tmp"
     under_way.mkdir()
-    trained.load(workdir)
+    masked_lm.load(str(workdir))
     assert under_way.is_dir()
 
 
@@ -138,8 +138,8 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
     trained = train_vocabulary("unigram", lambda: text.read_text().split("\n"), 92, True)
     path.write_bytes(trained.file_bytes)
     vocabulary = load_vocabulary(path)
-    other = dataclasses.replace(model.receipt, vocabulary=vocabulary)
-    asked = question(dataclasses.replace(model, receipt=other), "the cat[MASK]. a [MASK] dog")
+    other = dataclasses.replace(model.checkpoint, vocabulary=vocabulary)
+    asked = question(dataclasses.replace(model, checkpoint=other), "the cat[MASK]. a [MASK] dog")
     pieces = [vocabulary.pieces()[i] for i in asked.token_ids]
     first, second = asked.hidden_at
     assert pieces[first + 1] == "."
@@ -148,10 +148,10 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
 
 def test_a_folder_without_a_run_or_a_checkpoint_is_refused(config, tmp_path):
     with pytest.raises(ValueError, match=r"holds no run of bert_jax \(config.json is missing\)"):
-        trained.load(tmp_path)
+        masked_lm.load(f"orbax:{tmp_path}")
     preparation.prepare(config, MLM_NSP, tmp_path / "fresh", jax.devices()[:1])
     with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
-        trained.load(tmp_path / "fresh")
+        masked_lm.load(f"orbax:{tmp_path}/fresh")
 
 
 def test_a_receipt_of_another_version_is_refused(config, tmp_path):
@@ -159,5 +159,5 @@ def test_a_receipt_of_another_version_is_refused(config, tmp_path):
     written = json.loads((tmp_path / "config.json").read_text())
     del written["vocabulary"]
     (tmp_path / "config.json").write_text(json.dumps(written))
-    with pytest.raises(ValueError, match="written by another version of bert_jax"):
-        trained.load(tmp_path)
+    with pytest.raises(ValueError, match="config.json has no key 'vocabulary'"):
+        masked_lm.load(f"orbax:{tmp_path}")

@@ -10,12 +10,12 @@ import pytest
 from bert_jax import (
     checkpoint_vocabulary,
     conversion,
+    masked_lm,
     preparation,
     pretrained,
     receipt,
     state,
     store_scores,
-    trained,
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, Config, OptimConfig, Phase
@@ -77,7 +77,7 @@ def rewrite_record(workdir, change):
 READERS = {
     "a checkpoint by its address": lambda workdir: pretrained.load(f"orbax:{workdir}"),
     "a checkpoint of a step": lambda workdir: pretrained.load(f"orbax:{workdir}@0"),
-    "what fill_mask reads": trained.load,
+    "what fill_mask reads": lambda workdir: masked_lm.load(str(workdir)),
     "what a probe and a replay read": receipt.read,
     "what evaluate reads": lambda workdir: store_scores.settings_of(f"orbax:{workdir}"),
 }
@@ -98,7 +98,7 @@ def test_a_list_changed_with_its_record_is_not_the_checkpoints(workdir, change):
     rewrite_record(
         workdir, lambda shown: [shown["vocabulary"].pop(name) for name in ("sha256", "size")]
     )
-    for read in (pretrained.load, trained.load):
+    for read in (pretrained.load, masked_lm.load):
         with pytest.raises(ValueError, match=r"is not the vocabulary of checkpoint 0 of"):
             read(str(workdir))
 

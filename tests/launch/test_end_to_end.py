@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import trained
+from bert_jax import masked_lm
 from tests.faults.runs import ROOT, TINY, environment, free_port, last_step, lines_of, training
 from tests.launch.clones import commit
 from tests.launch.pods import TOKEN, pod_with_gcloud
@@ -93,7 +93,7 @@ def test_a_pod_that_is_taken_away_ends_with_the_same_weights(tmp_path, tiny_stor
     alone = tmp_path / "never_taken_away"
     with training("--config=configs/tiny.py", *flags, workdir=alone, processes=WORKERS) as never:
         never.finish()
-    ours, wanted = trained.load(pod.workdir), trained.load(alone)
+    ours, wanted = masked_lm.load(str(pod.workdir)), masked_lm.load(str(alone))
     assert jax.tree.structure(ours.params) == jax.tree.structure(wanted.params)
     jax.tree.map(np.testing.assert_array_equal, ours.params, wanted.params)
     assert lines_of(pod.workdir) == lines_of(alone)

@@ -22,7 +22,7 @@ def test_parts_that_are_missing_or_of_no_bert_are_said(forked, tmp_path):
     assert "no part of a BERT, and left out: linear.weight\n" in done.stdout
     assert "  hidden        differ by 0.0e+00 at most\n" in done.stdout
     done = forked("bert_jax.fill_mask", f"--workdir={tmp_path / 'alone'}", "a [MASK]", code=2)
-    assert "with no mlm and no nsp head; convert it again with --initialize" in done.stderr
+    assert "has no masked language model's head" in done.stderr
 
 
 @pytest.mark.long

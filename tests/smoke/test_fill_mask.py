@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ONE_PHASE, ROOT, environment
 
 
@@ -71,7 +72,10 @@ def test_another_store_in_the_place_of_the_runs_is_refused(fill_mask, workdir, t
         (["--workdir={}", "no mask here"], "'no mask here' has no [MASK]; write it"),
         (["--workdir={}"], "there is nothing to guess: give sentences with [MASK]"),
         (["--workdir={}/empty", "a [MASK]"], "holds no run of bert_jax"),
-        (["a [MASK]"], "--workdir is missing"),
+        (["--checkpoint={}/empty", "a [MASK]"], "is not a folder of this machine"),
+        (["--checkpoint={}", "--workdir={}", "a [MASK]"], "give one of them"),
+        (["--from={}", "a [MASK]"], "did you mean --checkpoint or --workdir?"),
+        (["a [MASK]"], "--checkpoint is missing"),
         (["--workdir={}", "--top=0", "a [MASK]"], "--top is 0"),
         (["--workdir={}", "--heldout=-1", "a [MASK]"], "--heldout is -1"),
         (["--workdir={}", "--no_flag=1", "a [MASK]"], "--no_flag=1: there is no such flag"),
@@ -82,6 +86,16 @@ def test_mistakes_get_one_sentence(fill_mask, workdir, arguments, words):
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: ") and words in done.stderr
     assert done.stdout == ""
+
+
+def test_a_folder_of_hugging_faces_is_asked(fill_mask, tmp_path):
+    folder = small_checkpoints.write(tmp_path / "small", small_checkpoints.tensors())
+    for address in (f"hf:{folder}", folder):
+        assert "%" in fill_mask(f"--checkpoint={address}", "a [MASK] sees a dog .").stdout
+    said = fill_mask(f"--workdir={folder}", "a [MASK]", code=2).stderr
+    assert f"is no run of bert_jax; give --checkpoint=hf:{folder}" in said
+    said = fill_mask(f"--checkpoint={folder}", "--heldout=1", code=2).stderr
+    assert "--heldout is 1, of what a run held out" in said
 
 
 def test_help_shows_its_own_flags(fill_mask):

@@ -26,8 +26,14 @@ ARGUMENTS = {
         "--max_seq_length=16",
         "--features=last",
     ],
+    "fill_mask": ["--checkpoint={checkpoint}", "a [MASK] ."],
     "features": ["--checkpoint={checkpoint}", "--input={files}/words.txt", "--output={new}.npz"],
 }
+
+# They compute nothing by themselves, or what they start ends as above.
+WITHOUT = {"build", "inspect", "grow_vocab", "plan", "replay", "score"}
+OF_OTHERS = {"grid", "probe", "verify_resume"}
+NEEDS_A_FINE_TUNED_MODEL = {"predict"}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +46,10 @@ def places(tiny_store, tmp_path_factory):
         (files / f"{name}.txt").write_text("a O\ncat B-PET\nsees O\n\n")
     (files / "words.txt").write_text("a cat sees a dog .\n")
     return {"store": tiny_store, "files": files, "checkpoint": files / "checkpoint"}
+
+
+def test_every_entry_has_its_place_here():
+    assert ARGUMENTS.keys() | WITHOUT | OF_OTHERS | NEEDS_A_FINE_TUNED_MODEL == MODULES.keys()
 
 
 @pytest.mark.parametrize("platforms", ["cuda", "xyz"])
