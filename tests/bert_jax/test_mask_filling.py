@@ -159,5 +159,5 @@ def test_a_receipt_of_another_version_is_refused(config, tmp_path):
     written = json.loads((tmp_path / "config.json").read_text())
     del written["vocabulary"]
     (tmp_path / "config.json").write_text(json.dumps(written))
-    with pytest.raises(ValueError, match="config.json has no key 'vocabulary'"):
+    with pytest.raises(ValueError, match=r"config\.json has no key 'vocabulary'"):
         masked_lm.load(f"orbax:{tmp_path}")
