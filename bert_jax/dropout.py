@@ -66,8 +66,10 @@ def threshold(rate: float) -> int:
 def hashed_places(place: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     """uint32 hash of each place in a row, uint32, with the row's two words broadcast against it.
 
-    One word enters before and one after the first multiplication, which makes rows independent
-    sequences; one word alone would make every row a window into the same sequence.
+    One word enters before and one after the first multiplication; one word alone would make every
+    row a window into the same sequence. Two multiplications leave traces: at a rate of 0.1, over
+    2 ** 16 places, masks at places that differ by the bits 0x8800 correlate by -0.011, those 30,720
+    places apart by -0.007, and at 99.9% of all distances by less than 0.002 (docs/decisions/0017).
     """
     return hashed_folds(folded(place ^ low), high)
 

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import mesh
 from bert_jax.config import MeshConfig
-from bert_jax.dropout import Dropout, row_numbers, survives
+from bert_jax.dropout import Dropout, hashed_places, row_numbers, survives
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +103,41 @@ def test_dropout_masks_are_uncorrelated():
     for change in ({"seed": 2}, {"step": 3}, {"layer": 1}, {"site": 1}, {"step": 2**16 + 2}):
         pairs.append((base, masks(rows=32, dims=(64, 128), **change) > 0))
     assert max(abs(correlation_sigmas(a, b)) for a, b in pairs) < 4.5
+
+
+def walsh_hadamard(values_RN):
+    rows, places = values_RN.shape
+    width = 1
+    while width < places:
+        pairs = values_RN.reshape(rows, -1, 2, width)
+        low, high = pairs[:, :, 0], pairs[:, :, 1]
+        values_RN = np.stack([low + high, low - high], 2).reshape(rows, places)
+        width *= 2
+    return values_RN
+
+
+def test_the_spectrum_of_the_hash_is_as_documented():
+    """Correlations of masks over all distances of 65,536 places: sums and differing bits.
+
+    The bounds are those of docs/decisions/0017; means of 64 rows are known to 0.0005.
+    """
+    rows, places, rate = 64, 2**16, 0.1
+    words = np.random.default_rng(5).integers(0, 2**32, (2, rows, 1), dtype=np.uint32)
+    place = jnp.arange(places, dtype=jnp.uint32)[None]
+    hashes = hashed_places(place, *(jnp.asarray(one) for one in words))
+    is_dropped = ~np.asarray(survives(hashes, jnp.uint32(0), rate))
+    centred = is_dropped.astype(np.float32) - rate
+    variance = rate * (1 - rate)
+    spectrum = np.abs(np.fft.rfft(centred, 2 * places, axis=1)) ** 2
+    apart = np.arange(places // 2)
+    by_distance = np.fft.irfft(spectrum.mean(0))[: places // 2] / (places - apart) / variance
+    by_bits = walsh_hadamard((walsh_hadamard(centred) ** 2).mean(0)[None])[0] / places**2 / variance
+    assert by_distance[0] == pytest.approx(1, abs=0.01) and by_bits[0] == pytest.approx(1, abs=0.01)
+    assert np.abs(by_distance[1:]).max() < 0.009 and np.abs(by_bits[1:]).max() < 0.0135
+    assert by_bits[0x8800] == pytest.approx(-0.011, abs=0.002)
+    assert by_distance[30_720] == pytest.approx(-0.0066, abs=0.002)
+    deviations = by_distance[1:] * np.sqrt(rows * (places - apart[1:]))
+    assert deviations.std() < 1.1
 
 
 def test_dropped_share_of_rows_and_columns_is_even():
