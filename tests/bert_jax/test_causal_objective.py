@@ -1,15 +1,18 @@
 """A left-to-right objective, written here from outside: neither loop nor step knows of it."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from bert_jax import loop, mesh, preparation, step
+from bert_jax import conversion, loop, mesh, objectives, preparation, pretrained, step
 from bert_jax.attention import Visible
 from bert_jax.attention.xla import padding_mask
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase
+from bert_jax.models.bert import Heads
 from bert_jax.objectives import Objective, weighted_term
 from data_pipeline.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL, random_batch, setting
@@ -32,7 +35,7 @@ def next_word_terms(bert, batch, dropout):
     return {"next_word": weighted_term(logits_BPV, ids_BS[:, 1:], seen_BS[:, 1:])}
 
 
-NEXT_WORD = Objective(weights=next_word_weights, terms=next_word_terms)
+NEXT_WORD = Objective(next_word_weights, next_word_terms, untrained=("pooler", "nsp"))
 
 
 def test_it_trains_through_the_same_loop(tiny_store, tmp_path):
@@ -43,8 +46,30 @@ def test_it_trains_through_the_same_loop(tiny_store, tmp_path):
         data=PretrainOptions(store=str(tiny_store)),
         eval=EvalConfig(every_steps=100, examples=32),
     )
-    summary = loop.train(preparation.prepare(config, NEXT_WORD, tmp_path, jax.devices()[:1]))
+    config = dataclasses.replace(config, objective="next_word")  # as a user's config names it
+    workdir = tmp_path / "run"
+    summary = loop.train(preparation.prepare(config, NEXT_WORD, workdir, jax.devices()[:1]))
     assert summary["heldout_next_word_loss"] < 4.0  # log(200) = 5.3 before the first step
+    _check_export(workdir, tmp_path / "exported")
+
+
+def _check_export(workdir, folder):
+    """The run is read and exported where its objective is unknown, without untrained parts."""
+    assert "next_word" not in objectives.OBJECTIVES
+    held = pretrained.load(str(workdir))
+    assert held.heads == Heads(mlm=True, nsp=False)
+    assert "pooler" not in held.params
+    conversion.write(held, conversion.target(f"hf:{folder}"), ())
+    copy = pretrained.load(f"hf:{folder}")
+    np.testing.assert_array_equal(
+        copy.params["embeddings"]["word"]["embedding"],
+        held.params["embeddings"]["word"]["embedding"],
+    )
+    shown = json.loads((workdir / "config.json").read_text())
+    del shown["untrained"]  # as an earlier version left it
+    (workdir / "config.json").write_text(json.dumps(shown))
+    with pytest.raises(ValueError, match=r"objective = 'next_word', which is not of bert_jax"):
+        pretrained.load(str(workdir))
 
 
 def test_it_sees_nothing_to_come():
