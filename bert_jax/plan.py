@@ -10,7 +10,7 @@
 
 Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
 whether the phase fits; what it expects of time is an estimate, and is called so. Needs libtpu,
-which `pip install 'bert_jax[plan]'` brings, on Linux on x86-64.
+which `pip install '.[plan]'` in a clone of bert_jax brings, on Linux on x86-64.
 """
 
 import os

@@ -11,6 +11,7 @@ import jax
 
 from bert_jax import chips
 from bert_jax.chips import Chip
+from data_pipeline.interpreter import how_to_install
 
 _SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12")
@@ -191,8 +192,8 @@ def open_devices(of: Slice) -> list[Any]:
     """
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError(
-            "libtpu, which has the TPU's compiler, is not installed; `pip install "
-            "'bert_jax[plan]'` brings it, on Linux on x86-64 only, since there is none for others"
+            "libtpu, which has the TPU's compiler and exists for Linux on x86-64 only, is not "
+            f"installed; {how_to_install('plan')}"
         )
     from jax.experimental import topologies
 

@@ -22,6 +22,7 @@ from typing import Any
 from data_pipeline.cleaning import CleaningOptions
 from data_pipeline.encoded_chunk import ChunkEncoder, EncodedChunk, TextChunk, read_chunks
 from data_pipeline.files import is_address
+from data_pipeline.interpreter import how_to_install
 from data_pipeline.sources import Source
 from data_pipeline.spool import read_chunk, write_chunk
 from data_pipeline.text_options import TextOptions
@@ -50,7 +51,7 @@ def check_installed() -> None:
     """Raise ValueError where Apache Beam cannot be imported."""
     if importlib.util.find_spec("apache_beam") is None:
         raise ValueError(
-            "--runner is beam, but Apache Beam is not installed; pip install 'bert_jax[beam]', or "
+            f"--runner is beam, but Apache Beam is not installed ({how_to_install('beam')}); or "
             "build on this machine with --runner=local"
         )
 

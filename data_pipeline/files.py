@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 import fsspec
 
 from data_pipeline import passing
+from data_pipeline.interpreter import how_to_install
 
 # What is fetched of a bucket's file in one request. A request takes about 50 ms wherever it goes.
 _REQUEST_BYTES = 8 << 20
@@ -76,9 +77,7 @@ def filesystem(address: str) -> tuple[Any, str]:
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(address))
     except ImportError as error:
-        way_out = (
-            "pip install 'bert_jax[gcs]'" if protocol in ("gs", "gcs") else f"install it ({error})"
-        )
+        way_out = how_to_install("gcs") if protocol in ("gs", "gcs") else f"install it ({error})"
         raise ValueError(
             f"{address} needs a package that reads {protocol}:// and is not installed: {way_out}"
         ) from error

@@ -1,4 +1,4 @@
-"""How a person calls the running Python again: for the commands that we offer."""
+"""How a person calls the running Python again, or installs more: for the commands that we offer."""
 
 import pathlib
 import shutil
@@ -15,3 +15,8 @@ def python() -> str:
     if ours.is_relative_to(here) and ours.parent != here:
         return str(ours.relative_to(here))
     return str(ours)
+
+
+def how_to_install(extra: str) -> str:
+    """Say how to install what an extra of this package brings; its name on PyPI is not ours."""
+    return f"in a clone of bert_jax: pip install '.[{extra}]', or else 'FILE.whl[{extra}]'"
