@@ -186,10 +186,12 @@ class Checkpoints:
         self._newest = None if found is None else found[0]
         return None if found is None else found[1]
 
-    def quarantine_after(self, step: int, problem: str, say: Say = print) -> list[int]:
-        """Set the checkpoints of later steps aside and return their steps.
+    def quarantine_after(
+        self, step: int, problem: str, say: Say = print
+    ) -> tuple[list[int], list[int]]:
+        """Set the checkpoints of later steps aside; return their steps, and those set aside.
 
-        None where no earlier one would be left. Every process must call it.
+        That is none where no earlier one would be left. Every process must call it.
 
         Raises:
           OSError: the last save failed, or they cannot be moved.

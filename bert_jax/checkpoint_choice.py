@@ -55,22 +55,24 @@ def choose(
 
 def quarantine_after(
     directory: epath.Path, listed: Callable[[], list[int]], step: int, problem: str, say: Say
-) -> list[int]:
-    """Have process 0 set the checkpoints of later steps aside; their steps, on every process.
+) -> tuple[list[int], list[int]]:
+    """Have process 0 set the checkpoints of later steps aside.
 
-    None where no checkpoint of this step or an earlier one would be left.
+    Returns, on every process, the later steps and those of them that were set aside: none where no
+    checkpoint of this step or an earlier one would be left.
 
     Raises:
       OSError: process 0 cannot list or move them.
     """
     found = _of_first(directory, lambda: ",".join(map(str, listed()))).split(",")
-    steps = [int(name) for name in found if name]
+    steps = sorted(int(name) for name in found if name)
     later = [one for one in steps if one > step]
     if not later or len(later) == len(steps):
-        return []
+        return later, []
     words = {one: f"{directory / str(one)}: {problem}" for one in later}
-    _set_aside(directory, words, f"step {max(set(steps) - set(later)):,} is the newest now", say)
-    return sorted(later)
+    newest = max(set(steps) - set(later))
+    _set_aside(directory, words, f"step {newest:,} is the newest now", say)
+    return later, later
 
 
 class NoneIsWhole(Refused):

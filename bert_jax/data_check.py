@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import threading
+from collections.abc import Sequence
 
 from bert_jax import processes
 from bert_jax.record_files import write_whole
@@ -100,16 +101,24 @@ def _marks(store: Store) -> dict[str, object]:
     return marks
 
 
-def refusal(problem: str, started_step: int, step: int, quarantined: list[int]) -> str:
-    """Return the sentence that ends a run whose data are damaged."""
-    trained = f"steps {started_step + 1:,} to {step:,} were trained on them since this start"
-    if step <= started_step:
-        trained = "no step was trained on them since this start"
+def refusal(
+    problem: str, started_step: int, step: int, saved: Sequence[int], quarantined: Sequence[int]
+) -> str:
+    """Return the sentence that ends a run whose data are damaged.
+
+    It started at started_step and came to step; saved are the checkpoints that it left after its
+    start, quarantined those of them that were set aside.
+    """
+    trained = "no step was trained on them"
+    if step > started_step:
+        trained = f"steps {started_step + 1:,} to {step:,} were trained on them"
     if quarantined:
         listed = ", ".join(f"{one:,}" for one in quarantined)
         trained += f", and their checkpoints ({listed}) are in checkpoints_damaged/"
-    return (
-        f"the data of this run are damaged: {problem}. {trained[0].upper()}{trained[1:]}; with the "
-        "data mended the same command resumes from the newest checkpoint that is left. What "
-        "earlier starts trained read the same files: if these were damaged then, train anew"
-    )
+    way_on = "with the data mended the same command resumes from the newest checkpoint"
+    if set(saved) - set(quarantined):
+        trained += ", and no checkpoint of an earlier step is left"
+        way_on = "with the data mended train anew in another --workdir"
+    elif started_step:
+        way_on += "; if they were damaged before this start too, train anew"
+    return f"the data of this run are damaged: {problem}; {trained}; {way_on}"

@@ -306,7 +306,7 @@ class _Run:
                 return
             words = f"trained on damaged data since step {self.started_step:,}"
             moved = self.checkpoints.quarantine_after(self.started_step, words, self.screen.say)
-        raise Refused(data_check.refusal(problem, self.started_step, self.step, moved))
+        raise Refused(data_check.refusal(problem, self.started_step, self.step, *moved))
 
     def _saved_and_stopped(self) -> Interrupted:
         self._await_save()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import threading
 import time
@@ -98,6 +99,19 @@ def test_the_other_processes_read_nothing_and_hear_what_is_wrong(store, tmp_path
     assert check.problem(1.0, waits=True) == "a file is bad"
 
 
+@pytest.mark.parametrize(
+    ("step", "saved", "quarantined", "words"),
+    [
+        (40, [], [], r"no step was trained on them;.* resumes .*; if they were damaged before"),
+        (45, [], [], r"steps 41 to 45 were trained on them;.* resumes"),
+        (60, [50, 60], [50, 60], r"\(50, 60\) are in checkpoints_damaged/;.* resumes"),
+        (60, [50, 60], [], r"no checkpoint of an earlier step is left;.* train anew in another"),
+    ],
+)
+def test_the_sentence_says_what_was_trained_on_them(step, saved, quarantined, words):
+    assert re.search(words, data_check.refusal("a file is bad", 40, step, saved, quarantined))
+
+
 @pytest.fixture
 def config(store):
     return Config(
@@ -144,7 +158,7 @@ def test_a_run_is_stopped_and_what_it_saved_set_aside(
     monkeypatch.setattr(loop._Run, "_after_step", released_after_step_4)
     if found_at != "a step":
         released.set()
-    with pytest.raises(Refused, match=rf"{ARRAY} has the SHA-256.*train anew"):
+    with pytest.raises(Refused, match=rf"{ARRAY} has the SHA-256.*resumes from the newest"):
         train(config, workdir)
     saved = {path.name for path in (workdir / "checkpoints").iterdir()}
     assert saved == {"0"}
