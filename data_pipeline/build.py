@@ -30,6 +30,13 @@ from data_pipeline.selection import Selection, select
 from data_pipeline.sources import Source, find_sources
 from data_pipeline.spool import Spool
 from data_pipeline.store import HELDOUT, MANIFEST, TRAIN
+from data_pipeline.store_upload import (
+    check_destination,
+    new_scratch,
+    unmark_destination,
+    upload_bytes,
+    upload_store,
+)
 from data_pipeline.store_writing import SplitWriter, write_manifest
 from data_pipeline.text import read_documents
 from data_pipeline.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
@@ -55,19 +62,73 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
       ValueError, OSError: what is wrong with the flags, the input, the vocabulary or the output.
     """
     started_secs = time.perf_counter()
+    if flags.address:
+        _build_in_bucket(flags, console, started_secs)
+        return
     check_output(flags.output, MANIFEST, flags.overwrite)
+    manifest = _build_folder(flags, _checked_sources(flags), console)
+    seconds = time.perf_counter() - started_secs
+    print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
+
+
+def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_secs: float) -> None:
+    """Build in a folder of --scratch, copy the store to its address and remove the folder.
+
+    A store that was built and cannot be copied stays, and the error names it.
+    """
+    check_destination(flags.address, flags.overwrite)
+    is_built = False
+    try:
+        sources = _checked_sources(flags)
+        scratch = new_scratch(flags.scratch, sum(source.stored_bytes for source in sources))
+    except BaseException:
+        unmark_destination(flags.address)
+        raise
+    folder = scratch / pathlib.PurePosixPath(flags.address).name
+    try:
+        manifest = _build_folder(dataclasses.replace(flags, output=folder), sources, console)
+        is_built = True
+        with progress_bar(console, f"copying to {flags.address}", upload_bytes(folder)) as advance:
+            upload_store(folder, flags.address, manifest, advance)
+        seconds = time.perf_counter() - started_secs
+        run = BuildRun(folder, manifest, seconds, _encoded_by(flags), flags.address)
+        print_report(console, run)
+    except (OSError, ValueError) as error:
+        if not is_built:
+            unmark_destination(flags.address)
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        raise ValueError(
+            f"{error}; the store is whole in {folder}, and can be copied by: gcloud storage cp "
+            f"--recursive '{folder}/*' {flags.address}/"
+        ) from error
+    except BaseException:
+        unmark_destination(flags.address)
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _checked_sources(flags: BuildFlags) -> list[Source]:
+    """Find the input and refuse before the long work what can be refused."""
     with LINE.doing("listing the files"):
         sources = find_sources(flags.input, flags.text)
     if flags.vocab:
         load_vocabulary(flags.vocab, flags.lowercase)
     _check_documents(flags, sources)
+    return sources
+
+
+def _build_folder(
+    flags: BuildFlags, sources: list[Source], console: rich.console.Console
+) -> dict[str, Any]:
+    """Make the store in the folder --output; returns its manifest."""
     with whole_folder(flags.output, MANIFEST, flags.overwrite, _REPLACED) as building:
         vocab_file = _vocabulary_file(flags, sources, console)
         manifest = _build_inside(building, flags, sources, vocab_file, console)
         with LINE.doing("moving the store to its place"):
             write_manifest(building, manifest)
-    seconds = time.perf_counter() - started_secs
-    print_report(console, BuildRun(flags.output, manifest, seconds, _encoded_by(flags)))
+    return manifest
 
 
 def _check_documents(flags: BuildFlags, sources: list[Source]) -> None:

@@ -6,6 +6,7 @@ import pathlib
 
 from data_pipeline.beam_encoding import check_installed, check_options
 from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningOptions
+from data_pipeline.files import is_address
 from data_pipeline.flag_parser import FlagParser, boolean
 from data_pipeline.store import check_is_local
 from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
@@ -17,9 +18,6 @@ EXAMPLE = (
 )
 
 
-_COPY_STORE = (
-    "build into a local folder, then copy it: gcloud storage cp --recursive STORE gs://BUCKET/"
-)
 MOST_WORKERS = 4096
 LOCAL, BEAM = "local", "beam"  # runners
 _CLEANING = dataclasses.fields(CleaningOptions)
@@ -31,6 +29,8 @@ class BuildFlags:
 
     input: str
     output: pathlib.Path
+    address: str  # in a bucket, to which the store is copied; "" for a local one
+    scratch: str
     vocab: str
     train_vocab: str
     vocab_size: int
@@ -54,11 +54,21 @@ def parse_flags(argv: list[str]) -> BuildFlags:
         --output or --vocab, two flags that exclude each other, a flag that is missing.
     """
     values = _parser().parse_args(argv)
-    check_is_local("--output", values.output, _COPY_STORE)
+    address = values.output.rstrip("/") if is_address(values.output) else ""
+    if not address:
+        check_is_local("--output", values.output)
     check_is_local("--vocab", values.vocab)
+    check_is_local("--scratch", values.scratch)
+    if values.scratch and not address:
+        raise ValueError(
+            f"--scratch is {values.scratch}, but --output={values.output} is a folder here, in "
+            "which the store is built; leave it out"
+        )
     flags = BuildFlags(
         input=values.input,
         output=pathlib.Path(values.output),
+        address=address,
+        scratch=values.scratch,
         vocab=values.vocab,
         train_vocab=values.train_vocab,
         vocab_size=values.vocab_size,
@@ -96,7 +106,14 @@ def _parser() -> FlagParser:
         "JSON lines (known by .jsonl, .json or a first line that is a JSON object, as "
         "WikiExtractor's --json writes) or Parquet; each plain, or as .gz, .bz2, .xz or .zst",
     )
-    add("--output", default="", metavar="STORE", help="the folder to make")
+    add("--output", default="", metavar="STORE", help="the folder to make, local or gs://")
+    add(
+        "--scratch",
+        default="",
+        metavar="FOLDER",
+        help="where a store for gs:// is built before it is copied; default: the system's "
+        "temporary folder",
+    )
     add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
     add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
     _add_text(parser)

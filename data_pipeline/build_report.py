@@ -59,6 +59,7 @@ class BuildRun:
     manifest: dict[str, Any]
     seconds: float
     encoded_by: str  # whom, in words
+    address: str = ""  # of the store in a bucket, of which `store` is where it was built
 
 
 @contextlib.contextmanager
@@ -112,7 +113,7 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
         ),
         *([("characters", lost)] if lost else []),
         ("took", f"{run.seconds:.1f} s with {run.encoded_by}"),
-        ("store", f"{run.store}  ({run.manifest['digest'][:12]})"),
+        ("store", f"{run.address or run.store}  ({run.manifest['digest'][:12]})"),
     )
     for name, value in facts:
         print_fact(console, name, value, _LABEL_WIDTH)
@@ -121,7 +122,7 @@ def print_report(console: rich.console.Console, run: BuildRun) -> None:
     if not can_be_trained_on(run.manifest):
         return
     console.print("\n  [dim]next[/]")
-    print_command(console, _next_command(run.store))
+    print_command(console, _next_command(run))
 
 
 def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
@@ -203,8 +204,10 @@ def _size(count_bytes: int) -> str:
     return f"{count_bytes} bytes"
 
 
-def _next_command(store: pathlib.Path) -> str:
+def _next_command(run: BuildRun) -> str:
+    store = shlex.quote(run.address or str(run.store))
+    cache = " --config.data.data_cache=CACHE" if run.address else ""
     return (
         f"{python()} -m bert_jax.train --config=configs/tiny.py "
-        f"--config.data.store={shlex.quote(str(store))} --workdir=runs/{shlex.quote(store.name)}"
+        f"--config.data.store={store}{cache} --workdir=runs/{shlex.quote(run.store.name)}"
     )

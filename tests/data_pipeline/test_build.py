@@ -247,11 +247,6 @@ BAD_FLAGS = {
         ["--vocab=VOCAB", "--input=CORPUS, memory://none/*.txt", "--output=OUT"],
         "--input has 'memory://none/*.txt', which matches no file; give files or globs",
     ),
-    "bucket out": (
-        ["--vocab=VOCAB", "--input=CORPUS", "--output=gs://b/x"],
-        "--output is gs://b/x, but this takes local or mounted folders only; build into a local "
-        "folder, then copy it: gcloud storage cp --recursive STORE gs://BUCKET/",
-    ),
     "bucket vocab": (["--vocab=s3://b/vocab.txt", "GOOD"], "--vocab is s3://b/vocab.txt, but this"),
     "rule": (
         ["--vocab=VOCAB", "--documents=page", "GOOD"],

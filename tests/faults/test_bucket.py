@@ -17,6 +17,9 @@ from bert_jax.checkpoint_folder import holds_files, set_aside
 from bert_jax.storage_probe import check_bucket
 from bert_jax.workdir import home_of
 from tests.faults import runs
+from data_pipeline import build
+from data_pipeline.store import open_store
+from data_pipeline.store_cache import cached_store
 from tests.faults.bucket_server import NAME, Fault, denied, fake_bucket
 
 RUN = f"gs://{NAME}/runs/mine"
@@ -67,6 +70,21 @@ def test_what_is_not_allowed_is_named_before_the_run(here, permission, method, p
     account = "trainer@project.iam.gserviceaccount.com"
     assert re.match(rf"{RUN}: {what} .* was refused; {account} has no {permission} on ", said)
     assert f"--role={role}" in said and "\n" not in said
+
+
+def test_a_store_is_built_into_a_bucket_or_refused_in_a_sentence(here, tmp_path, capsys):
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"{i}.\n{i}." for i in range(40)))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *"0123456789"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    address = f"gs://{NAME}/stores/mine"
+    argv = [f"--input={tmp_path}/corpus.txt", f"--vocab={tmp_path}/vocab.txt", "--workers=1"]
+    assert build.main([*argv, f"--output={address}"]) == 0
+    assert open_store(cached_store(address, str(tmp_path / "cache"))).vocab_size == len(pieces)
+    here.faults.append(denied("storage.objects.create", "POST", path="/upload/"))
+    capsys.readouterr()
+    assert build.main([*argv, f"--output=gs://{NAME}/stores/other"]) == 2
+    error = capsys.readouterr().err
+    assert "where this account may not write" in error and error.count("\n") == 1
 
 
 @pytest.mark.fault(16, "the bucket does not exist")
