@@ -12,7 +12,6 @@ import functools
 import pathlib
 from collections.abc import Callable, Sequence
 
-import rich.console
 import rich.text
 from absl import flags
 
@@ -20,6 +19,7 @@ from bert_jax import command_line, masked_lm, pretrained, store_scores
 from bert_jax.feed import open_store, short_digest
 from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
 from bert_jax.masked_lm import MaskedLm
+from data_pipeline import terminal_console
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.store import EXAMPLES, Store
 from data_pipeline.vocab import WORD_START
@@ -93,7 +93,7 @@ def _store_of(address: str) -> Store:
 
 
 def _answer(model: MaskedLm, questions: Sequence[Question]) -> int:
-    console = rich.console.Console(highlight=False, soft_wrap=True)
+    console = terminal_console.console(highlight=False, soft_wrap=True)
     top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
     for asked, guesses in zip(questions, guess(model, questions, top), strict=True):
         console.print(rich.text.Text(asked.text, "bold"))

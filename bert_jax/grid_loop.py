@@ -6,13 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import rich.console
-
 from bert_jax import compile_cache, grid_report, grid_runs
 from bert_jax.exit_codes import DONE, FAILED, Refused
 from bert_jax.grid_runs import Outcome, Run
 from bert_jax.screen import BAD, FAINT, Screen, duration
-from data_pipeline import small_files
+from data_pipeline import small_files, terminal_console
 from data_pipeline.exit_code import REFUSED
 
 
@@ -135,7 +133,7 @@ def _show(screen: Screen, grid: Grid, outcomes: Sequence[Outcome]) -> int:
     grid_report.write_numbers(grid.folder, outcomes, score, grid.fixed)
     title = f"{grid.task}: {score.replace('_', ' ')}"
     grid_plot.draw(grid.folder, outcomes, score, f"{title}, mean ± standard deviation over seeds")
-    rich.console.Console(highlight=False).print(grid_report.table(outcomes, score))
+    terminal_console.console(highlight=False).print(grid_report.table(outcomes, score))
     screen.table(title, grid_report.closing_rows(grid.folder, outcomes, score))
     if failed:
         screen.say(f"{failed} of {len(outcomes)} failed; the same command tries them again", FAINT)

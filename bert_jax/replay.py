@@ -26,6 +26,7 @@ from bert_jax import config as config_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.feed import Feed, open_store, short_digest
 from bert_jax.record_files import read_lines
+from data_pipeline import terminal_console
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.vocab import Vocabulary
 
@@ -129,7 +130,7 @@ def _show_bad(lines: list[dict[str, Any]], left: list[left_out.LeftOut]) -> int:
 
 
 def _console() -> rich.console.Console:
-    return rich.console.Console(highlight=False, soft_wrap=True, markup=False)
+    return terminal_console.console(highlight=False, soft_wrap=True, markup=False)
 
 
 def main() -> None:

@@ -7,9 +7,9 @@ import contextlib
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import rich.console
 import rich.text
 
+from data_pipeline import terminal_console
 from data_pipeline.live_line import LINE, duration
 from data_pipeline.wrapping import wrapped, wrapped_command
 
@@ -21,7 +21,9 @@ class Screen:
     """Prints where the process is the first one, and nothing otherwise."""
 
     def __init__(self, is_writer: bool) -> None:
-        self._console = rich.console.Console(highlight=False, soft_wrap=True, quiet=not is_writer)
+        self._console = terminal_console.console(
+            highlight=False, soft_wrap=True, quiet=not is_writer
+        )
         if is_writer and self._console.is_terminal:
             LINE.start()
 

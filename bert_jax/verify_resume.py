@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import jax
 import rich.box
-import rich.console
 import rich.table
 from absl import flags, logging
 
@@ -28,6 +27,7 @@ from bert_jax.config import Config
 from bert_jax.killed_run import Ended, KilledRun, Processes
 from bert_jax.same_run import Compared
 from bert_jax.screen import BAD, FAINT, GOOD, Screen, duration
+from data_pipeline import terminal_console
 from data_pipeline.files import is_address
 from data_pipeline.library_log import LibraryLog
 
@@ -156,7 +156,7 @@ def _show(run: KilledRun) -> None:
     for number, (kill, (step, again)) in enumerate(zip(run.kills, run.redone(), strict=True), 1):
         cells = str(number), f"{kill.secs:.1f} s", kill.moment
         table.add_row(*cells, f"{kill.step:,}", f"{step:,}", f"{again:,}")
-    rich.console.Console().print(table)
+    terminal_console.console().print(table)
 
 
 def _verdict(run: KilledRun, found: Compared, screen: Screen) -> int:

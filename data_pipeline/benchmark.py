@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import rich.console
 
+from data_pipeline import terminal_console
 from data_pipeline.benchmark_report import Measurement, Stage, Throughput, print_measurement
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import PretrainSource, open_examples
@@ -41,7 +41,7 @@ def _measure_and_print(argv: list[str]) -> None:
     if flags.json_out and not folder.is_dir():
         raise ValueError(f"--json_out is {flags.json_out}, but there is no folder {folder}")
     measurement = measure(flags)
-    print_measurement(measurement, rich.console.Console(highlight=False))
+    print_measurement(measurement, terminal_console.console(highlight=False))
     if flags.json_out:
         record = json.dumps(dataclasses.asdict(measurement), indent=2)
         pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")

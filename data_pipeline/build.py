@@ -13,7 +13,7 @@ from typing import Any
 
 import rich.console
 
-from data_pipeline import tfds_documents
+from data_pipeline import terminal_console, tfds_documents
 from data_pipeline.beam_encoding import encode_with_beam
 from data_pipeline.build_flags import BEAM, BuildFlags, parse_flags
 from data_pipeline.build_manifest import BuildFound, build_manifest
@@ -50,7 +50,7 @@ _REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES.values(), TOKENIZER_JS
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
     """Run the build; 0, or 2 after one line to the screen that says what is wrong."""
-    console = rich.console.Console(highlight=False)
+    console = terminal_console.console(highlight=False)
     flags = sys.argv[1:] if argv is None else argv
     return exit_code_of(lambda: build(parse_flags(flags), console), say)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from data_pipeline import ctrl_c
 from data_pipeline.live_line import LINE
+from data_pipeline.terminal_text import escape
 
 REFUSED, INTERRUPTED = 2, 130
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # its words for a full disk
@@ -23,7 +24,7 @@ def in_words(error: OSError) -> str:
 def on_stderr(line: str) -> None:
     """Print a line to stderr."""
     with LINE.hidden():
-        print(line, file=sys.stderr)
+        print(escape(line), file=sys.stderr)
 
 
 def exit_code_of(work: Callable[[], None], say: Callable[[str], None] = on_stderr) -> int:

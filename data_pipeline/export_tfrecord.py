@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import rich.console
 
+from data_pipeline import terminal_console
 from data_pipeline.build_report import progress_bar
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import open_examples
@@ -35,7 +36,7 @@ _LOOK_SECS = 0.2
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
     """Export; 0, or 2 after one line that says what is wrong."""
-    console = rich.console.Console(highlight=False)
+    console = terminal_console.console(highlight=False)
     arguments = sys.argv[1:] if argv is None else argv
     return exit_code_of(lambda: export(parse_flags(arguments), console), say)
 

@@ -10,7 +10,7 @@ import rich.console
 import rich.markup
 import rich.table
 
-from data_pipeline import vocab_growth
+from data_pipeline import terminal_console, vocab_growth
 from data_pipeline.build_report import progress_bar
 from data_pipeline.exit_code import exit_code_of
 from data_pipeline.flag_parser import FlagParser, boolean
@@ -35,7 +35,7 @@ _SHOWN_WORDS = 8
 
 def main(argv: list[str] | None = None) -> int:
     """Grow a list; 0, or 2 after one line on stderr that says what is wrong."""
-    console = rich.console.Console(highlight=False)
+    console = terminal_console.console(highlight=False)
     return exit_code_of(lambda: grow(_parser().parse_args(argv), console))
 
 

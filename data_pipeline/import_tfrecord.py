@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import rich.console
 
+from data_pipeline import terminal_console
 from data_pipeline.build_report import count_of_files, progress_bar
 from data_pipeline.example_arrays import FOLDER, SPLIT_ROWS, ExampleWriter, describe_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
@@ -35,7 +36,7 @@ _HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file says where they be
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
     """Import; 0, or 2 after one line that says what is wrong."""
-    console = rich.console.Console(highlight=False)
+    console = terminal_console.console(highlight=False)
     arguments = sys.argv[1:] if argv is None else argv
     return exit_code_of(lambda: import_records(parse_flags(arguments), console), say)
 

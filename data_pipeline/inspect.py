@@ -13,6 +13,7 @@ from typing import Any
 import rich.console
 import rich.progress
 
+from data_pipeline import terminal_console
 from data_pipeline.exit_code import exit_code_of
 from data_pipeline.findings import findings
 from data_pipeline.flag_parser import FlagParser
@@ -25,7 +26,7 @@ from data_pipeline.verify import size_bytes, verified_files, verify
 
 def main(argv: list[str] | None = None) -> int:
     """Inspect and print; 0, or 2 after one line on stderr that says what is wrong."""
-    console = rich.console.Console(highlight=False)
+    console = terminal_console.console(highlight=False)
     return exit_code_of(lambda: inspect(_parser().parse_args(argv), console))
 
 
@@ -42,7 +43,7 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
             raise ValueError(f"{flag} is {path}, which is a folder; give the name of a file in it")
         if path and not path.parent.is_dir():
             raise ValueError(f"{flag} is {path}, in a folder that does not exist; make it first")
-    step = functools.partial(_progress, rich.console.Console(stderr=True))
+    step = functools.partial(_progress, terminal_console.console(stderr=True))
     if flags.verify:
         _verify(flags.store, console, step)
     store = open_store(flags.store)

@@ -17,6 +17,7 @@ from typing import IO
 
 from data_pipeline.live_line import LINE
 from data_pipeline.small_files import open_to_write
+from data_pipeline.terminal_text import escape
 
 FILE = "libraries.log"  # in the workdir
 
@@ -74,7 +75,7 @@ class LibraryLog:
         """Print a line where stderr was."""
         sys.stderr.flush()
         with LINE.hidden():
-            os.write(self.screen, f"{self.heading}{text}\n".encode())
+            os.write(self.screen, f"{escape(self.heading + text)}\n".encode())
 
     @property
     def screen(self) -> int:

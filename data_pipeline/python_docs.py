@@ -19,6 +19,7 @@ from pydoc_data.topics import topics
 
 import rich.console
 
+from data_pipeline import terminal_console
 from data_pipeline.build_report import progress_bar
 from data_pipeline.exit_code import exit_code_of
 
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("output", type=pathlib.Path, metavar="OUTPUT.jsonl", help="file to write")
     output = parser.parse_args(argv).output
-    return exit_code_of(lambda: write(output, rich.console.Console(highlight=False)))
+    return exit_code_of(lambda: write(output, terminal_console.console(highlight=False)))
 
 
 def write(output: pathlib.Path, console: rich.console.Console) -> None:

@@ -42,7 +42,7 @@ def terminal(monkeypatch):
         console = rich.console.Console(
             file=out, force_terminal=True, color_system="standard", highlight=False, width=200
         )
-        monkeypatch.setattr(screen_lib.rich.console, "Console", lambda **_: console)
+        monkeypatch.setattr(screen_lib.terminal_console, "console", lambda **_: console)
         return Screen(is_writer=True), out
 
     return make
@@ -144,7 +144,7 @@ def narrow(monkeypatch):
     """A screen on a terminal of 80 columns without colours, and what was printed on it."""
     out = io.StringIO()
     console = rich.console.Console(file=out, force_terminal=True, color_system=None, width=80)
-    monkeypatch.setattr(screen_lib.rich.console, "Console", lambda **_: console)
+    monkeypatch.setattr(screen_lib.terminal_console, "console", lambda **_: console)
     return Screen(is_writer=True), out
 
 

@@ -12,6 +12,9 @@ from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ONE_PHASE, ROOT, environment
 
 
+TITLE = "\x1b]0;x\x07"  # sets the title of a terminal's window
+
+
 @pytest.fixture(scope="module")
 def workdir(forked, tiny_store, tmp_path_factory):
     """A run of masked words alone; models that learned more are asked in the same way."""
@@ -32,7 +35,7 @@ def test_guesses_stand_under_each_sentence(workdir):
     done = subprocess.run(
         [
             *[sys.executable, "-m", "bert_jax.fill_mask"],
-            *[f"--workdir={workdir}", "--top=3", "The [MASK] sees a dog.", "[MASK] [MASK]"],
+            *[f"--workdir={workdir}", "--top=3", "The [MASK] sees a dog.", TITLE + "[MASK] [MASK]"],
         ],
         cwd=ROOT,
         env=environment(),
@@ -43,7 +46,7 @@ def test_guesses_stand_under_each_sentence(workdir):
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "The [MASK] sees a dog."
-    assert lines[2] == "[MASK] [MASK]"
+    assert lines[2] == r"\x1b]0;x[MASK] [MASK]"  # shown, and not obeyed
     assert len(lines) == 5
     assert all(line.count("%") == 3 for line in lines if "[MASK]" not in line)
     assert done.stderr == ""
