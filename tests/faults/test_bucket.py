@@ -16,10 +16,10 @@ from bert_jax.bucket import Bucket
 from bert_jax.checkpoint_folder import holds_files, set_aside
 from bert_jax.storage_probe import check_bucket
 from bert_jax.workdir import home_of
-from tests.faults import runs
 from data_pipeline import build
 from data_pipeline.store import open_store
 from data_pipeline.store_cache import cached_store
+from tests.faults import runs
 from tests.faults.bucket_server import NAME, Fault, denied, fake_bucket
 
 RUN = f"gs://{NAME}/runs/mine"
@@ -72,6 +72,7 @@ def test_what_is_not_allowed_is_named_before_the_run(here, permission, method, p
     assert f"--role={role}" in said and "\n" not in said
 
 
+@pytest.mark.fault(16, "a store is built into a bucket, and without the right to write there")
 def test_a_store_is_built_into_a_bucket_or_refused_in_a_sentence(here, tmp_path, capsys):
     (tmp_path / "corpus.txt").write_text("\n\n".join(f"{i}.\n{i}." for i in range(40)))
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *"0123456789"]
