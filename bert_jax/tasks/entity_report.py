@@ -31,8 +31,8 @@ def read_score(path: pathlib.Path) -> EntityScore:
         for tag, tags in zip(row[-2:], (gold, predicted), strict=True):
             if tag != OUTSIDE and (parts(tag)[0] not in ("B", "I") or not parts(tag)[1]):
                 raise ValueError(
-                    f"{path} row {number} has the tag {tag!r:.60}; conlleval's rules are for O, and "
-                    "B- or I- and a type, in the last two columns"
+                    f"{path} row {number} has the tag {tag!r:.60}; conlleval's rules are for O, "
+                    "and B- or I- and a type, in the last two columns"
                 )
             tags[-1].append(tag)
     score = entity_score(gold, predicted)
