@@ -10,6 +10,7 @@ A run stopped by Ctrl-C, SIGTERM or a crash goes on when the same command is giv
 
 import dataclasses
 import functools
+import shlex
 import time
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ from bert_jax.finetune_config import FinetuneConfig
 from bert_jax.run_flags import RunFlags
 from bert_jax.watchdog import Watchdog
 from bert_jax.workdir import Workdir
+from data_pipeline.interpreter import python
 from data_pipeline.library_log import LibraryLog
 
 _CONFIG = command_line.config_flag(FinetuneConfig)
@@ -82,7 +84,10 @@ def _finish(setup: preparation.Setup, summary: dict[str, Any]) -> None:
     written = predictions.write(setup, summary["steps"])
     labels = ["predictions"] + [""] * len(written)
     rows += [(label, str(path)) for label, path in zip(labels, written, strict=False)]
-    setup.screen.table("done", [*rows, *run_process.closing_rows(setup, summary)])
+    rows += run_process.closing_rows(setup, summary)
+    place = shlex.quote(setup.storage.address)
+    command = f"{python()} -m bert_jax.predict --checkpoint={place} --input=FILE --output=FILE"
+    setup.screen.table("done", [*rows, ("new rows", command)])
 
 
 def main() -> None:

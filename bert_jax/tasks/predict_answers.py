@@ -155,6 +155,5 @@ class _Members:
         self._file, self._before = file, "{\n"
 
     def write(self, key: str, value: object) -> None:
-        text = json.dumps(value, indent=4).replace("\n", "\n    ")
-        self._file.write(f"{self._before}    {json.dumps(key)}: {text}")
+        self._file.write(f"{self._before}    {json.dumps(key)}: {json.dumps(value)}")
         self._before = ",\n"

@@ -12,7 +12,11 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Forty steps."""
     config = from_config_dict(tiny.get_config(text))
     model = dataclasses.replace(
-        config.model, hidden_size=32, intermediate_size=64, num_hidden_layers=1
+        config.model,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        max_position_embeddings=64,
     )
     return to_config_dict(
         dataclasses.replace(

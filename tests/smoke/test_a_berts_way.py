@@ -39,6 +39,16 @@ def test_it_is_fine_tuned_from_its_export(forked, exported, tmp_path):
     assert summary["steps"] == 10
     assert 0.0 <= summary["heldout_dev_accuracy"] <= 1.0
     assert list((tmp_path / "tuned" / "predictions").iterdir())
+    shown = json.loads((tmp_path / "tuned" / "config.json").read_text())
+    assert shown["config"]["data"]["max_seq_length"] == 64  # the positions of the model
+
+
+def test_it_is_scored_on_rows_of_its_own_length(forked, exported, tmp_path):
+    given = [f"--checkpoint={exported / 'run'}", "--examples=16"]
+    forked("bert_jax.evaluate", *given, f"--output={tmp_path / 'scores.jsonl'}")
+    assert json.loads((tmp_path / "scores.jsonl").read_text())["seq_len"] == 64
+    said = forked("bert_jax.evaluate", *given, "--seq_len=65", code=2).stderr
+    assert "--seq_len is 65" in said and "64 positions" in said
 
 
 def test_transformers_reads_it_and_gives_the_same_vectors(exported):
