@@ -42,6 +42,7 @@ INSTALL_REQUIRES = [
 BEAM = ["apache-beam>=2.77"]
 PLAN = [f"libtpu; {ON_X86_LINUX}"]
 GCS = ["gcsfs"]
+HUB = ["huggingface_hub>=1.0"]
 TEST = [
     "gcp-storage-emulator",
     "hypothesis>=6.100",
@@ -97,6 +98,7 @@ setup(
         "gpu": ["jax[cuda13]"],
         "beam": BEAM,
         "gcs": GCS,
+        "hub": HUB,
         "plan": PLAN,
         "test": GCS + TEST,
         "dev": BEAM + GCS + PLAN + TEST + TOOLS,

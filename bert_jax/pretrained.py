@@ -1,8 +1,9 @@
 """A BERT of anybody's, read from disk: its sizes, its arrays under our names, its vocabulary.
 
 `load` takes the address of one: hf:DIR (Hugging Face: config.json, model.safetensors, vocab.txt or
-tokenizer.json), google:PREFIX (Google's TF1 checkpoint, bert_config.json and vocab.txt beside it)
-or orbax:DIR (the workdir of a run of bert_jax: its newest checkpoint, or that of orbax:DIR@STEP).
+tokenizer.json), hf:NAME (the same, downloaded from its hub), google:PREFIX (Google's TF1 checkpoint,
+bert_config.json and vocab.txt beside it) or orbax:DIR (the workdir of a run of bert_jax: its newest
+checkpoint, or that of orbax:DIR@STEP).
 Without such a word what lies there decides.
 """
 
@@ -20,6 +21,7 @@ from bert_jax import (
     checkpoint_reading,
     checkpoint_vocabulary,
     hf,
+    hub,
     named_tensors,
     receipt,
     tf1,
@@ -102,6 +104,8 @@ def split(address: str) -> tuple[str, str]:
     if colon and scheme in SCHEMES:
         if not where:
             raise ValueError(f"the checkpoint {address!r} names no place; {_WAYS}")
+        if scheme == HF and not pathlib.Path(where).exists() and hub.is_name(where):
+            where = str(hub.fetch(where))
         return scheme, where
     if is_address(address):
         return ORBAX, address
@@ -120,8 +124,8 @@ def split(address: str) -> tuple[str, str]:
 def _refuse_absent(address: str, place: pathlib.Path) -> None:
     if not place.is_dir():
         raise ValueError(
-            f"the checkpoint {address!r} is not a folder of this machine, and nothing is "
-            f"downloaded; {_WAYS}"
+            f"the checkpoint {address!r} is not a folder of this machine; {_WAYS}, or hf:NAME (a "
+            "model of the Hugging Face hub, which is downloaded)"
         )
 
 

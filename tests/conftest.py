@@ -20,6 +20,8 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ["EPATH_USE_TF"] = "false"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+# A name that is no folder is looked for on the hub.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 import jax
 import numpy as np

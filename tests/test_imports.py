@@ -80,6 +80,7 @@ LAYERS = (
         "bert_jax.grid_runs",
         "bert_jax.inference",
         "bert_jax.hf",
+        "bert_jax.hub",
         "bert_jax.initial_weights",
         "bert_jax.left_out",
         "bert_jax.joining",

@@ -86,7 +86,7 @@ def test_a_vocabulary_longer_than_the_table_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("bert-base-uncased", "'bert-base-uncased' is not a folder .* nothing is downloaded"),
+        ("bert-base-uncased", "'bert-base-uncased' is not a folder .* or hf:NAME"),
         ("hf:", "'hf:' names no place; give hf:DIR"),
         ("hf:/nowhere/at/all", "'hf:/nowhere/at/all' is not a folder"),
         ("google:/nowhere/bert_model.ckpt", r"bert_model\.ckpt\.index does not exist"),
