@@ -21,8 +21,10 @@ from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, que
 from bert_jax.masked_lm import MaskedLm
 from data_pipeline import terminal_console
 from data_pipeline.library_log import LibraryLog
+from data_pipeline.live_line import LINE
 from data_pipeline.store import EXAMPLES, Store
 from data_pipeline.vocab import WORD_START
+from data_pipeline.wrapping import wrapped
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
@@ -44,7 +46,8 @@ def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
         raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
     log.hold()
     store = _store_of(address) if _HELDOUT.value else None
-    model = masked_lm.load(address)
+    with LINE.doing(f"reading {address}"):
+        model = masked_lm.load(address)
     questions = [question(model, sentence) for sentence in sentences]
     if store is not None:
         questions += heldout_questions(model.vocabulary, store.heldout, _HELDOUT.value)
@@ -95,8 +98,11 @@ def _store_of(address: str) -> Store:
 def _answer(model: MaskedLm, questions: Sequence[Question]) -> int:
     console = terminal_console.console(highlight=False, soft_wrap=True)
     top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
-    for asked, guesses in zip(questions, guess(model, questions, top), strict=True):
-        console.print(rich.text.Text(asked.text, "bold"))
+    with LINE.doing("guessing"):
+        answered = list(zip(questions, guess(model, questions, top), strict=True))
+    for asked, guesses in answered:
+        for line in wrapped(asked.text, console.width) if console.is_terminal else [asked.text]:
+            console.print(rich.text.Text(line, "bold"))
         for guesses_of_mask, answer in zip(guesses, asked.answers, strict=True):
             console.print(_line(guesses_of_mask, answer))
     return 0

@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax import processes
 from bert_jax.exit_codes import BY_SIGNAL
+from data_pipeline.live_line import LINE
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_CODES = tuple(BY_SIGNAL + number for number in STOP_SIGNALS)
@@ -77,7 +78,8 @@ class Stop:
             self._signals.append(number)
             restore()
             # Not print: a handler may come in the middle of one.
-            os.write(1, b"stopping after this step; once more to stop without saving\n")
+            with LINE.hidden():
+                os.write(1, b"stopping after this step; once more to stop without saving\n")
             if processes.are_joined():
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGTERM)
