@@ -11,7 +11,6 @@ import pytest
 from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ONE_PHASE, ROOT, environment
 
-
 TITLE = "\x1b]0;x\x07"  # sets the title of a terminal's window
 
 
