@@ -6,9 +6,11 @@ fsspec's to read; where a driver is missing the sentence names the package.
 
 import contextlib
 import dataclasses
+import errno
 import glob
 import io
 import os
+import stat
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
@@ -91,11 +93,25 @@ def filesystem(address: str) -> tuple[Any, str]:
 def open_file(address: str, request_bytes: int = _REQUEST_BYTES) -> BinaryIO:
     """Open a stored file for reading from its start on; use it within one_sentence()."""
     if not is_address(address):
-        return open(address, "rb")
+        return _open_regular(address)
     files, path = filesystem(address)
     # Drivers differ in what they read ahead, down to nothing, and decoders ask for 8 KiB at a time.
     stored = files.open(path, "rb", cache_type="none")
     return cast(BinaryIO, io.BufferedReader(stored, request_bytes))
+
+
+def _open_regular(path: str) -> BinaryIO:
+    """Open a local file; a pipe would make the command wait for whoever writes into it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise ValueError(
+        f"{path} is a pipe or a device, and what is read twice must be a file; write it into one"
+    )
 
 
 @contextlib.contextmanager
