@@ -28,6 +28,11 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
             f"--vocab is {path}, which is not a UTF-8 list of pieces (byte offset {error.start}); "
             "a SentencePiece model must have a name that ends in .model"
         ) from error
+    if "\0" in text:
+        raise ValueError(
+            f"--vocab is {path}, which has NUL bytes, as a file has that was cut by a power failure; "
+            "copy it again"
+        )
     if not text.strip():
         raise ValueError(
             f"--vocab is {path}, which has no piece in it; give a vocab.txt with a piece a line, "
