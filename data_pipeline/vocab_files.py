@@ -30,8 +30,7 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
         ) from error
     if "\0" in text:
         raise ValueError(
-            f"--vocab is {path}, which has NUL bytes, as a file has that was cut by a power failure; "
-            "copy it again"
+            f"--vocab is {path}, which has NUL bytes, as a power failure leaves them; copy it again"
         )
     if not text.strip():
         raise ValueError(
