@@ -1,9 +1,9 @@
 """A BERT of anybody's, read from disk: its sizes, its arrays under our names, its vocabulary.
 
 `load` takes the address of one: hf:DIR (Hugging Face: config.json, model.safetensors, vocab.txt or
-tokenizer.json), hf:NAME (the same, downloaded from its hub), google:PREFIX (Google's TF1 checkpoint,
-bert_config.json and vocab.txt beside it) or orbax:DIR (the workdir of a run of bert_jax: its newest
-checkpoint, or that of orbax:DIR@STEP).
+tokenizer.json), hf:NAME (the same, downloaded from its hub), google:PREFIX (Google's TF1
+checkpoint, bert_config.json and vocab.txt beside it) or orbax:DIR (the workdir of a run of
+bert_jax: its newest checkpoint, or that of orbax:DIR@STEP).
 Without such a word what lies there decides.
 """
 
