@@ -12,10 +12,30 @@ from bert_jax import config as config_lib
 from bert_jax import metrics, processes
 from bert_jax.clock import Progress
 from bert_jax.log import BAD_STEPS as FILE
-from bert_jax.record_files import add_line, cut_lines_after
+from bert_jax.record_files import add_line, cut_lines_after, read_lines
 from bert_jax.run_feed import RunFeed
 from bert_jax.screen import BAD, Screen
+from data_pipeline import small_files
 from data_pipeline.interpreter import python
+
+
+def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """Read the bad steps that a run wrote down, none without a file.
+
+    Raises:
+      DamagedFile: names the line that is not one of these.
+    """
+    path = workdir / FILE
+    lines = read_lines(path)
+    for number, line in enumerate(lines, 1):
+        name = f"{path}, entry {number}"
+        small_files.field(line, "phase", int, name)
+        small_files.field(line, "reason", str, name)
+        rows = small_files.field(line, "rows", dict, name)
+        small_files.field(rows, "first", int, name)
+        small_files.field(rows, "last", int, name)
+        small_files.field(rows, "epochs", list, name)
+    return lines
 
 
 class RollBack(Exception):

@@ -12,6 +12,7 @@ from bert_jax.grid_runs import Outcome, Run
 from bert_jax.screen import BAD, FAINT, Screen, duration
 from data_pipeline import small_files, terminal_console
 from data_pipeline.exit_code import REFUSED
+from data_pipeline.small_files import DamagedFile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +35,14 @@ class Grid:
         """
         path = self.folder / grid_report.NUMBERS
         if path.is_file():
-            numbers = small_files.read_object(path, self.folder)
-            before = small_files.field(numbers, "config", dict, path)
+            try:
+                numbers = small_files.read_object(path, self.folder)
+                before = small_files.field(numbers, "config", dict, path)
+            except DamagedFile as error:
+                raise DamagedFile(
+                    f"{error}; delete it if this is the grid of these settings, and it is written "
+                    "again, or give another --workdir"
+                ) from None
             other = [key for key in self.fixed | before if self.fixed.get(key) != before.get(key)]
             if other:
                 was = ", ".join(f"config.{key}={before.get(key)!r}" for key in other)

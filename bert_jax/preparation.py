@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import jax
 import optax
 
-from bert_jax import config as config_lib
 from bert_jax import (
+    bad_steps,
     config_check,
     fresh_start,
     initial_weights,
@@ -21,6 +21,7 @@ from bert_jax import (
     record_files,
     wall_time,
 )
+from bert_jax import config as config_lib
 from bert_jax import mesh as mesh_lib
 from bert_jax import state as state_lib
 from bert_jax import workdir as workdir_lib
@@ -109,7 +110,8 @@ def prepare(
         store = open_store(config.data, advance)
     config, weights = initial_weights.of_run(config, storage, store, screen)
     config = config_lib.with_vocab_size(config, store.vocab_size)
-    feed = Feed(store, receipt.with_kept_predictions(storage.home, config))
+    saved = functools.partial(newest_run, storage.checkpoints)
+    feed = Feed(store, receipt.with_kept_predictions(storage.home, config, saved))
 
     def opened() -> tuple[Sequence[RunPhase], Sequence[tuple[str, str]]]:
         with screen.spinning("counting the examples of the store"):
@@ -197,7 +199,7 @@ def _check_records(home: pathlib.Path) -> None:
       DamagedFile: names what is wrong there.
     """
     record_files.read_metrics(home / METRICS)
-    record_files.read_lines(home / BAD_STEPS)
+    bad_steps.read(home)
     wall_time.read(home / wall_time.FILE)
     left_out.read(home)
 

@@ -250,15 +250,21 @@ def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dic
     }
 
 
-def with_kept_predictions(workdir: pathlib.Path, config: Config) -> Config:
+def with_kept_predictions(
+    workdir: pathlib.Path, config: Config, saved: Callable[[], Mapping[str, Any]] = dict
+) -> Config:
     """Take the max_predictions_per_seq of the run in workdir where a phase leaves it open.
 
     It once was 20 where a config did not say it. A run of another length or masking rate is none
-    that could be resumed.
+    that could be resumed. `saved` is that of find.
     """
-    if not (workdir / FILE).is_file():
+    try:
+        shown, _ = find(workdir, saved)
+    except DamagedFile:  # refused, or set aside, where the workdir is checked
         return config
-    fixed = _shown(workdir)["fixed"]
+    if shown is None:
+        return config
+    fixed = shown["fixed"]
     if fixed.get("data.masked_lm_prob") != config.data.masked_lm_prob:
         return config
     phases = []

@@ -25,7 +25,6 @@ from bert_jax import bad_steps, command_line, left_out, receipt, replayed
 from bert_jax import config as config_lib
 from bert_jax import workdir as workdir_lib
 from bert_jax.feed import Feed, open_store, short_digest
-from bert_jax.record_files import read_lines
 from data_pipeline import terminal_console
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.vocab import Vocabulary
@@ -48,7 +47,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
         home = workdir_lib.fetched(workdir, pathlib.Path(folder)).home
         run = receipt.read(home)
         if _BAD.value:
-            lines = read_lines(home / bad_steps.FILE)
+            lines = bad_steps.read(home)
             return functools.partial(_show_bad, lines, left_out.read(home))
     most, total = _most_rows(), config_lib.total_steps(run.config)
     if _STEP.value is None:

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bert_jax import left_out, record_files, wall_time
+from bert_jax import bad_steps, left_out, record_files, wall_time
 from bert_jax.record_files import add_line, mend_end, read_lines, read_metrics, write_whole
 from data_pipeline.small_files import DamagedFile
 
@@ -125,6 +125,19 @@ def test_an_attempt_of_other_types_is_named(tmp_path, wrong):
     path.write_text(json.dumps(ENTRY) + "\n" + json.dumps(ENTRY | wrong) + "\n")
     with pytest.raises(DamagedFile, match=r"attempts\.jsonl, entry 2"):
         wall_time.read(path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rows": 7}, {"rows": {"first": "1"}}, {"reason": None}, {"phase": []}]
+)
+def test_a_bad_step_of_other_types_is_named(tmp_path, wrong):
+    rows = {"first": 1, "last": 2, "epochs": []}
+    line = {"step": 1, "phase": 0, "reason": "x", "rows": rows}
+    (tmp_path / bad_steps.FILE).write_text(json.dumps(line) + "\n")
+    assert bad_steps.read(tmp_path) == [line]
+    (tmp_path / bad_steps.FILE).write_text(json.dumps(line | wrong) + "\n")
+    with pytest.raises(DamagedFile, match="rows|first|reason|phase"):
+        bad_steps.read(tmp_path)
 
 
 @pytest.mark.parametrize(
