@@ -136,7 +136,7 @@ def test_a_bad_step_of_other_types_is_named(tmp_path, wrong):
     (tmp_path / bad_steps.FILE).write_text(json.dumps(line) + "\n")
     assert bad_steps.read(tmp_path) == [line]
     (tmp_path / bad_steps.FILE).write_text(json.dumps(line | wrong) + "\n")
-    with pytest.raises(DamagedFile, match="rows|first|reason|phase"):
+    with pytest.raises(DamagedFile, match=r"rows|first|reason|phase"):
         bad_steps.read(tmp_path)
 
 
