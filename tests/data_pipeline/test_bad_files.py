@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from data_pipeline import build, grow_vocab, import_tfrecord, inspect
+from data_pipeline import benchmark, build, export_tfrecord, grow_vocab, import_tfrecord, inspect
 from data_pipeline.vocab_training import train_vocabulary
 from tests.data_pipeline.stores import healthy_store
 
@@ -183,6 +183,30 @@ def test_damaged_records_are_one_sentence(tmp_path, capsys, pack, damage):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return healthy_store(tmp_path_factory.mktemp("bad_files") / "store")
+
+
+@pytest.mark.parametrize("damage", ["folder", "fifo", "link to nothing", "nested", *damages(b"")])
+@pytest.mark.parametrize("name", ["manifest.json", "vocab.txt", "train/token_ids.npy"])
+def test_a_damaged_store_is_one_sentence_in_every_command(tmp_path, capsys, store, name, damage):
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    path = copy / name
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "nested":
+        path.write_bytes(b'{"a":' * DEEP)
+    elif damage in damages(b""):
+        path.write_bytes(damages(whole)[damage])
+    else:
+        put(path, damage)
+    # What follows an array is not read.
+    may_pass = (name, damage) == ("train/token_ids.npy", "ends in nuls")
+    refused(capsys, inspect.main, [str(copy), "--examples=0", "--seq_len=32"], may_pass)
+    exported = [str(copy), f"--output={tmp_path}/out", "--seq_len=32", "--workers=1", "--epochs=1"]
+    refused(capsys, export_tfrecord.main, exported, may_pass)
+    if not may_pass:
+        refused(capsys, inspect.main, [str(copy), "--verify"])
+        refused(capsys, benchmark.main, [str(copy), "--secs=0.01", "--seq_len=32"])
 
 
 COMMANDS = {
