@@ -1,19 +1,26 @@
 """Settings: the way through a ConfigDict, and meshes that fit."""
 
 import dataclasses
+import importlib
 import re
 
+import jax
 import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax import config as config_lib
-from bert_jax import config_check, mesh, objectives
+from bert_jax import config_check, loop, mesh, objectives, preparation
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
-from configs import base, large, quickstart, tiny
+from configs import base, large, quickstart, small, tiny
 from tests.bert_jax.test_config_check import changed, phase
+
+continued = importlib.import_module("configs.continue")  # a word of Python's
 
 EVERY_CONFIG = [
     (tiny, None),
+    (quickstart, ""),
+    (small, ""),
+    (continued, ""),
     (base, ""),
     (base, "recipe=paper"),
     (base, "recipe=tokens"),
@@ -31,6 +38,28 @@ def test_every_config_resolves_and_is_consistent(file, arguments):
     config_check.check(config)
     objectives.find(config.objective)
     assert config_lib.from_config_dict(config_lib.to_config_dict(config)) == config
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", [small, continued])
+def test_a_config_trains_in_both_its_lengths(file, tiny_store, tmp_path):
+    config = config_lib.from_config_dict(file.get_config())
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    phases = tuple(
+        dataclasses.replace(of, seq_len=length, steps=1, batch_size=8, max_predictions_per_seq=3)
+        for of, length in zip(config.phases, (16, 24), strict=True)
+    )
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, intermediate_size=32, **sizes),
+        phases=phases,
+        data=dataclasses.replace(config.data, store=str(tiny_store)),
+        optim=dataclasses.replace(config.optim, warmup_steps=1),
+        eval=dataclasses.replace(config.eval, examples=8),
+    )
+    objective = objectives.find(config.objective)
+    setup = preparation.prepare(config, objective, tmp_path / "run", jax.devices()[:1])
+    assert loop.train(setup)["steps"] == 2
 
 
 def test_the_papers_recipe():

@@ -1,0 +1,38 @@
+"""BERT-Medium, 41 million parameters: for one GPU or 8 TPU chips and hundreds of megabytes of text.
+
+    python -m bert_jax.train --config=configs/small.py --config.data.store=STORE --workdir=DIR
+
+Sizes: 8 layers of 512, as google-research/bert publishes (Turc et al. 2019, arXiv:1908.08962).
+Corpus: 300 MB to 2 GB, about 4.5 bytes a token: 100,000 steps see 300 MB some 50 times, the paper's
+Base its corpus 40 times. With less text take configs/quickstart.py, with more configs/base.py.
+Hours and dollars on a v5e-8, as the compiler estimates them: python -m bert_jax.plan
+--config=configs/small.py --topology=v5e:2x4. Not measured, on a GPU neither.
+Rate: that of ELECTRA's small models (Clark et al. 2020, table 6), for Adam at batch 128.
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, arguments, to_config_dict
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Eight layers of 512 in the paper's two lengths; no arguments."""
+    arguments(text)
+    return to_config_dict(
+        dataclasses.replace(
+            Config(),
+            model=ModelConfig(
+                hidden_size=512,
+                num_hidden_layers=8,
+                num_attention_heads=8,
+                intermediate_size=2048,
+            ),
+            phases=(
+                Phase(128, 90_000, batch_size=256, max_predictions_per_seq=20),
+                Phase(512, 10_000, batch_size=64, max_predictions_per_seq=77),
+            ),
+            optim=OptimConfig(learning_rate=5e-4, warmup_steps=10_000),
+        )
+    )
