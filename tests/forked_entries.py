@@ -8,6 +8,7 @@ new process, from its first line on; only what it imports is there already.
 """
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -16,7 +17,19 @@ import threading
 
 import jax
 
-# What the entries import, less the entries: running one defines its flags.
+# What the entries import, less the entries: running one defines its flags. They are names, and not
+# import statements, because a linter removes an import that nothing uses.
+LIBRARIES = (
+    "bert_jax.curves",
+    "bert_jax.feature_files",
+    "bert_jax.frozen_ner",
+    "bert_jax.hf_export",
+    "bert_jax.loop",
+    "bert_jax.mask_filling",
+    "bert_jax.pretrained",
+    "bert_jax.tasks.opening",
+    "data_pipeline.health_terminal",
+)
 
 
 def become(request: dict) -> None:
@@ -36,6 +49,8 @@ def become(request: dict) -> None:
 
 
 if __name__ == "__main__":
+    for library in LIBRARIES:
+        importlib.import_module(library)
     # A child has the one thread that forks: the others' locks would stay shut in it for ever.
     assert threading.active_count() == 1
     gc.freeze()  # or each child copies what its collector looks at
