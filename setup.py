@@ -43,6 +43,7 @@ BEAM = ["apache-beam>=2.77"]
 PLAN = [f"libtpu; {ON_X86_LINUX}"]
 GCS = ["gcsfs"]
 HUB = ["huggingface_hub>=1.0"]
+WANDB = ["wandb>=0.31"]
 TEST = [
     "gcp-storage-emulator",
     "hypothesis>=6.100",
@@ -100,6 +101,7 @@ setup(
         "gcs": GCS,
         "hub": HUB,
         "plan": PLAN,
+        "wandb": WANDB,
         "test": GCS + TEST,
         "dev": BEAM + GCS + PLAN + TEST + TOOLS,
     },

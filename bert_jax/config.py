@@ -144,6 +144,13 @@ class HostsConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """Where the numbers of a run go beside its workdir; no part of what a run is."""
+
+    wandb: str = ""  # project of Weights & Biases, by the account of the wandb package; "": none
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """A training run."""
 
@@ -164,6 +171,7 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     hosts: HostsConfig = HostsConfig()
+    log: LogConfig = LogConfig()
     log_every_steps: int = 100
 
 
@@ -271,6 +279,7 @@ def recorded(config: Any) -> dict[str, Any]:
     """Return a config as the records of a run keep it: without what holds for one start alone."""
     shown = dataclasses.asdict(config)
     shown["checkpoint"].pop("fresh")
+    shown.pop("log")
     return shown
 
 

@@ -1,6 +1,7 @@
 """Settings that contradict each other, found before anything is opened or compiled."""
 
 import math
+import re
 from typing import Any
 
 from bert_jax.config import (
@@ -26,6 +27,7 @@ COMPUTE_CHOICES = {
 }
 GUARD_ACTIONS = ("skip", "roll_back", "stop")
 OPTIMIZERS = ("bert_adamw", "adamw", "lamb")
+_WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # as wandb.init refuses them
 
 
 # Sizes beyond these are damage or a slip: published BERTs stay below a quarter of each. Building a
@@ -123,6 +125,12 @@ def check_run(config: RunConfig) -> None:
         f"0, or a multiple of checkpoint.every_steps = {config.checkpoint.every_steps}",
     )
     _check_guard(config.guard)
+    require(
+        _WANDB_PROJECT.fullmatch(config.log.wandb) is not None,
+        "log.wandb",
+        config.log.wandb,
+        "a project's name has 128 characters at most and none of / \\ # ? % :",
+    )
     require(0 <= config.seed < 2**32, "seed", config.seed, "it must lie from 0 to 2**32 - 1")
 
 

@@ -8,6 +8,7 @@ from bert_jax.config import (
     EvalConfig,
     GuardConfig,
     HostsConfig,
+    LogConfig,
     MeshConfig,
     ModelConfig,
     OptimConfig,
@@ -79,4 +80,5 @@ class FinetuneConfig:
     checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
     guard: GuardConfig = GuardConfig()
     hosts: HostsConfig = HostsConfig()
+    log: LogConfig = LogConfig()
     log_every_steps: int = 50

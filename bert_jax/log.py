@@ -17,6 +17,7 @@ from bert_jax.record_files import (
     read_metrics,
     write_whole,
 )
+from bert_jax.wandb_writer import WandbWriter
 from data_pipeline import small_files
 
 METRICS = "metrics.jsonl"
@@ -31,10 +32,17 @@ LEFT_OUT = "left_out.json"  # by left_out.py
 class Records:
     """Writes where the process is the first one, and nowhere otherwise."""
 
-    def __init__(self, workdir: pathlib.Path, first_step: int, is_writer: bool) -> None:
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        first_step: int,
+        is_writer: bool,
+        wandb: WandbWriter | None = None,
+    ) -> None:
         """Cut the lines of steps after first_step off, which a resumed run will do again."""
         self._workdir = workdir
         self._is_writer = is_writer
+        self._wandb = wandb
         if not is_writer:
             return
         with in_a_sentence(workdir):
@@ -63,15 +71,20 @@ class Records:
         with in_a_sentence(self._workdir):
             self._lines.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
             self._lines.flush()
-            for name, value in numbers.items():
-                shown = tensorboardX.summary.scalar(f"{split}/{name}", value)
+            named = {f"{split}/{name}": value for name, value in numbers.items()}
+            for name, value in named.items():
+                shown = tensorboardX.summary.scalar(name, value)
                 self._events.write_event(Event(wall_time=time.time(), step=step, summary=shown))
             self._events.flush()
+        if self._wandb is not None:
+            self._wandb.write(step, named)
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
         """Close the files; a run that came to its end leaves a summary."""
         if not self._is_writer:
             return
+        if self._wandb is not None:
+            self._wandb.end(is_whole=summary is not None)
         with in_a_sentence(self._workdir):
             self._lines.close()
             self._events.close()

@@ -35,6 +35,7 @@ from bert_jax.step_line import StepLine
 from bert_jax.steps_in_flight import StepsInFlight
 from bert_jax.stopping import Interrupted, Stop
 from bert_jax.wall_time import Ledger
+from bert_jax.wandb_writer import WandbWriter
 from bert_jax.watchdog import Watchdog
 from bert_jax.work import Work
 
@@ -100,7 +101,11 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         check = DataCheck(setup.store, setup.workdir, stop)
         at_the_end.callback(check.close)
         started_step = int(state.step)
-        records = Records(setup.workdir, int(state.step), jax.process_index() == 0)
+        is_writer = jax.process_index() == 0
+        wandb = None
+        if config.log.wandb and is_writer:
+            wandb = WandbWriter(setup.workdir, config, setup.screen.say)
+        records = Records(setup.workdir, int(state.step), is_writer, wandb)
         programs = Programs(setup)
 
         def run_from(state: TrainState, progress: Progress, bad_steps: BadSteps) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from bert_jax import (
     receipt,
     record_files,
     wall_time,
+    wandb_writer,
 )
 from bert_jax import config as config_lib
 from bert_jax import mesh as mesh_lib
@@ -142,6 +143,8 @@ def assembled(
     feed, config = learned.feed, learned.feed.config
     secs = config.hosts.stuck_secs
     receipt.check_place(storage.home, feed)
+    if config.log.wandb and jax.process_index() == 0:
+        wandb_writer.check_package(config.log.wandb)
     begins_anew = fresh_start.is_due(storage, config.checkpoint.fresh, secs)
     record, problem = None, ""
     if not begins_anew:

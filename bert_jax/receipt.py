@@ -30,6 +30,7 @@ from bert_jax.run_feed import RunFeed
 from bert_jax.task_layer import TaskLayer
 from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE
 from bert_jax.wall_time import FILE as ATTEMPTS
+from bert_jax.wandb_writer import FILE as WANDB
 from data_pipeline import small_files
 from data_pipeline.small_files import DamagedFile
 from data_pipeline.vocab import Vocabulary, load_vocabulary
@@ -46,6 +47,7 @@ RECORDS = (
     LEFT_OUT,
     BAD_STEPS,
     ATTEMPTS,
+    WANDB,
     FILE,
     METRICS,
 )

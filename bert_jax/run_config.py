@@ -8,6 +8,7 @@ from bert_jax.config import (
     EvalConfig,
     GuardConfig,
     HostsConfig,
+    LogConfig,
     MeshConfig,
     ModelConfig,
     OptimConfig,
@@ -51,6 +52,9 @@ class RunConfig(Protocol):
 
     @property
     def hosts(self) -> HostsConfig: ...
+
+    @property
+    def log(self) -> LogConfig: ...
 
     @property
     def log_every_steps(self) -> int: ...

@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from etils import epath
 
 from bert_jax import bucket as bucket_lib
-from bert_jax import compile_cache, storage_probe, workdir_lock
+from bert_jax import compile_cache, storage_probe, wandb_writer, workdir_lock
 from bert_jax.bucket import Bucket
 from bert_jax.log import SUMMARY
 from bert_jax.receipt import CHECKPOINTS, FILE
@@ -40,7 +40,7 @@ _THREADS = 8
 _ID = ".home"  # of a folder: the lock in the bucket says where the last run had its files
 # What processes other than the first write, and publish from their hosts themselves.
 _OF_A_PROCESS = re.compile(r"(stacks|libraries)-([1-9]\d*)\.(txt|log)")
-_OF_THE_HOST = {compile_cache.FOLDER, workdir_lock.FILE, _ID}
+_OF_THE_HOST = {compile_cache.FOLDER, wandb_writer.FOLDER, workdir_lock.FILE, _ID}
 _NOT_PUBLISHED = {*_OF_THE_HOST, CHECKPOINTS}
 _ADDRESS = re.compile(r"gs://[^/]+/+[^/].*")
 

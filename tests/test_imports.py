@@ -131,6 +131,7 @@ LAYERS = (
         "bert_jax.tasks",
         "bert_jax.tf1",
         "bert_jax.wall_time",
+        "bert_jax.wandb_writer",
         "bert_jax.killed_run",
         "bert_jax.same_run",
         "bert_jax.work",
