@@ -18,14 +18,17 @@ from data_pipeline.benchmark_report import Measurement, Stage, Throughput, print
 from data_pipeline.example_source import ExampleSource
 from data_pipeline.examples import PretrainSource, open_examples
 from data_pipeline.exit_code import exit_code_of, on_stderr
-from data_pipeline.flag_parser import FlagParser
+from data_pipeline.flag_parser import FlagParser, check_range
 from data_pipeline.library_log import LibraryLog
 from data_pipeline.options import MASKING, SEGMENTS, PretrainOptions
 from data_pipeline.pretrain import train_batches
 from data_pipeline.rows import gather, mask, packed, unpacked
 from data_pipeline.store import open_store
+from data_pipeline.whole_file import check_place
 
 _WARM_UP_GROUPS = 3
+_LEAST_SECS, _MOST_SECS = 0.001, 86_400.0
+_MOST_BATCH = 1 << 20
 
 
 def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
@@ -35,11 +38,11 @@ def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) 
 
 def _measure_and_print(argv: list[str]) -> None:
     flags = _parser().parse_args(argv)
-    if not flags.secs > 0:
-        raise ValueError(f"--secs is {flags.secs}; it must be more than 0")
-    folder = pathlib.Path(flags.json_out).parent
-    if flags.json_out and not folder.is_dir():
-        raise ValueError(f"--json_out is {flags.json_out}, but there is no folder {folder}")
+    check_range("secs", flags.secs, _LEAST_SECS, _MOST_SECS)
+    check_range("batch_size", flags.batch_size, 1, _MOST_BATCH)
+    _options(flags).check_flags()
+    if flags.json_out:
+        check_place(pathlib.Path(flags.json_out), "--json_out")
     measurement = measure(flags)
     print_measurement(measurement, terminal_console.console(highlight=False))
     if flags.json_out:

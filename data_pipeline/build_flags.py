@@ -7,7 +7,7 @@ import pathlib
 from data_pipeline.beam_encoding import check_installed, check_options
 from data_pipeline.cleaning import DROP, KEEP, NORMAL_FORMS, TOGETHER, CleaningOptions
 from data_pipeline.files import is_address
-from data_pipeline.flag_parser import FlagParser, boolean
+from data_pipeline.flag_parser import MOST_WORKERS, FlagParser, boolean, check_range
 from data_pipeline.store import check_is_local
 from data_pipeline.text_options import DOCUMENT_RULES, SENTENCE_RULES, TextOptions
 from data_pipeline.vocab_training import BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
@@ -17,8 +17,7 @@ EXAMPLE = (
     "--train_vocab=wordpiece --vocab_size=30522"
 )
 
-
-MOST_WORKERS = 4096
+MOST_PIECES = 1 << 24
 LOCAL, BEAM = "local", "beam"  # runners
 _CLEANING = dataclasses.fields(CleaningOptions)
 
@@ -244,11 +243,12 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
             f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
             f"{BPE} for a SentencePiece model"
         )
-    if flags.train_vocab and not 0 < flags.vocab_size <= 1 << 24:
+    if flags.train_vocab and not flags.vocab_size:
         raise ValueError(
-            f"--vocab_size is {flags.vocab_size or 'missing'}; --train_vocab needs it, "
-            "as in --vocab_size=30522, BERT's"
+            "--vocab_size is missing; --train_vocab needs it, as in --vocab_size=30522, BERT's"
         )
+    if flags.train_vocab:
+        check_range("vocab_size", flags.vocab_size, 1, MOST_PIECES, "; BERT has 30522")
     if flags.vocab and flags.vocab_size:
         raise ValueError(
             f"--vocab_size is {flags.vocab_size}, but the size of --vocab={flags.vocab} is fixed; "
@@ -259,16 +259,14 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
             f"--reserved_pieces is {flags.reserved_pieces}; it must be 0 or more, and 0 with "
             "--vocab, whose pieces are fixed"
         )
+    if flags.train_vocab:
+        check_range("reserved_pieces", flags.reserved_pieces, 0, flags.vocab_size)
     _check_coverage(flags)
     if not 0.0 < flags.holdout <= 0.5:
         raise ValueError(
             f"--holdout is {flags.holdout}; it must be more than 0 and at most 0.5 (default 0.01)"
         )
-    if not 1 <= flags.workers <= MOST_WORKERS:
-        raise ValueError(
-            f"--workers is {flags.workers}; it must be from 1 to {MOST_WORKERS}, or 0, which is "
-            "one a core"
-        )
+    check_range("workers", flags.workers, 1, MOST_WORKERS, ", or 0 for one a core")
     flags.text.check()
     flags.cleaning.check()
 

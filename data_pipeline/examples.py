@@ -219,10 +219,10 @@ def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: 
             f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {SHORTEST_SEQ_LEN} or more, "
             f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512)"
         )
-    if max_predictions_per_seq < 1:
+    if not 1 <= max_predictions_per_seq <= seq_len:
         raise ValueError(
-            f"max_predictions_per_seq is {max_predictions_per_seq}; it must be 1 or more "
-            f"(about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))})"
+            f"max_predictions_per_seq is {max_predictions_per_seq}; it must be from 1 to seq_len, "
+            f"which is {seq_len} (about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))})"
         )
     if packed_examples > seq_len // SHORTEST_EXAMPLE_TOKENS:
         raise ValueError(

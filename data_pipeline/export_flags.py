@@ -5,11 +5,13 @@ import os
 import pathlib
 from typing import Any
 
-from data_pipeline.flag_parser import FlagParser, boolean
+from data_pipeline.flag_parser import MOST_WORKERS, FlagParser, boolean, check_range
 from data_pipeline.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import HELDOUT, TRAIN, check_is_local
 from data_pipeline.tfrecord import COMPRESSIONS
 
+_MOST_EPOCHS = 10_000
+_MOST_SHARDS = 99_999  # their numbers have five digits in the files' names
 EXAMPLE = (
     "python -m data_pipeline.export_tfrecord STORE --output=DIR --seq_len=128 "
     "--max_predictions_per_seq=20"
@@ -100,10 +102,7 @@ def _parser() -> FlagParser:
 
 
 def _check(flags: ExportFlags) -> None:
-    try:
-        flags.options.check()
-    except ValueError as error:
-        raise ValueError(str(error).replace("config.data.", "--")) from error
+    flags.options.check_flags()
     if flags.options.packed_examples > 1:
         raise ValueError(
             f"--packed_examples is {flags.options.packed_examples}; Google BERT's records know one "
@@ -114,6 +113,7 @@ def _check(flags: ExportFlags) -> None:
             raise ValueError(
                 f"--{name} is {getattr(flags, name)!r}; it must be one of {', '.join(allowed)}"
             )
-    for name, least in (("epochs", 0), ("shards", 1), ("workers", 1)):
-        if getattr(flags, name) < least:
-            raise ValueError(f"--{name} is {getattr(flags, name)}; it must be 1 or more")
+    if flags.epochs:
+        check_range("epochs", flags.epochs, 1, _MOST_EPOCHS, ", or 0 for the default")
+    check_range("shards", flags.shards, 1, _MOST_SHARDS)
+    check_range("workers", flags.workers, 1, MOST_WORKERS, ", or 0 for one a core")

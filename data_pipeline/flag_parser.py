@@ -4,6 +4,8 @@ import argparse
 import difflib
 from typing import NoReturn
 
+MOST_WORKERS = 4096
+
 
 class FlagParser(argparse.ArgumentParser):
     """argparse, with its errors raised as ValueError; `prog` is the entry's whole command."""
@@ -27,3 +29,9 @@ def boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def check_range(name: str, value: float, least: float, most: float, also: str = "") -> None:
+    """Raise ValueError where the value of a flag is NaN, too small or absurdly large."""
+    if not least <= value <= most:
+        raise ValueError(f"--{name} is {value}; it must be from {least} to {most}{also}")

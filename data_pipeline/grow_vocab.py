@@ -13,7 +13,7 @@ import rich.table
 from data_pipeline import terminal_console, vocab_growth
 from data_pipeline.build_report import progress_bar
 from data_pipeline.exit_code import exit_code_of
-from data_pipeline.flag_parser import FlagParser, boolean
+from data_pipeline.flag_parser import FlagParser, boolean, check_range
 from data_pipeline.interpreter import python
 from data_pipeline.sources import Source, find_sources
 from data_pipeline.store import check_is_local
@@ -31,6 +31,8 @@ EXAMPLE = (
     "--output=grown.txt --words=1000"
 )
 _SHOWN_WORDS = 8
+_MOST_WORDS = 1 << 20
+_MOST_COUNT = 1 << 31
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,9 +77,8 @@ def _checked(flags: argparse.Namespace, options: TextOptions) -> Vocabulary:
             raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
         if name != "input":
             check_is_local(f"--{name}", getattr(flags, name))
-    for name in ("words", "min_count"):
-        if getattr(flags, name) < 1:
-            raise ValueError(f"--{name} is {getattr(flags, name)}; it must be 1 or more")
+    check_range("words", flags.words, 1, _MOST_WORDS)
+    check_range("min_count", flags.min_count, 1, _MOST_COUNT)
     options.check()
     output = pathlib.Path(flags.output)
     if output.suffix in (".model", ".json"):

@@ -16,12 +16,15 @@ import rich.progress
 from data_pipeline import terminal_console
 from data_pipeline.exit_code import exit_code_of
 from data_pipeline.findings import findings
-from data_pipeline.flag_parser import FlagParser
+from data_pipeline.flag_parser import FlagParser, check_range
 from data_pipeline.health import Health, measure
 from data_pipeline.health_page import page
 from data_pipeline.health_terminal import print_health
 from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
 from data_pipeline.verify import size_bytes, verified_files, verify
+from data_pipeline.whole_file import check_place
+
+_MOST_EXAMPLES = 10_000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,13 +39,10 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     Raises:
       ValueError, OSError: a flag, the store, or a file that cannot be written.
     """
-    if flags.examples < 0:
-        raise ValueError(f"--examples is {flags.examples}; it must be 0 or more")
+    check_range("examples", flags.examples, 0, _MOST_EXAMPLES)
     for flag, path in (("--html", flags.html), ("--json_out", flags.json_out)):
-        if path and path.is_dir():
-            raise ValueError(f"{flag} is {path}, which is a folder; give the name of a file in it")
-        if path and not path.parent.is_dir():
-            raise ValueError(f"{flag} is {path}, in a folder that does not exist; make it first")
+        if path:
+            check_place(path, flag)
     step = functools.partial(_progress, terminal_console.console(stderr=True))
     if flags.verify:
         _verify(flags.store, console, step)

@@ -6,6 +6,11 @@ SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
 MASKING = ("token", "whole_word", "ngram")
 MOST_PACKED_EXAMPLES = 64
 LONGEST_NGRAM = 16
+_MOST = {  # far beyond what helps; more fills the memory, or never comes to an end
+    "dupe_factor": 10_000,
+    "group_sequences": 1 << 20,
+    "prefetch_batches": 1 << 16,
+}
 # Where rows come from and how fast; all other options say what stands in them.
 OPTIONS_OF_A_RUN = ("store", "data_cache", "group_sequences", "prefetch_batches")
 
@@ -82,10 +87,10 @@ class PretrainOptions:
                 f"and {self.random_token_share}; together they must be at most 1 (BERT: 0.8 and "
                 "0.1, the rest stays as it is)"
             )
-        for name in ("dupe_factor", "group_sequences", "prefetch_batches", "longest_ngram"):
-            if getattr(self, name) < 1:
+        for name, most in _MOST.items():
+            if not 1 <= getattr(self, name) <= most:
                 raise ValueError(
-                    f"config.data.{name} is {getattr(self, name)}; it must be 1 or more"
+                    f"config.data.{name} is {getattr(self, name)}; it must be from 1 to {most}"
                 )
         self._check_ngrams()
         if not 1 <= self.packed_examples <= MOST_PACKED_EXAMPLES:
@@ -99,10 +104,21 @@ class PretrainOptions:
             )
         self._check_exact()
 
+    def check_flags(self) -> None:
+        """Do what `check` does where each setting is a flag.
+
+        Raises:
+          ValueError: names the flag, its value and what is allowed.
+        """
+        try:
+            self.check()
+        except ValueError as error:
+            raise ValueError(str(error).replace("config.data.", "--")) from error
+
     def _check_ngrams(self) -> None:
-        if self.longest_ngram > LONGEST_NGRAM:
+        if not 1 <= self.longest_ngram <= LONGEST_NGRAM:
             raise ValueError(
-                f"config.data.longest_ngram is {self.longest_ngram}; it must be at most "
+                f"config.data.longest_ngram is {self.longest_ngram}; it must be from 1 to "
                 f"{LONGEST_NGRAM} (ALBERT: 3)"
             )
         if self.masking != "ngram" and self.longest_ngram != PretrainOptions.longest_ngram:

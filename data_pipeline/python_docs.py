@@ -5,7 +5,6 @@ a download: a document is a topic of pydoc_data, or the docstrings of a module o
 library in the order of the file.
 """
 
-import argparse
 import ast
 import json
 import pathlib
@@ -22,6 +21,7 @@ import rich.console
 from data_pipeline import terminal_console
 from data_pipeline.build_report import progress_bar
 from data_pipeline.exit_code import exit_code_of
+from data_pipeline.flag_parser import FlagParser
 
 # Tests have docstrings of their own, about themselves; the rest of the list is not Python's own.
 _LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
@@ -32,22 +32,24 @@ _MIN_MODULES = 100  # a Python with fewer was packed without its sources
 
 def main(argv: list[str] | None = None) -> int:
     """Write the corpus; 0, or 2 after one line on stderr that says what is wrong."""
-    parser = argparse.ArgumentParser(
+    parser = FlagParser(
         prog="python -m data_pipeline.python_docs",
         description="Writes the documentation that this Python carries as JSON lines.",
     )
     parser.add_argument("output", type=pathlib.Path, metavar="OUTPUT.jsonl", help="file to write")
-    output = parser.parse_args(argv).output
-    return exit_code_of(lambda: write(output, terminal_console.console(highlight=False)))
+    console = terminal_console.console(highlight=False)
+    return exit_code_of(lambda: write(parser.parse_args(argv).output, console))
 
 
 def write(output: pathlib.Path, console: rich.console.Console) -> None:
     """Write the documents, one a line, as {"title": ..., "text": ...}: whole or not at all.
 
     Raises:
-      ValueError: this Python has no sources to read.
+      ValueError: the output is a folder; this Python has no sources to read.
       OSError: the file cannot be written.
     """
+    if output.is_dir():
+        raise ValueError(f"OUTPUT.jsonl is {output}, which is a folder; name a file in it")
     modules = list(_modules(pathlib.Path(sysconfig.get_path("stdlib"))))
     if len(modules) < _MIN_MODULES:
         raise ValueError(

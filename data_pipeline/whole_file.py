@@ -25,6 +25,18 @@ def check_new(output: pathlib.Path, flag: str) -> None:
         )
 
 
+def check_place(output: pathlib.Path, flag: str) -> None:
+    """Refuse a place where no file can be written; a file that is there may be replaced.
+
+    Raises:
+      ValueError: names the flag that gave it.
+    """
+    if output.is_dir():
+        raise ValueError(f"{flag} is {output}, which is a folder; give the name of a file in it")
+    if not output.parent.is_dir():
+        raise ValueError(f"{flag} is {output}, in a folder that does not exist; make it first")
+
+
 @contextlib.contextmanager
 def whole_file(output: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield a name to write under; the file is then called `output`. Gone where the work raises.

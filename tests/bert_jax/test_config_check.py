@@ -62,7 +62,7 @@ def phase(**settings):
         ),
         (changed(data=PretrainOptions(masked_lm_prob=1.5)), "masked_lm_prob is 1.5"),
         (changed(data=PretrainOptions(longest_ngram=2)), "masking is 'token', which has no runs"),
-        (changed(data=PretrainOptions(masking="ngram", longest_ngram=17)), "must be at most 16"),
+        (changed(data=PretrainOptions(masking="ngram", longest_ngram=17)), "must be from 1 to 16"),
         (changed(log_every_steps=0), "log_every_steps is 0"),
         (
             changed(data=PretrainOptions(segments="doc_sentences")),

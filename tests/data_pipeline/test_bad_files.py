@@ -16,7 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from data_pipeline import benchmark, build, export_tfrecord, grow_vocab, import_tfrecord, inspect
+from data_pipeline import (
+    benchmark,
+    build,
+    export_tfrecord,
+    grow_vocab,
+    import_tfrecord,
+    inspect,
+    python_docs,
+)
 from data_pipeline.vocab_training import train_vocabulary
 from tests.data_pipeline.stores import healthy_store
 
@@ -212,7 +220,11 @@ def test_a_damaged_store_is_one_sentence_in_every_command(tmp_path, capsys, stor
 COMMANDS = {
     "build": (build.main, ["--input=TEXT", "--output=OUT", "--vocab=VOCAB", "--workers=1"]),
     "grow_vocab": (grow_vocab.main, ["--input=TEXT", "--output=OUT", "--vocab=VOCAB"]),
+    "import": (import_tfrecord.main, ["--input=TEXT", "--output=OUT", "--vocab=VOCAB"]),
+    "export": (export_tfrecord.main, ["STORE", "--output=OUT", "--workers=1"]),
     "inspect": (inspect.main, ["STORE"]),
+    "benchmark": (benchmark.main, ["STORE", "--secs=0.01"]),
+    "python_docs": (python_docs.main, []),
 }
 BAD_FLAGS = {
     "build": [
@@ -226,11 +238,37 @@ BAD_FLAGS = {
     ],
     "grow_vocab": [
         *("--words=0", "--words=-3", "--words=x", "--min_count=0", "--min_count=nan"),
+        *("--words=999999999", "--min_count=99999999999"),
         *("--output=/nowhere/x", "--documents=x", "--keep_unused=x"),
+    ],
+    "import": [
+        "--holdout=0",
+        "--holdout=nan",
+        "--holdout=0.6",
+        "--holdout=x",
+        "--heldout_input=/nowhere",
+    ],
+    "export": [
+        *("--seq_len=0", "--seq_len=-1", "--seq_len=x", "--max_predictions_per_seq=0"),
+        *("--max_predictions_per_seq=-1", "--epochs=-1", "--shards=0", "--shards=-1"),
+        *("--workers=-1", "--compression=x", "--split=x", "--masked_lm_prob=nan"),
+        *("--seq_len=3", "--shards=99999999", "--max_predictions_per_seq=99999"),
+        *("--epochs=x", "--epochs=1000000000000", "--dupe_factor=0", "--dupe_factor=999999999"),
+        *("--group_sequences=-1", "--group_sequences=999999999", "--short_seq_prob=nan"),
+        *("--mask_token_share=inf", "--longest_ngram=0", "--workers=99999", "--random_seed=-1"),
     ],
     "inspect": [
         *("--seq_len=0", "--seq_len=-5", "--seq_len=x", "--examples=-1", "--html=/nowhere/x"),
-        *("--json_out=/", "--html=/"),
+        *("--json_out=/", "--html=/", "--seq_len=99999999", "--examples=99999999"),
+    ],
+    "python_docs": ["--output=x", "/"],
+    "benchmark": [
+        *("--seq_len=0", "--seq_len=-1", "--batch_size=0", "--batch_size=-2", "--secs=0"),
+        *("--secs=-1", "--secs=nan", "--secs=inf", "--max_predictions_per_seq=-1", "--segments=x"),
+        *("--masking=x", "--packed_examples=0", "--packed_examples=-1", "--group_sequences=0"),
+        *("--cores=-1", "--cores=9999", "--json_out=/nowhere/x", "--json_out=/"),
+        *("--batch_size=999999999", "--group_sequences=999999999", "--seq_len=99999999"),
+        *("--secs=x", "--secs=1e9"),
     ],
 }
 

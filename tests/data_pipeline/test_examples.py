@@ -55,7 +55,7 @@ def first_sentences(rows: dict[str, np.ndarray]) -> list[int]:
 
 @pytest.mark.parametrize("seq_len", [5, 37, 128, 512, 2048])
 def test_rows_follow_the_schema_and_the_layout(seq_len):
-    source = source_of(seq_len=seq_len)
+    source = source_of(seq_len=seq_len, slots=min(SLOTS, seq_len))
     rows = source.rows(np.arange(50))
     check_pretrain_batch(rows, source.shape)
     for row in range(50):
@@ -180,7 +180,8 @@ def test_bad_input_gets_one_sentence():
         (lambda: source_of(split_of(numbered([[9, 9, 9]]))), "split train has 1 document; next-"),
         (lambda: source_of(empty), "split heldout is empty"),
         (lambda: source_of(seq_len=4), "seq_len is 4; [CLS] A [SEP] B [SEP] needs 5 or more"),
-        (lambda: source_of(slots=0), "max_predictions_per_seq is 0; it must be 1 or more"),
+        (lambda: source_of(slots=SEQ_LEN + 1), "max_predictions_per_seq is 38; it must be from 1"),
+        (lambda: source_of(slots=0), "max_predictions_per_seq is 0; it must be from 1 to seq_len"),
         (lambda: source_of(special_ids={"pad": 0}), "special piece 'unk' is None; it must lie"),
         (
             lambda: open_source(SPLIT, Pieces(500, SPECIAL_IDS), OPTIONS, SEQ_LEN, SLOTS),

@@ -59,7 +59,7 @@ def test_slots_are_left_alone_where_that_is_asked_for(run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"words": 0}, "--words is 0; it must be 1 or more"),
+        ({"words": 0}, "--words is 0; it must be from 1 to"),
         ({"min_count": 50}, "cuts none into pieces; give more text, a lower --min_count"),
         ({"vocab": ""}, "--vocab is missing; a whole command is: python -m"),
         ({"output": "gs://bucket/vocab.txt"}, "--output is gs://bucket/vocab.txt"),

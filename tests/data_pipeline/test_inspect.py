@@ -130,7 +130,7 @@ def test_what_cannot_be_inspected_is_one_sentence_and_exit_2(store, tmp_path, ca
     for arguments, sentence in (
         ([tmp_path / "absent"], f"error: {tmp_path}/absent is not a store"),
         (["gs://bucket/store", "--verify"], "error: the store is gs:/bucket/store, but this "),
-        ([store, "--examples=-1"], "error: --examples is -1; it must be 0 or more"),
+        ([store, "--examples=-1"], "error: --examples is -1; it must be from 0 to"),
         ([store, f"--html={tmp_path}/no/page.html"], f"error: --html is {tmp_path}/no/page.html, "),
     ):
         assert run(*arguments) == 2
