@@ -118,7 +118,8 @@ def test_a_store_whose_bucket_is_late_may_be_started_again(run, monkeypatch, tmp
         error.code = 503
         raise error
 
-    monkeypatch.setattr(type(memory), "cat_file", late)
+    for call in ("info", "cat_file"):
+        monkeypatch.setattr(type(memory), call, late)
     code, said = run(
         lambda log, arguments: store_cache.cached_store("memory://stores/mine", str(tmp_path))
     )

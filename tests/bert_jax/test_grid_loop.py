@@ -39,8 +39,9 @@ def test_a_grid_ends_with_a_table_a_picture_and_the_best(tmp_path, capsys):
     assert go_through(grid(tmp_path, init="hf:x")) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"4 runs in {tmp_path}\n1/4  rate 2e-5, 3 epochs, seed 0  dev_accuracy")
-    assert "rte: dev accuracy\n" in said and "rate 5e-5, 3 epochs, the mean of 2 seeds" in said
+    assert "rte: dev accuracy\n" in said and "rate 5e-5, 3 epochs, 2 seeds" in said
     assert "dev_accuracy 0.4550 ± 0.0071" in said  # 0.45 and 0.46
+    assert "none: no mean is above the baseline" in said
     numbers = json.loads((tmp_path / "grid.json").read_text())
     assert numbers["best_run"] == "rate5e-5_epochs3_seed1" and numbers["score"] == "dev_accuracy"
     assert (tmp_path / "grid.png").stat().st_size > 1000
@@ -63,7 +64,7 @@ def test_a_run_that_fails_is_said_and_tried_again_by_the_same_command(tmp_path, 
     said = capsys.readouterr().out
     assert "3/4  rate 5e-5, 3 epochs, seed 0  failed: exit code 1: error: the guard of bad" in said
     assert "4/4  rate 5e-5, 3 epochs, seed 1  dev_accuracy 0.4600" in said
-    assert "1 of 2" in said and "rate 2e-5, 3 epochs, the mean of 2 seeds" in said
+    assert "1 of 2" in said and "rate 2e-5, 3 epochs, 2 seeds" in said
     assert go_through(grid(tmp_path)) == 0 and starts(tmp_path) == 5
 
 

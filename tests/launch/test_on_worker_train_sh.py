@@ -156,12 +156,14 @@ def test_stop_does_not_wait_for_ever_for_what_cannot_be_killed(worker):
     worker.python("setsid sleep 60 & echo $! >child", *TRAINS)
     worker.start()
     worker.wait_for((worker.folder / "child").exists)
+    child = int((worker.folder / "child").read_text())
+    worker.wait_for(lambda: os.getsid(child) == child)  # out of reach of the group's signals
     worker.environment["KILL_SECS"] = "1"
     worker.environment["STOP_GRACE_SECS"] = "1"
     assert "something of the training still holds logs/train.lock" in worker.says(
         "--stop", LOG, code=1
     )
-    os.kill(int((worker.folder / "child").read_text()), signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)
 
 
 def test_the_same_workdir_in_another_spelling_is_not_another_run(worker):
