@@ -149,7 +149,7 @@ def check_pinned(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) ->
     pinned = _pinned(run)
     size, digest = pinned.get("size", vocabulary.size), pinned.get("sha256", vocabulary.digest)
     if (vocabulary.size, vocabulary.digest) != (size, digest):
-        how = f"it has {vocabulary.size:,} pieces, not {size}"
+        how = f"it has {vocabulary.size:,} pieces, not {size!r:.40}"
         if vocabulary.size == size:
             how = (
                 f"its pieces or their order differ, SHA-256 {vocabulary.digest[:12]}, not "

@@ -67,7 +67,7 @@ def _check(checkpoint: Pretrained, layer: TaskLayer) -> None:
             f"and {wanted} are named; put the config.json back that it came with"
         )
     if len(set(layer.labels)) < len(layer.labels):
-        raise ValueError(f"{checkpoint.address} has two labels of one name: {layer.labels}")
+        raise ValueError(f"{checkpoint.address} has two labels of one name: {layer.labels!r:.80}")
     if layer.kind in (CLASSIFY, REGRESS, CHOOSE) and "pooler" not in checkpoint.params:
         raise ValueError(
             f"{checkpoint.address} has no pooler, which its layer reads; export it again with one"

@@ -21,6 +21,7 @@ from bert_jax.named_tensors import (
     their_module,
     unread_names,
 )
+from data_pipeline.small_files import is_file_name
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -170,7 +171,11 @@ def _parts(index: pathlib.Path) -> list[pathlib.Path]:
         raise ValueError(f"{index} has no weight_map; copy or download the folder again")
     parts = sorted(set(map(str, weight_map.values())))
     # The files themselves may be links: the hub's cache is made of them.
-    outside = [part for part in parts if pathlib.PurePath(part).name != part or part == ".."]
+    outside = [
+        part
+        for part in parts
+        if pathlib.PurePath(part).name != part or part == ".." or not is_file_name(part)
+    ]
     missing = [] if outside else [p for p in parts if not (index.parent / p).is_file()]
     if missing or outside:
         raise ValueError(

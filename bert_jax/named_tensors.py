@@ -37,7 +37,7 @@ _MODULES = {
 }
 _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
 _LAYER = re.compile(r"layers/(\d+)/(.+)")
-_MOST_LISTED = 24
+_MOST_LISTED, _MOST_CHARACTERS = 8, 90
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +202,8 @@ def _read(tensors: Tensors, name: str, of: Named) -> np.ndarray:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names with commas between them, the first so many."""
+    """Names with commas between them, the first so many, each cut to a length for a line."""
     more = len(names) - _MOST_LISTED
-    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(name[:_MOST_CHARACTERS] for name in names[:_MOST_LISTED]) + (
+        f" and {more} more" if more > 0 else ""
+    )

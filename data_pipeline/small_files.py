@@ -19,6 +19,9 @@ MAX_DEPTH = 64  # of nested JSON; ours need 6
 # A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
 NUL = b"\0"
 
+# On Linux; a longer name is an OSError, as if the disk could not be read now.
+_MOST_BYTES_OF_A_NAME, _MOST_BYTES_OF_A_PATH = 255, 2000
+
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
@@ -38,13 +41,27 @@ def path_inside(root: pathlib.Path, name: object) -> pathlib.Path:
       DamagedFile: name is no relative path, leads out of root by `..` or by a symbolic link, or
         cannot be the name of a file.
     """
-    if not isinstance(name, str) or not name or "\0" in name:
-        raise DamagedFile(f"{name!r} is not the name of a file in {root}")
+    if not isinstance(name, str) or not is_file_name(name):
+        raise DamagedFile(f"{name!r:.80} is not the name of a file in {root}")
     pure = pathlib.PurePosixPath(name)
     path = root / name
     if pure.is_absolute() or ".." in pure.parts or not _resolves_inside(root, path):
-        raise DamagedFile(f"{name!r} leads out of {root}; only files in that folder are read")
+        raise DamagedFile(f"{name!r:.80} leads out of {root}; only files in that folder are read")
     return path
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a file may be called so, with or without folders in front of it."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold
+        return False
+    longest = max(map(len, encoded.split(b"/")))
+    return (
+        NUL not in encoded
+        and 0 < len(encoded) <= _MOST_BYTES_OF_A_PATH
+        and longest <= _MOST_BYTES_OF_A_NAME
+    )
 
 
 def _resolves_inside(root: pathlib.Path, path: pathlib.Path) -> bool:
@@ -196,12 +213,12 @@ def field(
     if key not in content and default is not ...:
         return default  # type: ignore[no-any-return]
     if key not in content:
-        raise DamagedFile(f"{name} has no key {key!r}")
+        raise DamagedFile(f"{name} has no key {key!r:.80}")
     value = content[key]
     accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise DamagedFile(
-            f"{name}: {key!r} is {kind_in_words(value)}, not {_KINDS.get(kind, kind.__name__)}"
+            f"{name}: {key!r:.80} is {kind_in_words(value)}, not {_KINDS.get(kind, kind.__name__)}"
         )
     return value  # type: ignore[return-value]
 

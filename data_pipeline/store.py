@@ -228,9 +228,10 @@ def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
         raise DamagedFile(f"{error}; copy the store again, or build it again") from None
     if manifest.get("format") != FORMAT:
         raise ValueError(f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline")
-    if manifest.get("format_version") != FORMAT_VERSION:
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
         raise ValueError(
-            f"{directory} has format version {manifest.get('format_version')}, this code reads "
+            f"{directory} has format version {version!r:.80}, this code reads "
             f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
         )
     try:
@@ -255,9 +256,9 @@ def _check_types(manifest: dict[str, Any], name: str) -> None:
         small_files.field(vocabulary, key, kind, f"{name}: 'vocabulary'", None)
     for key in ("arrays", "splits", "examples"):
         for part in manifest.get(key, {}):
-            small_files.field(manifest[key], part, dict, f"{name}: {key!r}")
+            small_files.field(manifest[key], part, dict, f"{name}: {key!r:.80}")
     for part in manifest.get("arrays", {}):
-        small_files.field(manifest["arrays"][part], "sha256", str, f"{name}: {part!r}")
+        small_files.field(manifest["arrays"][part], "sha256", str, f"{name}: {part!r:.80}")
     if manifest.get("token_dtype", "uint16") not in ("uint16", "uint32"):
         raise DamagedFile(f"{name}: 'token_dtype' is not uint16 or uint32")
     counts = {
@@ -271,8 +272,10 @@ def _check_types(manifest: dict[str, Any], name: str) -> None:
     }
     for part, content in counts.items():
         for key in content:
-            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r}") < _MOST:
-                raise DamagedFile(f"{name}: {key!r} of {part!r} is no count: {content[key]}")
+            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r:.80}") < _MOST:
+                raise DamagedFile(
+                    f"{name}: {key!r:.80} of {part!r:.80} is no count: {content[key]!r:.80}"
+                )
     for source in manifest.get("sources", []):
         if not isinstance(source, dict):
             raise DamagedFile(f"{name}: 'sources' holds {small_files.kind_in_words(source)}")

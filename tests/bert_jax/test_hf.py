@@ -142,6 +142,7 @@ def test_both_gelus(held, act, ours, tmp_path):
         ({"num_attention_heads": 3}, "num_attention_heads = 3, which does not divide"),
         ({"num_hidden_layers": 1}, r"holds bert\.encoder\.layer\.1\..* has no use for"),
         ({"num_hidden_layers": 3}, r"num_hidden_layers = 3, and it has arrays of 2; give"),
+        ({"hidden_size": 40}, r"^.{,800}in place of \[40\] and 3\d more; .{,150}$"),
         ({"vocab_size": 29}, r"word_embeddings.weight as \[23, 14\] in place of \[29, 14\]"),
     ],
 )

@@ -54,15 +54,20 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret", "/etc/passwd", "a/../../secret", "link", "", 5, None]
+    "name",
+    [
+        *("../secret", "/etc/passwd", "a/../../secret", "link", "", 5, None),
+        *("a" * 256, "é" * 128, "a/" * 1500, "\ud800", "a\0b"),
+    ],
 )
 def test_a_name_that_leaves_its_folder_is_refused(name, tmp_path):
     root = tmp_path / "store"
     root.mkdir()
     (tmp_path / "secret").write_text("{}")
     (root / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(DamagedFile):
+    with pytest.raises(DamagedFile) as raised:
         small_files.path_inside(root, name)
+    assert len(str(raised.value)) < 300
 
 
 def test_a_link_out_of_the_folder_is_refused_and_one_within_is_read(tmp_path):

@@ -136,6 +136,7 @@ def test_a_folder_without_a_manifest_is_not_a_store(built):
     "changes, sentence",
     [
         ({"format": "other"}, r"manifest\.json is not the manifest of a bert_jax store"),
+        ({"format_version": "2" * 5000}, r"has format version '2{79}, this code reads"),
         ({"format_version": 2}, r"has format version 2, this code reads version 1; build"),
         (
             {"token_dtype": "uint32"},
