@@ -238,6 +238,19 @@ def test_a_document_of_the_limit_is_read(tmp_path, monkeypatch):
         assert read(path) == [[document], [document]]
 
 
+@pytest.mark.parametrize("end", ["\n", "\\n", "\\r\\n"])
+def test_a_document_of_too_many_short_lines_is_refused(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(document_size, "MAX_DOCUMENT_BYTES", 16 * 20)
+
+    def document(count):
+        text = ("ab" + end) * count
+        return write(tmp_path / "a.txt", text if end == "\n" else f'{{"text": "{text}"}}\n')
+
+    assert len(read(document(20), TextOptions("file", sentences="lines"))[0]) == 20
+    with pytest.raises(ValueError, match=r"has a document of more than .* 16 bytes count as 16"):
+        read(document(21), TextOptions("file", sentences="lines"))
+
+
 SHORT_PARAGRAPHS = "A short paragraph.\n\n" * 50_000
 ENDLESS = {
     "one paragraph, blank_line": "some words in a line\n" * 50_000,
