@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Callable
 
 from absl import flags
 
-from bert_jax import command_line, conversion, hf_export, pretrained
+from bert_jax import command_line, conversion, hf_export, hub, pretrained
 from bert_jax.config_check import HIDDEN_ACTS
 from bert_jax.conversion import Target
+from bert_jax.exit_codes import DONE, FAILED
 from bert_jax.named_tensors import listed
 from bert_jax.pretrained import GOOGLE, HF, Pretrained
 from bert_jax.screen import BAD, Screen
@@ -27,6 +29,10 @@ _SEED = flags.DEFINE_integer("seed", 0, "of what is drawn")
 _HIDDEN_ACT = flags.DEFINE_enum(
     "hidden_act", None, HIDDEN_ACTS, "the gelu that is meant, where the checkpoint says another"
 )
+_PUSH_TO_HUB = flags.DEFINE_string(
+    "push_to_hub", None, "ORG/NAME on the Hugging Face hub that an export to hf: is uploaded to"
+)
+_PUBLIC = flags.DEFINE_boolean("public", False, "let everybody read what is uploaded")
 
 USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
 _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head"}
@@ -42,6 +48,7 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
             "--initialize_missing=true too, or leave it out"
         )
     to = conversion.target(_TO.value)
+    _check_upload(to)
     screen = Screen(is_writer=True)
     log.hold()
     with screen.spinning(f"reading {_FROM.value}"):
@@ -51,10 +58,26 @@ def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
             held = dataclasses.replace(held, config=act)
         fitting = conversion.fitting(held, to)
         conversion.check(fitting, to)
-    return functools.partial(_convert, fitting, fitting.heads != held.heads, to, screen)
+    return functools.partial(_convert, fitting, fitting.heads != held.heads, to, screen, log.say)
 
 
-def _convert(held: Pretrained, had_layer: bool, to: Target, screen: Screen) -> int:
+def _check_upload(to: Target) -> None:
+    name = _PUSH_TO_HUB.value
+    if name is None:
+        if _PUBLIC.present:
+            raise ValueError("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
+        return
+    if to.scheme != HF:
+        raise ValueError(
+            f"--push_to_hub is {name!r}, and --to is {_TO.value!r}; only an export to hf:DIR is "
+            "uploaded"
+        )
+    hub.check_upload(name, _PUBLIC.value)
+
+
+def _convert(
+    held: Pretrained, had_layer: bool, to: Target, screen: Screen, say_error: Callable[[str], None]
+) -> int:
     missing = conversion.missing(held)
     screen.table(held.address, _found(held))
     if missing:
@@ -76,8 +99,27 @@ def _convert(held: Pretrained, had_layer: bool, to: Target, screen: Screen) -> i
         largest = conversion.write(held, to, drawn)
     proof = [(what, f"differ by {difference:.1e} at most") for what, difference in largest.items()]
     screen.table(f"{_TO.value}, read back and run on the same rows", proof)
+    code = (
+        DONE if _PUSH_TO_HUB.value is None else _upload(to, _PUSH_TO_HUB.value, screen, say_error)
+    )
     screen.table("next", _next(held, to))
-    return 0
+    return code
+
+
+def _upload(to: Target, name: str, screen: Screen, say_error: Callable[[str], None]) -> int:
+    """Upload a finished export; where that fails it stays, and the exit code is 1."""
+    try:
+        with screen.spinning(f"uploading {to.folder} to {name}"):
+            page = hub.upload(to.folder, name, _PUBLIC.value)
+    except OSError as error:
+        private = "" if _PUBLIC.value else " --private"
+        say_error(
+            f"error: {name} was not uploaded: {error}; the export is whole in {to.folder}, and "
+            f"hf upload {name} {shlex.quote(str(to.folder))}{private} uploads it"
+        )
+        return FAILED
+    screen.say(f"uploaded to {page}")
+    return DONE
 
 
 def _found(held: Pretrained) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Download a checkpoint from the Hugging Face hub into the hub's own cache, where that is wanted.
+"""Download a checkpoint from the Hugging Face hub into the hub's own cache, or upload an export.
 
 huggingface_hub is needed for nothing else, and imported here alone. Account and place are its own:
 HF_TOKEN or `hf auth login`, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE.
@@ -86,10 +86,100 @@ def fetch(where: str) -> pathlib.Path:
     except ValueError:
         raise
     except Exception as error:
-        # The HTTP client's own errors, whose package changes with huggingface_hub's version.
-        if type(error).__module__.partition(".")[0] not in ("httpx", "httpx2", "requests"):
+        if not _is_of_the_network(error):
             raise
         return _cached(huggingface_hub, address, name, revision, error)
+
+
+def check_upload(name: str, is_public: bool) -> None:
+    """Raise if a folder could not be uploaded to ORG/NAME; nothing is changed there.
+
+    Raises:
+      ValueError: the name is malformed, huggingface_hub or an account is missing or another's, or a
+        repository that is there can be read by everybody and is_public is False.
+      OSError: the hub does not answer.
+    """
+    if "/" not in name or not is_name(name) or "@" in name:
+        raise ValueError(f"--push_to_hub is {name!r}; give ORG/NAME, a name on the hub")
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise ValueError(
+            f"--push_to_hub is {name!r}, and huggingface_hub is missing: pip install "
+            "huggingface_hub, or leave the flag out"
+        ) from error
+    api = huggingface_hub.HfApi()
+    try:
+        account = api.whoami()
+        owners = [account["name"], *(org["name"] for org in account.get("orgs", []))]
+        if name.partition("/")[0] not in owners:
+            raise ValueError(
+                f"--push_to_hub is {name!r}, and the account of the Hugging Face hub may write to "
+                f"{', '.join(owners)}; give one of these, or set HF_TOKEN to another's"
+            )
+        try:
+            is_private = api.model_info(name).private
+        except errors.RepositoryNotFoundError:
+            return
+        if not (is_private or is_public):
+            raise ValueError(
+                f"--push_to_hub is {name!r}, which is on the hub already and can be read by "
+                "everybody; add --public=true, or give another name"
+            )
+    except errors.LocalTokenNotFoundError as error:
+        raise ValueError(
+            f"--push_to_hub is {name!r}, and no account of the Hugging Face hub is known here; set "
+            "HF_TOKEN, or run hf auth login"
+        ) from error
+    except errors.HfHubHTTPError as error:
+        if error.response is None or error.response.status_code not in (401, 403):
+            raise OSError(_unanswered(error)) from error
+        raise ValueError(
+            f"--push_to_hub is {name!r}, and the Hugging Face hub does not accept the token; set "
+            "HF_TOKEN to one that may write, or run hf auth login"
+        ) from error
+    except ValueError:
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) and not _is_of_the_network(error):
+            raise
+        raise OSError(_unanswered(error)) from error
+
+
+def upload(folder: pathlib.Path, name: str, is_public: bool) -> str:
+    """Upload a folder to ORG/NAME, made private unless is_public; returns its page.
+
+    Raises:
+      OSError: the hub refuses, or does not answer.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    huggingface_hub.utils.disable_progress_bars()  # they would come out with an error
+    try:
+        repository = api.create_repo(name, private=not is_public, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Upload an export of bert_jax"
+        )
+    except Exception as error:
+        if isinstance(error, OSError | ValueError) or _is_of_the_network(error):
+            raise OSError(_unanswered(error)) from error
+        raise
+    return str(repository)
+
+
+def _is_of_the_network(error: Exception) -> bool:
+    """Tell an error of the HTTP client, whose package changes with huggingface_hub's version."""
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests")
+
+
+def _unanswered(error: Exception) -> str:
+    return f"the Hugging Face hub cannot be asked: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _is_read(file: Any) -> bool:
@@ -126,10 +216,9 @@ def _cached(hub: Any, address: str, name: str, revision: str, error: Exception) 
             )
         )
     except Exception:
-        words = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise OSError(
-            f"{address} is neither a folder of this machine nor in the hub's cache, and the "
-            f"Hugging Face hub cannot be asked: {words}"
+            f"{address} is neither a folder of this machine nor in the hub's cache, and "
+            f"{_unanswered(error)}"
         ) from error
 
 

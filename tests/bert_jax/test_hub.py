@@ -1,5 +1,6 @@
 """Checkpoints of the hub, from a stand-in that serves a folder over HTTP on this machine."""
 
+import base64
 import hashlib
 import http.server
 import json
@@ -29,8 +30,23 @@ for where in sys.argv[1:]:
 pytest.importorskip("huggingface_hub")
 
 
+UPLOAD = """
+import sys
+from bert_jax import hub
+folder, name, is_public = sys.argv[1:]
+try:
+    hub.check_upload(name, is_public == "public")
+    print("page", hub.upload(folder, name, is_public == "public"))
+except (ValueError, OSError) as error:
+    print(type(error).__name__, error)
+"""
+
+
 class StandIn(http.server.BaseHTTPRequestHandler):
-    """Two calls of the hub's API: what a model has, and one of its files."""
+    """The calls of the hub's API for what a model has, one of its files, and an upload.
+
+    Every file is taken within the commit; the hub itself has large ones sent to other storage.
+    """
 
     def do_HEAD(self):
         self.do_GET()
@@ -38,15 +54,21 @@ class StandIn(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path = urllib.parse.unquote(self.path.partition("?")[0])
         self.server.asked.append(f"{self.command} {path}")
-        if "/gated" in path:
+        if path == "/api/whoami-v2":
+            if self.headers.get("Authorization") != "Bearer hf_secret":
+                return self.answer(401, b"", {})
+            account = {"type": "user", "name": "me", "orgs": [{"name": "org"}]}
+            self.answer_json(account)
+        elif path == "/api/models/org/open":
+            self.answer_json({"id": "org/open", "sha": SHA, "private": False, "siblings": []})
+        elif "/gated" in path:
             self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
         elif "/small/revision/v9" in path:
             self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
         elif path in ("/api/models/org/small", f"/api/models/org/small/revision/{SHA}"):
             files = sorted(self.server.folder.iterdir())
             siblings = [{"rfilename": one.name, "size": one.stat().st_size} for one in files]
-            info = {"id": "org/small", "sha": SHA, "siblings": siblings}
-            self.answer(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
+            self.answer_json({"id": "org/small", "sha": SHA, "siblings": siblings})
         elif path.startswith((f"/org/small/resolve/{SHA}/", "/org/small/resolve/main/")):
             data = (self.server.folder / path.rpartition("/")[2]).read_bytes()
             etag = hashlib.sha256(data).hexdigest()
@@ -54,13 +76,40 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         else:
             self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
 
+    def do_POST(self):
+        path = urllib.parse.unquote(self.path.partition("?")[0])
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append(f"POST {path}")
+        place = f"http://127.0.0.1:{self.server.server_port}/me/mine"
+        if path == "/api/repos/create":
+            self.server.created.append(json.loads(data))
+            self.answer_json({"url": place, "id": "me/mine"})
+        elif path == "/api/validate-yaml":
+            self.answer_json({"errors": [], "warnings": []})
+        elif path == "/api/models/me/mine/preupload/main" and not self.server.is_full:
+            names = [file["path"] for file in json.loads(data)["files"]]
+            modes = [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]
+            self.answer_json({"files": modes})
+        elif path == "/api/models/me/mine/commit/main":
+            for line in map(json.loads, data.splitlines()):
+                if line["key"] == "file":
+                    value = line["value"]
+                    self.server.uploaded[value["path"]] = base64.b64decode(value["content"])
+            done = {"commitUrl": f"{place}/commit/{SHA}", "commitOid": SHA}
+            self.answer_json(done | {"hookOutput": "", "success": True})
+        else:
+            self.answer(507, b"", {})
+
+    def answer_json(self, content):
+        self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
     def answer(self, status, data, headers):
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(data)
 
     def log_message(self, *_):
@@ -70,7 +119,7 @@ class StandIn(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path):
     held = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
-    held.asked = []
+    held.asked, held.created, held.uploaded, held.is_full = [], [], {}, False
     held.folder = small_checkpoints.write(tmp_path / "published", small_checkpoints.tensors())
     (held.folder / "README.md").write_text("a card")
     (held.folder / "pytorch_model.bin").write_bytes(b"a pickle")
@@ -81,6 +130,21 @@ def server(tmp_path):
 
 
 def fetch(server, home, *names, **changed):
+    done = carry_out(server, home, [sys.executable, "-c", FETCH, *names], **changed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def upload(server, home, folder, name, is_public="", **changed):
+    command = [sys.executable, "-c", UPLOAD, str(folder), name, is_public]
+    done = carry_out(server, home, command, **changed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "hf_secret" not in done.stdout + done.stderr
+    (line,) = done.stdout.splitlines()
+    return line
+
+
+def carry_out(server, home, command, **changed):
     settings = {
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
         "HF_HOME": str(home),
@@ -88,16 +152,15 @@ def fetch(server, home, *names, **changed):
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", FETCH, *names],
+    environment = {k: v for k, v in os.environ.items() if k != "HF_TOKEN"}
+    return subprocess.run(
+        command,
         cwd=ROOT,
-        env=os.environ | settings | changed,
+        env=environment | settings | changed,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
 
 
 def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(server, tmp_path):
@@ -130,6 +193,78 @@ def test_what_the_hub_does_not_give_is_a_sentence(server, tmp_path):
         (server.folder / name).unlink()
         (said,) = fetch(server, tmp_path / "home", "org/small")
         assert said.startswith("ValueError hf:org/small on the Hugging Face hub") and name in said
+
+
+def test_an_export_is_uploaded_privately_unless_it_is_to_be_public(server, tmp_path):
+    folder = small_checkpoints.write(tmp_path / "export", small_checkpoints.tensors())
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for is_public in ("", "public"):
+        server.uploaded.clear()
+        said = upload(server, tmp_path / "home", folder, "me/mine", is_public, HF_TOKEN="hf_secret")
+        assert said.startswith("page http://127.0.0.1:") and said.endswith("/me/mine")
+        assert server.uploaded == files
+        (created,) = server.created
+        assert created["name"] == "mine" and created.get("organization", "me") == "me"
+        is_private = created.get("private") is True or created.get("visibility") == "private"
+        assert is_private is not bool(is_public)  # the key is another since huggingface_hub 2
+        server.created.clear()
+    server.is_full = True
+    said = upload(server, tmp_path / "home", folder, "me/mine", HF_TOKEN="hf_secret")
+    assert said.startswith("OSError the Hugging Face hub cannot be asked: ") and "507" in said
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "kind", "words"),
+    [
+        ("me/mine", {}, "ValueError", "HF_TOKEN"),
+        ("me/mine", {"HF_TOKEN": "hf_wrong"}, "ValueError", "does not accept the token"),
+        ("you/mine", {"HF_TOKEN": "hf_secret"}, "ValueError", "may write to me, org"),
+        ("org/open", {"HF_TOKEN": "hf_secret"}, "ValueError", "--public=true"),
+        ("me/mine", {"HF_TOKEN": "hf_secret", "HF_HUB_OFFLINE": "1"}, "OSError", "asked"),
+        (
+            "me/mine",
+            {"HF_TOKEN": "hf_secret", "HF_ENDPOINT": "http://127.0.0.1:9"},
+            "OSError",
+            "asked",
+        ),
+    ],
+)
+def test_what_cannot_be_uploaded_is_a_sentence(server, tmp_path, name, changed, kind, words):
+    said = upload(server, tmp_path / "home", server.folder, name, **changed)
+    assert said.startswith(f"{kind} ") and words in said
+    assert not server.created and not server.uploaded
+
+
+@pytest.mark.parametrize("name", ["mine", "me/mine@v1", "me/../up", "a/b/c", "me/", "", "a b/c"])
+def test_a_malformed_name_to_upload_to(name):
+    with pytest.raises(ValueError, match="--push_to_hub is "):
+        hub.check_upload(name, is_public=False)
+
+
+def test_an_upload_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match=r"--push_to_hub is 'me/mine'.* pip install hugg"):
+        hub.check_upload("me/mine", is_public=False)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_convert_uploads_what_it_has_proven(server, tmp_path, is_full):
+    server.is_full = is_full
+    out = tmp_path / "out"
+    given = [f"--from=hf:{server.folder}", f"--to=hf:{out}", "--push_to_hub=me/mine"]
+    command = [sys.executable, "-m", "bert_jax.convert", *given]
+    done = carry_out(server, tmp_path / "home", command, HF_TOKEN="hf_secret", JAX_PLATFORMS="cpu")
+    assert done.returncode == int(is_full), done.stdout + done.stderr
+    assert "hf_secret" not in done.stdout + done.stderr
+    written = [path for path in out.rglob("*") if path.is_file()]
+    files = {path.relative_to(out).as_posix(): path.read_bytes() for path in written}
+    assert "model.safetensors" in files and not any(b"hf_secret" in data for data in files.values())
+    if is_full:
+        assert f"whole in {out}" in done.stderr and done.stderr.count("\n") == 1
+        assert f"hf upload me/mine {out} --private" in done.stderr
+    else:
+        assert server.uploaded == files and "/me/mine" in done.stdout
 
 
 def test_without_the_package_it_is_named(monkeypatch):
