@@ -113,8 +113,20 @@ def _parser() -> FlagParser:
         help="where a store for gs:// is built before it is copied; default: the system's "
         "temporary folder",
     )
-    add("--holdout", default=0.01, type=float, metavar="SHARE", help="of documents; default 0.01")
-    add("--overwrite", default=False, type=boolean, metavar="BOOL", help="replace a finished store")
+    add(
+        "--holdout",
+        default=0.01,
+        type=float,
+        metavar="SHARE",
+        help="share of the documents to hold out for evaluation; default 0.01",
+    )
+    add(
+        "--overwrite",
+        default=False,
+        type=boolean,
+        metavar="BOOL",
+        help="replace a finished store; default false",
+    )
     _add_text(parser)
     _add_vocabulary(parser)
     _add_cleaning(parser)
@@ -124,24 +136,39 @@ def _parser() -> FlagParser:
 
 def _add_text(parser: FlagParser) -> None:
     add = parser.add_argument_group("text").add_argument
-    add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
-    add("--sentences", default="split", metavar="RULE", help=" | ".join(SENTENCE_RULES))
+    add(
+        "--documents",
+        default="blank_line",
+        metavar="RULE",
+        help="what a document is in plain text: "
+        + " | ".join(DOCUMENT_RULES)
+        + "; default blank_line",
+    )
+    add(
+        "--sentences",
+        default="split",
+        metavar="RULE",
+        help=" | ".join(SENTENCE_RULES)
+        + ": find the sentences in the text, or take each line as one; default split",
+    )
     add(
         "--language",
         default="en",
         metavar="CODE",
-        help="whose rules find sentences: two or three letters (ISO 639); default en",
+        help="language whose rules find the sentences: two or three letters (ISO 639); default en",
     )
     add(
         "--text_key",
         default="text",
         metavar="KEY",
-        help="of the text in JSON, Parquet or TFDS; default text",
+        help="key or column that holds the text in JSON, Parquet or TFDS; default text",
     )
 
 
 def _add_vocabulary(parser: FlagParser) -> None:
-    add = parser.add_argument_group("vocabulary", "is read or trained").add_argument
+    add = parser.add_argument_group(
+        "vocabulary", "give --vocab, or --train_vocab and --vocab_size"
+    ).add_argument
     add(
         "--vocab",
         default="",
@@ -156,28 +183,41 @@ def _add_vocabulary(parser: FlagParser) -> None:
         f"[CLS] 101, [SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} "
         "([PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4)",
     )
-    add("--vocab_size", default=0, type=int, metavar="N", help="pieces of it, special ones counted")
+    add(
+        "--vocab_size",
+        default=0,
+        type=int,
+        metavar="N",
+        help="number of pieces to train, special ones included",
+    )
     add(
         "--reserved_pieces",
         default=0,
         type=int,
         metavar="N",
-        help="of these, [unusedN] that no text holds, for a later use; BERT's own 99 not counted",
+        help="how many of these to keep free for later use, as [unusedN]; default 0. WordPiece "
+        "has 99 more, as BERT's",
     )
     add(
         "--character_coverage",
         default=None,
         type=float,
         metavar="SHARE",
-        help="of the text, whose characters get pieces; the rarest others become [UNK]. Default: 1 "
-        "where all characters fill no more than a tenth of the vocabulary, else 0.9995",
+        help="share of the text whose characters get pieces; the rarest others become [UNK]. "
+        "Default: 1 if all characters fill at most a tenth of the vocabulary, else 0.9995",
     )
-    add("--lowercase", default=True, type=boolean, metavar="BOOL", help="and strip accents")
+    add(
+        "--lowercase",
+        default=True,
+        type=boolean,
+        metavar="BOOL",
+        help="lowercase the text and strip accents; default true",
+    )
 
 
 def _add_cleaning(parser: FlagParser) -> None:
     group = parser.add_argument_group(
-        "cleaning", "nothing is cleaned by default; whatever is left out is counted in the report"
+        "cleaning", "off by default; the report counts what is left out"
     )
     helps = {
         "normalize": ("FORM", " | ".join(NORMAL_FORMS) + ": Unicode normal form of the text"),
@@ -195,12 +235,13 @@ def _add_cleaning(parser: FlagParser) -> None:
         ),
         "near_duplicates": (
             "RULE",
-            f"{KEEP} | {TOGETHER} (a cluster goes to one side of the held-out split) | {DROP} (the "
-            "first of a cluster stays)",
+            f"{KEEP} | {TOGETHER} (keep a cluster on one side of the held-out split) | {DROP} "
+            "(keep only the first of a cluster); default keep",
         ),
         "near_duplicate_threshold": (
             "SHARE",
-            "of runs of 5 words in common that makes two documents near duplicates; default 0.8",
+            "two documents are near duplicates if they share this much of their runs of 5 words; "
+            "default 0.8",
         ),
     }
     for field in _CLEANING:
@@ -212,19 +253,26 @@ def _add_cleaning(parser: FlagParser) -> None:
 
 
 def _add_runner(parser: FlagParser) -> None:
-    add = parser.add_argument_group("who does the work").add_argument
-    add("--workers", default=0, type=int, metavar="N", help="processes; default 0: one a core")
+    add = parser.add_argument_group("processes").add_argument
+    add(
+        "--workers",
+        default=0,
+        type=int,
+        metavar="N",
+        help="number of processes; default 0: one per core",
+    )
     add(
         "--runner",
         default=LOCAL,
         metavar="RUNNER",
-        help=f"{LOCAL} | {BEAM}: processes of this machine, or Apache Beam; the same store",
+        help=f"{LOCAL} | {BEAM}: processes on this machine, or Apache Beam; both write the "
+        "same store",
     )
     add(
         "--beam_options",
         default="",
         metavar="'--OPTION=...'",
-        help="Beam's own, as in '--runner=DataflowRunner --temp_location=gs://...'",
+        help="options for Beam, as in '--runner=DataflowRunner --temp_location=gs://...'",
     )
 
 

@@ -1,5 +1,6 @@
 """The flags of `python -m data_pipeline.export_tfrecord`, read and checked before any work."""
 
+import argparse
 import dataclasses
 import os
 import pathlib
@@ -76,27 +77,46 @@ def _parser() -> FlagParser:
         default=20,
         type=int,
         metavar="N",
-        help="masked tokens in an example at most; default 20, for 512 tokens take 77",
+        help="most masked tokens in an example; default 20; take 77 for 512 tokens",
     )
-    add("--split", default=TRAIN, metavar="SPLIT", help=f"{TRAIN} or {HELDOUT}")
+    add("--split", default=TRAIN, metavar="SPLIT", help=f"{TRAIN} | {HELDOUT}; default {TRAIN}")
     add(
         "--epochs",
         default=0,
         type=int,
         metavar="N",
-        help="passes over the text, each with pairs, masks and order of its own; default: "
-        "--dupe_factor, and 1 of ready-made examples",
+        help="passes over the text, each with its own pairs, masks and order; default: the value "
+        "of --dupe_factor, or 1 for a store of ready-made examples",
     )
-    add("--shards", default=10, type=int, metavar="N", help="files, filled in turn; default 10")
-    add("--compression", default="none", metavar="KIND", help=" | ".join(COMPRESSIONS))
-    add("--workers", default=0, type=int, metavar="N", help="processes; default: one a core")
+    add(
+        "--shards",
+        default=10,
+        type=int,
+        metavar="N",
+        help="number of files; examples go to them in turn; default 10",
+    )
+    add(
+        "--compression",
+        default="none",
+        metavar="KIND",
+        help=" | ".join(COMPRESSIONS) + "; default none",
+    )
+    add(
+        "--workers",
+        default=0,
+        type=int,
+        metavar="N",
+        help="number of processes; default: one per core",
+    )
     for name, default in _sampler_flags().items():
         add(
             f"--{name}",
             default=default,
             type=boolean if isinstance(default, bool) else type(default),
             metavar=type(default).__name__.upper(),
-            help=f"config.data.{name} of a training run; default {default}",
+            help=argparse.SUPPRESS
+            if name == "packed_examples"
+            else f"as config.data.{name} in a training run; default {str(default).lower()}",
         )
     return parser
 

@@ -184,8 +184,14 @@ def _parser() -> FlagParser:
     add("--vocab", default="", metavar="FILE", help="the vocab.txt to grow; it stays as it is")
     add("--input", default="", metavar="GLOB[,GLOB]", help="text, as the build reads it")
     add("--output", default="", metavar="FILE", help="the list to write")
-    add("--words", default=1000, type=int, metavar="N", help="to add at most; default 1000")
-    add("--min_count", default=10, type=int, metavar="N", help="of a word; default 10")
+    add("--words", default=1000, type=int, metavar="N", help="most words to add; default 1000")
+    add(
+        "--min_count",
+        default=10,
+        type=int,
+        metavar="N",
+        help="add only words that occur this often; default 10",
+    )
     add(
         "--keep_unused",
         default=False,
@@ -194,9 +200,25 @@ def _parser() -> FlagParser:
         help="leave the list's [unusedN] slots alone and add all words at the end, which makes the "
         "word table longer; default false",
     )
-    add("--lowercase", default=True, type=boolean, metavar="BOOL", help="and strip accents")
-    add("--documents", default="blank_line", metavar="RULE", help=" | ".join(DOCUMENT_RULES))
-    add("--text_key", default="text", metavar="KEY", help="of the text in JSON, Parquet or TFDS")
+    add(
+        "--lowercase",
+        default=True,
+        type=boolean,
+        metavar="BOOL",
+        help="lowercase the text and strip accents; default true",
+    )
+    add(
+        "--documents",
+        default="blank_line",
+        metavar="RULE",
+        help="what a document is in plain text: " + " | ".join(DOCUMENT_RULES),
+    )
+    add(
+        "--text_key",
+        default="text",
+        metavar="KEY",
+        help="key or column that holds the text in JSON, Parquet or TFDS",
+    )
     return parser
 
 

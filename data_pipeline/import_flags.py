@@ -69,22 +69,35 @@ def _parser() -> FlagParser:
         "--input",
         default="",
         metavar="GLOB[,GLOB]",
-        help="TFRecord files, plain or gzipped; of several lengths if you like, say 128 and 512",
+        help="TFRecord files, plain or gzipped; their examples may have several lengths, such as "
+        "128 and 512",
     )
     add(
         "--heldout_input",
         default="",
         metavar="GLOB[,GLOB]",
-        help="files of examples to evaluate on; without it a share of --input is held out",
+        help="files of examples to evaluate on; without it, --holdout of --input is held out",
     )
-    add("--vocab", default="", metavar="FILE", help="the vocab.txt or *.model that made the ids")
-    add("--lowercase", default=True, type=boolean, metavar="BOOL", help="what the ids were made of")
+    add(
+        "--vocab",
+        default="",
+        metavar="FILE",
+        help="the vocab.txt or *.model that the ids were made with",
+    )
+    add(
+        "--lowercase",
+        default=True,
+        type=boolean,
+        metavar="BOOL",
+        help="whether the ids were made from lowercased text; default true",
+    )
     add("--output", default="", metavar="STORE", help="the folder to make")
     add(
         "--holdout",
         default=None,
         type=float,
         metavar="SHARE",
-        help=f"of the examples, chosen by the text of their first segment; default {_HOLDOUT}",
+        help="share of the examples to hold out, chosen by the text of their first segment; "
+        f"default {_HOLDOUT}",
     )
     return parser

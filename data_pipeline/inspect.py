@@ -113,14 +113,30 @@ def _parser() -> argparse.ArgumentParser:
         description="Counts and draws what is in a store, and says what looks wrong about it.",
     )
     parser.add_argument(
-        "store", type=pathlib.Path, help="folder that python -m data_pipeline.build wrote"
+        "store",
+        type=pathlib.Path,
+        metavar="STORE",
+        help="folder that python -m data_pipeline.build wrote",
     )
-    parser.add_argument("--html", type=pathlib.Path, help="file to write the report to, as a page")
-    parser.add_argument("--json_out", type=pathlib.Path, help="file to write the numbers to")
-    parser.add_argument("--seq_len", type=int, default=128, help="tokens in a row")
-    parser.add_argument("--examples", type=int, default=10, help="rows to write out")
     parser.add_argument(
-        "--verify", action="store_true", help="first check each file against its SHA-256"
+        "--html",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="also write the report to this file, as a web page",
+    )
+    parser.add_argument(
+        "--json_out", type=pathlib.Path, metavar="FILE", help="also write the numbers to this file"
+    )
+    parser.add_argument(
+        "--seq_len", type=int, default=128, metavar="N", help="tokens in a row; default 128"
+    )
+    parser.add_argument(
+        "--examples", type=int, default=10, metavar="N", help="example rows to print; default 10"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="first check each file of the store against its SHA-256",
     )
     return parser
 
