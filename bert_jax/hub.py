@@ -179,7 +179,7 @@ def _unanswered(error: Exception) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
 def _is_read(file: Any) -> bool:
@@ -218,7 +218,7 @@ def _cached(hub: Any, address: str, name: str, revision: str, error: Exception) 
     except Exception:
         raise OSError(
             f"{address} is neither a folder of this machine nor in the hub's cache, and "
-            f"{_unanswered(error)}"
+            f"{_unanswered(error)}; give hf:DIR, or try again with a network"
         ) from error
 
 

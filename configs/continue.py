@@ -4,11 +4,12 @@ r"""Go on training a published BERT on text of your field, on one accelerator.
         --config.data.store=STORE --workdir=DIR
 
 Sizes and vocabulary are the checkpoint's: build STORE with its list, --vocab=DIR/vocab.txt. Without
---config.init a BERT-Base begins from nothing, which these few steps at this rate are not for.
+--config.init it is bert-base-uncased, downloaded from the Hugging Face hub (extra [hub]).
 Corpus: 30 to 500 MB, about 4.5 bytes a token: 20,000 steps see 100 MB some 15 times.
 Hours and dollars on one v5e chip, as the compiler estimates them: python -m bert_jax.plan
---config=configs/continue.py --topology=v5e:1x1. Not measured, on a GPU neither.
-Rate: 2e-5, for more steps from an existing checkpoint (README of google-research/bert).
+--config=configs/continue.py --config.init= --topology=v5e:1x1. Not measured, on a GPU neither.
+Rate: 2e-5, for additional steps from an existing checkpoint, of which 10,000 or more are advised
+(google-research/bert@eedf5716ce, README, "Pre-training with BERT"). Batch sizes are our choice.
 """
 
 import dataclasses
@@ -31,6 +32,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     return to_config_dict(
         dataclasses.replace(
             Config(),
+            init="hf:google-bert/bert-base-uncased",
             phases=(
                 Phase(128, 18_000, batch_size=128, max_predictions_per_seq=20),
                 Phase(512, 2_000, batch_size=32, max_predictions_per_seq=77),

@@ -2,12 +2,15 @@
 
     python -m bert_jax.train --config=configs/small.py --config.data.store=STORE --workdir=DIR
 
-Sizes: 8 layers of 512, as google-research/bert publishes (Turc et al. 2019, arXiv:1908.08962).
+Sizes: 8 layers of 512, BERT-Medium of google-research/bert (Turc et al. 2019, arXiv:1908.08962).
+Phases: 90,000 steps at 128, 10,000 at 512 (google-research/bert@eedf5716ce, README, "Pre-training
+tips and caveats", which sets 64 sequences of 512 beside 256 of 128).
 Corpus: 300 MB to 2 GB, about 4.5 bytes a token: 100,000 steps see 300 MB some 50 times, the paper's
 Base its corpus 40 times. With less text take configs/quickstart.py, with more configs/base.py.
 Hours and dollars on a v5e-8, as the compiler estimates them: python -m bert_jax.plan
 --config=configs/small.py --topology=v5e:2x4. Not measured, on a GPU neither.
-Rate: that of ELECTRA's small models (Clark et al. 2020, table 6), for Adam at batch 128.
+Rate and warm-up: of ELECTRA-Small, 12 layers of 256 at batch 128 (Clark et al. 2020, table 6, and
+google-research/electra, configure_pretraining.py); the nearest published, not tuned for this size.
 """
 
 import dataclasses

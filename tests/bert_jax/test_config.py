@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import re
+import sys
 
 import jax
 import pytest
@@ -51,6 +52,7 @@ def test_a_config_trains_in_both_its_lengths(file, tiny_store, tmp_path):
     )
     config = dataclasses.replace(
         config,
+        init="",
         model=dataclasses.replace(config.model, intermediate_size=32, **sizes),
         phases=phases,
         data=dataclasses.replace(config.data, store=str(tiny_store)),
@@ -60,6 +62,19 @@ def test_a_config_trains_in_both_its_lengths(file, tiny_store, tmp_path):
     objective = objectives.find(config.objective)
     setup = preparation.prepare(config, objective, tmp_path / "run", jax.devices()[:1])
     assert loop.train(setup)["steps"] == 2
+
+
+def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeypatch):
+    config = config_lib.from_config_dict(continued.get_config())
+    assert config.init == "hf:google-bert/bert-base-uncased"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    given = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, store=str(tiny_store))
+    )
+    with pytest.raises(ValueError, match=f"'{config.init}' .*pip install huggingface_hub"):
+        preparation.prepare(given, objectives.find(config.objective), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_papers_recipe():

@@ -189,6 +189,7 @@ def test_what_the_hub_does_not_give_is_a_sentence(server, tmp_path):
     assert revision == "ValueError org/small has no revision 'v9' on the Hugging Face hub"
     (said,) = fetch(server, tmp_path / "home", "org/small", HF_HUB_OFFLINE="1")
     assert said.startswith("OSError hf:org/small is neither a folder of this machine nor in the")
+    assert said.endswith("; give hf:DIR, or try again with a network")
     for name in ("model.safetensors", "config.json"):
         (server.folder / name).unlink()
         (said,) = fetch(server, tmp_path / "home", "org/small")
