@@ -56,3 +56,8 @@ def _way_out() -> str:
 def cost_usd(chips: int, secs: float, usd_per_chip_hour: float) -> float:
     """Dollars of so many chips for so long."""
     return chips * secs / 3600 * usd_per_chip_hour
+
+
+def dollars(usd: float) -> str:
+    """Write an amount with cents below 100 dollars: "$0.47", "$1,843"."""
+    return f"${usd:,.2f}" if usd < 100 else f"${usd:,.0f}"

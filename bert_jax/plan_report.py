@@ -257,7 +257,8 @@ def run_rows(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> Ro
     if run.usd_per_chip_hour is None:
         rows.append(("cost", prices.missing(chip)))
     elif run.usd is not None:
-        rows.append(("cost", f"${run.usd:,.0f} at ${run.usd_per_chip_hour:.2f} a chip and hour"))
+        price = f"{budget.dollars(run.usd_per_chip_hour)} a chip and hour"
+        rows.append(("cost", f"{budget.dollars(run.usd)} at {price}"))
         rows.append(("", f"{prices.path.name}: {prices.read}"))
     rates = plan.learning_rate["rates"]
     peak = f"{max(rates):.2e} at step {plan.learning_rate['steps'][rates.index(max(rates))]:,.0f}"

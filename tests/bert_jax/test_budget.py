@@ -43,3 +43,7 @@ def test_another_file_is_refused(text, said, tmp_path):
     path.write_text(text)
     with pytest.raises(ValueError, match=said):
         budget.read_prices(path)
+
+
+def test_a_small_amount_keeps_its_cents():
+    assert [budget.dollars(usd) for usd in (0.474, 99.5, 1843.2)] == ["$0.47", "$99.50", "$1,843"]
