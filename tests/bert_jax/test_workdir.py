@@ -58,7 +58,7 @@ def test_links_out_of_a_home_are_not_published(memory, tmp_path):
 def test_a_new_host_finds_the_files_of_the_run(memory, tmp_path):
     first = opened(RUN, str(tmp_path / "a"), 0)
     write(first.home, config_json="{}", metrics_jsonl="1\n", compiled__program="x", half_partial="")
-    write(first.home, tensorboard__events="e")
+    write(first.home, tensorboard__events="e", wandb__log="of this host")
     first.publish()
     write(first.home, metrics_jsonl="1\n2\n")
     first.publish()
