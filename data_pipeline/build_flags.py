@@ -314,7 +314,7 @@ def _check(flags: BuildFlags, has_output: bool) -> None:
         raise ValueError(
             f"--holdout is {flags.holdout}; it must be more than 0 and at most 0.5 (default 0.01)"
         )
-    check_range("workers", flags.workers, 1, MOST_WORKERS, ", or 0 for one a core")
+    check_range("workers", flags.workers, 1, MOST_WORKERS, ", or 0 for one per core")
     flags.text.check()
     flags.cleaning.check()
 

@@ -136,4 +136,4 @@ def _check(flags: ExportFlags) -> None:
     if flags.epochs:
         check_range("epochs", flags.epochs, 1, _MOST_EPOCHS, ", or 0 for the default")
     check_range("shards", flags.shards, 1, _MOST_SHARDS)
-    check_range("workers", flags.workers, 1, MOST_WORKERS, ", or 0 for one a core")
+    check_range("workers", flags.workers, 1, MOST_WORKERS, ", or 0 for one per core")

@@ -2,16 +2,22 @@
 
 import argparse
 import difflib
+import re
 from typing import NoReturn
 
 MOST_WORKERS = 4096
+_WRONG_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: (.*)", re.DOTALL)
+_NUMBERS = {"int": "whole number", "float": "number"}
 
 
 class FlagParser(argparse.ArgumentParser):
     """argparse, with its errors raised as ValueError; `prog` is the entry's whole command."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; see {self.prog} --help")
+        if wrong := _WRONG_NUMBER.fullmatch(message):
+            flag, kind, text = wrong.groups()
+            message = f"{flag} is {text}; it must be a {_NUMBERS[kind]}"
+        raise ValueError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
         values, unknown = self.parse_known_args(args, namespace)

@@ -254,7 +254,7 @@ BAD_FLAGS = {
         *("--workers=-1", "--compression=x", "--split=x", "--masked_lm_prob=nan"),
         *("--seq_len=3", "--shards=99999999", "--max_predictions_per_seq=99999"),
         *("--epochs=x", "--epochs=1000000000000", "--dupe_factor=0", "--dupe_factor=999999999"),
-        *("--group_sequences=-1", "--group_sequences=999999999", "--short_seq_prob=nan"),
+        *("--short_seq_prob=nan"),
         *("--mask_token_share=inf", "--longest_ngram=0", "--workers=99999", "--random_seed=-1"),
     ],
     "inspect": [

@@ -238,7 +238,10 @@ BAD_FLAGS = {
         "'file.txt' is not a flag of python -m data_pipeline.build",
     ),
     "boolean": (["--vocab=VOCAB", "--lowercase=yes", "GOOD"], "'yes' is neither true nor false"),
-    "number": (["--vocab=VOCAB", "--workers=two", "GOOD"], "--workers: invalid int value: 'two'"),
+    "number": (
+        ["--vocab=VOCAB", "--workers=two", "GOOD"],
+        "--workers is 'two'; it must be a whole number",
+    ),
     "holdout": (
         ["--vocab=VOCAB", "--holdout=0.9", "GOOD"],
         "--holdout is 0.9; it must be more than",

@@ -67,7 +67,7 @@ def test_a_line_of_split_plain_text_is_the_whole_block(sentences, left, tmp_path
         ("--min_document_chars=-1", "--min_document_chars is -1; it must be 0 or more"),
         ("--max_word_chars=-1", "--max_word_chars is -1; it must be from 0 (no limit) to 1000000"),
         ("--max_word_chars=5000000000", "--max_word_chars is 5000000000; it must be from 0"),
-        ("--max_word_chars=x", "--max_word_chars: invalid int value: 'x'"),
+        ("--max_word_chars=x", "--max_word_chars is 'x'; it must be a whole number"),
         ("--drop_duplicate_lines=yes", "'yes' is neither true nor false"),
     ],
 )

@@ -20,7 +20,10 @@ def test_values_are_read():
     [
         ("--shard=3", "'--shard=3' is not a flag of python -m data_pipeline.x; did you mean"),
         ("--zzz", "flags are --shards, --exact"),
-        ("--shards=three", "invalid int value: 'three'; see python -m data_pipeline.x --help"),
+        (
+            "--shards=three",
+            "--shards is 'three'; it must be a whole number; see python -m data_pipeline.x --help",
+        ),
         ("--exact=1", "'1' is neither true nor false"),
     ],
 )
