@@ -23,7 +23,7 @@ from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 
 pytestmark = pytest.mark.long
 
-EXAMPLES = 8  # a file and command; each takes two seconds, and five where a run goes on
+EXAMPLES = 8  # a file and command; each takes two seconds, and ten where a run trains on
 CONFIG = """
 import dataclasses
 from bert_jax.config import (
