@@ -370,7 +370,6 @@ def check(workdir: pathlib.Path, feed: RunFeed, shown: Mapping[str, Any] | None 
             f"--workdir={workdir} holds a run of {shown.get('learns', 'pre-training')}, and this "
             f"is one of {feed.learns}; give another --workdir{begin}"
         )
-    _check_copy(workdir, feed, shown)
     before = feed.fixed_by_default()
     before |= {k: v for k, v in shown["fixed"].items() if k not in _NO_LONGER_FIXED}
     now = json.loads(json.dumps(_fixed(feed)))
@@ -386,6 +385,7 @@ def check(workdir: pathlib.Path, feed: RunFeed, shown: Mapping[str, Any] | None 
             f"{workdir} holds a run with {'; '.join(differing)}; give another --workdir, or the "
             "settings of that run to go on with it"
         )
+    _check_copy(workdir, feed, shown)
 
 
 def _refuse_remains(workdir: pathlib.Path, vocab_path: pathlib.Path) -> None:

@@ -75,7 +75,14 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
 
     A packed row has a slot for every mask that its examples can have: an example of l tokens has
     round(l * masked_lm_prob) of them and at least one, and their lengths add up to seq_len at most.
+
+    Raises:
+      ValueError: there is no slot (0 stands for unresolved): the head would learn nothing.
     """
+    if max_predictions_per_seq < 1:
+        raise ValueError(
+            f"max_predictions_per_seq is {max_predictions_per_seq}; a row needs 1 or more"
+        )
     examples = options.packed_examples
     if examples == 1:
         return RowShape(seq_len, max_predictions_per_seq, 1)

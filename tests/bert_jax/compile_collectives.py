@@ -40,7 +40,8 @@ STEPS = {
 
 def configured(of: MeshConfig, micro_batches: int, devices: int) -> Config:
     data, fsdp, _ = mesh.shape(of, devices)
-    phase = Phase(SEQ_LEN, 10, ROWS * data * fsdp * micro_batches, micro_batches=micro_batches)
+    rows = ROWS * data * fsdp * micro_batches
+    phase = Phase(SEQ_LEN, 10, rows, max_predictions_per_seq=20, micro_batches=micro_batches)
     compute = ComputeConfig(attention="plain")
     return Config(model=MODEL, phases=(phase,), mesh=of, compute=compute)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import numpy as np
@@ -22,6 +23,8 @@ from tests.bert_jax.small_runs import (
 )
 
 __all__ = ["compiled_once", "config"]  # fixtures
+
+TEXT_STORE = types.SimpleNamespace(kind="text")  # nothing else of it is asked for
 
 
 @pytest.fixture
@@ -159,7 +162,7 @@ def test_rows_that_end_an_epoch_name_both(short, tmp_path):
 
 
 def test_parameters_that_are_not_finite_are_not_saved(short):
-    told = BadSteps(None, "gs://b/run", Feed(None, short), None, None)
+    told = BadSteps(None, "gs://b/run", Feed(TEXT_STORE, short), None, None)
     told.check_finite(True, 7)
     with pytest.raises(FloatingPointError, match=r"not finite after step 7, .*learning_rate"):
         told.check_finite(False, 7)

@@ -48,7 +48,7 @@ def test_an_error_of_ours_is_shown_once_the_others_know(told):
 
 def test_a_receipt_that_a_bucket_does_not_give_now_is_no_damage():
     class Late(type(FOLDER)):
-        def read_text(self, encoding=None):
+        def stat(self):
             raise HttpError("Service Unavailable, 503")
 
     with pytest.raises(ConnectionError):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import masked_lm, pretrained, store_scores
+from bert_jax import masked_lm, pretrained, receipt, store_scores
 from bert_jax.config import CheckpointConfig, OptimConfig
 from bert_jax.feed import open_store
 from bert_jax.metrics import TIMINGS
@@ -142,7 +142,7 @@ def test_another_mesh_goes_on_with_a_run(whole, moved):
 
 def test_a_model_is_read_from_the_checkpoint_of_another_mesh(config, moved):
     found = masked_lm.load(str(moved.workdir))
-    state = final_state(moved.workdir, found.receipt.config, devices=8)
+    state = final_state(moved.workdir, receipt.read(moved.workdir).config, devices=8)
 
     def same(one, other):
         rows = slice(0, found.vocabulary.size) if one.shape != other.shape else slice(None)

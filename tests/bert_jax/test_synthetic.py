@@ -51,3 +51,9 @@ def test_a_batch_is_a_function_of_its_seed():
     one, same, other = (made_up_batch(shape, 7, VOCAB, 1.0, seed) for seed in (1, 1, 2))
     assert all((one[name] == same[name]).all() for name in one)
     assert (one["input_ids"] != other["input_ids"]).any()
+
+
+def test_a_row_without_a_prediction_is_refused():
+    """A phase that was not resolved has 0 of them, and its step would compile without the head."""
+    with pytest.raises(ValueError, match="max_predictions_per_seq is 0"):
+        row_shape(PretrainOptions(), 128, 0)

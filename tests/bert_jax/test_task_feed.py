@@ -15,7 +15,8 @@ from tests.bert_jax.tasks.glue_layouts import small_vocabulary, write_glue
 
 def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path):
     vocabulary = small_vocabulary(tmp_path)
-    options = TaskOptions(task="mnli", dir=str(write_glue(tmp_path / "glue")))
+    folder = write_glue(tmp_path / "glue")
+    options = TaskOptions(task="mnli", dir=str(folder), max_seq_length=128)
     task = open_task(options, vocabulary)  # of several development sets
     config = FinetuneConfig(init="hf:none", data=options, batch_size=2)
     feed = TaskFeed(task, vocabulary, finetuning.resolved(config, task, ModelConfig()))
