@@ -61,10 +61,7 @@ def newest_step(directory: Folder) -> int | None:
 def newest_run(directory: Folder) -> dict[str, Any]:
     """Return what the newest checkpoint's receipt says of the run that saved it; {} without any."""
     step, _ = readable(checkpoint_folder.absolute(directory))
-    if step is None:
-        return {}
-    receipt = checkpoint_folder.read_receipt(checkpoint_folder.absolute(directory) / str(step))
-    return dict(receipt["run"])
+    return {} if step is None else run_metadata(directory, step)
 
 
 def arrays_of(checkpoint: epath.Path, wanted: Any) -> Any:

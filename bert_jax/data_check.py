@@ -17,7 +17,7 @@ from bert_jax import processes
 from bert_jax.record_files import write_whole
 from bert_jax.stopping import Stop
 from data_pipeline import small_files, verify
-from data_pipeline.store import Store
+from data_pipeline.store import MANIFEST, Store
 
 FILE = "data_verified.json"  # in the workdir
 BYTES_PER_SEC = 500e6  # at most, while steps are taken; a disk is not to be kept busy by it
@@ -33,12 +33,14 @@ class DataCheck:
 
     def __init__(self, store: Store | None, workdir: pathlib.Path, stop: Stop) -> None:
         """Begin, in process 0, unless there is no store or the same files were verified before."""
-        self._store, self._path, self._stop = store, workdir / FILE, stop
+        self._path, self._stop = workdir / FILE, stop
         self._problem = ""
         self._ended, self._hurries = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         if store is not None and processes.number() == 0 and not self._is_known(store):
-            self._thread = threading.Thread(target=self._run, daemon=True, name="data check")
+            self._thread = threading.Thread(
+                target=self._run, args=(store,), daemon=True, name="data check"
+            )
             self._thread.start()
 
     def problem(self, limit_secs: float, waits: bool = False) -> str:
@@ -58,15 +60,14 @@ class DataCheck:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, store: Store) -> None:
         if sys.platform == "linux":  # where a thread has a priority of its own
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        assert self._store is not None
         try:
-            before = _marks(self._store)
-            verify.verify(self._store.directory, self._store.manifest, self._advance)
-            if before == _marks(self._store):
+            before = _marks(store)
+            verify.verify(store.directory, store.manifest, self._advance)
+            if before == _marks(store):
                 write_whole(self._path, f"{json.dumps(before)}\n".encode())
         except _Ended:
             return
@@ -93,7 +94,7 @@ class DataCheck:
 
 def _marks(store: Store) -> dict[str, object]:
     """Return what tells a store from the same one after a change of a file."""
-    manifest = small_files.read_bytes(store.directory / "manifest.json", store.directory)
+    manifest = small_files.read_bytes(store.directory / MANIFEST, store.directory)
     marks: dict[str, object] = {"manifest": hashlib.sha256(manifest).hexdigest()}
     for path in verify.verified_files(store.directory, store.manifest):
         status = path.stat()

@@ -5,6 +5,7 @@ HF_TOKEN or `hf auth login`, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE.
 """
 
 import fnmatch
+import functools
 import pathlib
 import re
 from typing import Any
@@ -32,10 +33,11 @@ def is_name(where: str) -> bool:
     return fits and (not at or _REVISION.fullmatch(revision) is not None)
 
 
+@functools.cache  # a command reads an address in several places
 def fetch(where: str) -> pathlib.Path:
     """Return the folder in the hub's cache with the files of NAME[@REVISION] that are read.
 
-    Without a network what an earlier call has downloaded is taken.
+    The hub is asked once in a process. Without a network what an earlier call downloaded is taken.
 
     Raises:
       ValueError: huggingface_hub is missing, or the hub has no such model for this account.
