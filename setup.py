@@ -44,6 +44,7 @@ PLAN = [f"libtpu; {ON_X86_LINUX}"]
 GCS = ["gcsfs"]
 HUB = ["huggingface_hub>=1.0"]
 WANDB = ["wandb>=0.31"]
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.7,<10"]
 TEST = [
     "gcp-storage-emulator",
     "hypothesis>=6.100",
@@ -57,7 +58,7 @@ TOOLS = ["build>=1.2", "mypy>=2.0", "ruff>=0.17,<0.18", "types-PyYAML", "uv>=0.9
 
 
 def version() -> str:
-    """The version that bert_jax/__init__.py states, read without importing jax."""
+    """Read the version that bert_jax/__init__.py states, without importing jax."""
     text = (ROOT / "bert_jax" / "__init__.py").read_text()
     return re.findall(r'^__version__ = "(.+)"$', text, re.MULTILINE)[0]
 
@@ -87,8 +88,11 @@ setup(
     packages=list(NAMES),
     package_dir=NAMES,
     package_data={
-        "bert_jax": ["py.typed", "*.json"],
+        "bert_jax": ["py.typed"],
+        "bert_jax.perf": ["*.json"],
         "bert_jax.launch": ["*.sh", "*.env"],
+        "bert_jax.launch.lib": ["*.sh"],
+        "bert_jax.launch.worker": ["*.sh"],
         "bert_jax.launch.gke": ["*.sh", "Dockerfile"],
         "data_pipeline": ["py.typed"],
     },
@@ -103,6 +107,7 @@ setup(
         "plan": PLAN,
         "wandb": WANDB,
         "test": GCS + TEST,
-        "dev": BEAM + GCS + PLAN + TEST + TOOLS,
+        "docs": DOCS,
+        "dev": BEAM + DOCS + GCS + PLAN + TEST + TOOLS,
     },
 )

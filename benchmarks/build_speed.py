@@ -17,8 +17,8 @@ import tempfile
 import threading
 import time
 
-from data_pipeline.files import find_files
-from data_pipeline.lines import read_lines
+from data_pipeline.io.files import find_files
+from data_pipeline.read.lines import read_lines
 
 NEW_WORDS = 0.04
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -76,8 +76,8 @@ def misspelled(line: str, rng: random.Random) -> str:
     words = line.split(" ")
     for i, word in enumerate(words):
         if len(word) > 4 and rng.random() < NEW_WORDS:
-            at = rng.randrange(1, len(word) - 2)
-            words[i] = word[:at] + "".join(rng.choices(LETTERS, k=2)) + word[at + 1 :]
+            position = rng.randrange(1, len(word) - 2)
+            words[i] = word[:position] + "".join(rng.choices(LETTERS, k=2)) + word[position + 1 :]
     return " ".join(words)
 
 
@@ -113,14 +113,14 @@ def watch(build: subprocess.Popen[bytes], peak_kb: list[int]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """A process, its children and theirs."""
-    found = [pid]
+    """Return a process, its children and theirs."""
+    pids = [pid]
     for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            found += [one for child in task.read_text().split() for one in family(int(child))]
+            pids += [one for child in task.read_text().split() for one in family(int(child))]
         except OSError:  # it has ended
             continue
-    return found
+    return pids
 
 
 def anonymous_kb(pid: int) -> int:

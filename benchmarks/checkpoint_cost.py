@@ -20,11 +20,13 @@ import time
 from absl import app, flags, logging
 
 from bert_jax import config as config_lib
-from bert_jax import loop, objectives, preparation
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, Config, EvalConfig
+from bert_jax.train_step import objectives
+from bert_jax.trainer import loop
+from bert_jax.trainer.setup import build_setup
 from configs import tiny
-from data_pipeline.options import PretrainOptions
+from data_pipeline.spec.options import PretrainOptions
 
 STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrote", required=True)
 ROUNDS = flags.DEFINE_integer("rounds", 8, "pairs of stretches", lower_bound=1)
@@ -34,7 +36,7 @@ JSON_OUT = flags.DEFINE_string("json_out", "", "file to write the measurement to
 
 def config_of(steps: int) -> Config:
     """configs/tiny.py with its first phase alone, which is not evaluated before its end."""
-    given = config_lib.from_config_dict(tiny.get_config())
+    given = config_lib.settings_from(config_lib.Config, tiny.get_config())
     return dataclasses.replace(
         given,
         phases=(dataclasses.replace(given.phases[0], steps=steps),),
@@ -59,7 +61,7 @@ def stretch_secs(steps: int, workdir: pathlib.Path) -> tuple[list[float], list[f
 
     Checkpoints.due = due  # type: ignore[method-assign]
     config = config_of(steps)
-    loop.train(preparation.prepare(config, objectives.find(config.objective), workdir))
+    loop.train(build_setup(config, objectives.find(config.objective), workdir))
     return _lengths(wall_ends), _lengths(cpu_ends)
 
 
@@ -67,13 +69,15 @@ def _lengths(ends: list[float]) -> list[float]:
     return [end - start for start, end in itertools.pairwise(ends)]
 
 
-def ratios_of(secs: list[float], of: str) -> list[float]:
+def ratios_of(secs: list[float], kind: str) -> list[float]:
     """Print the median ratio of a stretch with a save to the next without, and its quartiles."""
-    ratios = [one / other for one, other in zip(secs[0::2], secs[1::2], strict=True)]
+    ratios = [
+        with_save / without for with_save, without in zip(secs[0::2], secs[1::2], strict=True)
+    ]
     spread = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
     median = f"{spread[1]:.4f} ({spread[0]:.4f} - {spread[2]:.4f})"
     whole = sum(secs[0::2]) / sum(secs[1::2])
-    print(f"{of} with / without a save: median {median}, all together {whole:.4f}")
+    print(f"{kind} with / without a save: median {median}, all together {whole:.4f}")
     return ratios
 
 
@@ -83,7 +87,7 @@ def main(argv: list[str]) -> None:
     steps = EVERY_STEPS.value * (2 * ROUNDS.value + 1) + 1
     with tempfile.TemporaryDirectory() as folder:
         wall_secs, cpu_secs = stretch_secs(steps, pathlib.Path(folder) / "run")
-    found = {
+    results = {
         "wall_secs": wall_secs,
         "cpu_secs": cpu_secs,
         "wall_ratios": ratios_of(wall_secs, "wall time"),
@@ -91,7 +95,7 @@ def main(argv: list[str]) -> None:
     }
     print(f"steps of {1e3 * statistics.median(wall_secs[1::2]) / EVERY_STEPS.value:.1f} ms")
     if JSON_OUT.value:
-        pathlib.Path(JSON_OUT.value).write_text(json.dumps(found, indent=2) + "\n")
+        pathlib.Path(JSON_OUT.value).write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.attention import tpu_kernel
+from bert_jax.model.attention import tpu_kernel
 
 ROWS = 8  # of each device: any number compiles to the same schedule
 
@@ -35,7 +35,7 @@ def both_ways(heads: int, rate: float, *arrays: jax.Array) -> tuple[jax.Array, .
 
 
 def compiled(topology: str, seq_len: int, heads: int, head_width: int, rate: float) -> Any:
-    """The compiled program: each device has rows of its own, as in a step."""
+    """Compile the program: each device has rows of its own, as in a step."""
     # A device of v4 is a chip, as it is at run time, only by this name.
     core = {"chip_config_name": "megacore"} if topology.startswith("v4") else {}
     devices = topologies.get_topology_desc(platform="tpu", topology_name=topology, **core).devices

@@ -13,36 +13,36 @@ import tempfile
 
 import numpy as np
 
-from bert_jax import export_proof, pretrained
-from bert_jax.pretrained import Pretrained
-from data_pipeline.framing import frame
+from bert_jax.interop import load, verify_export
+from bert_jax.interop.pretrained import Pretrained
+from data_pipeline.labelled.framing import frame
 
-WORKER = pathlib.Path(__file__).with_name("exported_model_worker.py")
+WORKER = pathlib.Path(__file__).parent / "parity_runs" / "exported_model_worker.py"
 NAMES = {
-    "pooled": export_proof.POOLED,
-    "mlm": export_proof.MLM,
-    "nsp": export_proof.NSP,
-    "cls": export_proof.OF_CLS,
-    "tokens": export_proof.OF_TOKENS,
+    "pooled": verify_export.POOLED,
+    "mlm": verify_export.MLM,
+    "nsp": verify_export.NSP,
+    "cls": verify_export.OF_CLS,
+    "tokens": verify_export.OF_TOKENS,
 }
 
 
-def ours(held: Pretrained) -> dict[str, np.ndarray]:
-    """What we compute of the rows of the proof, and the sentences with their token ids."""
-    rows = export_proof.rows(held.vocabulary, held.config.max_position_embeddings)
-    found = export_proof.outputs(held, rows)
-    layers = [value for name, value in found.items() if name.startswith(export_proof.HIDDEN)]
-    heads = {short: found[name] for short, name in NAMES.items() if name in found}
-    special, most = held.vocabulary.special_ids, held.config.max_position_embeddings
+def ours(model: Pretrained) -> dict[str, np.ndarray]:
+    """Compute our outputs for the rows of the check, and the sentences with their token ids."""
+    rows = verify_export.make_rows(model.vocabulary, model.config.max_position_embeddings)
+    outputs = verify_export.compute_outputs(model, rows)
+    layers = [value for name, value in outputs.items() if name.startswith(verify_export.HIDDEN)]
+    heads = {short: outputs[name] for short, name in NAMES.items() if name in outputs}
+    special, most = model.vocabulary.special_ids, model.config.max_position_embeddings
     framed = []
-    for text in export_proof.SENTENCES:
-        ids, _ = held.vocabulary.encode([text])
+    for text in verify_export.SENTENCES:
+        ids, _ = model.vocabulary.encode([text])
         framed.append(frame(ids.tolist(), None, special, most)[0])
     return {
         **{f"row_{name}": value for name, value in rows.items()},
         **heads,
         "hidden": np.stack(layers),
-        "texts": np.array([text.encode() for text in export_proof.SENTENCES]),
+        "texts": np.array([text.encode() for text in verify_export.SENTENCES]),
         "text_lengths": np.array([len(ids) for ids in framed]),
         "text_ids": np.concatenate(framed),
     }
@@ -58,7 +58,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ours.npz"
-        np.savez(file, **ours(pretrained.load(f"hf:{given.model}")))
+        np.savez(file, **ours(load.load(f"hf:{given.model}")))
         done = subprocess.run([given.torch, str(WORKER), given.model, str(file)], check=False)
     sys.exit(done.returncode)
 

@@ -4,7 +4,7 @@ Compiles forward and backward in a small program for a TPU slice, has libtpu wri
 schedule, and counts bundles of instructions. A core issues one bundle a cycle where nothing
 stalls, and one step of the kernel's grid is one row of the batch: so the cycles of a row are the
 compiler's estimate, not a measurement. Waiting for HBM is not in them. With --update they go
-into bert_jax/kernel_prices.json, where bert_jax.plan finds them.
+into bert_jax/perf/kernel_prices.json, where bert_jax.plan finds them.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import sys
 import tempfile
 from typing import Any
 
-PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax" / "kernel_prices.json"
+PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/perf/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
 # Cores of a device: they share the rows of its batch.
 CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
-    """A line of the file of prices: cycles of a device for each row of its batch."""
+    """Write a line of the table of prices: cycles of a device for each row of its batch."""
     topology, seq_len, heads, head_width, rate = case
     chip = topology.split(":")[0]
     values = (chip, int(seq_len), int(heads), int(head_width), float(rate) > 0)
@@ -73,14 +73,14 @@ def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
     }
 
 
-def described(of: Price, direction: str, schedule: Schedule) -> str:
+def described(price: Price, direction: str, schedule: Schedule) -> str:
     """One line for the screen."""
-    dropout = "dropout" if of["has_dropout"] else "no dropout"
+    dropout = "dropout" if price["has_dropout"] else "no dropout"
     slots = ", ".join(f"{name} {share:.0%}" for name, share in schedule.slots.items())
     return (
-        f"{of['chip']}, {of['seq_len']} tokens, {of['heads']} heads of {of['head_width']}, "
-        f"{dropout}, {direction}: {of[f'{direction}_cycles']} cycles a row (compiler estimate); "
-        f"slots used: {slots}"
+        f"{price['chip']}, {price['seq_len']} tokens, {price['heads']} heads of "
+        f"{price['head_width']}, {dropout}, {direction}: {price[f'{direction}_cycles']} "
+        f"cycles a row (compiler estimate); slots used: {slots}"
     )
 
 
@@ -92,7 +92,7 @@ def merged(old: list[Price], new: list[Price]) -> list[Price]:
 
 def as_text(prices: list[Price]) -> str:
     """JSON with a line for each case."""
-    return "[\n" + ",\n".join(f"  {json.dumps(of)}" for of in prices) + "\n]\n"
+    return "[\n" + ",\n".join(f"  {json.dumps(price)}" for price in prices) + "\n]\n"
 
 
 def schedules_of(
@@ -122,7 +122,7 @@ def schedules_of(
 
 
 def read_schedule(folder: pathlib.Path, name: str) -> Schedule:
-    """The final schedule of the kernel of this name in a dump.
+    """Read the final schedule of the kernel of this name in a dump.
 
     Its one loop runs over the grid, and counting every bundle once gives a step with the
     little that comes before and after it.

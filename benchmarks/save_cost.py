@@ -11,46 +11,49 @@ import time
 import jax
 from absl import app
 
-from bert_jax import checkpoint_arrays, command_line, mesh, optim, state
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import arrays
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, MeshConfig, with_vocab_size
-from bert_jax.models import bert
+from bert_jax.model import bert
+from bert_jax.parallel import mesh
+from bert_jax.runtime import cli
+from bert_jax.train_step import optim, state
 
-CONFIG = command_line.config_flag()
+CONFIG = cli.config_flag()
 SAVES = 4  # the first one compiles
 
 
 def main(_: list[str]) -> None:
     """Save a fresh state several times and print seconds."""
-    config = with_vocab_size(command_line.resolved(CONFIG), 30522)
-    devices = mesh.make(MeshConfig())
+    config = with_vocab_size(cli.resolve_config(CONFIG), 30522)
+    devices = mesh.make_mesh(MeshConfig())
     jax.set_mesh(devices)
     model = bert.build(config.model, jax.default_backend())
-    tx = optim.optimizer(config.optim)
-    where = state.layout(model, tx, devices, MeshConfig())
-    held = jax.block_until_ready(state.init(model, tx, where, seed=0))
-    logical = state.map_like_params(checkpoint_arrays.logical, held, model.declared)
+    tx = optim.make_optimizer(config.optim)
+    layout = state.make_shardings(model, tx, devices, MeshConfig())
+    train_state = jax.block_until_ready(state.init_state(model, tx, layout, seed=0))
+    logical = state.map_like_params(arrays.describe_unpadded, train_state, model.declared)
     prints, calls, commits = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(pathlib.Path(folder), CheckpointConfig(keep=1), model)
         for step in range(SAVES):
             begun = time.perf_counter()
-            jax.block_until_ready(checkpoint_arrays.fingerprints(held, logical))
+            jax.block_until_ready(arrays.compute_fingerprints(train_state, logical))
             printed = time.perf_counter()
-            checkpoints.save(step, held, {})
+            checkpoints.save(step, train_state, {})
             called = time.perf_counter()
             checkpoints.wait()
             prints.append(printed - begun)
             calls.append(called - printed)
             commits.append(time.perf_counter() - called)
         checkpoints.close()
-    print(f"{sum(leaf.nbytes for leaf in jax.tree.leaves(held)) / 1e6:,.0f} MB of state")
-    for what, secs in (
+    print(f"{sum(leaf.nbytes for leaf in jax.tree.leaves(train_state)) / 1e6:,.0f} MB of state")
+    for name, secs in (
         ("fingerprints", prints),
         ("the call", calls),
         ("then until committed", commits),
     ):
-        print(f"{what}: first {secs[0]:.3f} s, then median {statistics.median(secs[1:]):.3f} s")
+        print(f"{name}: first {secs[0]:.3f} s, then median {statistics.median(secs[1:]):.3f} s")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ import pathlib
 import subprocess
 from collections.abc import Sequence
 
-from bert_jax.tasks.squad_files import Answer, answer_span, read_squad
-from bert_jax.tasks.squad_score import exact_match
-from bert_jax.tasks.squad_windows import pieces_of_characters
-from data_pipeline.piece_offsets import PieceAligner
+from bert_jax.tasks.squad.data import Answer, answer_span, read_squad
+from bert_jax.tasks.squad.metrics import exact_match
+from bert_jax.tasks.squad.windows import find_pieces
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.offsets import PieceAligner
 
 Gold = tuple[str, Answer]  # a context and an answer in it
 
@@ -37,24 +37,24 @@ def golds(paths: Sequence[pathlib.Path]) -> list[Gold]:
 
 
 def by_characters(answers: Sequence[Gold], vocab: pathlib.Path) -> list[str]:
-    """The texts as bert_jax/tasks cuts them."""
+    """Return the answers as bert_jax/tasks cuts them out."""
     aligner = PieceAligner(load_vocabulary(vocab))
     texts = []
     for context, answer in answers:
         pieces, span = aligner.encode(context), answer_span(context, answer)
-        first, last = pieces_of_characters(pieces, *span)
+        first, last = find_pieces(pieces, *span)
         texts.append(context[pieces.starts_T[first] : pieces.ends_T[last]])
     return texts
 
 
 def by_words(answers: Sequence[Gold], vocab: pathlib.Path, python: str) -> list[str]:
-    """The texts as run_squad.py gives them."""
+    """Return the answers as run_squad.py gives them."""
     asked = []
     for context, answer in answers:
         before = len(context[: answer.answer_start + 1].split()) - 1
         end = answer.answer_start + len(answer.text)
         asked.append([context.split(), before, len(context[:end].split()) - 1, answer.text])
-    worker = pathlib.Path(__file__).with_name("squad_round_trip_worker.py")
+    worker = pathlib.Path(__file__).parent / "parity_runs" / "squad_round_trip_worker.py"
     done = subprocess.run(
         [python, str(worker)],
         input=json.dumps({"vocab": str(vocab), "answers": asked}),

@@ -14,36 +14,36 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from bert_jax.tasks.squad_files import Paragraph, Question, read_squad
+from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, read_squad
 
 Paragraphs = dict[str, dict[str, Any]]  # by the letters and digits of the text
 
 
 def letters(text: str) -> str:
-    """What is left of a text without case, white space and punctuation."""
+    """Normalize a text: drop case, white space and punctuation."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
 def joined(paragraphs: Iterable[Paragraph], has_unanswerable: bool) -> Paragraphs:
     """Texts and questions of all paragraphs, each once, in their order."""
-    found: Paragraphs = {}
+    entries: Paragraphs = {}
     for paragraph in paragraphs:
-        one = found.setdefault(letters(paragraph.context), {"context": "", "qas": []})
+        entry = entries.setdefault(letters(paragraph.context), {"context": "", "qas": []})
         # Answers go by the place in the text: of two spellings of a text one is kept.
-        if one["context"] not in ("", paragraph.context):
+        if entry["context"] not in ("", paragraph.context):
             continue
-        one["context"] = paragraph.context
-        asked = {letters(qa["question"]) for qa in one["qas"]}
-        one["qas"] += [
+        entry["context"] = paragraph.context
+        asked = {letters(qa["question"]) for qa in entry["qas"]}
+        entry["qas"] += [
             as_json(question)
             for question in paragraph.questions
             if letters(question.text) not in asked and (question.answers or has_unanswerable)
         ]
-    return {key: one for key, one in found.items() if one["qas"]}
+    return {key: entry for key, entry in entries.items() if entry["qas"]}
 
 
-def as_json(question: Question) -> dict[str, Any]:
-    """A question as SQuAD's files have it."""
+def as_json(question: SquadQuestion) -> dict[str, Any]:
+    """Write a question as SQuAD's files do."""
     return {
         "id": question.id,
         "question": question.text,
@@ -65,20 +65,20 @@ def main() -> None:
     parser.add_argument("--dev_share", type=float, default=0.1, help="of the texts")
     parser.add_argument("files", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
-    paragraphs = [one for path in arguments.files for one in read_squad(path).paragraphs]
+    paragraphs = [entry for path in arguments.files for entry in read_squad(path).paragraphs]
     arguments.output.mkdir(parents=True, exist_ok=True)
     for version in ("1.1", "2.0"):
         texts = joined(paragraphs, has_unanswerable=version == "2.0")
         for split in ("train", "dev"):
             of_split = [
-                one
-                for key, one in texts.items()
+                entry
+                for key, entry in texts.items()
                 if is_dev(key, arguments.dev_share) == (split == "dev")
             ]
             path = arguments.output / f"{split}-v{version}.json"
             document = {"version": version, "data": [{"title": "", "paragraphs": of_split}]}
             path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-            questions = sum(len(one["qas"]) for one in of_split)
+            questions = sum(len(entry["qas"]) for entry in of_split)
             print(f"{path}: {questions:,} questions about {len(of_split):,} texts")
 
 

@@ -24,10 +24,12 @@ import rich.console
 import rich.table
 from absl import app, flags
 
-from bert_jax import loop, mesh, state, step
 from bert_jax.config import CheckpointConfig, Config, ModelConfig, Phase
-from bert_jax.objectives import MLM_NSP
-from data_pipeline.options import PretrainOptions
+from bert_jax.parallel import mesh
+from bert_jax.train_step import state, step
+from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.trainer.setup import Setup, build_setup
+from data_pipeline.spec.options import PretrainOptions
 
 STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrote", required=True)
 ROUNDS = flags.DEFINE_integer("rounds", 12, "turns of each side, at each size", lower_bound=1)
@@ -47,7 +49,7 @@ Batch = dict[str, np.ndarray]
 
 
 def config_of(layers: int, width: int, heads: int, seq_len: int, rows: int, packed: int) -> Config:
-    """A run of one phase that nobody finishes."""
+    """Make the config of a run of one phase that nobody finishes."""
     return Config(
         model=ModelConfig(
             hidden_size=width,
@@ -71,19 +73,23 @@ def config_of(layers: int, width: int, heads: int, seq_len: int, rows: int, pack
 class Side:
     """The step of a prepared run, and a stream of batches for it."""
 
-    def __init__(self, setup: loop.Setup) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._setup, phase = setup, setup.config.phases[0]
-        self._take = step.train_step(
-            setup.model, MLM_NSP, setup.tx, setup.config, phase, setup.where
+        self._take = step.make_train_step(
+            setup.parts.model, MLM_NSP, setup.parts.tx, setup.config, phase, setup.parts.shardings
         )
-        self._state = state.init(setup.model, setup.tx, setup.where, setup.config.seed)
+        self._state = state.init_state(
+            setup.parts.model, setup.parts.tx, setup.parts.shardings, setup.config.seed
+        )
         self._rows = np.arange(phase.batch_size)
 
     def run(self, batches: Iterator[Batch], steps: int) -> float:
         """Seconds of some steps, until the last state is there."""
         start = time.perf_counter()
         for batch in itertools.islice(batches, steps):
-            placed = mesh.place_rows(batch, self._setup.mesh, len(self._rows), self._rows)
+            placed = mesh.place_batch_rows(
+                batch, self._setup.parts.mesh, len(self._rows), self._rows
+            )
             self._state, _ = self._take(self._state, placed)
         jax.block_until_ready(self._state)
         return time.perf_counter() - start
@@ -93,7 +99,7 @@ def measure(size: Sequence[int], workdir: pathlib.Path) -> dict[str, Any]:
     """Alternate turns of both sides at one size."""
     layers, width, heads, seq_len, rows, packed = size
     config = config_of(layers, width, heads, seq_len, rows, packed)
-    setup = loop.prepare(config, MLM_NSP, workdir, jax.devices()[:1])
+    setup = build_setup(config, MLM_NSP, workdir, jax.devices()[:1])
     side = Side(setup)
     fed = setup.feed.train_batches(0, 0, np.arange(rows))
     ready = itertools.cycle([next(fed) for _ in range(READY_BATCHES)])
@@ -124,28 +130,28 @@ def main(argv: Sequence[str]) -> None:
     """Measure each size and print a table."""
     if len(argv) > 1:
         raise app.UsageError(f"{argv[1]!r} is not a flag")
-    found = []
+    results = []
     with tempfile.TemporaryDirectory() as folder:
         for number, size in enumerate(SIZES):
-            found.append(measure(size, pathlib.Path(folder) / str(number)))
+            results.append(measure(size, pathlib.Path(folder) / str(number)))
     table = rich.table.Table(
         title=f"{ROUNDS.value} rounds, {os.cpu_count()} cores", box=rich.box.SIMPLE_HEAD
     )
     for name in ("model", "batch", "packed", "ready ms", "fed ms", "fed / ready", "range"):
         table.add_column(name, justify="right")
-    for one in found:
+    for result in results:
         table.add_row(
-            f"{one['layers']} x {one['hidden_size']}",
-            f"{one['rows']} x {one['seq_len']}",
-            str(one["packed_examples"]),
-            f"{one['ready_ms']:.1f}",
-            f"{one['fed_ms']:.1f}",
-            f"{one['ratio']:.3f}",
-            f"{one['ratio_min']:.3f} - {one['ratio_max']:.3f}",
+            f"{result['layers']} x {result['hidden_size']}",
+            f"{result['rows']} x {result['seq_len']}",
+            str(result["packed_examples"]),
+            f"{result['ready_ms']:.1f}",
+            f"{result['fed_ms']:.1f}",
+            f"{result['ratio']:.3f}",
+            f"{result['ratio_min']:.3f} - {result['ratio_max']:.3f}",
         )
     rich.console.Console().print(table)
     if JSON_OUT.value:
-        record = {"devices": [str(jax.devices()[0])], "jax": jax.__version__, "sizes": found}
+        record = {"devices": [str(jax.devices()[0])], "jax": jax.__version__, "sizes": results}
         pathlib.Path(JSON_OUT.value).write_text(json.dumps(record, indent=2) + "\n")
 
 

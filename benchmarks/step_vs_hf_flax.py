@@ -2,7 +2,7 @@
 
     python -m benchmarks.step_vs_hf_flax --rounds=10 --json_out=step_vs_hf_flax.json
 
-Both take turns in one run; side_by_side.py says how. The first run makes their environment
+Both take turns in one run; step/side_by_side.py says how. The first run makes their environment
 (--hf_env), with the versions of jax, flax and optax that are installed here, so that programs are
 compared and not versions of jax. Before anything is timed, both must have the same number of
 parameters and, with their weights in our model, the same losses and gradients.
@@ -10,15 +10,14 @@ parameters and, with their weights in our model, the same losses and gradients.
 
 import importlib.metadata
 import pathlib
-import sys
 from collections.abc import Sequence
 
 import rich.console
 from absl import app, flags
 
-from benchmarks import environment, hf_flax_names, side_by_side
-from benchmarks.cases import CASES
-from benchmarks.turns import ROOT
+from benchmarks.step import hf_names, side_by_side
+from benchmarks.step.cases import CASES
+from benchmarks.step.workers import ROOT
 
 TRANSFORMERS = "transformers==4.57.6"  # the last release with Flax models
 SAME_AS_OURS = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -46,19 +45,16 @@ def main(argv: Sequence[str]) -> None:
     env = pathlib.Path(HF_ENV.value).absolute()
     other = side_by_side.Theirs(
         name="FlaxBertForPreTraining",
-        python=environment.interpreter(env, [TRANSFORMERS, *wanted], console),
-        module="benchmarks.hf_flax_worker",
+        python=side_by_side.make_environment(env, [TRANSFORMERS, *wanted], console),
+        module="benchmarks.step.hf_flax_worker",
         timed_as={"form": HF_LOSS.value},
         checked_as={"form": HF_LOSS.value},
-        to_ours=hf_flax_names.from_hf,
+        to_ours=hf_names.from_hf_flax,
     )
     cases = {name: CASES[name] for name in SIZES.value}
-    try:
-        results = side_by_side.compare(other, cases, PLATFORM.value, ROUNDS.value, TURN_SECS.value)
-    except (RuntimeError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    side_by_side.show(results, console)
-    side_by_side.write(results, JSON_OUT.value)
+    side_by_side.report(
+        other, cases, PLATFORM.value, ROUNDS.value, TURN_SECS.value, console, JSON_OUT.value
+    )
 
 
 if __name__ == "__main__":

@@ -3,24 +3,23 @@
     python -m benchmarks.step_vs_hf_torch --json_out=step_vs_hf_torch.json
     python -m benchmarks.step_vs_hf_torch --device=cuda --sizes=base-128,base-512 --turn_secs=2
 
-Both take turns in one run; side_by_side.py says how. Theirs has SDPA attention, torch.compile and
-fused AdamW; on a GPU both compute in bfloat16 and keep float32 weights. The first run makes their
-environment (--torch_env); --torch_python=PYTHON takes one that is there, with torch and
+Both take turns in one run, as in step/side_by_side.py. Theirs has SDPA attention, torch.compile
+and fused AdamW; on a GPU both compute in bfloat16 and keep float32 weights. The first run makes
+their environment (--torch_env); --torch_python=PYTHON takes one that is there, with torch and
 transformers in it. Before anything is timed, both must have the same number of parameters and,
 with their weights in our model, the same losses and gradients in float32.
 """
 
 import importlib.metadata
 import pathlib
-import sys
 from collections.abc import Sequence
 
 import rich.console
 from absl import app, flags
 
-from benchmarks import environment, hf_torch_names, side_by_side
-from benchmarks.cases import CASES
-from benchmarks.turns import ROOT
+from benchmarks.step import hf_names, side_by_side
+from benchmarks.step.cases import CASES
+from benchmarks.step.workers import ROOT
 
 WANTED = ("transformers==4.57.6", "torch==2.13.0")
 DEFAULT_SIZES = {"cpu": ["4x256"], "cuda": ["base-128", "base-512", "large-128", "large-512"]}
@@ -51,22 +50,19 @@ def main(argv: Sequence[str]) -> None:
     else:
         wanted = [*WANTED, f"numpy=={importlib.metadata.version('numpy')}"]
         env = pathlib.Path(TORCH_ENV.value).absolute()
-        python = environment.interpreter(env, wanted, console)
+        python = side_by_side.make_environment(env, wanted, console)
     other = side_by_side.Theirs(
         name="BertForPreTraining",
         python=python,
-        module="benchmarks.hf_torch_worker",
+        module="benchmarks.step.hf_torch_worker",
         timed_as={"device": DEVICE.value, "compiles": COMPILE.value},
         checked_as={"device": "cpu", "compiles": False},
-        to_ours=hf_torch_names.from_hf,
+        to_ours=hf_names.from_hf_torch,
     )
     cases = {name: CASES[name] for name in sizes}
-    try:
-        results = side_by_side.compare(other, cases, DEVICE.value, ROUNDS.value, TURN_SECS.value)
-    except (RuntimeError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    side_by_side.show(results, console)
-    side_by_side.write(results, JSON_OUT.value)
+    side_by_side.report(
+        other, cases, DEVICE.value, ROUNDS.value, TURN_SECS.value, console, JSON_OUT.value
+    )
 
 
 if __name__ == "__main__":

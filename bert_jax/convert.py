@@ -1,21 +1,29 @@
-"""The entry that writes a checkpoint in another layout: Hugging Face's, Google's or our own."""
+"""Write a checkpoint in another format: python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR
+
+    --from=CK    orbax:WORKDIR[@STEP], hf:DIR or NAME, google:PREFIX
+    --to=CK      hf:DIR, google:DIR/bert_model.ckpt or orbax:DIR, a new or an empty folder
+
+The copy is read back and run on the same rows as the checkpoint before it gets its name.
+"""
 
 import dataclasses
-import functools
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 from absl import flags
 
-from bert_jax import command_line, conversion, hf_export, hub, pretrained
-from bert_jax.config_check import HIDDEN_ACTS
-from bert_jax.conversion import Target
-from bert_jax.exit_codes import DONE, FAILED
-from bert_jax.named_tensors import listed
-from bert_jax.pretrained import GOOGLE, HF, Pretrained
-from bert_jax.screen import BAD, Screen
-from data_pipeline.interpreter import python
-from data_pipeline.library_log import LibraryLog
+from bert_jax.config.schema import HIDDEN_ACTS
+from bert_jax.interop import export, hub, huggingface, load
+from bert_jax.interop.export import Target
+from bert_jax.interop.load import GOOGLE, HF
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.tensor_names import list_names
+from bert_jax.reporting.console import BAD, Screen
+from bert_jax.runtime import cli
+from bert_jax.runtime.exit_codes import DONE, FAILED
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.vocab import WORDPIECE
 
 _FROM = flags.DEFINE_string(
@@ -23,11 +31,11 @@ _FROM = flags.DEFINE_string(
 )
 _TO = flags.DEFINE_string("to", None, "the same, of a new or an empty folder")
 _INITIALIZE_MISSING = flags.DEFINE_boolean(
-    "initialize_missing", False, "draw the pooler and the heads that the checkpoint has not"
+    "initialize_missing", False, "initialize the pooler and the heads that the checkpoint lacks"
 )
-_SEED = flags.DEFINE_integer("seed", 0, "of what is drawn")
+_SEED = flags.DEFINE_integer("seed", 0, "seed of --initialize_missing")
 _HIDDEN_ACT = flags.DEFINE_enum(
-    "hidden_act", None, HIDDEN_ACTS, "the gelu that is meant, where the checkpoint says another"
+    "hidden_act", None, HIDDEN_ACTS, "the gelu to write, if the checkpoint names another"
 )
 _PUSH_TO_HUB = flags.DEFINE_string(
     "push_to_hub", None, "ORG/NAME on the Hugging Face hub that an export to hf: is uploaded to"
@@ -38,133 +46,130 @@ USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
 _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head"}
 
 
-def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
-    command_line.refuse_arguments(arguments, USAGE)
-    if not _FROM.value or not _TO.value:
-        raise ValueError(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
-    if _SEED.present and not _INITIALIZE_MISSING.value:
-        raise ValueError(
-            f"--seed is {_SEED.value}, of what is drawn, and nothing is; give "
-            "--initialize_missing=true too, or leave it out"
-        )
-    to = conversion.target(_TO.value)
-    _check_upload(to)
-    screen = Screen(is_writer=True)
-    log.hold()
-    with screen.spinning(f"reading {_FROM.value}"):
-        held = pretrained.load(_FROM.value)
-        if _HIDDEN_ACT.value:
-            act = dataclasses.replace(held.config, hidden_act=_HIDDEN_ACT.value)
-            held = dataclasses.replace(held, config=act)
-        fitting = conversion.fitting(held, to)
-        conversion.check(fitting, to)
-    return functools.partial(_convert, fitting, fitting.heads != held.heads, to, screen, log.say)
-
-
-def _check_upload(to: Target) -> None:
-    name = _PUSH_TO_HUB.value
-    if name is None:
-        if _PUBLIC.present:
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        cli.refuse_arguments(arguments, USAGE)
+        if not _FROM.value or not _TO.value:
+            raise ValueError(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
+        if _SEED.present and not _INITIALIZE_MISSING.value:
+            raise ValueError(
+                f"--seed is {_SEED.value}, and nothing is initialized; give "
+                "--initialize_missing=true too, or leave it out"
+            )
+        target = export.parse_target(_TO.value)
+        if _PUBLIC.present and _PUSH_TO_HUB.value is None:
             raise ValueError("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
-        return
-    if to.scheme != HF:
-        raise ValueError(
-            f"--push_to_hub is {name!r}, and --to is {_TO.value!r}; only an export to hf:DIR is "
-            "uploaded"
-        )
-    hub.check_upload(name, _PUBLIC.value)
+        if _PUSH_TO_HUB.value is not None and target.scheme != HF:
+            raise ValueError(
+                f"--push_to_hub is {_PUSH_TO_HUB.value!r}, and --to is {_TO.value!r}; only an "
+                "export to hf:DIR is uploaded"
+            )
+        if _PUSH_TO_HUB.value is not None:
+            hub.check_upload(_PUSH_TO_HUB.value, _PUBLIC.value)
+        screen = Screen(is_writer=True)
+        log.hold()
+        with screen.spinning(f"reading {_FROM.value}"):
+            loaded = load.load(_FROM.value)
+            if _HIDDEN_ACT.value:
+                config = dataclasses.replace(loaded.config, hidden_act=_HIDDEN_ACT.value)
+                loaded = dataclasses.replace(loaded, config=config)
+            checkpoint = export.keep_supported(loaded, target)
+            export.check_exportable(checkpoint, target)
+    return _convert(checkpoint, checkpoint.heads != loaded.heads, target, screen, log.say)
 
 
 def _convert(
-    held: Pretrained, had_layer: bool, to: Target, screen: Screen, say_error: Callable[[str], None]
+    checkpoint: Pretrained,
+    had_layer: bool,
+    target: Target,
+    screen: Screen,
+    say_error: Callable[[str], None],
 ) -> int:
-    missing = conversion.missing(held)
-    screen.table(held.address, _found(held))
+    missing = export.find_missing(checkpoint)
+    screen.table(checkpoint.address, _describe(checkpoint))
     if missing:
-        named = ", ".join(_PARTS[part] for part in missing)
-        done = (
-            "drawn at random, as before any training"
+        names = ", ".join(_PARTS[part] for part in missing)
+        consequence = (
+            "initialized at random, as before any training"
             if _INITIALIZE_MISSING.value
-            else ("left out; --initialize_missing=true draws what is missing")
+            else "skipped; --initialize_missing=true initializes what is missing"
         )
-        screen.say(f"without {named}: {done}", BAD)
+        screen.print(f"without {names}: {consequence}", BAD)
     if had_layer:
-        screen.say("the layer of the task is left out: the encoder alone is converted", BAD)
-    if held.unread:
-        screen.say(f"no part of a BERT, and left out: {listed(held.unread)}", BAD)
-    drawn: tuple[str, ...] = ()
-    with screen.spinning(f"writing {to.folder}, and reading it back"):
+        screen.print("the layer of the task is skipped: the encoder alone is converted", BAD)
+    if checkpoint.unread:
+        screen.print(f"no part of a BERT, and skipped: {list_names(checkpoint.unread)}", BAD)
+    with screen.spinning(f"writing {target.folder}, and reading it back"):
         if _INITIALIZE_MISSING.value:
-            held, drawn = conversion.completed(held, _SEED.value), missing
-        largest = conversion.write(held, to, drawn)
-    proof = [(what, f"differ by {difference:.1e} at most") for what, difference in largest.items()]
-    screen.table(f"{_TO.value}, read back and run on the same rows", proof)
-    code = (
-        DONE if _PUSH_TO_HUB.value is None else _upload(to, _PUSH_TO_HUB.value, screen, say_error)
-    )
-    screen.table("next", _next(held, to))
+            checkpoint = export.initialize_missing(checkpoint, _SEED.value)
+        initialized = missing if _INITIALIZE_MISSING.value else ()
+        largest = export.write(checkpoint, target, initialized)
+    rows = [(name, f"differ by {difference:.1e} at most") for name, difference in largest.items()]
+    screen.table(f"{_TO.value}, read back and run on the same rows", rows)
+    code = DONE
+    if _PUSH_TO_HUB.value is not None:
+        code = _upload(target, _PUSH_TO_HUB.value, screen, say_error)
+    screen.table("next", _list_next_steps(checkpoint, target))
     return code
 
 
-def _upload(to: Target, name: str, screen: Screen, say_error: Callable[[str], None]) -> int:
-    """Upload a finished export; where that fails it stays, and the exit code is 1."""
+def _upload(target: Target, name: str, screen: Screen, say_error: Callable[[str], None]) -> int:
+    """Upload a finished export; if that fails the export stays, and the exit code is 1."""
     try:
-        with screen.spinning(f"uploading {to.folder} to {name}"):
-            page = hub.upload(to.folder, name, _PUBLIC.value)
+        with screen.spinning(f"uploading {target.folder} to {name}"):
+            page = hub.upload(target.folder, name, _PUBLIC.value)
     except OSError as error:
         private = "" if _PUBLIC.value else " --private"
         say_error(
-            f"error: {name} was not uploaded: {error}; the export is whole in {to.folder}, and "
-            f"hf upload {name} {shlex.quote(str(to.folder))}{private} uploads it"
+            f"error: {name} was not uploaded: {error}; the export is complete in {target.folder}, "
+            f"and hf upload {name} {shlex.quote(str(target.folder))}{private} uploads it"
         )
         return FAILED
-    screen.say(f"uploaded to {page}")
+    screen.print(f"uploaded to {page}")
     return DONE
 
 
-def _found(held: Pretrained) -> list[tuple[str, str]]:
-    config, vocabulary = held.config, held.vocabulary
-    there = [_PARTS[part] for part in _PARTS if part in held.params]
-    if held.task is not None:
-        there.append(f"the layer of {held.task.name}")
+def _describe(checkpoint: Pretrained) -> list[tuple[str, str]]:
+    config, vocabulary = checkpoint.config, checkpoint.vocabulary
+    parts = ["encoder", *(_PARTS[part] for part in _PARTS if part in checkpoint.params)]
+    if checkpoint.task is not None:
+        parts.append(f"the layer of {checkpoint.task.name}")
     case = "lowercased" if vocabulary.lowercase else "cased"
     spare = ""
     if config.vocab_size > vocabulary.size:
         spare = f"; {config.vocab_size - vocabulary.size:,} rows of the word table have none"
+    layers = f"{config.num_hidden_layers} of width {config.hidden_size}, {config.hidden_act}"
     return [
-        (
-            "layers",
-            f"{config.num_hidden_layers} of width {config.hidden_size}, {config.hidden_act}",
-        ),
-        (
-            "parameters",
-            f"{held.parameter_count:,}: encoder{''.join(f', {part}' for part in there)}",
-        ),
+        ("layers", layers),
+        ("parameters", f"{checkpoint.parameter_count:,}: {', '.join(parts)}"),
         ("vocabulary", f"{vocabulary.size:,} pieces of {vocabulary.kind}, {case}{spare}"),
     ]
 
 
-def _next(held: Pretrained, to: Target) -> list[tuple[str, str]]:
-    if to.scheme == HF:
-        kind = hf_export.architecture(held)
-        lines = [("transformers", f"{kind}.from_pretrained({str(to.folder)!r})")]
-        lines.append(("to publish", f"{to.folder / conversion.CARD} lacks the licence"))
-        return lines
-    if to.scheme == GOOGLE:
-        case = "" if held.vocabulary.lowercase else " --do_lower_case=false"
-        lines = [("Google's code", f"--init_checkpoint={to.folder / to.prefix}{case}")]
-        if held.vocabulary.kind != WORDPIECE:
+def _list_next_steps(checkpoint: Pretrained, target: Target) -> list[tuple[str, str]]:
+    if target.scheme == HF:
+        kind = huggingface.choose_architecture(checkpoint)
+        return [
+            ("transformers", f"{kind}.from_pretrained({str(target.folder)!r})"),
+            ("to publish", f"{target.folder / export.CARD} lacks the licence"),
+        ]
+    if target.scheme == GOOGLE:
+        case = "" if checkpoint.vocabulary.lowercase else " --do_lower_case=false"
+        lines = [("Google's code", f"--init_checkpoint={target.folder / target.prefix}{case}")]
+        if checkpoint.vocabulary.kind != WORDPIECE:
             lines.append(("vocabulary", "its tokenisation.py reads no SentencePiece model"))
         return lines
-    command = f"{python()} -m bert_jax.fill_mask --checkpoint={to.folder} 'A [MASK] sentence.'"
-    init = ("begin with it", f"--config.init=orbax:{to.folder}")
-    return [init, ("try it", command)] if held.heads.mlm else [init]
+    command = (
+        f"{find_python()} -m bert_jax.fill_mask --checkpoint={target.folder} 'A [MASK] sentence.'"
+    )
+    init = ("begin with it", f"--config.init=orbax:{target.folder}")
+    return [init, ("try it", command)] if checkpoint.heads.mlm else [init]
 
 
-def main() -> None:
-    """Entry point."""
-    command_line.run(_prepare, USAGE, way_on="nothing was written")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "nothing was written", argv=argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,8 +1,8 @@
-"""Vectors of texts: python -m bert_jax.features --checkpoint=CK --input=TEXT --output=OUT.npz
+"""Write vectors of texts: python -m bert_jax.features --checkpoint=CK --input=TEXT --output=OUT.npz
 
     --checkpoint=CK    hf:DIR, google:PREFIX or orbax:WORKDIR
     --input=TEXT       a sentence a line, or a pair as A ||| B; plain or compressed; - for stdin
-    --output=OUT       .npz, .parquet, or .jsonl with Google's names; or --format says which
+    --output=OUT       .npz, .parquet, or .jsonl with Google's names; or --format names it
     --layers=-1        the last layer; 0 the embeddings; -4: the last four; -2,-1 a list
     --pool=mean        one vector a line: of [CLS] (cls), or the mean of all its tokens' (mean);
                        --normalize=true divides it by its length
@@ -18,26 +18,31 @@ hundred megabytes of vectors at most.
 
 import functools
 import pathlib
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-import jax
 from absl import flags
 
-from bert_jax import command_line, feature_files, inference, pretrained
-from bert_jax import mesh as mesh_lib
-from bert_jax.config import MeshConfig
-from bert_jax.exit_codes import Refused
-from bert_jax.feature_vectors import POOLS, Group, Layers, asked, chosen_layers, in_order
-from bert_jax.models import bert
-from bert_jax.models.bert import Heads
-from bert_jax.pretrained import Pretrained
-from bert_jax.screen import Screen
-from data_pipeline.files import is_address
-from data_pipeline.finetune import EncodedRows
-from data_pipeline.library_log import LibraryLog
-from data_pipeline.sentence_lines import STDIN, LineCounts, lines_of, row_groups
-from data_pipeline.whole_file import check_new, whole_file
+from bert_jax.inference import batches, vector_files
+from bert_jax.inference.hidden_states import (
+    POOLS,
+    Group,
+    Layers,
+    choose_layers,
+    collect_vectors,
+    compute_vectors,
+)
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.model.bert import Heads
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import cli
+from bert_jax.runtime.exit_codes import Refused
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_new_file, new_file
+from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
+from data_pipeline.labelled.rows import EncodedRows
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the place alone"
@@ -46,48 +51,44 @@ _INPUT = flags.DEFINE_string("input", "", "text, a sentence or A ||| B a line; -
 _OUTPUT = flags.DEFINE_string("output", "", "a new file: .npz, .parquet or .jsonl")
 _FORMAT = flags.DEFINE_string("format", "", "npz, parquet or jsonl, whatever --output ends in")
 _LAYERS = flags.DEFINE_string("layers", "-1", "which layers, as Python indexes a list of them")
-_POOL = flags.DEFINE_string("pool", "", "cls or mean: one vector a line")
+_POOL = flags.DEFINE_enum(
+    "pool", "", ("", *POOLS), "one vector a line: [CLS]'s, or the mean of all"
+)
 _NORMALIZE = flags.DEFINE_bool("normalize", False, "divide each pooled vector by its length")
 _MAX_SEQ_LENGTH = flags.DEFINE_integer(
     "max_seq_length", 0, "tokens that a line is cut to, [CLS] and [SEP] too; 0: all positions"
 )
-_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "lines in a batch")
+_BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "lines in a batch", lower_bound=1)
 
 USAGE = "python -m bert_jax.features --checkpoint=CK --input=TEXT --output=OUT.npz [--layers=-1]"
-_GROUP_BYTES = 256 << 20  # of vectors that wait to be written
-_MOST_GROUP_TOKENS = 1 << 18  # pooled vectors are small, and their rows are held too
+_GROUP_BYTES = 256 << 20  # of vectors in memory before they are written
+_MOST_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
 
 
-def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
-    command_line.refuse_arguments(arguments, USAGE)
-    address, text, place = _CHECKPOINT.value, _INPUT.value, _OUTPUT.value
-    for name, value in (("checkpoint", address), ("input", text), ("output", place)):
-        if not value:
-            raise ValueError(f"--{name} is missing; {USAGE}")
-    output = pathlib.Path(place)
-    kind = feature_files.format_of(output, _FORMAT.value)
-    check_new(output, "--output")
-    if text != STDIN and not is_address(text) and not pathlib.Path(text).is_file():
-        raise ValueError(
-            f"--input is {text}, which is not a file; give a text file, or - for stdin"
-        )
-    if _POOL.value not in ("", *POOLS):
-        raise ValueError(f"--pool is {_POOL.value!r}; it must be {' or '.join(POOLS)}")
-    if _NORMALIZE.value and not _POOL.value:
-        raise ValueError("--normalize is for pooled vectors; give --pool=mean or --pool=cls too")
-    if _BATCH_SIZE.value < 1:
-        raise ValueError(f"--batch_size is {_BATCH_SIZE.value}; it must be 1 or more")
-    log.hold()
-    checkpoint = pretrained.load(address)
-    layers = chosen_layers(_LAYERS.value, checkpoint.config.num_hidden_layers)
-    positions = checkpoint.config.max_position_embeddings
-    most = _MAX_SEQ_LENGTH.value or positions
-    if not 3 <= most <= positions:
-        raise ValueError(
-            f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
-            "the checkpoint has, or 0 for all of them"
-        )
-    return functools.partial(_extract, checkpoint, layers, most, output, kind)
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        cli.refuse_arguments(arguments, USAGE)
+        address, text, place = _CHECKPOINT.value, _INPUT.value, _OUTPUT.value
+        for name, value in (("checkpoint", address), ("input", text), ("output", place)):
+            if not value:
+                raise ValueError(f"--{name} is missing; {USAGE}")
+        output = pathlib.Path(place)
+        kind = vector_files.choose_format(output, _FORMAT.value)
+        check_new_file(output, "--output")
+        check_lines(text, "--input")
+        if _NORMALIZE.value and not _POOL.value:
+            raise ValueError("--normalize is for pooled vectors; give --pool=mean or cls too")
+        log.hold()
+        checkpoint = load.load(address)
+        layers = choose_layers(_LAYERS.value, checkpoint.config.num_hidden_layers)
+        positions = checkpoint.config.max_position_embeddings
+        most = _MAX_SEQ_LENGTH.value or positions
+        if not 3 <= most <= positions:
+            raise ValueError(
+                f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
+                "the checkpoint has, or 0 for all of them"
+            )
+    return _extract(checkpoint, layers, most, output, kind)
 
 
 def _extract(
@@ -99,50 +100,41 @@ def _extract(
     vectors_bytes = 4 * len(layers.numbers) * checkpoint.config.hidden_size
     most_tokens = min(_GROUP_BYTES // vectors_bytes, _MOST_GROUP_TOKENS)
     pieces = checkpoint.vocabulary.pieces()
-    groups = row_groups(
-        lines_of(_INPUT.value), checkpoint.vocabulary, max_seq_length, most_tokens, counts
+    groups = group_rows(
+        open_lines(_INPUT.value), checkpoint.vocabulary, max_seq_length, most_tokens, counts
     )
     tokens = 0
     with (
         screen.spinning("compiling") as show,
-        whole_file(output) as unfinished,
-        feature_files.writing(unfinished, kind, pieces, layers, bool(_POOL.value)) as write,
+        new_file(output) as unfinished,
+        vector_files.open_writer(unfinished, kind, pieces, layers, bool(_POOL.value)) as write,
     ):
-        for group in _with_vectors(groups, checkpoint, layers, show):
+        for group in _compute_groups(groups, checkpoint, layers, show):
             write(group)
             tokens += len(group.rows.token_ids)
             del group  # its vectors, before those of the next are computed
         if not counts.lines:
             raise Refused(f"--input is {_INPUT.value}, which holds no line: nothing was written")
         secs = time.monotonic() - started
-    screen.table(f"wrote {output}", _account(counts, tokens, layers, checkpoint, secs))
+    screen.table(f"wrote {output}", _make_summary(counts, tokens, layers, checkpoint, secs))
     return 0
 
 
-def _with_vectors(
+def _compute_groups(
     groups: Iterator[EncodedRows],
     checkpoint: Pretrained,
     layers: Layers,
     show: Callable[[str], None],
 ) -> Iterator[Group]:
-    """The groups with their vectors, computed on all devices.
-
-    Raises:
-      Refused: the text cannot be read further.
-    """
-    of = mesh_lib.make(MeshConfig(preset="dp"))
-    jax.set_mesh(of)
-    config = checkpoint.config
-    model = bert.build(config, jax.default_backend(), heads=Heads(mlm=False, nsp=False))
-    params, _ = pretrained.placed(checkpoint, model, of, seed=0)  # the pooler may be drawn: unread
-    step = inference.step(
-        model,
-        functools.partial(asked, layers=layers, pool=_POOL.value, normalize=_NORMALIZE.value),
+    """Yield the groups with their vectors, computed on all devices."""
+    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+    compute = functools.partial(
+        compute_vectors, layers=layers, pool=_POOL.value, normalize=_NORMALIZE.value
     )
-    pad_id = checkpoint.vocabulary.special_ids["pad"]
+    step = batches.compile_step(model.model, compute)
     first_line = 0
 
-    def counted(results: inference.Results) -> inference.Results:
+    def show_count(results: batches.Results) -> batches.Results:
         done = first_line
         for index_B, outputs in results:
             yield index_B, outputs
@@ -156,19 +148,18 @@ def _with_vectors(
             raise Refused(f"{error}; nothing was written") from error
         if rows is None:
             return
-        results = inference.each_batch(
-            step, params, of, rows, _BATCH_SIZE.value, pad_id, config.max_position_embeddings
-        )
-        yield Group(first_line, rows, in_order(counted(results), rows, bool(_POOL.value)))
+        results = batches.run_rows(step, model, rows, _BATCH_SIZE.value)
+        yield Group(first_line, rows, collect_vectors(show_count(results), rows, bool(_POOL.value)))
         first_line += rows.examples
 
 
-def _account(
+def _make_summary(
     counts: LineCounts, tokens: int, layers: Layers, checkpoint: Pretrained, secs: float
 ) -> list[tuple[str, str]]:
-    what = f"{_POOL.value} of a line" if _POOL.value else "token vectors"
-    if _NORMALIZE.value:
-        what += ", of length 1"
+    kind = f"{_POOL.value} of a line" if _POOL.value else "token vectors"
+    kind += ", of length 1" if _NORMALIZE.value else ""
+    numbers = ", ".join(map(str, layers.numbers))
+    layer = f"layer {numbers} of {checkpoint.config.num_hidden_layers}"
     lines = [f"{counts.lines:,}"]
     lines += [f"{counts.empty:,} empty"] * bool(counts.empty)
     lines += [f"{counts.without_tokens:,} without a token"] * bool(counts.without_tokens)
@@ -176,19 +167,15 @@ def _account(
     return [
         ("lines", ", ".join(lines)),
         ("tokens", f"{tokens:,}, [CLS] and [SEP] among them"),
-        (
-            "vectors",
-            f"{what}, {checkpoint.config.hidden_size} wide, layer "
-            f"{', '.join(map(str, layers.numbers))} of {checkpoint.config.num_hidden_layers}",
-        ),
+        ("vectors", f"{kind}, {checkpoint.config.hidden_size} wide, {layer}"),
         ("time", f"{secs:.1f} s, {counts.lines / secs:,.0f} lines a second with compiling"),
     ]
 
 
-def main() -> None:
-    """Entry point."""
-    command_line.run(_prepare, USAGE, way_on="nothing was written")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "nothing was written", argv=argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

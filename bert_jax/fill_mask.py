@@ -1,81 +1,81 @@
-"""Guess the words hidden by [MASK]: python -m bert_jax.fill_mask --checkpoint=CK "The [MASK] is"
+"""Guess the words that [MASK] hides: python -m bert_jax.fill_mask --checkpoint=CK "The [MASK] is"
 
-    --checkpoint=CK    orbax:WORKDIR, hf:DIR or google:PREFIX, or the place alone
-    --heldout=5    take 5 sentences that the run of CK never trained on as well, hide a word of
-                   each, and show what it was
-    --top=5        guesses shown for each [MASK]
+    --checkpoint=CK    orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone
+    --heldout=5        also take 5 sentences that the run of CK held out, hide a word of each, and
+                       show which it was
+    --top=5            guesses for each [MASK]
 
-A sentence may have several of them; guesses are pieces of the vocabulary, most of them words.
+A sentence may have several masks; guesses are tokens of the vocabulary, most of them words.
 """
 
-import functools
 import pathlib
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 
+import jax
 import rich.text
 from absl import flags
 
-from bert_jax import command_line, masked_lm, pretrained, store_scores
-from bert_jax.feed import open_store, short_digest
-from bert_jax.mask_filling import Guess, Question, guess, heldout_questions, question
-from bert_jax.masked_lm import MaskedLm
-from data_pipeline import terminal_console
-from data_pipeline.library_log import LibraryLog
-from data_pipeline.live_line import LINE
+from bert_jax.inference.fill_mask import (
+    Guess,
+    Question,
+    guess_tokens,
+    hide_heldout_words,
+    read_question,
+)
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import PlacedModel, place_masked_lm
+from bert_jax.runtime import cli
+from bert_jax.trainer.feed import open_store, short_digest
+from data_pipeline.cli.live_line import LINE
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.cli.terminal import make_console, wrap_text
 from data_pipeline.store import EXAMPLES, Store
 from data_pipeline.vocab import WORD_START
-from data_pipeline.wrapping import wrapped
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
 )
 _WORKDIR = flags.DEFINE_string("workdir", "", "another name for --checkpoint=orbax:WORKDIR")
-_HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of")
-_TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]")
+_HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of", lower_bound=0)
+_TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]", lower_bound=1)
 
 USAGE = "python -m bert_jax.fill_mask --checkpoint=CK 'A sentence with one [MASK] in it.' ..."
 
 
-def _prepare(log: LibraryLog, sentences: list[str]) -> Callable[[], int]:
-    address = _address()
-    if _HELDOUT.value < 0:
-        raise ValueError(f"--heldout is {_HELDOUT.value}; it must be 0 or more")
-    if not sentences and _HELDOUT.value == 0:
-        raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
-    if _TOP.value < 1:
-        raise ValueError(f"--top is {_TOP.value}; it must be 1 or more")
-    log.hold()
-    store = _store_of(address) if _HELDOUT.value else None
-    with LINE.doing(f"reading {address}"):
-        model = masked_lm.load(address)
-    questions = [question(model, sentence) for sentence in sentences]
-    if store is not None:
-        questions += heldout_questions(model.vocabulary, store.heldout, _HELDOUT.value)
-    return functools.partial(_answer, model, questions)
+def _main(log: LibraryLog, sentences: list[str]) -> int:
+    with cli.preparing():
+        address = _choose_address()
+        if not sentences and _HELDOUT.value == 0:
+            raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
+        log.hold()
+        store = _open_store(address) if _HELDOUT.value else None
+        with LINE.doing(f"reading {address}"):
+            model = place_masked_lm(load.load(address), jax.local_devices()[:1])
+        questions = [read_question(model, sentence) for sentence in sentences]
+        if store is not None:
+            questions += hide_heldout_words(model.vocabulary, store.heldout, _HELDOUT.value)
+    return _answer(model, questions)
 
 
-def _address() -> str:
+def _choose_address() -> str:
     checkpoint, workdir = _CHECKPOINT.value, _WORKDIR.value
     if checkpoint and workdir:
         raise ValueError("--workdir is another name for --checkpoint; give one of them")
     if not checkpoint and not workdir:
         raise ValueError(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
     if workdir and pathlib.Path(workdir).is_dir():
-        scheme, _ = pretrained.split(workdir)
-        if scheme != pretrained.ORBAX:
+        scheme, _ = load.split_address(workdir)
+        if scheme != load.ORBAX:
             raise ValueError(
                 f"--workdir={workdir} is no run of bert_jax; give --checkpoint={scheme}:{workdir}"
             )
-    return checkpoint or f"{pretrained.ORBAX}:{workdir}"
+    return checkpoint or f"{load.ORBAX}:{workdir}"
 
 
-def _store_of(address: str) -> Store:
-    """The store that the run of a checkpoint was trained on.
-
-    Raises:
-      ValueError: it is no run, the store is another by now, or it has no sentences.
-    """
-    run = store_scores.run_of(address)
+def _open_store(address: str) -> Store:
+    """Open the store that the run of a checkpoint was trained on."""
+    run = load.read_run(address)
     if run is None or run.converted_from:
         raise ValueError(
             f"--heldout is {_HELDOUT.value}, of what a run held out, and {address} is no run of "
@@ -95,43 +95,37 @@ def _store_of(address: str) -> Store:
     return store
 
 
-def _answer(model: MaskedLm, questions: Sequence[Question]) -> int:
-    console = terminal_console.console(highlight=False, soft_wrap=True)
+def _answer(model: PlacedModel, questions: Sequence[Question]) -> int:
+    console = make_console(highlight=False, soft_wrap=True)
     top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
     with LINE.doing("guessing"):
-        answered = list(zip(questions, guess(model, questions, top), strict=True))
-    for asked, guesses in answered:
-        for line in wrapped(asked.text, console.width) if console.is_terminal else [asked.text]:
+        answered = list(zip(questions, guess_tokens(model, questions, top), strict=True))
+    for question, guesses in answered:
+        text = question.text
+        for line in wrap_text(text, console.width) if console.is_terminal else [text]:
             console.print(rich.text.Text(line, "bold"))
-        for guesses_of_mask, answer in zip(guesses, asked.answers, strict=True):
-            console.print(_line(guesses_of_mask, answer))
+        for guesses_of_mask, answer in zip(guesses, question.answers, strict=True):
+            console.print(_format_line(guesses_of_mask, answer))
     return 0
 
 
-def _line(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
-    shown = [
-        rich.text.Text.assemble(
-            (_word(one.piece), "bold green" if one.piece == answer else "cyan"),
-            f" {one.probability:.0%}",
-        )
-        for one in guesses
-    ]
+def _format_line(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
+    parts = []
+    for guess in guesses:
+        style = "bold green" if guess.token == answer else "cyan"
+        token = (guess.token.removeprefix(WORD_START), style)
+        parts.append(rich.text.Text.assemble(token, f" {guess.probability:.0%}"))
     if answer:
-        pieces = [one.piece for one in guesses]
-        place = f", guess {pieces.index(answer) + 1}" if answer in pieces else ""
-        shown.append(rich.text.Text(f"it was: {_word(answer)}{place}", "dim"))
-    return rich.text.Text("  ") + rich.text.Text("   ").join(shown)
+        tokens = [guess.token for guess in guesses]
+        place = f", guess {tokens.index(answer) + 1}" if answer in tokens else ""
+        parts.append(rich.text.Text(f"it was: {answer.removeprefix(WORD_START)}{place}", "dim"))
+    return rich.text.Text("  ") + rich.text.Text("   ").join(parts)
 
 
-def _word(piece: str) -> str:
-    """A piece without SentencePiece's mark for the space before a word."""
-    return piece.removeprefix(WORD_START)
-
-
-def main() -> None:
-    """Entry point."""
-    command_line.run(_prepare, USAGE, way_on="nothing was changed")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,40 +5,32 @@
     --workdir=DIR                folder of the run: checkpoints, metrics, summary, predictions
     --print_config               resolve, check and print the config, and stop
 
-A run stopped by Ctrl-C, SIGTERM or a crash goes on when the same command is given again.
+A run stopped by Ctrl-C, SIGTERM or a crash resumes when the same command is given again.
 """
 
-import dataclasses
-import functools
 import shlex
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from absl import flags, logging
 
-from bert_jax import (
-    command_line,
-    finetune_check,
-    finetuning,
-    mesh,
-    predictions,
-    preparation,
-    profiling,
-    run_flags,
-    run_process,
-)
-from bert_jax.finetune_config import FinetuneConfig
-from bert_jax.run_flags import RunFlags
-from bert_jax.watchdog import Watchdog
-from bert_jax.workdir import Workdir
-from data_pipeline.interpreter import python
-from data_pipeline.library_log import LibraryLog
+from bert_jax.config import validate
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.finetuning import predict
+from bert_jax.finetuning import setup as finetuning
+from bert_jax.parallel import mesh
+from bert_jax.runtime import cli, profiler
+from bert_jax.runtime.cli import RunFlags
+from bert_jax.trainer import run
+from bert_jax.trainer.setup import Setup
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import LibraryLog
 
-_CONFIG = command_line.config_flag(FinetuneConfig)
+_CONFIG = cli.config_flag(FinetuneConfig)
 _RUN = RunFlags()
-flags.adopt_module_key_flags(run_flags)  # or --help leaves them out
+flags.adopt_module_key_flags(cli)  # or --help leaves them out
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the config and stop")
 
 USAGE = (
@@ -47,54 +39,39 @@ USAGE = (
 )
 
 
-def _show(config: FinetuneConfig) -> int:
-    shown = dataclasses.asdict(config)
-    shown["phases"] = list(shown["phases"])
-    print(yaml.safe_dump(shown, sort_keys=False), end="")
-    return 0
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        began = time.time()
+        logging.set_verbosity(logging.ERROR)
+        cli.refuse_arguments(arguments, USAGE)
+        config = cli.resolve_config(FinetuneConfig, _CONFIG)
+        validate.check_finetune(config)
+        mesh.parse_preset(config.mesh)
+        if _PRINT_CONFIG.value:
+            return cli.print_config(config)
+        profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
+        with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):
+            setup = finetuning.build_finetuning(config, workdir, profiled=profiled, began=began)
+    return run.train(setup, watchdog, "bert_jax.finetune", _finish)
 
 
-def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
-    began = time.time()
-    logging.set_verbosity(logging.ERROR)
-    command_line.refuse_arguments(arguments, USAGE)
-    config = command_line.resolved_as(FinetuneConfig, _CONFIG)
-    finetune_check.check(config)
-    mesh.presets(config.mesh)
-    if _PRINT_CONFIG.value:
-        return functools.partial(_show, config)
-    profiled = profiling.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
-    place = _RUN.place()
-    place.check(USAGE)
-
-    def prepare(workdir: Workdir) -> preparation.Setup:
-        return finetuning.prepare(config, workdir, profiled=profiled, began=began)
-
-    setup, watchdog = run_process.prepared(place, config.hosts, log, prepare)
-    return functools.partial(_train, setup, watchdog)
-
-
-def _train(setup: preparation.Setup, watchdog: Watchdog) -> int:
-    return run_process.to_exit_code(setup, watchdog, "bert_jax.finetune", _finish)
-
-
-def _finish(setup: preparation.Setup, summary: dict[str, Any]) -> None:
-    """Write the predictions, and show what was reached and where everything is."""
-    rows = predictions.score_rows(setup, summary)
-    written = predictions.write(setup, summary["steps"])
+def _finish(setup: Setup, summary: dict[str, Any]) -> None:
+    """Write the predictions, and show the scores and where all files are."""
+    rows = predict.score_rows(setup, summary)
+    written = predict.write_predictions(setup, summary["steps"])
     labels = ["predictions"] + [""] * len(written)
     rows += [(label, str(path)) for label, path in zip(labels, written, strict=False)]
-    rows += run_process.closing_rows(setup, summary)
+    rows += run.describe_result(setup, summary)
     place = shlex.quote(setup.storage.address)
-    command = f"{python()} -m bert_jax.predict --checkpoint={place} --input=FILE --output=FILE"
+    command = f"{find_python()} -m bert_jax.predict --checkpoint={place} --input=FILE --output=FILE"
     setup.screen.table("done", [*rows, ("new rows", command)])
 
 
-def main() -> None:
-    """Entry point."""
-    way_on = "the same command goes on from the last save, if there was one"
-    command_line.run(_prepare, USAGE, way_on, run_process.leave)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    how_to_resume = "the same command resumes from the last save, if there was one"
+    return cli.run(_main, USAGE, how_to_resume, argv=argv, leave=run.leave)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

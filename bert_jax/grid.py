@@ -5,38 +5,40 @@
     --learning_rates=5e-5,4e-5,3e-5,2e-5
     --epochs=2,3,4
     --seeds=0,1,2                    of the task's layer, of dropout and of the order of examples
-    --score=dev_accuracy             what decides; the task's own unless given
+    --score=dev_accuracy             the deciding score; by default the task's own
 
-Fine-tunes once for each combination, one after another, and shows which setting is the best on the
-development set: mean and standard deviation over the seeds. What is finished is not run again, so
-the same command goes on where it was stopped, and more values may be added to it. A run that fails
-is said, and the others go on; then the exit code is 1.
+Fine-tunes once for each combination, one after another, and reports which setting is best on the
+development set: mean and standard deviation over the seeds. Finished runs are not repeated, so the
+same command resumes a stopped grid, and values may be added. If a run fails, it is reported, the
+others still run, and the exit code is 1.
 """
 
 import dataclasses
-import functools
-import json
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags, logging
 
-from bert_jax import command_line, finetune_check, grid_loop, grid_runs
 from bert_jax import config as config_lib
-from bert_jax.finetune_config import FinetuneConfig
-from bert_jax.grid_loop import Grid
-from bert_jax.grid_runs import Run
-from data_pipeline.files import is_address
-from data_pipeline.library_log import LibraryLog
+from bert_jax.config import validate
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.finetuning import grid_runs
+from bert_jax.finetuning.grid import Grid, run_grid
+from bert_jax.finetuning.grid_runs import GridRun
+from bert_jax.runtime import cli
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.address import is_address
 
-_CONFIG = command_line.config_flag(FinetuneConfig)
-_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the grid, which holds those of its runs")
-_RATES = flags.DEFINE_list("learning_rates", ["5e-5", "4e-5", "3e-5", "2e-5"], "to try")
+_CONFIG = cli.config_flag(FinetuneConfig)
+_WORKDIR = flags.DEFINE_string("workdir", None, "folder of the grid and of its runs")
+_RATES = flags.DEFINE_list(
+    "learning_rates", ["5e-5", "4e-5", "3e-5", "2e-5"], "learning rates to try"
+)
 _EPOCHS = flags.DEFINE_list("epochs", ["2", "3", "4"], "passes over the training split, to try")
 _SEEDS = flags.DEFINE_list("seeds", ["0"], "restarts of each setting")
-_SCORE = flags.DEFINE_string("score", "", "what decides, as in summary.json: dev_accuracy")
+_SCORE = flags.DEFINE_string("score", "", "the deciding score, as in summary.json: dev_accuracy")
 
 USAGE = (
     "python -m bert_jax.grid --config=configs/finetune/glue.py:task=rte --config.init=CHECKPOINT "
@@ -50,47 +52,54 @@ _SET_BY = {
 }
 
 
-def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
-    logging.set_verbosity(logging.ERROR)
-    command_line.refuse_arguments(arguments, USAGE)
-    config = command_line.resolved_as(FinetuneConfig, _CONFIG)
-    given = command_line.config_arguments(_CONFIG)
-    for key, flag in _SET_BY.items():
-        if any(argument.lstrip("-").partition("=")[0] == f"config.{key}" for argument in given):
-            raise ValueError(f"--config.{key} is what the grid goes through; give --{flag.name}")
-    runs = grid_runs.all_runs(
-        _numbers(_RATES, float), _numbers(_EPOCHS, float), _numbers(_SEEDS, int)
-    )
-    for run in runs:
-        finetune_check.check(_of_run(config, run))
-    if not _WORKDIR.value or is_address(_WORKDIR.value):
-        raise ValueError(
-            f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for the "
-            f"runs of the grid; {USAGE}"
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        logging.set_verbosity(logging.ERROR)
+        cli.refuse_arguments(arguments, USAGE)
+        config = cli.resolve_config(FinetuneConfig, _CONFIG)
+        given = cli.config_arguments(_CONFIG)
+        for key, flag in _SET_BY.items():
+            if any(argument.lstrip("-").partition("=")[0] == f"config.{key}" for argument in given):
+                raise ValueError(f"--config.{key} is varied by the grid; give --{flag.name}")
+        runs = grid_runs.all_runs(
+            _numbers(_RATES, float), _numbers(_EPOCHS, float), _numbers(_SEEDS, int)
         )
-    folder = pathlib.Path(_WORKDIR.value)
-    command = [sys.executable, "-m", "bert_jax.finetune", *given]
-    grid = Grid(folder, runs, command, config.data.task, _fixed(config), _SCORE.value)
-    grid.check()
-    log.hold()
-    return functools.partial(grid_loop.go_through, grid)
+        for run in runs:
+            validate.check_finetune(_of_run(config, run))
+        if not _WORKDIR.value or is_address(_WORKDIR.value):
+            raise ValueError(
+                f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
+                f"the runs of the grid; {USAGE}"
+            )
+        settings = config_lib.flatten(config_lib.recorded(config))
+        grid = Grid(
+            pathlib.Path(_WORKDIR.value),
+            runs,
+            [sys.executable, "-m", "bert_jax.finetune", *given],
+            config.data.task,
+            {key: value for key, value in settings.items() if key not in _SET_BY},
+            _SCORE.value,
+        )
+        grid.check()
+        log.hold()
+    return run_grid(grid)
 
 
 def _numbers(flag: flags.FlagHolder, kind: Callable[[str], Any]) -> list[Any]:
-    """The values of a list flag, each once."""
+    """Parse the values of a list flag; each must occur once."""
     try:
         values = [kind(text) for text in flag.value]
     except ValueError as error:
         raise ValueError(
-            f"--{flag.name} is {','.join(flag.value)}; it must be numbers with commas between "
-            f"them, as in --{flag.name}={','.join(flag.default)}"
+            f"--{flag.name} is {','.join(flag.value)}; it must be numbers separated by "
+            f"commas, as in --{flag.name}={','.join(flag.default)}"
         ) from error
     if not values or len(set(values)) < len(values):
         raise ValueError(f"--{flag.name} is {','.join(flag.value)}; give one or more, each once")
     return values
 
 
-def _of_run(config: FinetuneConfig, run: Run) -> FinetuneConfig:
+def _of_run(config: FinetuneConfig, run: GridRun) -> FinetuneConfig:
     return dataclasses.replace(
         config,
         optim=dataclasses.replace(config.optim, learning_rate=run.learning_rate),
@@ -100,25 +109,10 @@ def _of_run(config: FinetuneConfig, run: Run) -> FinetuneConfig:
     )
 
 
-def _fixed(config: FinetuneConfig) -> dict[str, Any]:
-    """The settings that all runs share, by their keys."""
-    found = dict[str, Any]()
-
-    def add(values: dict[str, Any], path: str) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                add(value, f"{path}{name}.")
-            elif f"{path}{name}" not in _SET_BY:
-                found[f"{path}{name}"] = value
-
-    add(json.loads(json.dumps(config_lib.recorded(config))), "")
-    return found
-
-
-def main() -> None:
-    """Entry point."""
-    command_line.run(_prepare, USAGE, "the same command goes on where it was")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "the same command resumes", argv=argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """Show the text of any step of a run: python -m bert_jax.replay --workdir=DIR --step=N
 
     --rows=3       rows of the step's global batch that are shown; --rows=all shows every one
-    --bad          instead, the bad steps that the run of DIR recorded, and what it left out
+    --bad          instead, the bad steps that the run of DIR recorded, and the steps it skipped
     --store=STORE  where the store of the run lies now, if it was moved
 
 Steps count from 1 over all phases, as in metrics.jsonl. A token to predict stands as
@@ -10,24 +10,73 @@ devices and no model.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import rich.console
 import rich.text
 from absl import flags
+from rich.console import Console
 
-from bert_jax import bad_steps, command_line, left_out, receipt, replayed
 from bert_jax import config as config_lib
-from bert_jax import workdir as workdir_lib
-from bert_jax.feed import Feed, open_store, short_digest
-from data_pipeline import terminal_console
-from data_pipeline.library_log import LibraryLog
+from bert_jax.runtime import cli, run_record
+from bert_jax.runtime import workdir as workdir_lib
+from bert_jax.trainer import bad_steps
+from bert_jax.trainer.feed import StoreFeed, open_store, short_digest
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.cli.terminal import make_console
+from data_pipeline.report.rows import ShownExample, ShownToken, show_row
 from data_pipeline.vocab import Vocabulary
+
+ROWS_A_CALL = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplayedRow:
+    """A row of a global batch, and its place in the stream of its phase."""
+
+    position: int  # in the phase's stream
+    epoch: int
+    index: int  # within the epoch
+    examples: tuple[ShownExample, ...]
+
+
+def replay_rows(
+    feed: StoreFeed, vocabulary: Vocabulary, step: int, most: int | None
+) -> Iterator[ReplayedRow]:
+    """Yield the first `most` rows, None for all, of the global batch of a step from 1."""
+    phase, step_rows = config_lib.phase_of_step(feed.config, step), feed.locate_step(step)
+    positions_B, pieces = step_rows.positions_B[:most], vocabulary.pieces()
+    for start in range(0, len(positions_B), ROWS_A_CALL):
+        batch = feed.open_source(phase).rows(positions_B[start : start + ROWS_A_CALL])
+        for number in range(start, min(start + ROWS_A_CALL, len(positions_B))):
+            row = {name: array[number - start] for name, array in batch.items()}
+            epoch, index = step_rows.epoch_B[number], step_rows.index_B[number]
+            examples = show_row(row, vocabulary, pieces)
+            yield ReplayedRow(int(positions_B[number]), int(epoch), int(index), examples)
+
+
+def segment_texts(example: ShownExample) -> list[str]:
+    """Join the tokens of segment A, and of B if there is one; masked ones are [seen->answer]."""
+    texts = []
+    for segment in (0, 1):
+        tokens = [token for token in example.tokens if token.segment == segment]
+        text = ""
+        for token in tokens:
+            text += " " * (token.starts_word or not text) + _token_text(token)
+        if tokens:
+            texts.append(text.strip())
+    return texts
+
+
+def _token_text(token: ShownToken) -> str:
+    if token.original is None:
+        return token.text
+    return f"[{token.piece.strip('[]')}->{token.original}]"
+
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")
 _STEP = flags.DEFINE_integer("step", None, "a step of it, counted from 1 over all phases")
@@ -38,43 +87,40 @@ _STORE = flags.DEFINE_string("store", None, "where the run's store lies now, if 
 USAGE = "python -m bert_jax.replay --workdir=DIR --step=N"
 
 
-def _prepare(log: LibraryLog, arguments: list[str]) -> Callable[[], int]:
-    command_line.refuse_arguments(arguments, USAGE)
-    if not _WORKDIR.value:
-        raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
-    workdir = _WORKDIR.value
-    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
-        home = workdir_lib.fetched(workdir, pathlib.Path(folder)).home
-        run = receipt.read(home)
-        if _BAD.value:
-            lines = bad_steps.read(home)
-            return functools.partial(_show_bad, lines, left_out.read(home))
-    most, total = _most_rows(), config_lib.total_steps(run.config)
-    if _STEP.value is None:
-        raise ValueError(f"--step is missing: a step from 1 to {total:,}, or --bad; {USAGE}")
-    if not 1 <= _STEP.value <= total:
-        raise ValueError(
-            f"--step is {_STEP.value}; the run of {workdir} has steps 1 to {total:,}, as in its "
-            "metrics.jsonl"
-        )
-    log.hold()
-    data = dataclasses.replace(run.config.data, store=_STORE.value or run.config.data.store)
-    store = open_store(data)
-    if short_digest(store) != run.store_digest:
-        raise ValueError(
-            f"{store.directory} is not the store that the run of {workdir} was trained on; give "
-            "that one as --store"
-        )
-    feed = Feed(store, dataclasses.replace(run.config, data=data))
-    return functools.partial(_show_step, feed, run.vocabulary, _STEP.value, most)
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    console = make_console(highlight=False, soft_wrap=True, markup=False)
+    with cli.preparing():
+        cli.refuse_arguments(arguments, USAGE)
+        if not _WORKDIR.value:
+            raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
+        workdir = _WORKDIR.value
+        with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+            home = workdir_lib.fetch_workdir(workdir, pathlib.Path(folder)).home
+            run = run_record.read(home)
+            if _BAD.value:
+                return _show_bad(console, bad_steps.read(home), bad_steps.read_skipped(home))
+        most, total = _most_rows(), config_lib.total_steps(run.config)
+        if _STEP.value is None:
+            raise ValueError(f"--step is missing: a step from 1 to {total:,}, or --bad; {USAGE}")
+        if not 1 <= _STEP.value <= total:
+            raise ValueError(
+                f"--step is {_STEP.value}; the run of {workdir} has steps 1 to {total:,}, as in "
+                "its metrics.jsonl"
+            )
+        log.hold()
+        data = dataclasses.replace(run.config.data, store=_STORE.value or run.config.data.store)
+        store = open_store(data)
+        if short_digest(store) != run.store_digest:
+            raise ValueError(
+                f"{store.directory} is not the store that the run of {workdir} was trained on; "
+                "give that one as --store"
+            )
+        feed = StoreFeed(store, dataclasses.replace(run.config, data=data))
+    return _show_step(console, feed, run.vocabulary, _STEP.value, most)
 
 
 def _most_rows() -> int | None:
-    """Of --rows; None for all.
-
-    Raises:
-      ValueError: it is neither a number of rows nor all.
-    """
+    """Parse --rows; None means all rows."""
     if _ROWS.value == "all":
         return None
     if not _ROWS.value.isdecimal() or int(_ROWS.value) < 1:
@@ -82,9 +128,11 @@ def _most_rows() -> int | None:
     return int(_ROWS.value)
 
 
-def _show_step(feed: Feed, vocabulary: Vocabulary, step: int, most: int | None) -> int:
-    console = _console()
-    index, positions = config_lib.phase_of_step(feed.config, step), feed.positions(step)
+def _show_step(
+    console: Console, feed: StoreFeed, vocabulary: Vocabulary, step: int, most: int | None
+) -> int:
+    index = config_lib.phase_of_step(feed.config, step)
+    positions = feed.locate_step(step).positions_B
     phase, total = feed.config.phases[index], config_lib.total_steps(feed.config)
     console.print(
         f"step {step:,} of {total:,}: phase {index}, {phase.batch_size:,} rows of {phase.seq_len}, "
@@ -92,50 +140,42 @@ def _show_step(feed: Feed, vocabulary: Vocabulary, step: int, most: int | None) 
         style="bold",
     )
     swaps = feed.config.data.segments == "sop"
-    for row in replayed.rows_of(feed, vocabulary, step, most):
-        where = f"row {row.position:,}: epoch {row.epoch}, index {row.index:,}"
+    has_label = feed.config.data.has_next_sentences
+    for row in replay_rows(feed, vocabulary, step, most):
+        place = f"row {row.position:,}: epoch {row.epoch}, index {row.index:,}"
         for number, example in enumerate(row.examples, 1):
-            of = f", example {number} of {len(row.examples)}" if len(row.examples) > 1 else ""
-            console.print(f"{where}{of}{_label(example.label, swaps)}", style="cyan")
-            for name, part in zip("AB", example.parts, strict=False):
-                console.print(rich.text.Text(f"  {name}  {part}"))
+            count = f", example {number} of {len(row.examples)}" if len(row.examples) > 1 else ""
+            label = ""
+            if has_label:
+                elsewhere = "B and A are swapped" if swaps else "B is from elsewhere"
+                label = f"; label 1, {elsewhere}" if example.is_random else "; label 0, B follows A"
+            console.print(f"{place}{count}{label}", style="cyan")
+            for name, text in zip("AB", segment_texts(example), strict=False):
+                console.print(rich.text.Text(f"  {name}  {text}"))
     return 0
 
 
-def _label(label: int | None, swaps: bool) -> str:
-    """What the next-sentence label says, in words."""
-    if label is None:
-        return ""
-    if swaps:
-        return "; label 1, B and A are swapped" if label else "; label 0, B follows A"
-    return "; label 1, B is from elsewhere" if label else "; label 0, B follows A"
-
-
-def _show_bad(lines: list[dict[str, Any]], left: list[left_out.LeftOut]) -> int:
-    console = _console()
+def _show_bad(
+    console: Console, lines: list[dict[str, Any]], ranges: list[bad_steps.SkippedRange]
+) -> int:
     for line in lines:
         rows = line["rows"]
         console.print(
             f"step {line['step']:,}: {line['reason']}; rows {rows['first']:,} to {rows['last']:,} "
             f"of phase {line['phase']}'s stream, {json.dumps(rows['epochs'])}"
         )
-    for one in left:
-        console.print(
-            f"steps {one.after_step + 1:,} to {one.through_step:,} were left out: {one.reason}"
-        )
-    if not lines and not left:
+    for skipped in ranges:
+        steps = f"steps {skipped.after_step + 1:,} to {skipped.through_step:,}"
+        console.print(f"{steps} were skipped: {skipped.reason}")
+    if not lines and not ranges:
         console.print("no step was bad")
     return 0
 
 
-def _console() -> rich.console.Console:
-    return terminal_console.console(highlight=False, soft_wrap=True, markup=False)
-
-
-def main() -> None:
-    """Entry point."""
-    command_line.run(_prepare, USAGE, way_on="nothing was changed")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,41 +4,84 @@
     python -m bert_jax.score --task=ner --predictions=dev.conll
     python -m bert_jax.score --task=swag --predictions=dev.csv
 
-Of squad: the numbers of evaluate-v1.1.py or evaluate-v2.0.py under their names, as JSON and in per
-cent; the data say which of the two. With --null_odds=null_odds.json also what the best threshold
-gives. Files may be compressed. Of ner: conlleval's lines, for a file whose last two columns are the
-right tags and the predicted ones. Of swag and codah: accuracy, for a file with both columns.
+squad: the numbers of evaluate-v1.1.py or evaluate-v2.0.py (the data decide which) under their
+names, as JSON in per cent; with --null_odds=null_odds.json also those of the best threshold. Files
+may be compressed. ner: conlleval's lines, for a file whose last two columns are the gold and the
+predicted tags. swag and codah: accuracy, for a file with the columns pred and label.
 """
 
-import functools
 import json
 import pathlib
-from collections.abc import Callable
+import sys
+from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax import command_line
-from bert_jax.tasks import entity_report, entity_score, multiple_choice, squad_report
-from data_pipeline.library_log import LibraryLog
+from bert_jax.runtime import cli
+from bert_jax.tasks import multiple_choice
+from bert_jax.tasks.ner import conlleval, data
+from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
+from bert_jax.tasks.squad import metrics
+from data_pipeline.cli.stderr_log import LibraryLog
+
+
+def read_score(path: pathlib.Path) -> EntityScore:
+    """Score a file as conlleval does; its columns may also be separated by tabs.
+
+    A -DOCSTART- line is not a word here, but is for conlleval; entities are the same.
+    """
+    gold: list[list[str]] = [[]]
+    predicted: list[list[str]] = [[]]
+    for number, row in data.read_columns(path):
+        if not row:
+            gold.append([])
+            predicted.append([])
+            continue
+        if len(row) < 3:
+            raise ValueError(
+                f"{path} row {number} has {len(row)} columns; a file to score has a word and, in "
+                "the last two, its gold tag and the predicted one, as predictions/dev.conll of a "
+                "run of ner"
+            )
+        for tag, tags in zip(row[-2:], (gold, predicted), strict=True):
+            if tag != OUTSIDE and (split_tag(tag)[0] not in ("B", "I") or not split_tag(tag)[1]):
+                raise ValueError(
+                    f"{path} row {number} has the tag {tag!r:.60}; conlleval's rules are for O, "
+                    "and B- or I- and a type, in the last two columns"
+                )
+            tags[-1].append(tag)
+    score = score_entities(gold, predicted)
+    if not score.words:
+        raise ValueError(f"{path} has no words to score")
+    return score
+
 
 SQUAD, NER, CHOICES = "squad", "ner", ("swag", "codah")
-_OFFICIAL_THRESHOLD = 1.0  # of evaluate-v2.0.py
+_OFFICIAL_THRESHOLD = 1.0  # the default of evaluate-v2.0.py
 
 _TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")
-_DATA = flags.DEFINE_string("data", None, "of squad: its own file, with the right answers")
+_DATA = flags.DEFINE_string("data", None, "squad only: its own file, with the right answers")
 _PREDICTIONS = flags.DEFINE_string("predictions", None, "the file to score")
 _NULL_ODDS = flags.DEFINE_string(
-    "null_odds", None, "of SQuAD 2.0: question id -> how likely it is to have no answer"
+    "null_odds", None, "SQuAD 2.0 only: file of the null odds of each question"
 )
 _NULL_THRESHOLD = flags.DEFINE_float(
-    "null_threshold", None, "of SQuAD 2.0: questions of higher null odds are not answered; 1.0"
+    "null_threshold", None, "SQuAD 2.0 only: questions of higher null odds get no answer (1.0)"
 )
 
 USAGE = "python -m bert_jax.score --task=TASK --predictions=FILE [--data=FILE] [--null_odds=FILE]"
 
 
-def _prepare(log: LibraryLog, rest: list[str]) -> Callable[[], int]:
-    command_line.refuse_arguments(rest, USAGE)
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        cli.refuse_arguments(arguments, USAGE)
+        text = _score(log)
+    print(text)
+    return 0
+
+
+def _score(log: LibraryLog) -> str:
+    """Check the flags and return the text to print."""
     task = _TASK.value
     if task not in (SQUAD, NER, *CHOICES):
         raise ValueError(
@@ -46,24 +89,23 @@ def _prepare(log: LibraryLog, rest: list[str]) -> Callable[[], int]:
         )
     if _NULL_THRESHOLD.value is not None and not _NULL_ODDS.value:
         raise ValueError(
-            f"--null_threshold is {_NULL_THRESHOLD.value}, but there are no odds that it could "
-            "divide; give --null_odds=FILE of SQuAD 2.0 too, or leave it out"
+            f"--null_threshold is {_NULL_THRESHOLD.value}, but there are no odds to "
+            "compare it with; give --null_odds=FILE of SQuAD 2.0 too, or leave it out"
         )
     if not _PREDICTIONS.value:
         raise ValueError(f"--predictions is missing: the file to score; {USAGE}")
     predictions = pathlib.Path(_PREDICTIONS.value)
     if task == SQUAD:
-        return functools.partial(_print, _squad(log, predictions))
+        return _squad(log, predictions)
     if _DATA.value or _NULL_ODDS.value:
         raise ValueError(
-            f"--data and --null_odds are of {SQUAD}; a file of {task} holds the right answers"
+            f"--data and --null_odds are for {SQUAD}; a file of {task} has the answers itself"
         )
     if not predictions.is_file():
         raise ValueError(f"{predictions} is not a file; give the path of one")
     if task == NER:
-        return functools.partial(_print, entity_score.report(entity_report.read_score(predictions)))
-    accuracy = multiple_choice.read_accuracy(predictions)
-    return functools.partial(_print, json.dumps(accuracy, indent=2))
+        return conlleval.format_report(read_score(predictions))
+    return json.dumps(multiple_choice.read_accuracy(predictions), indent=2)
 
 
 def _squad(log: LibraryLog, predictions: pathlib.Path) -> str:
@@ -71,21 +113,16 @@ def _squad(log: LibraryLog, predictions: pathlib.Path) -> str:
         raise ValueError(f"--data is missing: the file of SQuAD with the right answers; {USAGE}")
     odds = pathlib.Path(_NULL_ODDS.value) if _NULL_ODDS.value else None
     threshold = _OFFICIAL_THRESHOLD if _NULL_THRESHOLD.value is None else _NULL_THRESHOLD.value
-    report = squad_report.read(pathlib.Path(_DATA.value), predictions, odds, threshold)
-    for note in report.notes:
+    numbers, notes = metrics.score_file(pathlib.Path(_DATA.value), predictions, odds, threshold)
+    for note in notes:
         log.say(note)
-    return json.dumps(report.numbers, indent=2)
+    return json.dumps(numbers, indent=2)
 
 
-def _print(text: str) -> int:
-    print(text)
-    return 0
-
-
-def main() -> None:
-    """Entry point."""
-    command_line.run(_prepare, USAGE, way_on="nothing was changed")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

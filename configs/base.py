@@ -18,25 +18,23 @@ recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512; the re
                 the paper's "40 epochs" holds
 """
 
-import dataclasses
-
 import ml_collections
 
-from bert_jax.config import Config, Phase, arguments, to_config_dict
+from bert_jax import config as c
 
 
-def phases(recipe: str) -> tuple[Phase, ...]:
-    """The paper's two phases, batch sizes by recipe."""
+def phases(recipe: str) -> tuple[c.Phase, ...]:
+    """Return the paper's two phases, with batch sizes by recipe."""
     batch_sizes = {"paper": 256, "tokens": 1024}
     if recipe not in batch_sizes:
         raise ValueError(f"recipe is {recipe!r}; this config has {sorted(batch_sizes)}")
     return (
-        Phase(128, 900_000, batch_size=batch_sizes[recipe]),
-        Phase(512, 100_000, batch_size=256),
+        c.Phase(128, 900_000, batch_size=batch_sizes[recipe]),
+        c.Phase(512, 100_000, batch_size=256),
     )
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """BERT-Base; text is what follows the colon of --config=configs/base.py:..."""
-    recipe = arguments(text, recipe="paper")["recipe"]
-    return to_config_dict(dataclasses.replace(Config(), phases=phases(recipe)))
+    recipe = c.arguments(text, recipe="paper")["recipe"]
+    return c.to_config_dict(c.Config(phases=phases(recipe)))

@@ -12,7 +12,7 @@ recipe=paper    batch 256 throughout: 900k steps at 128, 100k at 512 (appendix A
 recipe=tokens   131k tokens in every step: batch 1024 at 128, 256 at 512
 recipe=lamb64k  LAMB at batch 65,536 and 32,768 in 8,601 steps (You et al. 2020; rates and warm-up
                 of NVIDIA DeepLearningExamples, PyTorch BERT: loss 1.24-1.27 at the end). Both
-                phases fit 64 v5e chips by the compiler's count (docs/numbers.md). The second
+                phases fit 64 v5e chips by the compiler's count (docs/results.md). The second
                 restarts the schedule; moments and their bias correction go on
 """
 
@@ -20,31 +20,31 @@ import dataclasses
 
 import ml_collections
 
-from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, arguments, to_config_dict
+from bert_jax import config as c
 
-MODEL = ModelConfig(
+MODEL = c.ModelConfig(
     hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
 )
 
 
-def paper(batch_size_at_128: int) -> Config:
-    """The paper's two phases."""
-    return Config(
+def paper(batch_size_at_128: int) -> c.Config:
+    """Return the paper's two phases."""
+    return c.Config(
         model=MODEL,
         phases=(
-            Phase(128, 900_000, batch_size=batch_size_at_128),
-            Phase(512, 100_000, batch_size=256),
+            c.Phase(128, 900_000, batch_size=batch_size_at_128),
+            c.Phase(512, 100_000, batch_size=256),
         ),
     )
 
 
-def lamb64k() -> Config:
+def lamb64k() -> c.Config:
     """NVIDIA's two phases: the second restarts the schedule and keeps the moments."""
-    return Config(
+    return c.Config(
         model=MODEL,
         phases=(
-            Phase(128, 7038, batch_size=65_536, micro_batches=16),
-            Phase(
+            c.Phase(128, 7038, batch_size=65_536, micro_batches=16),
+            c.Phase(
                 512,
                 1563,
                 batch_size=32_768,
@@ -54,7 +54,7 @@ def lamb64k() -> Config:
                 restart_warmup_steps=200,  # 12.8% of 1,563
             ),
         ),
-        optim=OptimConfig(
+        optim=c.OptimConfig(
             name="lamb",
             learning_rate=6e-3,
             warmup_steps=2001,  # 28.43% of 7,038
@@ -66,7 +66,7 @@ def lamb64k() -> Config:
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """BERT-Large; text is what follows the colon of --config=configs/large.py:..."""
     recipes = {"paper": paper(256), "tokens": paper(1024), "lamb64k": lamb64k()}
-    recipe = arguments(text, recipe="paper")["recipe"]
+    recipe = c.arguments(text, recipe="paper")["recipe"]
     if recipe not in recipes:
         raise ValueError(f"recipe is {recipe!r}; this config has {sorted(recipes)}")
     config = recipes[recipe]
@@ -74,4 +74,4 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         every = dataclasses.replace(config.checkpoint, every_steps=200)
         often = dataclasses.replace(config.eval, every_steps=500)
         config = dataclasses.replace(config, checkpoint=every, eval=often, log_every_steps=10)
-    return to_config_dict(config)
+    return c.to_config_dict(config)

@@ -2,37 +2,25 @@
 
     make quickstart
 
-builds its corpus and trains on it. Expect: docs/numbers.md has its time and its held-out loss
+builds its corpus and trains on it. Expect: docs/results.md has its time and its held-out loss
 beside the unigram baseline.
 
 Most of the steps see short sequences and few of them: in the same time there are more steps, and
-the loss falls further (docs/log.md). The second phase teaches the positions that the first one
-never saw, with a learning rate of its own: at the end of the first one's they hardly move.
+the loss falls further (docs/experiments.md). The second phase teaches the positions that the first
+one never saw, with a learning rate of its own: at the end of the first one's they hardly move.
 """
-
-import dataclasses
 
 import ml_collections
 
-from bert_jax.config import (
-    CheckpointConfig,
-    Config,
-    EvalConfig,
-    ModelConfig,
-    OptimConfig,
-    Phase,
-    arguments,
-    to_config_dict,
-)
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Two layers, two short phases, bias-corrected Adam as in tiny.py; no arguments."""
-    arguments(text)
-    return to_config_dict(
-        dataclasses.replace(
-            Config(),
-            model=ModelConfig(
+    c.arguments(text)
+    return c.to_config_dict(
+        c.Config(
+            model=c.ModelConfig(
                 hidden_size=128,
                 num_hidden_layers=2,
                 num_attention_heads=2,
@@ -43,8 +31,8 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 attention_probs_dropout_prob=0.0,
             ),
             phases=(
-                Phase(32, 1000, batch_size=96),
-                Phase(
+                c.Phase(32, 1000, batch_size=96),
+                c.Phase(
                     64,
                     240,
                     batch_size=48,
@@ -52,9 +40,9 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                     restart_warmup_steps=30,
                 ),
             ),
-            optim=OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98),
-            eval=EvalConfig(every_steps=200, examples=1024),
-            checkpoint=CheckpointConfig(every_steps=400),
+            optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98),
+            eval=c.EvalConfig(every_steps=200, examples=1024),
+            checkpoint=c.CheckpointConfig(every_steps=400),
             log_every_steps=40,
         )
     )

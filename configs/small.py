@@ -15,29 +15,26 @@ Rate and warm-up: of ELECTRA-Small, 12 layers of 256 at batch 128 (Clark et al. 
 google-research/electra, configure_pretraining.py); the nearest published, not tuned for this size.
 """
 
-import dataclasses
-
 import ml_collections
 
-from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, arguments, to_config_dict
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Eight layers of 512 in the paper's two lengths; no arguments."""
-    arguments(text)
-    return to_config_dict(
-        dataclasses.replace(
-            Config(),
-            model=ModelConfig(
+    c.arguments(text)
+    return c.to_config_dict(
+        c.Config(
+            model=c.ModelConfig(
                 hidden_size=512,
                 num_hidden_layers=8,
                 num_attention_heads=8,
                 intermediate_size=2048,
             ),
             phases=(
-                Phase(128, 90_000, batch_size=256, max_predictions_per_seq=20),
-                Phase(512, 10_000, batch_size=64, max_predictions_per_seq=77),
+                c.Phase(128, 90_000, batch_size=256),
+                c.Phase(512, 10_000, batch_size=64),
             ),
-            optim=OptimConfig(learning_rate=5e-4, warmup_steps=10_000),
+            optim=c.OptimConfig(learning_rate=5e-4, warmup_steps=10_000),
         )
     )

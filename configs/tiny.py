@@ -2,35 +2,23 @@
 
     python -m bert_jax.train --config=configs/tiny.py --config.data.store=STORE --workdir=DIR
 
-Expect: docs/numbers.md has its held-out loss beside the unigram baseline on two corpora.
+Expect: docs/results.md has its held-out loss beside the unigram baseline on two corpora.
 
 The paper's settings are for a large model and a million steps; in 400 they stay at the unigram
-loss. What is different here, and why, stands in docs/log.md (2026-11-21).
+loss. What is different here, and why, stands in docs/experiments.md (2026-11-21).
 """
-
-import dataclasses
 
 import ml_collections
 
-from bert_jax.config import (
-    CheckpointConfig,
-    Config,
-    EvalConfig,
-    ModelConfig,
-    OptimConfig,
-    Phase,
-    arguments,
-    to_config_dict,
-)
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Two layers, two short phases, an optimiser that gets going at once; no arguments."""
-    arguments(text)
-    return to_config_dict(
-        dataclasses.replace(
-            Config(),
-            model=ModelConfig(
+    c.arguments(text)
+    return c.to_config_dict(
+        c.Config(
+            model=c.ModelConfig(
                 hidden_size=128,
                 num_hidden_layers=2,
                 num_attention_heads=2,
@@ -41,12 +29,12 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 attention_probs_dropout_prob=0.0,
             ),
             phases=(
-                Phase(64, 340, batch_size=96),
-                Phase(128, 60, batch_size=48),
+                c.Phase(64, 340, batch_size=96),
+                c.Phase(128, 60, batch_size=48),
             ),
-            optim=OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=40, beta2=0.98),
-            eval=EvalConfig(every_steps=100, examples=512),
-            checkpoint=CheckpointConfig(every_steps=100),
+            optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=40, beta2=0.98),
+            eval=c.EvalConfig(every_steps=100, examples=512),
+            checkpoint=c.CheckpointConfig(every_steps=100),
             log_every_steps=20,
         )
     )

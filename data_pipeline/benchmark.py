@@ -1,50 +1,132 @@
-"""Measures how fast a store gives training batches: python -m data_pipeline.benchmark --help."""
+"""Measure how fast a store gives training batches: python -m data_pipeline.benchmark --help."""
 
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
+import rich.box
+import rich.console
+import rich.table
 
-from data_pipeline import terminal_console
-from data_pipeline.benchmark_report import Measurement, Stage, Throughput, print_measurement
-from data_pipeline.example_source import ExampleSource
-from data_pipeline.examples import PretrainSource, open_examples
-from data_pipeline.exit_code import exit_code_of, on_stderr
-from data_pipeline.flag_parser import FlagParser, check_range
-from data_pipeline.library_log import LibraryLog
-from data_pipeline.options import MASKING, SEGMENTS, PretrainOptions
-from data_pipeline.pretrain import train_batches
-from data_pipeline.rows import gather, mask, packed, unpacked
+from data_pipeline.cli.flags import FlagParser, add_settings, check_range
+from data_pipeline.cli.main import run_main
+from data_pipeline.cli.terminal import make_console
+from data_pipeline.io.atomic import check_file_path
+from data_pipeline.sampling.batches import train_batches
+from data_pipeline.sampling.rows import gather_text, make_rows, mask_text, pack_rows
+from data_pipeline.sampling.stream import ExampleSource, PretrainSource, open_examples
+from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
-from data_pipeline.whole_file import check_place
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One stage of making rows, timed alone in plain NumPy on one core."""
+
+    name: str
+    microseconds_a_sequence: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Throughput:
+    """The output of tf.data on some number of cores."""
+
+    cores: int
+    sequences_per_sec: float
+    rows_per_sec: float
+    tokens_per_sec: float  # padding not counted
+    measured_secs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A measurement and its settings; the keys of --json_out. A sequence is one example."""
+
+    sequences_per_sec: float  # on the largest number of cores
+    tokens_per_sec: float
+    numpy_sequences_per_sec: float  # a plain loop over rows, on one core
+    by_cores: tuple[Throughput, ...]
+    stages: tuple[Stage, ...]
+    open_secs: float  # to open the store and count its walks, or read the sidecar
+    first_batch_secs: float  # to build a walk and import TensorFlow
+    seq_len: int
+    max_predictions_per_seq: int
+    segments: str
+    masking: str
+    packed_examples: int
+    sequences_in_row: float
+    text_share: float  # share of the positions of rows that are not padding
+    batch_size: int
+    store_tokens: int
+    store_digest: str
+
+
+def print_measurement(measured: Measurement, console: rich.console.Console) -> None:
+    """Print the stages and the output of tf.data."""
+    packing = f", up to {measured.packed_examples} in a row" if measured.packed_examples > 1 else ""
+    console.print(
+        f"{measured.segments} examples of {measured.seq_len} tokens, masked by "
+        f"{measured.masking}{packing}; {measured.store_tokens:,} tokens in the store"
+    )
+    console.print(
+        f"  opened in {measured.open_secs:.2f} s, first batch {measured.first_batch_secs:.2f} s "
+        f"later\n  {measured.sequences_in_row:.2f} examples a row, {measured.text_share:.1%} of "
+        "its positions are text"
+    )
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("on one core, in NumPy")
+    table.add_column("us a sequence", justify="right")
+    table.add_column("sequences/s", justify="right")
+    for stage in measured.stages:
+        rate = 1e6 / stage.microseconds_a_sequence
+        table.add_row(stage.name, f"{stage.microseconds_a_sequence:.2f}", f"{rate:,.0f}")
+    rate = measured.numpy_sequences_per_sec
+    table.add_row("all, rows in any order", f"{1e6 / rate:.2f}", f"{rate:,.0f}")
+    console.print(table)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("through tf.data")
+    for name in ("sequences/s", "tokens/s", "rows/s", "of NumPy's"):
+        table.add_column(name, justify="right")
+    for line in measured.by_cores:
+        table.add_row(
+            f"{line.cores} core{'' if line.cores == 1 else 's'}",
+            f"{line.sequences_per_sec:,.0f}",
+            f"{line.tokens_per_sec:,.0f}",
+            f"{line.rows_per_sec:,.0f}",
+            f"{line.sequences_per_sec / rate:.0%}",
+        )
+    console.print(table)
+
 
 _WARM_UP_GROUPS = 3
 _LEAST_SECS, _MOST_SECS = 0.001, 86_400.0
 _MOST_BATCH = 1 << 20
+_SAMPLER_FLAGS = ("segments", "masking", "packed_examples", "group_sequences")
 
 
-def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
-    """Measure and print; 0, or 2 after one line that says what is wrong."""
-    return exit_code_of(lambda: _measure_and_print(sys.argv[1:] if argv is None else argv), say)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; return the exit code."""
+    return run_main(_measure_and_print, argv, hides_libraries=True)
 
 
 def _measure_and_print(argv: list[str]) -> None:
     flags = _parser().parse_args(argv)
     check_range("secs", flags.secs, _LEAST_SECS, _MOST_SECS)
     check_range("batch_size", flags.batch_size, 1, _MOST_BATCH)
-    _options(flags).check_flags()
+    _make_options(flags).check_flags()
     if flags.json_out:
-        check_place(pathlib.Path(flags.json_out), "--json_out")
+        check_file_path(pathlib.Path(flags.json_out), "--json_out")
     measurement = measure(flags)
-    print_measurement(measurement, terminal_console.console(highlight=False))
+    print_measurement(measurement, make_console(highlight=False))
     if flags.json_out:
         record = json.dumps(dataclasses.asdict(measurement), indent=2)
         pathlib.Path(flags.json_out).write_text(record + "\n", encoding="utf-8")
@@ -56,26 +138,26 @@ def measure(flags: argparse.Namespace) -> Measurement:
     Raises:
       ValueError, OSError: the store, or a flag that it cannot be read with.
     """
-    core_counts = _core_counts(flags.cores)
+    core_counts = _choose_core_counts(flags.cores)
     slots = flags.max_predictions_per_seq or math.ceil(0.15 * flags.seq_len)
-    options = _options(flags)
+    options = _make_options(flags)
     started = time.perf_counter()
     store = open_store(flags.store)
     source = open_examples(store, store.train, options, flags.seq_len, slots)
     opened = time.perf_counter()
-    batches = train_batches(
-        source, batch_size=flags.batch_size, first_row=0, first_step=0, last_step=1
-    )
+    batches = _open_batches(source, flags.batch_size)
     next(batches)
-    batches.close()
     first_batch = time.perf_counter()
-    with _pinned_to(1):
+    batches.close()
+    with _pin_to_cores(1):
         # Ready-made examples are read in one step.
         stages: tuple[Stage, ...] = ()
         if isinstance(source, PretrainSource):
             stages = tuple(_time_stages(source, flags.secs / 8))
         numpy_rate = _time_rows(source, flags.secs / 4)
-    text_share = _text_share(source)
+    # The share of positions that are not padding, of the first rows of epoch 0.
+    first_rows = source.rows(np.arange(min(4096, source.rows_in_epoch(0))))
+    text_share = float(first_rows["input_mask"].mean())
     by_cores = tuple(_time_batches(source, flags, cores, text_share) for cores in core_counts)
     return Measurement(
         sequences_per_sec=by_cores[-1].sequences_per_sec,
@@ -98,54 +180,72 @@ def measure(flags: argparse.Namespace) -> Measurement:
     )
 
 
-def _options(flags: argparse.Namespace) -> PretrainOptions:
+def _make_options(flags: argparse.Namespace) -> PretrainOptions:
     return PretrainOptions(
-        store=flags.store,
-        segments=flags.segments,
-        masking=flags.masking,
-        packed_examples=flags.packed_examples,
-        group_sequences=flags.group_sequences,
+        store=flags.store, **{name: getattr(flags, name) for name in _SAMPLER_FLAGS}
     )
 
 
+def _count_rows_of_a_call(source: ExampleSource) -> int:
+    return max(1, round(source.options.group_sequences / source.mean_examples_in_row))
+
+
+def _time_calls(call: Callable[[], object], secs: float) -> float:
+    """Return the mean seconds of a call, repeated for so many seconds."""
+    calls, start = 0, time.perf_counter()
+    while time.perf_counter() - start < secs or not calls:
+        call()
+        calls += 1
+    return (time.perf_counter() - start) / calls
+
+
 def _time_stages(source: PretrainSource, secs: float) -> Iterator[Stage]:
-    """Each step of the way from numbers of rows to arrays, on what the step before it gave."""
-    rows = max(1, round(source.options.group_sequences / source.mean_examples_in_row))
-    index_B = np.arange(min(rows, source.rows_in_epoch(0)))
+    """Time each stage from numbers of rows to arrays on the output of the stage before it."""
+    index_B = np.arange(min(_count_rows_of_a_call(source), source.rows_in_epoch(0)))
     drawn = source.draw(0, index_B)
     rules, token_ids = source.assembly.mask_rules, source.split.token_ids
-    sequences = len(drawn.keys_M)
 
     def micros(call: Callable[[], object]) -> float:
-        calls, start = 0, time.perf_counter()
-        while time.perf_counter() - start < secs or not calls:
-            call()
-            calls += 1
-        return (time.perf_counter() - start) / calls / sequences * 1e6
+        return _time_calls(call, secs) / len(drawn.keys_M) * 1e6
 
     yield Stage("which text", micros(lambda: source.draw(0, index_B)))
-    yield Stage("text", micros(lambda: gather(drawn.spans, token_ids, source.assembly)))
-    text = gather(drawn.spans, token_ids, source.assembly)
-    masks = mask(text, drawn.spans, drawn.keys_M, rules)  # from here on masks what is masked
-    yield Stage("masks", micros(lambda: mask(text, drawn.spans, drawn.keys_M, rules)))
+    yield Stage("text", micros(lambda: gather_text(drawn.spans, token_ids, source.assembly)))
+    text = gather_text(drawn.spans, token_ids, source.assembly)
+    masks = mask_text(text, drawn.spans, drawn.keys_M, rules)  # the calls below mask it again
+    yield Stage("masks", micros(lambda: mask_text(text, drawn.spans, drawn.keys_M, rules)))
     if source.shape.examples == 1:
-        yield Stage("fields", micros(lambda: unpacked(text, masks, drawn.spans)))
+        yield Stage("fields", micros(lambda: make_rows(text, masks, drawn.spans)))
     else:
         in_row_B, pad_id = drawn.examples_in_row_B, source.special_ids["pad"]
         yield Stage(
             "packing",
-            micros(lambda: packed(text, masks, drawn.spans, in_row_B, source.shape, pad_id)),
+            micros(lambda: pack_rows(text, masks, drawn.spans, in_row_B, source.shape, pad_id)),
         )
 
 
 def _time_rows(source: ExampleSource, secs: float) -> float:
-    """Sequences a second of a plain loop over rows, without tf.data."""
-    group = max(1, round(source.options.group_sequences / source.mean_examples_in_row))
-    calls, start = 0, time.perf_counter()
-    while time.perf_counter() - start < secs or not calls:
-        source.rows(np.arange(calls * group, (calls + 1) * group))
-        calls += 1
-    return calls * group * source.mean_examples_in_row / (time.perf_counter() - start)
+    """Return the sequences per second of a plain loop over rows, without tf.data."""
+    group = _count_rows_of_a_call(source)
+    numbers = itertools.count()
+
+    def make_group() -> None:
+        start = next(numbers) * group
+        source.rows(np.arange(start, start + group))
+
+    return group * source.mean_examples_in_row / _time_calls(make_group, secs)
+
+
+def _open_batches(
+    source: ExampleSource, batch_size: int
+) -> Generator[dict[str, np.ndarray], None, None]:
+    return train_batches(
+        source,
+        batch_size=batch_size,
+        first_row=0,
+        first_step=0,
+        last_step=2**40,
+        rows=np.arange(batch_size),
+    )
 
 
 def _time_batches(
@@ -153,10 +253,8 @@ def _time_batches(
 ) -> Throughput:
     """Draw batches through tf.data for flags.secs seconds, after a warm-up."""
     groups = max(1, source.options.group_sequences // flags.batch_size)
-    with _pinned_to(cores):
-        batches = train_batches(
-            source, batch_size=flags.batch_size, first_row=0, first_step=0, last_step=2**40
-        )
+    with _pin_to_cores(cores):
+        batches = _open_batches(source, flags.batch_size)
         for _ in range(_WARM_UP_GROUPS * groups):
             next(batches)
         steps, start = 0, time.perf_counter()
@@ -175,17 +273,11 @@ def _time_batches(
     )
 
 
-def _text_share(source: ExampleSource) -> float:
-    """Of the positions of rows, the share that is not padding: on the first 4,096 of epoch 0."""
-    rows = source.rows(np.arange(min(4096, source.rows_in_epoch(0))))
-    return float(rows["input_mask"].mean())
-
-
-def _core_counts(cores: int) -> list[int]:
-    """1, 2, 4, ... up to the cores that this process may use; only `cores` where it is given."""
-    if sys.platform != "linux":  # macOS cannot hold a process to some cores
+def _choose_core_counts(cores: int) -> list[int]:
+    """Return 1, 2, 4, ... up to the cores that this process may use; only `cores` if not 0."""
+    if sys.platform != "linux":  # macOS cannot bind a process to cores
         if cores:
-            raise ValueError(f"--cores is {cores}; only Linux can hold a process to some cores")
+            raise ValueError(f"--cores is {cores}; only Linux can bind a process to cores")
         return [os.cpu_count() or 1]
     allowed = len(os.sched_getaffinity(0))
     if not 0 <= cores <= allowed:
@@ -196,8 +288,8 @@ def _core_counts(cores: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _pinned_to(cores: int) -> Iterator[None]:
-    """Keep what starts here on the first `cores` cores; threads inherit it from who makes them."""
+def _pin_to_cores(cores: int) -> Iterator[None]:
+    """Bind this thread, and those that it starts, to the first `cores` cores."""
     if sys.platform != "linux":
         yield
         return
@@ -212,7 +304,7 @@ def _pinned_to(cores: int) -> Iterator[None]:
 def _parser() -> FlagParser:
     parser = FlagParser(
         prog="python -m data_pipeline.benchmark",
-        description="Measures how fast a store gives training batches, by stage and through "
+        description="Measure how fast a store gives training batches, by stage and through "
         "tf.data.",
     )
     add = parser.add_argument
@@ -220,15 +312,7 @@ def _parser() -> FlagParser:
     add("--seq_len", type=int, default=128, help="tokens in a sequence")
     add("--batch_size", type=int, default=256, help="rows in a batch")
     add("--max_predictions_per_seq", type=int, default=0, help="0: 15%% of seq_len, rounded up")
-    add("--segments", default="nsp", help=" | ".join(SEGMENTS))
-    add("--masking", default="token", help=" | ".join(MASKING))
-    add("--packed_examples", type=int, default=1, help="most examples in a row")
-    add(
-        "--group_sequences",
-        type=int,
-        default=PretrainOptions.group_sequences,
-        help="sequences made by one call into NumPy",
-    )
+    add_settings(add, PretrainOptions, _SAMPLER_FLAGS)
     add("--cores", type=int, default=0, help="CPU cores to use; 0: 1, 2, 4, ... up to all")
     add("--secs", type=float, default=10.0, help="seconds to measure each number of cores")
     add("--json_out", default="", metavar="FILE", help="file to write the measurement to")
@@ -236,7 +320,4 @@ def _parser() -> FlagParser:
 
 
 if __name__ == "__main__":
-    with LibraryLog() as log:
-        log.hold()  # tensorflow greets
-        exit_code = main(say=log.say)
-    sys.exit(exit_code)
+    sys.exit(main())

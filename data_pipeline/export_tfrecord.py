@@ -1,58 +1,141 @@
-"""Writes a store's examples as TFRecords: python -m data_pipeline.export_tfrecord --help."""
+"""Write a store's examples as TFRecords: python -m data_pipeline.export_tfrecord --help."""
 
+import argparse
 import concurrent.futures
 import dataclasses
 import json
 import multiprocessing
+import os
 import pathlib
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 import rich.console
 
-from data_pipeline import terminal_console
-from data_pipeline.build_report import progress_bar
-from data_pipeline.example_source import ExampleSource
-from data_pipeline.examples import open_examples
-from data_pipeline.exit_code import exit_code_of, on_stderr
-from data_pipeline.export_flags import ExportFlags, parse_flags
-from data_pipeline.hashing import HASH_VERSION
-from data_pipeline.library_log import LibraryLog
-from data_pipeline.store import EXAMPLES, Store, open_store
-from data_pipeline.store_writing import sha256
-from data_pipeline.tfrecord import FEATURES, feature_lengths, open_writer, serialized
-from data_pipeline.whole_folder import check_output, whole_folder
-from data_pipeline.wrapping import print_paragraph
+from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
+from data_pipeline.cli.main import run_main
+from data_pipeline.cli.terminal import make_console, print_paragraph
+from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.report.progress import progress_bar
+from data_pipeline.sampling.stream import ExampleSource, open_examples
+from data_pipeline.spec.fields import check_fields, setting, setting_of
+from data_pipeline.spec.hashing import HASH_VERSION
+from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
+from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store, check_is_local, open_store
+from data_pipeline.store.tfrecord import (
+    COMPRESSIONS,
+    FEATURES,
+    count_values,
+    open_writer,
+    serialize_examples,
+)
+from data_pipeline.store.writer import hash_file
+
+# The settings that shape examples.
+_SAMPLER_FLAGS = [
+    field.name
+    for field in dataclasses.fields(PretrainOptions)
+    if field.name not in OPTIONS_OF_A_RUN
+]
+EXAMPLE = (
+    "python -m data_pipeline.export_tfrecord STORE --output=DIR --seq_len=128 "
+    "--max_predictions_per_seq=20"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportFlags:
+    """Declare the flags; `options` has those of PretrainOptions."""
+
+    store: str
+    options: PretrainOptions
+    output: str = setting("", "the folder to make")
+    seq_len: int = setting(128, "tokens in an example")
+    max_predictions_per_seq: int = setting(
+        20, "most masked tokens in an example; take 77 for 512 tokens"
+    )
+    split: str = setting(TRAIN, "the examples to write", choices=(TRAIN, HELDOUT))
+    epochs: int = setting(
+        0,
+        "passes over the text, each with its own pairs, masks and order; 0: the value of "
+        "--dupe_factor, or 1 for a store of ready-made examples",
+        minimum=0,
+        maximum=10_000,
+    )
+    # The maximum: the numbers of files have five digits in their names.
+    shards: int = setting(
+        10, "number of files; examples go to them in turn", minimum=1, maximum=99_999
+    )
+    compression: str = setting("none", "of the files", choices=tuple(COMPRESSIONS))
+    workers: int = setting(0, "processes; 0: one per core", minimum=0, maximum=MOST_WORKERS)
+
+    def file_name(self, number: int) -> str:
+        """Return the name of a file."""
+        ending = ".gz" if self.compression == "gzip" else ""
+        return f"{self.split}-{number:05}-of-{self.shards:05}.tfrecord{ending}"
+
+
+def parse_flags(argv: list[str]) -> ExportFlags:
+    """Read and check the command line.
+
+    Raises:
+      ValueError: an unknown or a missing flag, a value outside what is allowed, packed rows.
+    """
+    parser = FlagParser(
+        prog="python -m data_pipeline.export_tfrecord",
+        description="Writes the examples of a store as TFRecords with Google BERT's features.",
+        example=EXAMPLE,
+    )
+    add = parser.add_argument
+    add("store", metavar="STORE", help="folder that python -m data_pipeline.build wrote")
+    own_flags = [field.name for field in dataclasses.fields(ExportFlags) if setting_of(field)]
+    add_settings(add, ExportFlags, own_flags)
+    add_settings(add, PretrainOptions, [n for n in _SAMPLER_FLAGS if n != "packed_examples"])
+    add("--packed_examples", default=1, type=int, help=argparse.SUPPRESS)  # only to refuse it
+    values = vars(parser.parse_args(argv))
+    sampler_values = {name: values.pop(name) for name in _SAMPLER_FLAGS}
+    flags = ExportFlags(options=PretrainOptions(values["store"], **sampler_values), **values)
+    flags.options.check_flags()
+    check_fields(flags, "--")
+    if flags.options.packed_examples > 1:
+        raise ValueError(
+            f"--packed_examples is {flags.options.packed_examples}; Google BERT's records know one "
+            "example a row: leave it out"
+        )
+    if not flags.output:
+        raise ValueError(f"--output is missing; a whole command is: {EXAMPLE}")
+    check_is_local("--output", flags.output)
+    return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
+
 
 MANIFEST = "export.json"
 _GROUP_EXAMPLES = 1024
 _LOOK_SECS = 0.2
 
 
-def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
-    """Export; 0, or 2 after one line that says what is wrong."""
-    console = terminal_console.console(highlight=False)
-    arguments = sys.argv[1:] if argv is None else argv
-    return exit_code_of(lambda: export(parse_flags(arguments), console), say)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Export the examples that the flags describe; return the exit code."""
+    console = make_console(highlight=False)
+    return run_main(lambda flags: export(parse_flags(flags), console), argv, hides_libraries=True)
 
 
 def export(flags: ExportFlags, console: rich.console.Console) -> None:
     """Write the files that the flags describe, or raise and leave --output as it was.
 
-    Position p of the stream of examples goes to file p modulo --shards, so that every file has its
-    share of every epoch, and the files read in turn are the stream. An example without a next
-    sentence, as one of a single sentence has none to be swapped with, is left out where the others
-    have one: the format gives every example a label.
+    Position p of the stream of examples goes to file p modulo --shards: every file gets its share
+    of every epoch, and reading the files round-robin restores the stream. An example without a
+    second segment is skipped if others have one, as the format requires a label for every example.
 
     Raises:
       ValueError, OSError: what is wrong with the store, its settings or the output.
     """
-    check_output(flags.output, MANIFEST)
+    destination = Destination(pathlib.Path(flags.output), MANIFEST)
+    check_new_folder(destination)
     store = open_store(flags.store)
     source = _open(store, flags)
     different = 1 if store.kind == EXAMPLES else flags.options.dupe_factor
@@ -60,7 +143,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     examples = sum(source.rows_in_epoch(epoch) for epoch in range(flags.epochs))
     if flags.shards > examples:
         raise ValueError(f"--shards is {flags.shards}; the {examples} examples fill as many files")
-    with whole_folder(flags.output, last=MANIFEST) as folder:
+    with new_folder(destination) as folder:
         label = f"writing {examples:,} examples into {flags.shards:,} files"
         with progress_bar(console, label, examples) as advance:
             left_out = _write_all(flags, folder, examples, source, advance)
@@ -70,35 +153,23 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     if left_out:
         print_paragraph(
             console,
-            f"! {left_out:,} of {examples:,} examples are left out: they are of one "
-            "sentence, and the format cannot say that their next-sentence label means nothing.",
+            f"! {left_out:,} of {examples:,} examples are skipped: they have one sentence, and the "
+            "format cannot say that their next-sentence label means nothing.",
             "yellow",
         )
     if not facts["has_next_sentences"]:
         print_paragraph(
             console,
-            f"! with --segments={flags.options.segments} there are no next sentences: "
-            "every next_sentence_labels is 0 and the format cannot say that it means nothing; "
-            "train on these records without that loss.",
+            f"! with --segments={flags.options.segments} every next_sentence_labels is 0, and the "
+            "format cannot say that it means nothing: train on these records without that loss.",
             "yellow",
         )
     console.print(f"TFRecords in {flags.output}; {MANIFEST} says how they were made", markup=False)
 
 
-def file_name(flags: ExportFlags, number: int) -> str:
-    """The name of one of the files."""
-    ending = ".gz" if flags.compression == "gzip" else ""
-    return f"{flags.split}-{number:05}-of-{flags.shards:05}.tfrecord{ending}"
-
-
 def _open(store: Store, flags: ExportFlags) -> ExampleSource:
-    return open_examples(
-        store,
-        getattr(store, flags.split),
-        flags.options,
-        flags.seq_len,
-        flags.max_predictions_per_seq,
-    )
+    split = getattr(store, flags.split)
+    return open_examples(store, split, flags.options, flags.seq_len, flags.max_predictions_per_seq)
 
 
 def _write_all(
@@ -108,7 +179,7 @@ def _write_all(
     source: ExampleSource,
     advance: Callable[[int], None],
 ) -> int:
-    """Write every file; returns how many examples were left out."""
+    """Write every file; return how many examples were skipped."""
     workers = min(flags.workers, flags.shards)
     if workers == 1:
         return sum(
@@ -124,16 +195,16 @@ def _write_all(
             pool.submit(_write_in_worker, flags, folder, number, examples)
             for number in range(flags.shards)
         }
-        shown = left_out = 0
+        reported = skipped = 0
         try:
             while waiting:
                 done, waiting = concurrent.futures.wait(
                     waiting, _LOOK_SECS, concurrent.futures.FIRST_COMPLETED
                 )
                 for future in done:
-                    left_out += future.result()
-                advance(written.value - shown)
-                shown = written.value
+                    skipped += future.result()
+                advance(written.value - reported)
+                reported = written.value
         except BrokenProcessPool as error:
             raise ValueError(
                 f"one of the {workers} processes was killed, most likely for want of memory; use "
@@ -142,10 +213,10 @@ def _write_all(
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
-    return left_out
+    return skipped
 
 
-# What a worker process keeps between files.
+# State of a worker process, kept between files.
 _worker: dict[str, Any] = {}
 
 
@@ -159,7 +230,7 @@ def _write_in_worker(flags: ExportFlags, folder: pathlib.Path, number: int, exam
     written = _worker["written"]
 
     def advance(count: int) -> None:
-        if _worker["stop"].is_set():  # another failed, or Ctrl-C: nobody waits for this file
+        if _worker["stop"].is_set():  # another worker failed, or Ctrl-C: this file is not needed
             raise InterruptedError
         with written.get_lock():
             written.value += count
@@ -175,9 +246,9 @@ def _write_file(
     source: ExampleSource,
     advance: Callable[[int], None],
 ) -> int:
-    """Write file `number`, a function of the flags and the store; returns how many are left out."""
+    """Write file `number`, a function of the flags and the store; return how many are skipped."""
     left_out = 0
-    with open_writer(folder / file_name(flags, number), flags.compression) as writer:
+    with open_writer(folder / flags.file_name(number), flags.compression) as writer:
         stride = flags.shards * _GROUP_EXAMPLES
         for start in range(number, examples, stride):
             stop = min(start + stride, examples)
@@ -187,7 +258,7 @@ def _write_file(
                 has_label_B = batch["next_sentence_weights"] > 0
                 left_out += int(np.count_nonzero(~has_label_B))
                 batch = {name: batch[name][has_label_B] for name in FEATURES}
-            for record in serialized(batch):
+            for record in serialize_examples(batch):
                 writer.write(record)
     return left_out
 
@@ -200,9 +271,8 @@ def _facts(
     examples: int,
     left_out: int,
 ) -> dict[str, Any]:
-    """What export.json says."""
-    names = [file_name(flags, number) for number in range(flags.shards)]
-    lengths = feature_lengths(source.shape)
+    """Return the content of export.json."""
+    lengths = count_values(source.shape)
     return {
         "format": "TFRecords of tf.train.Example with the features of Google BERT's "
         "create_pretraining_data.py",
@@ -228,16 +298,15 @@ def _facts(
             for name, field in FEATURES.items()
         },
         "compression": flags.compression,
-        "files": {name: _file_facts(folder / name) for name in names},
+        "files": {
+            name: {
+                "bytes": (folder / name).stat().st_size,
+                "sha256": hash_file(folder / name),
+            }
+            for name in map(flags.file_name, range(flags.shards))
+        },
     }
 
 
-def _file_facts(path: pathlib.Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
-
-
 if __name__ == "__main__":
-    with LibraryLog() as log:
-        log.hold()  # tensorflow greets
-        exit_code = main(say=log.say)
-    sys.exit(exit_code)
+    sys.exit(main())

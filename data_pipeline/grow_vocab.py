@@ -1,6 +1,6 @@
-"""Words of a field added to a vocabulary: python -m data_pipeline.grow_vocab --help."""
+"""Add the words of a field to a vocabulary: python -m data_pipeline.grow_vocab --help."""
 
-import argparse
+import dataclasses
 import pathlib
 import shlex
 import sys
@@ -10,48 +10,90 @@ import rich.console
 import rich.markup
 import rich.table
 
-from data_pipeline import terminal_console, vocab_growth
-from data_pipeline.build_report import progress_bar
-from data_pipeline.exit_code import exit_code_of
-from data_pipeline.flag_parser import FlagParser, boolean, check_range
-from data_pipeline.interpreter import python
-from data_pipeline.sources import Source, find_sources
+from data_pipeline.cli.flags import FlagParser, add_settings
+from data_pipeline.cli.main import find_python, run_main
+from data_pipeline.cli.terminal import make_console, print_command, print_fact
+from data_pipeline.io.atomic import check_new_file, new_file
+from data_pipeline.read.documents import read_equal_shares
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import Source, find_sources
+from data_pipeline.report.progress import progress_bar
+from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
-from data_pipeline.text import read_documents
-from data_pipeline.text_options import DOCUMENT_RULES, TextOptions
 from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, Vocabulary, load_vocabulary
-from data_pipeline.vocab_files import list_bytes
-from data_pipeline.vocab_growth import UNUSED, CutWord, WordCounter
-from data_pipeline.vocab_training import TEXT_CHARS
-from data_pipeline.whole_file import check_new, whole_file
-from data_pipeline.wrapping import print_command, print_fact
+from data_pipeline.vocab import grow as vocab_growth
+from data_pipeline.vocab.grow import UNUSED, CutWord, WordCounter
+from data_pipeline.vocab.train import TEXT_CHARS
+from data_pipeline.vocab.wordpiece import join_pieces
 
 EXAMPLE = (
     "python -m data_pipeline.grow_vocab --vocab=CHECKPOINT/vocab.txt --input='corpus/*.txt' "
     "--output=grown.txt --words=1000"
 )
 _SHOWN_WORDS = 8
-_MOST_WORDS = 1 << 20
-_MOST_COUNT = 1 << 31
+_TEXT_FLAGS = ("documents", "text_key")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Grow a list; 0, or 2 after one line on stderr that says what is wrong."""
-    console = terminal_console.console(highlight=False)
-    return exit_code_of(lambda: grow(_parser().parse_args(argv), console))
+@dataclasses.dataclass(frozen=True)
+class GrowFlags:
+    """Declare the flags; `text` has two of those of TextOptions."""
+
+    text: TextOptions
+    vocab: str = setting("", "the vocab.txt to grow; it stays as it is")
+    input: str = setting("", "text, as the build reads it, as GLOB[,GLOB]")
+    output: str = setting("", "the list to write")
+    words: int = setting(1000, "most words to add", minimum=1, maximum=1 << 20)
+    min_count: int = setting(10, "add only words that occur this often", minimum=1, maximum=1 << 31)
+    keep_unused: bool = setting(
+        False,
+        "leave the list's [unusedN] slots alone and add all words at the end, which makes the word "
+        "table longer",
+    )
+    lowercase: bool = setting(True, "lowercase the text and strip accents")
 
 
-def grow(flags: argparse.Namespace, console: rich.console.Console) -> None:
-    """Write the grown list and say what it changes, or raise and write nothing.
+def parse_flags(argv: list[str]) -> GrowFlags:
+    """Read and check the command line; raise ValueError for a flag that is missing or wrong."""
+    parser = FlagParser(
+        prog="python -m data_pipeline.grow_vocab",
+        description="Adds to a checkpoint's vocab.txt the words of a corpus whose cutting into "
+        "pieces costs most tokens. bert_jax.train --config.init begins their rows at the mean of "
+        "those pieces' rows.",
+        example=EXAMPLE,
+    )
+    own = [field.name for field in dataclasses.fields(GrowFlags) if field.name != "text"]
+    add_settings(parser.add_argument, GrowFlags, own)
+    add_settings(parser.add_argument, TextOptions, _TEXT_FLAGS)
+    values = vars(parser.parse_args(argv))
+    text = TextOptions(**{name: values.pop(name) for name in _TEXT_FLAGS})
+    flags = GrowFlags(text, **values)
+    text.check()
+    check_fields(flags, "--")
+    for name in ("vocab", "input", "output"):
+        if not values[name]:
+            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
+        if name != "input":
+            check_is_local(f"--{name}", values[name])
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Grow the vocabulary that the flags name; return the exit code."""
+    console = make_console(highlight=False)
+    return run_main(lambda flags: grow(parse_flags(flags), console), argv)
+
+
+def grow(flags: GrowFlags, console: rich.console.Console) -> None:
+    """Write the grown list and print what it changes, or raise and write nothing.
 
     Raises:
       ValueError, OSError: a flag, the list, the text, no word to add, a file that is there.
     """
-    options = TextOptions(documents=flags.documents, text_key=flags.text_key)
-    vocabulary = _checked(flags, options)
-    sources = find_sources(flags.input, options)
-    counts = _counts(sources, options, vocabulary.lowercase, console)
-    cut = vocab_growth.cut_words(counts, vocabulary, flags.min_count)
+    output = pathlib.Path(flags.output)
+    vocabulary = _load(flags, output)
+    sources = find_sources(flags.input, flags.text)
+    counts = _count_words(sources, flags.text, vocabulary.lowercase, console)
+    cut = vocab_growth.find_cut_words(counts, vocabulary, flags.min_count)
     if not cut:
         raise ValueError(
             f"of the words of {flags.input} that occur {flags.min_count} times or more, "
@@ -59,34 +101,24 @@ def grow(flags: argparse.Namespace, console: rich.console.Console) -> None:
             "the list as it is"
         )
     added = cut[: flags.words]
-    pieces = vocab_growth.grown(
-        vocabulary.pieces(), [one.word for one in added], not flags.keep_unused
+    pieces = vocab_growth.grow_list(
+        vocabulary.pieces(), [cut_word.word for cut_word in added], not flags.keep_unused
     )
-    output = pathlib.Path(flags.output)
-    with whole_file(output) as unfinished:
-        unfinished.write_bytes(list_bytes(pieces))
+    with new_file(output) as unfinished:
+        unfinished.write_bytes(join_pieces(pieces))
         after = load_vocabulary(unfinished, vocabulary.lowercase, checks_case=False)
-        tokens = [vocab_growth.tokens(counts, one) for one in (vocabulary, after)]
+        tokens = [vocab_growth.count_tokens(counts, known) for known in (vocabulary, after)]
     _report(flags, console, vocabulary, pieces, added, tokens)
 
 
-def _checked(flags: argparse.Namespace, options: TextOptions) -> Vocabulary:
-    """The vocabulary, once the flags are known to be right."""
-    for name in ("vocab", "input", "output"):
-        if not getattr(flags, name):
-            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
-        if name != "input":
-            check_is_local(f"--{name}", getattr(flags, name))
-    check_range("words", flags.words, 1, _MOST_WORDS)
-    check_range("min_count", flags.min_count, 1, _MOST_COUNT)
-    options.check()
-    output = pathlib.Path(flags.output)
+def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
+    """Return the vocabulary to grow; raise ValueError for one that cannot be, or for the output."""
     if output.suffix in (".model", ".json"):
         raise ValueError(
             f"--output is {flags.output}, which names another kind of vocabulary; what is written "
             "is a list, as in --output=grown.txt"
         )
-    check_new(output, "--output")
+    check_new_file(output, "--output")
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     if vocabulary.kind == SENTENCEPIECE:
         raise ValueError(
@@ -97,48 +129,39 @@ def _checked(flags: argparse.Namespace, options: TextOptions) -> Vocabulary:
     return vocabulary
 
 
-def _counts(
-    sources: Sequence[Source],
-    options: TextOptions,
-    lowercase: bool,
-    console: rich.console.Console,
+def _count_words(
+    sources: Sequence[Source], options: TextOptions, lowercase: bool, console: rich.console.Console
 ) -> dict[str, int]:
-    """How often each word occurs in an equal share from each source's start."""
+    """Count the words in an equal share of each source, from its start."""
     counter = WordCounter(lowercase)
-    share = TEXT_CHARS[WORDPIECE] // len(sources)
     total_bytes = sum(source.stored_bytes for source in sources)
     with progress_bar(console, "counting words", total_bytes) as advance:
-        for source in sources:
-            left = share
-            for document in read_documents(source, options, advance):
-                for paragraph in document:
-                    counter.add(paragraph)
-                    left -= len(paragraph)
-                if left <= 0:
-                    break
+        for document in read_equal_shares(sources, options, TEXT_CHARS[WORDPIECE], advance):
+            for paragraph in document:
+                counter.add(paragraph)
         return counter.counts()
 
 
 def _report(
-    flags: argparse.Namespace,
+    flags: GrowFlags,
     console: rich.console.Console,
     vocabulary: Vocabulary,
     pieces: Sequence[str],
     added: Sequence[CutWord],
     tokens: Sequence[int],
 ) -> None:
-    """The best of the words, what became of the list and of the text, and what comes next."""
+    """Print the best new words, the changes in list and token count, and the next command."""
     table = rich.table.Table("word", "times", "was cut into", box=None, header_style="dim")
     table.columns[1].justify = "right"
-    for one in added[:_SHOWN_WORDS]:
-        cut_into = rich.markup.escape(" ".join(one.pieces))
-        table.add_row(rich.markup.escape(one.word), f"{one.count:,}", cut_into)
+    for cut_word in added[:_SHOWN_WORDS]:
+        cut_into = rich.markup.escape(" ".join(cut_word.pieces))
+        table.add_row(rich.markup.escape(cut_word.word), f"{cut_word.count:,}", cut_into)
     console.print(table)
     appended = len(pieces) - vocabulary.size
     left = sum(UNUSED.fullmatch(piece) is not None for piece in pieces)
     before, after = tokens
     unknown = vocabulary.pieces()[vocabulary.special_ids["unk"]]
-    rescued = sum(unknown in one.pieces for one in added)
+    rescued = sum(unknown in cut_word.pieces for cut_word in added)
     facts = [
         (
             "words",
@@ -158,68 +181,11 @@ def _report(
     console.print("\n  [dim]next[/]")
     given = [f"--vocab={flags.output}", f"--input={flags.input}", "--output=STORE"]
     given += [] if vocabulary.lowercase else ["--lowercase=false"]
-    given += [f"--{name}={value}" for name, value in _text_flags(flags) if value]
-    command = f"{python()} -m data_pipeline.build {shlex.join(given)}"
+    for name in _TEXT_FLAGS:
+        if (value := getattr(flags.text, name)) != getattr(TextOptions, name):
+            given.append(f"--{name}={value}")
+    command = f"{find_python()} -m data_pipeline.build {shlex.join(given)}"
     print_command(console, command)
-
-
-def _text_flags(flags: argparse.Namespace) -> list[tuple[str, str]]:
-    """What was said of the text, empty where it is the default."""
-    return [
-        (name, "" if getattr(flags, name) == getattr(TextOptions, name) else getattr(flags, name))
-        for name in ("documents", "text_key")
-    ]
-
-
-def _parser() -> FlagParser:
-    parser = FlagParser(
-        prog="python -m data_pipeline.grow_vocab",
-        description="Adds to a checkpoint's vocab.txt the words of a corpus whose cutting into "
-        "pieces costs most tokens. bert_jax.train --config.init begins their rows at the mean of "
-        "those pieces' rows.",
-        epilog=f"example: {EXAMPLE}",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--vocab", default="", metavar="FILE", help="the vocab.txt to grow; it stays as it is")
-    add("--input", default="", metavar="GLOB[,GLOB]", help="text, as the build reads it")
-    add("--output", default="", metavar="FILE", help="the list to write")
-    add("--words", default=1000, type=int, metavar="N", help="most words to add; default 1000")
-    add(
-        "--min_count",
-        default=10,
-        type=int,
-        metavar="N",
-        help="add only words that occur this often; default 10",
-    )
-    add(
-        "--keep_unused",
-        default=False,
-        type=boolean,
-        metavar="BOOL",
-        help="leave the list's [unusedN] slots alone and add all words at the end, which makes the "
-        "word table longer; default false",
-    )
-    add(
-        "--lowercase",
-        default=True,
-        type=boolean,
-        metavar="BOOL",
-        help="lowercase the text and strip accents; default true",
-    )
-    add(
-        "--documents",
-        default="blank_line",
-        metavar="RULE",
-        help="what a document is in plain text: " + " | ".join(DOCUMENT_RULES),
-    )
-    add(
-        "--text_key",
-        default="text",
-        metavar="KEY",
-        help="key or column that holds the text in JSON, Parquet or TFDS",
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,44 +1,131 @@
-"""Makes a store of ready-made examples from TFRecords: python -m data_pipeline.import_tfrecord."""
+"""Make a store of ready-made examples from TFRecords: python -m data_pipeline.import_tfrecord."""
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import pathlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import rich.console
 
-from data_pipeline import terminal_console
-from data_pipeline.build_report import count_of_files, progress_bar
-from data_pipeline.example_arrays import FOLDER, SPLIT_ROWS, ExampleWriter, describe_examples
-from data_pipeline.exit_code import exit_code_of, on_stderr
-from data_pipeline.holdout import choose_heldout
-from data_pipeline.import_flags import ImportFlags, parse_flags
-from data_pipeline.interpreter import python
-from data_pipeline.library_log import LibraryLog
-from data_pipeline.record_checks import check_examples
-from data_pipeline.schema import RowShape
-from data_pipeline.store import EXAMPLES, FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
-from data_pipeline.store_writing import ArrayFile, sha256, store_digest, write_manifest
-from data_pipeline.tfrecord import find_record_files, read_examples
-from data_pipeline.tokenizer_json import write_tokenizer_json
-from data_pipeline.unmasked import first_segment_hashes, unmasked_ids
+from data_pipeline.cli.flags import FlagParser, add_settings
+from data_pipeline.cli.main import find_python, run_main
+from data_pipeline.cli.terminal import make_console, print_command, print_paragraph
+from data_pipeline.corpus.selection import choose_heldout
+from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.report.build import describe_file_count
+from data_pipeline.report.progress import progress_bar
+from data_pipeline.spec.fields import setting
+from data_pipeline.spec.schema import RowShape
+from data_pipeline.store import (
+    EXAMPLES,
+    FORMAT,
+    FORMAT_VERSION,
+    HELDOUT,
+    MANIFEST,
+    TRAIN,
+    check_is_local,
+)
+from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, ExampleWriter
+from data_pipeline.store.tfrecord import (
+    check_examples,
+    find_record_files,
+    hash_first_segments,
+    read_examples,
+    restore_ids,
+)
+from data_pipeline.store.writer import (
+    ArrayFile,
+    compute_digest,
+    describe_arrays,
+    describe_vocabulary,
+    write_manifest,
+)
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
-from data_pipeline.whole_folder import check_output, whole_folder
-from data_pipeline.wrapping import print_command, print_paragraph
+from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
+
+EXAMPLE = (
+    "python -m data_pipeline.import_tfrecord --input='records/*.tfrecord*' --vocab=vocab.txt "
+    "--output=stores/records"
+)
+_HOLDOUT = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class ImportFlags:
+    """Declare the flags."""
+
+    input: str = setting(
+        "",
+        "TFRecord files, plain or gzipped, as GLOB[,GLOB]; their examples may have several "
+        "lengths, such as 128 and 512",
+    )
+    heldout_input: str = setting(
+        "",
+        "files of examples to evaluate on, as GLOB[,GLOB]; without it, --holdout of --input is "
+        "held out",
+    )
+    vocab: str = setting("", "the vocab.txt or *.model that the ids were made with")
+    lowercase: bool = setting(True, "whether the ids were made from lowercased text")
+    output: str = setting("", "the folder of the store to make")
+    holdout: float = 0.0  # 0 with heldout_input
+
+
+def parse_flags(argv: list[str]) -> ImportFlags:
+    """Read and check the command line.
+
+    Raises:
+      ValueError: an unknown or a missing flag, a value outside what is allowed, an address such as
+        gs:// for a path.
+    """
+    parser = FlagParser(
+        prog="python -m data_pipeline.import_tfrecord",
+        description="Makes a store that bert_jax trains from out of TFRecords with Google BERT's "
+        "features, as create_pretraining_data.py writes them.",
+        example=EXAMPLE,
+    )
+    paths = ("input", "heldout_input", "vocab", "output")
+    add_settings(parser.add_argument, ImportFlags, [*paths, "lowercase"])
+    parser.add_argument(
+        "--holdout",
+        type=float,
+        metavar="SHARE",
+        help="share of the examples to hold out, chosen by the text of their first segment; "
+        f"default {_HOLDOUT}",
+    )
+    values = vars(parser.parse_args(argv))
+    for name in paths:
+        if not values[name] and name != "heldout_input":
+            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
+        for path in values[name].split(","):
+            check_is_local(f"--{name}", path.strip())
+    holdout, heldout_input = values.pop("holdout"), values["heldout_input"]
+    if heldout_input and holdout is not None:
+        raise ValueError(
+            f"--holdout is {holdout} and --heldout_input is {heldout_input}; held-out examples are "
+            "either a share of --input or those of --heldout_input: leave one of them out"
+        )
+    if holdout is not None and not 0.0 < holdout <= 0.5:
+        raise ValueError(
+            f"--holdout is {holdout}; it must be more than 0 and at most 0.5 (default {_HOLDOUT})"
+        )
+    return ImportFlags(**values, holdout=0.0 if heldout_input else holdout or _HOLDOUT)
+
 
 _BLOCK_ROWS = 1 << 14
-_HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file says where they belong
+_HELD_OUT, _TRAINED_ON = 0, 1  # marks of examples whose file decides their split
 
 
-def main(argv: list[str] | None = None, say: Callable[[str], None] = on_stderr) -> int:
-    """Import; 0, or 2 after one line that says what is wrong."""
-    console = terminal_console.console(highlight=False)
-    arguments = sys.argv[1:] if argv is None else argv
-    return exit_code_of(lambda: import_records(parse_flags(arguments), console), say)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Import the records that the flags name; return the exit code."""
+    console = make_console(highlight=False)
+    return run_main(
+        lambda flags: import_records(parse_flags(flags), console), argv, hides_libraries=True
+    )
 
 
 def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
@@ -47,7 +134,9 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     Raises:
       ValueError, OSError: what is wrong with the records, the vocabulary or the output.
     """
-    check_output(flags.output, MANIFEST)
+    output = pathlib.Path(flags.output)
+    destination = Destination(output, MANIFEST, FORMAT)
+    check_new_folder(destination)
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     files = dict.fromkeys(find_record_files("--input", flags.input), TRAIN)
     if flags.heldout_input:
@@ -58,24 +147,24 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
             )
         files |= dict.fromkeys(heldout, HELDOUT)
     with (
-        whole_folder(flags.output, last=MANIFEST) as folder,
+        new_folder(destination) as folder,
         contextlib.closing(_Import(flags, vocabulary, folder)) as importing,
     ):
         (folder / FILE_NAMES[vocabulary.kind]).write_bytes(vocabulary.file_bytes)
         write_tokenizer_json(vocabulary, folder)
-        label = f"reading {count_of_files(len(files))}"
+        label = f"reading {describe_file_count(len(files))}"
         with progress_bar(console, label, sum(path.stat().st_size for path in files)) as advance:
             for path, split in files.items():
                 importing.read(path, split, advance)
         with progress_bar(console, "writing the splits", importing.examples) as advance:
-            importing.part(advance)
+            importing.write_splits(advance)
         manifest = importing.manifest()
         write_manifest(folder, manifest)
-    _report(console, flags.output, manifest)
+    _report(console, output, manifest)
 
 
 class _Import:
-    """One import on its way: `read` every file, then `part`, then `manifest`."""
+    """Import examples: `read` every file, then `write_splits`, then `manifest`."""
 
     def __init__(self, flags: ImportFlags, vocabulary: Vocabulary, folder: pathlib.Path) -> None:
         self._flags = flags
@@ -99,7 +188,7 @@ class _Import:
                 side = _HELD_OUT if split == HELDOUT else _TRAINED_ON
                 marks = np.full(len(batch["input_ids"]), side, np.uint64)
             else:
-                marks = first_segment_hashes(batch)
+                marks = hash_first_segments(batch)
             self._writer(path, shape).append(batch, marks)
             done += len(marks)
         self._sources.append(
@@ -121,11 +210,11 @@ class _Import:
         return writer
 
     def close(self) -> None:
-        """End the files of examples, whether all were read or not."""
+        """Close the files of examples, whether all were read or not."""
         for writer in self._writers.values():
             writer.close()
 
-    def part(self, advance: Callable[[int], None]) -> None:
+    def write_splits(self, advance: Callable[[int], None]) -> None:
         """Write which rows each split has, and count its tokens."""
         self.close()
         for seq_len, writer in sorted(self._writers.items()):
@@ -135,13 +224,14 @@ class _Import:
                 split: ArrayFile(writer.directory / f"{name}.npy", np.dtype(np.int64))
                 for split, name in SPLIT_ROWS.items()
             }
-            for rows, block in _blocks(batch):
-                held = is_heldout(marks[rows])
-                for split, members in ((TRAIN, ~held), (HELDOUT, held)):
-                    files[split].append(rows[members])
+            for start in range(0, len(marks), _BLOCK_ROWS):
+                block = {name: array[start : start + _BLOCK_ROWS] for name, array in batch.items()}
+                is_heldout_B = is_heldout(marks[start : start + _BLOCK_ROWS])
+                for split, members in ((TRAIN, ~is_heldout_B), (HELDOUT, is_heldout_B)):
+                    files[split].append(start + np.flatnonzero(members))
                     taken = {name: array[members] for name, array in block.items()}
                     self._counts_V[split] += self._token_counts(taken)
-                advance(len(rows))
+                advance(len(is_heldout_B))
             for file in files.values():
                 file.close()
             self._lengths[str(seq_len)] = {
@@ -163,46 +253,32 @@ class _Import:
         return choose_heldout(marks, self._flags.holdout)
 
     def _token_counts(self, batch: dict[str, np.ndarray]) -> np.ndarray:
-        """How often each id stands in the text of examples, special pieces not counted."""
-        ids = unmasked_ids(batch)[batch["input_mask"] != 0]
+        """Count each id in the text of examples, special tokens excluded."""
+        ids = restore_ids(batch)[batch["input_mask"] != 0]
         counts_V = np.bincount(ids, minlength=self._vocabulary.size)
         for name in ("pad", "cls", "sep"):
             counts_V[self._vocabulary.special_ids[name]] = 0
         return counts_V
 
     def manifest(self) -> dict[str, Any]:
-        """What manifest.json says; writes the counts of tokens, which it describes."""
+        """Write the counts of tokens and return the content of manifest.json."""
         vocabulary = self._vocabulary
-        arrays = describe_examples(self._folder)
-        unknown_id = vocabulary.special_ids["unk"]
         splits = {}
         for split, counts_V in self._counts_V.items():
             (self._folder / split).mkdir()
-            path = self._folder / split / "token_counts.npy"
-            np.save(path, counts_V)
-            arrays[f"{split}/token_counts.npy"] = {
-                "dtype": "int64",
-                "size": len(counts_V),
-                "sha256": sha256(path),
-            }
+            np.save(self._folder / split / "token_counts.npy", counts_V)
             splits[split] = {
                 "examples": sum(length[split] for length in self._lengths.values()),
                 "tokens": int(counts_V.sum()),
-                "unknown_tokens": int(counts_V[unknown_id]),
+                "unknown_tokens": int(counts_V[vocabulary.special_ids["unk"]]),
             }
+        arrays = describe_arrays(self._folder, (FOLDER, TRAIN, HELDOUT))
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "kind": EXAMPLES,
-            "digest": store_digest(arrays, vocabulary.digest),
-            "vocabulary": {
-                "kind": vocabulary.kind,
-                "file": FILE_NAMES[vocabulary.kind],
-                "size": vocabulary.size,
-                "lowercase": vocabulary.lowercase,
-                "sha256": vocabulary.digest,
-                "special_ids": vocabulary.special_ids,
-            },
+            "digest": compute_digest(arrays, vocabulary.digest),
+            "vocabulary": describe_vocabulary(vocabulary),
             "examples": self._lengths,
             "splits": splits,
             "holdout": self._flags.holdout,
@@ -210,18 +286,6 @@ class _Import:
             "sources": self._sources,
             "arrays": arrays,
         }
-
-
-def _blocks(
-    arrays: dict[str, np.ndarray],
-) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-    rows = len(arrays["input_ids"])
-    for start in range(0, rows, _BLOCK_ROWS):
-        stop = min(start + _BLOCK_ROWS, rows)
-        yield (
-            np.arange(start, stop, dtype=np.int64),
-            {name: array[start:stop] for name, array in arrays.items()},
-        )
 
 
 def _report(console: rich.console.Console, output: pathlib.Path, manifest: dict[str, Any]) -> None:
@@ -233,21 +297,18 @@ def _report(console: rich.console.Console, output: pathlib.Path, manifest: dict[
         if not length["random_next"]:
             print_paragraph(
                 console,
-                f"! every next_sentence_labels of the {seq_len} is 0: these examples "
-                "have no next-sentence task; train with --config.objective=mlm.",
+                f"! every next_sentence_labels of the {seq_len} is 0: these examples have no "
+                "next-sentence task; train with --config.objective=mlm.",
                 "yellow",
             )
     console.print("\n  [dim]next, with phases of these sizes[/]")
     print_command(
         console,
-        f"{python()} -m bert_jax.train --config=configs/base.py "
+        f"{find_python()} -m bert_jax.train --config=configs/base.py "
         f"--config.data.store={shlex.quote(str(output))} "
         f"--workdir=runs/{shlex.quote(output.name)}",
     )
 
 
 if __name__ == "__main__":
-    with LibraryLog() as log:
-        log.hold()  # tensorflow greets
-        exit_code = main(say=log.say)
-    sys.exit(exit_code)
+    sys.exit(main())

@@ -1,8 +1,7 @@
-"""A corpus that every Python carries: python -m data_pipeline.python_docs OUTPUT.jsonl
+"""Write a corpus from Python's documentation: python -m data_pipeline.python_docs OUTPUT.jsonl
 
-Writes the documentation of the running Python as JSON lines, about 2 MB of English prose, without
-a download: a document is a topic of pydoc_data, or the docstrings of a module of the standard
-library in the order of the file.
+The running Python carries about 2 MB of English prose, so nothing is downloaded. A document is a
+topic of pydoc_data, or the docstrings of a module of the standard library in the order of the file.
 """
 
 import ast
@@ -13,36 +12,37 @@ import re
 import sys
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pydoc_data.topics import topics
 
 import rich.console
 
-from data_pipeline import terminal_console
-from data_pipeline.build_report import progress_bar
-from data_pipeline.exit_code import exit_code_of
-from data_pipeline.flag_parser import FlagParser
+from data_pipeline.cli.flags import FlagParser
+from data_pipeline.cli.main import run_main
+from data_pipeline.cli.terminal import make_console
+from data_pipeline.io.atomic import write_file
+from data_pipeline.report.progress import progress_bar
 
 # Tests have docstrings of their own, about themselves; the rest of the list is not Python's own.
-_LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
+_SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages"})
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _LETTER = re.compile(r"[^\W\d_]")
 _MIN_MODULES = 100  # a Python with fewer was packed without its sources
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Write the corpus; 0, or 2 after one line on stderr that says what is wrong."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the corpus to the file that the command line names; return the exit code."""
     parser = FlagParser(
         prog="python -m data_pipeline.python_docs",
         description="Writes the documentation that this Python carries as JSON lines.",
     )
     parser.add_argument("output", type=pathlib.Path, metavar="OUTPUT.jsonl", help="file to write")
-    console = terminal_console.console(highlight=False)
-    return exit_code_of(lambda: write(parser.parse_args(argv).output, console))
+    console = make_console(highlight=False)
+    return run_main(lambda flags: write(parser.parse_args(flags).output, console), argv)
 
 
 def write(output: pathlib.Path, console: rich.console.Console) -> None:
-    """Write the documents, one a line, as {"title": ..., "text": ...}: whole or not at all.
+    """Write the documents, one a line, as {"title": ..., "text": ...}, or nothing.
 
     Raises:
       ValueError: the output is a folder; this Python has no sources to read.
@@ -60,24 +60,19 @@ def write(output: pathlib.Path, console: rich.console.Console) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     total_bytes = sum(path.stat().st_size for _, path in modules)
     label = f"reading the documentation of Python {platform.python_version()}"
-    partial = output.with_name(output.name + ".partial")
-    try:
-        with (
-            progress_bar(console, label, total_bytes) as advance,
-            partial.open("w", encoding="utf-8") as lines,
-        ):
-            for title, text in _documents(modules, advance):
-                lines.write(json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n")
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with progress_bar(console, label, total_bytes) as advance:
+        lines = [
+            json.dumps({"title": title, "text": text}, ensure_ascii=False) + "\n"
+            for title, text in _documents(modules, advance)
+        ]
+    write_file(output, "".join(lines).encode())
 
 
 def _modules(root: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    """Name and file of every module under root but those of tests and of installed packages."""
+    """Yield name and file of every module under root, without tests and installed packages."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if not _LEFT_OUT & set(parts):
+        if not _SKIPPED & set(parts):
             yield ".".join(parts).removesuffix(".__init__"), path
 
 
@@ -85,16 +80,18 @@ def _documents(
     modules: list[tuple[str, pathlib.Path]], advance: Callable[[int], None]
 ) -> Iterator[tuple[str, str]]:
     for name, text in topics.items():
-        yield f"topic {name}", prose(text)
+        yield f"topic {name}", extract_prose(text)
     for name, path in modules:
-        text = "\n".join(prose(docstring) for docstring in docstrings(path.read_bytes()))
+        text = "\n".join(
+            extract_prose(docstring) for docstring in find_docstrings(path.read_bytes())
+        )
         if text.strip():
             yield name, text
         advance(path.stat().st_size)
 
 
-def docstrings(source: bytes) -> list[str]:
-    """The docstrings of a module, its classes and functions, in the order of the file."""
+def find_docstrings(source: bytes) -> list[str]:
+    """Return the docstrings of a module, its classes and functions, in the order of the file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about escapes in old code
         tree = ast.parse(source)
@@ -104,8 +101,8 @@ def docstrings(source: bytes) -> list[str]:
     return [text for node in nodes if (text := ast.get_docstring(node))]
 
 
-def prose(text: str) -> str:
-    """The paragraphs of a text, each on one line; no doctests, rules or underlines."""
+def extract_prose(text: str) -> str:
+    """Return the paragraphs of a text, each on a line, without doctests and rules."""
     paragraphs = []
     for block in _BLANK_LINES.split(text):
         lines = [line.strip() for line in block.splitlines() if _LETTER.search(line)]

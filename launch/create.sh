@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# Ask Google Cloud for the TPU VM that cluster.env describes.
+# Request the TPU VM that cluster.env describes from Google Cloud.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=gcloud_errors.sh
-source "$LAUNCH/gcloud_errors.sh"
-# shellcheck source-path=SCRIPTDIR source=queued_resource.sh
-source "$LAUNCH/queued_resource.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/gcloud_errors.sh
+source "$LAUNCH/lib/gcloud_errors.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/queued_resource.sh
+source "$LAUNCH/lib/queued_resource.sh"
 
 usage() {
     cat <<'USAGE'
 usage: launch/create.sh [--dry-run] [--cluster=FILE] [--wait[=TIME]] [--poll_secs=N]
 
-Asks for a TPU VM as a queued resource: Google Cloud makes it when there is room. Both get the name
-TPU_NAME, and the label launched_by=LABEL, without which delete.sh deletes nothing. The TPU VM costs
-money from the moment it exists until launch/delete.sh has deleted it, whether it trains or not.
+Requests a TPU VM as a queued resource: Google Cloud creates it when it has capacity. Both are named
+TPU_NAME and labelled launched_by=LABEL; without that label delete.sh deletes nothing. The TPU VM costs
+money from its creation until launch/delete.sh deletes it, whether it trains or not.
 
   --dry-run        print the gcloud commands instead of running them
   --cluster=FILE   PROJECT, ZONE, TPU_NAME, PRESET or ACCELERATOR_TYPE and RUNTIME_VERSION, SPOT,
                    VALID_UNTIL, SERVICE_ACCOUNT, NETWORK, SUBNETWORK, INTERNAL_IPS and LABEL
                    (default: cluster.env beside this script)
-  --wait[=TIME]    come back once the TPU VM is there, or after TIME, such as 90s, 30m, 6h or 2d, which
-                   is the default; what was asked for stays asked for then
-  --poll_secs=N    ask so often for its state (default: 30)
+  --wait[=TIME]    return once the TPU VM is ACTIVE, or after TIME, such as 90s, 30m or 6h (default: 2d);
+                   the request stays open then
+  --poll_secs=N    seconds between two queries of its state (default: 30)
 
-A spot TPU VM that Google Cloud has taken back leaves its queued resource SUSPENDED: run delete.sh,
-then create.sh and setup.sh again.
-Exit code: gcloud's; 1 where --wait does not see it ACTIVE; 2 where this script refuses.
+A preempted spot TPU VM leaves its queued resource SUSPENDED: run delete.sh, then create.sh and setup.sh
+again.
+Exit code: gcloud's; 1 if the TPU VM does not become ACTIVE within --wait; 2 if this script refuses.
 Not yet run against Google Cloud.
 USAGE
 }
 
-ask_for_it() {
+request() {
     local command=(gcloud compute tpus queued-resources create "$TPU_NAME" "--node-id=$TPU_NAME"
         "--accelerator-type=$ACCELERATOR_TYPE" "--runtime-version=$RUNTIME_VERSION"
         "--zone=$ZONE" "--project=$PROJECT" "--labels=launched_by=$LABEL")
@@ -44,13 +44,13 @@ ask_for_it() {
     run_or_print "${command[@]}"
 }
 
-say_next() {
+print_next() {
     cat <<NEXT
-Asked for $TPU_NAME ($ACCELERATOR_TYPE). Its state:
+Requested $TPU_NAME ($ACCELERATOR_TYPE). Show its state:
     $(DRY_RUN=true describe_queued)
-Once that says ACTIVE:
+Once it is ACTIVE, set it up:
     launch/setup.sh$SAME_CLUSTER
-$TPU_NAME costs money from then on, until:
+It costs money from then on, until you delete it:
     launch/delete.sh$SAME_CLUSTER
 NEXT
 }
@@ -73,12 +73,12 @@ main() {
         SERVICE_ACCOUNT NETWORK SUBNETWORK INTERNAL_IPS LABEL
     $DRY_RUN || check_gcloud
 
-    ask_for_it
+    request
     if $DRY_RUN; then
         [[ -z $wait ]] || describe_queued
         return
     fi
-    say_next
+    print_next
     [[ -z $wait ]] || wait_until_active "$(in_seconds "$wait")" "$poll"
 }
 

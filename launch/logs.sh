@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Show, or follow, what training has written on the workers of a TPU VM, or its copies in the bucket.
+# Show or follow the log of training on the workers of a TPU VM, or its copies in the bucket.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
 
 usage() {
     cat <<'USAGE'
 usage: launch/logs.sh [--dry-run] [--cluster=FILE] [--worker=N|all] [--lines=N] [--follow | --bucket]
 
-Shows the end of REMOTE_DIR/logs/train.log, which training writes on each worker. Each line opens with
-the name of its worker; the lines of several workers come as they arrive.
+Shows the end of REMOTE_DIR/logs/train.log, which training writes on each worker. Each line starts with
+the name of its worker; lines of several workers are shown as they arrive.
 
   --dry-run        print the gcloud command instead of running it
   --cluster=FILE   PROJECT, ZONE, TPU_NAME, BUCKET, INTERNAL_IPS and REMOTE_DIR (default: cluster.env
                    beside this script)
   --worker=N|all   one worker, counted from 0, or all of them (default: all)
-  --lines=N        so many of the last lines (default: 100)
-  --follow         go on showing new lines until Ctrl-C; training is not disturbed by either
-  --bucket         list the copies in BUCKET/logs/TPU_NAME instead, also of TPU VMs that are gone, and
-                   show the end of the one that was written last, of worker N where one is named
+  --lines=N        number of lines, from the end (default: 100)
+  --follow         keep showing new lines until Ctrl-C, which does not disturb training
+  --bucket         list the copies in BUCKET/logs/TPU_NAME instead, also those of deleted TPU VMs, and
+                   show the end of the newest one, of worker N with --worker=N
 
-What a terminal would obey is shown as \x1b and its like.
-Exit code: gcloud's, which is that of a worker that failed, such as one without a log; 1 where the
-bucket has no copy; 2 where this script refuses.
+Escape sequences and other control characters are shown as \x1b and the like.
+Exit code: gcloud's, which is that of a failed worker, such as one without a log; 1 if the bucket has no
+copy; 2 if this script refuses.
 Not yet run on a real TPU VM.
 USAGE
 }
@@ -47,7 +47,7 @@ from_bucket() {
     fi
     list=$(gcloud storage ls --long "$folder/*.log" "--project=$PROJECT") ||
         { echo "error: $folder could not be listed, or has no log" >&2 && return 1; }
-    # A name that training would not have given is not asked for.
+    # Skip names that training would not have given.
     list=$(LC_ALL=C grep -E "^ *[0-9]+ +[0-9TZ:.-]+ +$folder/[A-Za-z0-9._-]+\.log$" <<<"$list" |
         LC_ALL=C sort -k 2 || true)
     printf '%s\n\n' "$list"
@@ -72,13 +72,13 @@ main() {
     done
     check_worker "$worker"
     [[ $lines =~ ^[1-9][0-9]{0,8}$ ]] ||
-        refuse "--lines=$lines is not a number of lines from 1 on; try --lines=100"
+        refuse "--lines=$lines is not a whole number from 1; try --lines=100"
     [[ -z $follow ]] || ! $bucket ||
-        refuse "--follow and --bucket exclude each other: a copy is a minute old; leave --bucket out"
+        refuse "--follow does not work with --bucket, whose copies are a minute old; remove --bucket"
     read_cluster
     check_settings PROJECT ZONE TPU_NAME BUCKET INTERNAL_IPS REMOTE_DIR
     ! $bucket || [[ -n $BUCKET ]] ||
-        refuse "$CLUSTER: BUCKET is empty, so that no log was copied; leave --bucket out"
+        refuse "$CLUSTER: BUCKET is empty, so no log was copied; remove --bucket"
     $DRY_RUN || check_gcloud
 
     if $bucket; then from_bucket "$worker" "$lines"; else from_workers "$worker" "$lines" "$follow"; fi

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Train a config from nothing to its end on a TPU VM that is made for it and deleted behind it.
+# Train a config from start to end on a TPU VM that is created for it and deleted afterwards.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
 
 usage() {
     cat <<'USAGE'
 usage: launch/pod.sh CONFIG [OPTION ...] [--workdir=DIR] [TRAIN_FLAG ...]
 
-Resolves CONFIG here, asks for the TPU VM of cluster.env, sets it up, trains CONFIG on all its workers, makes it again when
-Google Cloud takes it back, and deletes it at the end: all that launch/watch.sh does, with
---delete_at_end. Ended by Ctrl-C, or with this machine, the same command goes on from where things
-are; training itself goes on meanwhile, and costs money.
+Resolves CONFIG here, requests the TPU VM of cluster.env, sets it up, trains CONFIG on all its workers,
+recreates it after a preemption, and deletes it at the end: all that launch/watch.sh does, with
+--delete_at_end. After Ctrl-C, or a restart of this machine, the same command resumes the watch; training
+itself continues meanwhile, and costs money.
 
   CONFIG             such as configs/base.py
   --dry-run          print the commands of one round instead of running them
@@ -28,12 +28,12 @@ main() {
     local config='' workdir='' rest=()
     while (($#)); do
         case $1 in
-            --config=*) refuse "'$1' is given as the first word instead: launch/pod.sh ${1#*=}" ;;
+            --config=*) refuse "'$1' must be the first word instead: launch/pod.sh ${1#*=}" ;;
             --workdir=*) workdir=${1#*=} ;;
             -*) take_option "$1" || rest+=("$1") ;;
             *)
                 [[ -z $config ]] ||
-                    refuse "'$1' is a second config beside '$config'; flags of training begin with --"
+                    refuse "'$1' is a second config after '$config'; flags of training begin with --"
                 config=$1
                 ;;
         esac
@@ -43,8 +43,8 @@ main() {
     read_cluster
     check_settings TPU_NAME BUCKET
     [[ -n $workdir || -n $BUCKET ]] ||
-        refuse "$CLUSTER: BUCKET is empty, and without it a --workdir=DIR is needed, on a disk that all workers" \
-            "share and that outlives them"
+        refuse "$CLUSTER: BUCKET is empty; set it, or add --workdir=DIR, on a disk that all workers share and that" \
+            "outlives them"
     workdir=${workdir:-${BUCKET%/}/runs/$TPU_NAME}
     if $DRY_RUN; then rest+=(--dry-run); fi
     exec "$LAUNCH/watch.sh" "--cluster=$CLUSTER" --delete_at_end "--config=$config" "--workdir=$workdir" \

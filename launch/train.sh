@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Start training on every worker of an existing TPU VM, or stop it; it goes on without this machine.
+# Start training on every worker of an existing TPU VM, or stop it; it runs without this machine.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=config_check.sh
-source "$LAUNCH/config_check.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/config_check.sh
+source "$LAUNCH/lib/config_check.sh"
 
 usage() {
     cat <<'USAGE'
@@ -13,28 +13,27 @@ usage: launch/train.sh [--dry-run] [--cluster=FILE] [--follow] [--skip_config_ch
        launch/train.sh [--dry-run] [--cluster=FILE] --stop
 
 Starts `python -m bert_jax.train --multihost` with the flags from --config on, on all workers of the
-TPU VM that FILE names, and comes back: training goes on when this machine is switched off. Each
-worker adds its output to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME every minute;
-launch/logs.sh shows it. Nothing is started where a worker trains already, nor where the config, which
-is resolved here first, has a mistake.
+TPU VM of cluster.env, and returns: training continues when this machine is switched off. Each worker
+appends its output to REMOTE_DIR/logs/train.log, copied to BUCKET/logs/TPU_NAME every minute;
+launch/logs.sh shows it. Nothing is started if a worker trains already, or if the config, which is
+resolved here first, has a mistake.
 
   --dry-run        print the gcloud commands instead of running them
   --cluster=FILE   PROJECT, ZONE, TPU_NAME, BUCKET, INTERNAL_IPS, COORDINATOR_PORT, REMOTE_DIR and
                    REMOTE_PYTHON (default: cluster.env beside this script)
   --follow         then show all workers' output until Ctrl-C, which does not disturb training
   --skip_config_check
-                   leave the config to the workers: where they have another commit than this clone
-  --stop           end it on all workers: SIGTERM, upon which it saves, and SIGKILL 60 s later
+                   do not resolve the config here: for workers with another commit than this clone
+  --stop           stop it on all workers: SIGTERM, upon which it saves, and SIGKILL 60 s later
   --workdir=DIR    a folder in a bucket, gs://BUCKET/DIR, or one that all workers share, such as an NFS
-                   mount: a checkpoint is written by all of them together
+                   mount: all of them write each checkpoint together
 
-The TPU VM must exist, with bert_jax in REMOTE_DIR on every worker: launch/setup.sh puts it there. The
-same command goes on from the newest checkpoint. It ends up in gcloud's log on this machine and in the
-workers' process lists: put no secret into it. Nothing of this machine's environment is passed on.
+The TPU VM must exist, with bert_jax in REMOTE_DIR on every worker: run launch/setup.sh first. The same
+command resumes from the newest checkpoint. It is recorded in gcloud's log on this machine and in the
+workers' process lists: put no secret into it. This machine's environment is not passed on.
 BERT_JAX_PYTHON in the environment names the Python that resolves the config (default: .venv/bin/python
 of the clone, else python3 or python).
-Exit code: gcloud's, which is that of a worker that failed, 2 where one trains already; 2 where this
-script refuses.
+Exit code: gcloud's, which is that of a failed worker, 2 if one trains already; 2 if this script refuses.
 Not yet run on a real TPU VM.
 USAGE
 }
@@ -53,20 +52,20 @@ start() {
     here="cd $(quoted "$REMOTE_DIR")"
     [[ -z $COORDINATOR_PORT ]] || port="JAX_COORDINATOR_PORT=$COORDINATOR_PORT "
     [[ -z $BUCKET ]] || folder=${BUCKET%/}/logs/$TPU_NAME
-    # First on all of them: a run that starts on some workers waits for the others in vain.
-    on_workers all "$here && bash launch/on_worker_clear.sh $LOG"
-    on_workers all "$here && ${port}bash launch/on_worker_train.sh $(quoted "$REMOTE_PYTHON" "$LOG" "$folder" "$@")" || {
+    # First on all of them: a run that starts on some workers waits forever for the others.
+    on_workers all "$here && bash launch/worker/on_worker_clear.sh $LOG"
+    on_workers all "$here && ${port}bash launch/worker/on_worker_train.sh $(quoted "$REMOTE_PYTHON" "$LOG" "$folder" "$@")" || {
         local status=$?
-        echo "$TPU_NAME may train on some workers only; end that: launch/train.sh$SAME_CLUSTER --stop" >&2
+        echo "$TPU_NAME may train on some workers only; stop it: launch/train.sh$SAME_CLUSTER --stop" >&2
         return "$status"
     }
 }
 
-say_next() {
+print_next() {
     cat <<NEXT
-$TPU_NAME trains. Its output:
+$TPU_NAME trains. Show its output:
     launch/logs.sh$SAME_CLUSTER --follow
-To stop it, upon which it saves:
+Stop it, upon which it saves:
     launch/train.sh$SAME_CLUSTER --stop
 NEXT
 }
@@ -90,7 +89,7 @@ main() {
     done
     if $stop; then
         ((${#flags[@]} == 1)) ||
-            refuse "--stop ends what runs and takes no flags of training, but there is '${flags[1]}'"
+            refuse "--stop takes no flags of training, but there is '${flags[1]}'; remove it"
     else
         has_flag --config "${flags[@]}" ||
             refuse "--config=FILE is missing, such as --config=configs/base.py; see launch/train.sh --help"
@@ -103,11 +102,11 @@ main() {
     $DRY_RUN || check_gcloud
 
     if $stop; then
-        on_workers all "cd $(quoted "$REMOTE_DIR") && bash launch/on_worker_train.sh --stop $LOG"
+        on_workers all "cd $(quoted "$REMOTE_DIR") && bash launch/worker/on_worker_train.sh --stop $LOG"
         return
     fi
     start "${flags[@]}"
-    $DRY_RUN || say_next
+    $DRY_RUN || print_next
     if $follow; then follow_logs; fi
 }
 

@@ -1,58 +1,56 @@
 #!/usr/bin/env bash
-# Keep a training run going until its end: make the TPU VM again when it is lost, training when it fails.
+# Keep a training run going until it ends: recreate a lost TPU VM, restart failed training.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=config_check.sh
-source "$LAUNCH/config_check.sh"
-# shellcheck source-path=SCRIPTDIR source=gcloud_errors.sh
-source "$LAUNCH/gcloud_errors.sh"
-# shellcheck source-path=SCRIPTDIR source=queued_resource.sh
-source "$LAUNCH/queued_resource.sh"
-# shellcheck source-path=SCRIPTDIR source=spending.sh
-source "$LAUNCH/spending.sh"
-# shellcheck source-path=SCRIPTDIR source=watch_events.sh
-source "$LAUNCH/watch_events.sh"
-# shellcheck source-path=SCRIPTDIR source=watch_workers.sh
-source "$LAUNCH/watch_workers.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/config_check.sh
+source "$LAUNCH/lib/config_check.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/gcloud_errors.sh
+source "$LAUNCH/lib/gcloud_errors.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/queued_resource.sh
+source "$LAUNCH/lib/queued_resource.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/spending.sh
+source "$LAUNCH/lib/spending.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/watch_events.sh
+source "$LAUNCH/lib/watch_events.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/watch_workers.sh
+source "$LAUNCH/lib/watch_workers.sh"
 
 usage() {
     cat <<'USAGE'
 usage: launch/watch.sh [OPTION ...] --config=FILE --workdir=DIR [TRAIN_FLAG ...]
 
-Resolves the config here, as launch/train.sh does, and looks at the TPU VM again and again until training has come to its end. One that is not there is
-asked for (create.sh), set up (setup.sh) and trained on (train.sh). One that Google Cloud has taken
-back or lost is deleted, with its disks, and made again; a run that failed, or from which nothing has
-been heard for long, is stopped on all workers and started again. Each start goes on from the newest
-checkpoint. It runs here, on a laptop or a small VM: when it is ended or this machine is, training
-goes on, and the same command takes the watch up again. What launch/train.sh --stop ends from elsewhere
-is started again as long as a watch.sh runs: end that first.
+Resolves the config here, as launch/train.sh does, and polls the TPU VM until training has finished. A
+missing TPU VM is requested (create.sh), set up (setup.sh) and trained on (train.sh). A preempted or lost
+one is deleted, with its disks, and recreated; a run that failed, or is silent for too long, is stopped on
+all workers and restarted. Each start resumes from the newest checkpoint. It runs here, on a laptop or a
+small VM: if it or this machine stops, training continues, and the same command resumes the watch. A
+running watch.sh also restarts what launch/train.sh --stop has stopped: end the watch first.
 
   --dry-run          print the commands of one round instead of running them
   --cluster=FILE     all settings of cluster.env (default: cluster.env beside this script)
   --workdir=DIR      a folder in a bucket, or on a disk that all workers share and that outlives them
   --revision=COMMIT  what setup.sh sends (default: HEAD, with everything committed)
-  --poll_secs=N      pause between two looks (default: 60)
-  --hung_secs=N      without a line of output from any worker for so long, a run is taken to be stuck:
-                     stacks are collected, and it is started again (default: 4000, more than the
-                     3600 of config.hosts.stuck_secs: its own watchdog names what hangs, and ends it)
-  --tries=N          give up after so many tries in a row that each left the newest checkpoint as it
-                     was (default: 5)
-  --price=USD        dollars a chip and hour (default: bert_jax/prices.json, which is on demand)
-  --state_dir=DIR    for events.log, stacks and what this script has to remember (default:
+  --poll_secs=N      seconds between two polls (default: 60)
+  --hung_secs=N      seconds without a line of output from any worker after which a run is stuck: its
+                     stacks are collected, and it is restarted (default: 4000, more than the 3600 of
+                     config.hosts.stuck_secs, whose watchdog names what hangs and ends the run)
+  --tries=N          give up after so many tries in a row without a newer checkpoint (default: 5)
+  --price=USD        dollars a chip and hour (default: bert_jax/perf/prices.json, which is on demand)
+  --state_dir=DIR    folder of events.log, stacks and this script's state (default:
                      ~/.local/state/bert_jax/PROJECT.ZONE.TPU_NAME)
-  --delete_at_end    delete the TPU VM once training has come to its end; where it failed for good (2, 3
-                     or no more tries) only if the workdir is in a bucket; never where the watch alone ends
+  --delete_at_end    delete the TPU VM once training has finished; if it failed for good (2, 3 or no more
+                     tries) only with a workdir in a bucket; never if only the watch ends
 
-Exit code: 0 when training has ended; 2 or 3 as soon as a worker ends so (bert_jax/exit_codes.py), or
-where this script refuses; 1 where it gives up; 130 when it is ended by hand.
+Exit code: 0 when training has finished; 2 or 3 as soon as a worker ends so (bert_jax/runtime/exit_codes.py),
+or if this script refuses; 1 if it gives up; 130 after a signal.
 Not yet run against Google Cloud.
 USAGE
 }
 
 POLL_SECS=60 HUNG_SECS=4000 MAX_TRIES=5 STATE_DIR='' REVISION='' DELETE_AT_END=false WORK_DIR=''
 TRAIN_FLAGS=()
-# How long Google Cloud may fail to answer before this gives up; and how long to wait at most between.
+# Longest outage of Google Cloud before this gives up, and longest pause between two queries.
 readonly OUTAGE_SECS=43200 LONGEST_PAUSE_SECS=600
 
 # Whether we have seen the TPU VM; looks in a row that did not find it nonetheless.
@@ -80,24 +78,24 @@ take_arguments() {
     [[ $POLL_SECS =~ ^([1-9][0-9]{0,4}|0\.[0-9]{1,2})$ ]] ||
         refuse "--poll_secs=$POLL_SECS is not a number of seconds; try --poll_secs=60"
     [[ $HUNG_SECS =~ ^[1-9][0-9]{0,6}$ ]] ||
-        refuse "--hung_secs=$HUNG_SECS is not a number of seconds from 1 on; try --hung_secs=4000"
+        refuse "--hung_secs=$HUNG_SECS is not a whole number from 1; try --hung_secs=4000"
     [[ $MAX_TRIES =~ ^[1-9][0-9]{0,4}$ ]] ||
-        refuse "--tries=$MAX_TRIES is not a number from 1 on; try --tries=5"
+        refuse "--tries=$MAX_TRIES is not a whole number from 1; try --tries=5"
     [[ -z $PRICE || $PRICE =~ ^[0-9]{1,6}(\.[0-9]{1,6})?$ ]] ||
         refuse "--price=$PRICE is not dollars a chip and hour; try --price=1.2"
     for flag in ${TRAIN_FLAGS[@]+"${TRAIN_FLAGS[@]}"}; do
         if [[ $flag == --workdir=* ]]; then WORK_DIR=${flag#*=}; fi
     done
-    # Which run it is does not depend on how its folder is written.
+    # Two spellings of a folder are one run.
     while [[ $WORK_DIR == ?*/ ]]; do WORK_DIR=${WORK_DIR%/}; done
     [[ $WORK_DIR == gs://?* || $WORK_DIR == /?* || -z $WORK_DIR ]] ||
-        refuse "--workdir=$WORK_DIR lies in REMOTE_DIR on a disk of the TPU VM, which goes with it; give a" \
+        refuse "--workdir=$WORK_DIR is in REMOTE_DIR on a disk of the TPU VM, and is deleted with it; give a" \
             "folder in a bucket, such as gs://BUCKET/runs/a, or on a disk that outlives it, such as /mnt/runs/a"
 }
 
 script() { "$LAUNCH/$1" "--cluster=$CLUSTER" ${2+"${@:2}"}; }
 
-# What the other scripts refuse is said before anything costs money.
+# The other scripts refuse here, before anything costs money.
 print_round() {
     DRY_RUN=true
     describe_queued
@@ -111,7 +109,7 @@ print_round() {
     script delete.sh --dry-run --yes
 }
 
-# failed WORDS_OF_GCLOUD WHAT: Google Cloud did not do what it was asked; the next look asks again.
+# failed WORDS_OF_GCLOUD WHAT: logs a failed request to Google Cloud; the next look tries again.
 failed() {
     local words
     words=$(gcloud_words "$1")
@@ -123,19 +121,19 @@ failed() {
     fi
     PAUSE=$(awk -v pause="$PAUSE" -v poll="$POLL_SECS" -v most="$LONGEST_PAUSE_SECS" \
         'BEGIN { pause = 2 * (pause > poll ? pause : poll); print pause < most ? pause : most }')
-    event "$2: $words; asked again in $PAUSE s"
+    event "$2: $words; retrying in $PAUSE s"
 }
 
 create() {
     local said
     check_tries
     if said=$(script create.sh 2>&1); then
-        event "asked for $TPU_NAME ($ACCELERATOR_TYPE)"
+        event "requested $TPU_NAME ($ACCELERATOR_TYPE)"
         forget_vm
         remember
         IS_EXPECTED=true MISSING=0
     else
-        failed "$said" "$TPU_NAME could not be asked for"
+        failed "$said" "$TPU_NAME could not be requested"
     fi
 }
 
@@ -154,7 +152,7 @@ delete_vm() {
 # lost WHY: deletes the TPU VM; the next look finds none and asks for another.
 lost() {
     local status=0
-    event "$TPU_NAME is lost ($1); it is deleted and made again"
+    event "$TPU_NAME is lost ($1); deleting and recreating it"
     if ! $IS_WRITTEN_OFF; then
         IS_WRITTEN_OFF=true
         # One that never came to training was a try as well.
@@ -169,7 +167,7 @@ lost() {
     fi
 }
 
-# One that somebody else has deleted is not made again.
+# One that somebody else has deleted is not recreated.
 absent() {
     if $IS_DELETION_ASKED || ! $IS_EXPECTED; then
         if [[ -n $BORN ]]; then write_off "$LOOKED"; fi
@@ -180,14 +178,14 @@ absent() {
     waiting "not found, look $MISSING of 3"
     if ((MISSING == 3)); then
         write_off "$LOOKED"
-        give_up 1 "$TPU_NAME is gone and this script did not delete it; it is not made again unless you ask"
+        give_up 1 "$TPU_NAME is gone and this script did not delete it; run the same command to recreate it"
     fi
 }
 
 look() {
     local errors=$STATE_DIR/gcloud_said
     if ! ask_state 2>"$errors"; then
-        failed "$(<"$errors")" "the state of $TPU_NAME is not known"
+        failed "$(<"$errors")" "the state of $TPU_NAME is unknown"
         return
     fi
     if [[ $STATE == ABSENT ]]; then
@@ -195,8 +193,8 @@ look() {
         return
     fi
     [[ $MARK == "$LABEL" ]] ||
-        give_up 2 "$TPU_NAME has the label launched_by='$MARK', not '$LABEL': create.sh did not make it with" \
-            "this cluster.env, and it is left alone; set LABEL, or give TPU_NAME another name"
+        give_up 2 "$TPU_NAME has the label launched_by='$MARK', not '$LABEL': create.sh did not create it with" \
+            "this cluster.env, and it is left alone; set LABEL, or change TPU_NAME"
     IS_EXPECTED=true MISSING=0 LOOKED=$(now)
     remember
     case $STATE in

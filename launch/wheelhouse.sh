@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
-# Put into the bucket what setup.sh --wheelhouse installs on workers that have no internet.
+# Copy to the bucket what setup.sh --wheelhouse installs on workers without internet.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=commit.sh
-source "$LAUNCH/commit.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/commit.sh
+source "$LAUNCH/lib/commit.sh"
 
 usage() {
     cat <<'USAGE'
 usage: launch/wheelhouse.sh [--dry-run] [--cluster=FILE] [--revision=COMMIT] [--python=PYTHON]
 
-Downloads the packages of requirements/tpu.txt and uv.txt as a worker needs them, each checked against
-its hash, and a Python 3.12, into build/wheelhouse/DIGEST, and copies that to BUCKET/wheelhouse/DIGEST:
-about 1 GB. DIGEST comes from the two files of the commit, so that it is done once for all commits with
-the same packages. launch/setup.sh --wheelhouse then installs from there; each hash is checked again.
+Downloads the packages of requirements/tpu.txt and uv.txt for a worker's platform, each checked against
+its hash, and Python 3.12, into build/wheelhouse/DIGEST, and copies that to BUCKET/wheelhouse/DIGEST:
+about 1 GB. DIGEST is computed from the two files of the commit: run it once for all commits with the same
+packages. launch/setup.sh --wheelhouse then installs from there, and checks each hash again.
 
-  --dry-run           print the commands instead of running them; URL and FILE are for the archive of
+  --dry-run           print the commands instead of running them; URL and FILE stand for the archive of
                       Python that uv names
   --cluster=FILE      PROJECT and BUCKET (default: cluster.env beside this script)
-  --revision=COMMIT   whose requirements, such as HEAD, which is the default where everything is committed
-  --python=PYTHON     a Python from 3.10 on with pip (default: python3)
+  --revision=COMMIT   whose requirements (default: HEAD, with everything committed)
+  --python=PYTHON     a Python, 3.10 or later, with pip (default: python3)
 
-This machine needs the internet, git and curl. A package of which there are only sources is built by
-pip to read what it is called.
-Exit code: that of the command that failed; 2 where this script refuses.
+This machine needs the internet, git and curl. pip builds a package that has only sources, to read its
+name.
+Exit code: that of the command that failed; 2 if this script refuses.
 Not yet run against a bucket of Google Cloud.
 USAGE
 }
@@ -45,7 +45,7 @@ download() {
         "--dest=$folder/wheels" "--requirement=$folder/requirements/uv.txt"
 }
 
-# The uv of that version knows where its Python lies, and on the worker its hash.
+# The uv of that version knows the URL of its Python, and on the worker its hash.
 download_python() {
     local python=$1 folder=$2 url file uv
     uv=("$folder/uv/bin/uv" python list 3.12 --only-downloads --all-platforms --all-arches
@@ -59,7 +59,7 @@ download_python() {
     fi
     url=$("${uv[@]}" |
         grep -o 'https://[^" ]*-x86_64-unknown-linux-gnu-install_only_stripped\.tar\.gz' | head -n 1) ||
-        { echo "error: uv knows no Python 3.12 for x86 Linux" >&2 && return 1; }
+        { echo "error: uv lists no Python 3.12 for x86 Linux" >&2 && return 1; }
     # uv looks for DATE/FILE in a mirror, as the address ends.
     file=${url##*/download/}
     file=${file//%2B/+}
@@ -81,7 +81,7 @@ main() {
     done
     read_cluster
     check_settings PROJECT BUCKET
-    [[ -n $BUCKET ]] || refuse "$CLUSTER: BUCKET is empty; give one, such as BUCKET=gs://my-bucket/bert"
+    [[ -n $BUCKET ]] || refuse "$CLUSTER: BUCKET is empty; set one, such as BUCKET=gs://my-bucket/bert"
     commit=$(commit_of "$revision")
     digest=$(digest_of "$commit")
     if ! $DRY_RUN; then
@@ -97,7 +97,7 @@ main() {
     run_or_print tar -xf "$folder/requirements.tar" -C "$folder"
     download "$python" "$folder"
     download_python "$python" "$folder"
-    # Last comes the file by which setup.sh knows that nothing is missing.
+    # The last file tells setup.sh that nothing is missing.
     run_or_print gcloud storage rsync --recursive "$folder/wheels" "$(wheelhouse "$digest")/wheels" \
         "--project=$PROJECT"
     run_or_print gcloud storage rsync --recursive "$folder/python" "$(wheelhouse "$digest")/python" \

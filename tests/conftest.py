@@ -23,9 +23,11 @@ os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 # A name that is no folder is looked for on the hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import fsspec
 import jax
 import numpy as np
 import pytest
+from absl import flags
 
 from data_pipeline import build
 from tests.faults.runs import ROOT, environment
@@ -35,12 +37,54 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_debug_key_reuse", True)
 
+
+def _redefine(values: flags.FlagValues, name: str, flag: flags.Flag) -> None:
+    flag.allow_override = True
+    _define(values, name, flag)
+
+
+# A command defines its flags where it is imported, and the process of the tests imports several.
+_define = flags.FlagValues.__setitem__
+flags.FlagValues.__setitem__ = _redefine
+
 SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+# Fixtures that train a model or start processes: a test that needs one is slow.
+SLOW_FIXTURES = {"learned", "forked"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end one process would wait for the other's."""
-    items.sort(key=lambda item: {"smoke", "faults"}.isdisjoint(item.path.parts))
+    for item in items:
+        if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--renew",
+        action="store_true",
+        help="write the golden transcripts of tests/golden anew instead of comparing with them",
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """A function (name, text) that compares a text with tests/golden/NAME, or --renew writes it.
+
+    Whatever differs from machine to machine (paths, times, rates) is replaced before.
+    """
+
+    def compare(name: str, text: str) -> None:
+        path = ROOT / "tests" / "golden" / name
+        if request.config.getoption("--renew"):
+            path.write_text(text, encoding="utf-8")
+        expected = path.read_text(encoding="utf-8")
+        assert text == expected, f"{path} differs; pytest --renew writes it anew: read the diff"
+
+    return compare
 
 
 @pytest.fixture
@@ -99,6 +143,15 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder / "store"
 
 
+@pytest.fixture
+def bucket(tiny_store: pathlib.Path) -> Iterator[fsspec.AbstractFileSystem]:
+    """A file system in memory with the tiny store at memory://bucket/store."""
+    memory = fsspec.filesystem("memory")
+    memory.put(str(tiny_store), "/bucket/store", recursive=True)
+    yield memory
+    memory.rm("/bucket", recursive=True)
+
+
 # (module, its arguments, the exit code it must have or None for any, JAX_PLATFORMS) -> output.
 Forked = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -120,13 +173,17 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
     )
 
     def run(
-        module: str, *arguments: object, code: int | None = 0, platforms: str = "cpu"
+        module: str,
+        *arguments: object,
+        code: int | None = 0,
+        platforms: str = "cpu",
+        cwd: pathlib.Path = ROOT,
     ) -> subprocess.CompletedProcess[str]:
         written = [folder / "out", folder / "err"]
         for path in written:
             path.write_text("")
         request = {"module": module, "arguments": [str(argument) for argument in arguments]}
-        request["platforms"] = platforms
+        request |= {"platforms": platforms, "folder": str(cwd)}
         request |= {"out": str(written[0]), "err": str(written[1])}
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()

@@ -20,20 +20,21 @@ import jax
 # What the entries import, less the entries: running one defines its flags. They are names, and not
 # import statements, because a linter removes an import that nothing uses.
 LIBRARIES = (
-    "bert_jax.curves",
-    "bert_jax.feature_files",
-    "bert_jax.frozen_ner",
-    "bert_jax.hf_export",
-    "bert_jax.loop",
-    "bert_jax.mask_filling",
-    "bert_jax.pretrained",
-    "bert_jax.tasks.opening",
-    "data_pipeline.health_terminal",
+    "bert_jax.reporting.plots",
+    "bert_jax.inference.vector_files",
+    "bert_jax.finetuning.frozen_ner",
+    "bert_jax.interop.huggingface",
+    "bert_jax.trainer.loop",
+    "bert_jax.inference.fill_mask",
+    "bert_jax.interop.load",
+    "bert_jax.tasks.registry",
+    "data_pipeline.report.terminal",
 )
 
 
 def become(request: dict) -> None:
-    """Take the files and the command line that the request names."""
+    """Take the folder, the files and the command line that the request names."""
+    os.chdir(request.get("folder", "."))
     for number, (path, flags) in enumerate(
         [
             (os.devnull, os.O_RDONLY),

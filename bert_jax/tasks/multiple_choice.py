@@ -1,61 +1,103 @@
-"""Questions with four endings to choose from: rows, accuracy and predictions of SWAG and CODAH.
+"""Read SWAG and CODAH: questions with four endings to choose from, their accuracy and predictions.
 
-A question is four rows: [CLS] what comes before [SEP] an ending [SEP]. The layer gives each row a
-number, and the largest is the answer. Source: Devlin et al. 2019, section 4.4.
+A question is four rows, [CLS] context [SEP] ending [SEP]. The task's layer gives each row a number,
+and the ending with the largest is the answer. Source: Devlin et al. 2019, section 4.4.
+
+SWAG (train.csv, val.csv, test.csv): segment 0 is sent1; segment 1 is sent2 and an ending, "He" and
+"looks at a mirror". Hugging Face's run_swag.py makes the same rows.
+CODAH (tsv without a header; one fold or all): segment 0 is the whole prompt, "The chicken cannot
+fly. It", and segment 1 an ending, as in the authors' version of run_swag.py. Quotation marks are
+ordinary characters.
 """
 
-import csv
 import dataclasses
 import functools
-import io
 import pathlib
 from collections.abc import Mapping
 
 import numpy as np
 
-from bert_jax.finetune_config import TaskOptions
-from bert_jax.record_files import write_whole
-from bert_jax.tasks import split_files
-from bert_jax.tasks.label_scores import ACCURACY, class_scores, majority_scores
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.files import DEV, TEST, TRAIN, csv_rows, read_columns, read_splits
+from bert_jax.tasks.metrics import ACCURACY, class_scores, majority_scores
 from bert_jax.tasks.task import CHOOSE, Scores, Task
-from bert_jax.tasks.text_rows import text_rows
-from bert_jax.tasks.tsv import decoded_lines
-from data_pipeline.finetune import EncodedRows
+from data_pipeline.io.atomic import write_file
+from data_pipeline.labelled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
 CHOICES = 4
+ENDINGS = [f"ending{number}" for number in range(CHOICES)]
+SWAG_COLUMNS = ("sent1", "sent2", *ENDINGS)  # and label, which test.csv does not have
+CODAH_COLUMNS = ("categories", "prompt", *ENDINGS, "answer")
+_SWAG_FILES = {TRAIN: ("train.csv",), DEV: ("val.csv",), TEST: ("test.csv",)}
+_CODAH_FILES = {  # the second names are those in data/cv_split/fold_N/
+    split: (f"{split}.tsv", f"fold_0_{split}.tsv") for split in (TRAIN, DEV, TEST)
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """What comes before, four ways to go on, and which of them is right."""
+class ChoiceQuestion:
+    """Hold a context, four ways to continue it, and which of them is right."""
 
-    first: str  # segment 0
-    seconds: tuple[str, ...]  # segment 1 of each choice
-    answer: int | None  # from 0; None where the file does not tell
+    context: str  # segment 0
+    choices: tuple[str, ...]  # segment 1 of each row
+    answer: int | None  # the index of the right choice; None: the file has no answers
 
 
 @dataclasses.dataclass(frozen=True)
-class QuestionFile:
-    """The questions of a file; all have an answer, or none has."""
+class ChoiceFile:
+    """Hold the questions of a file; all have an answer, or none has."""
 
     path: pathlib.Path
-    questions: tuple[Question, ...]
+    questions: tuple[ChoiceQuestion, ...]
 
     @property
-    def answers_N(self) -> np.ndarray | None:
-        """int32[N] from 0, if the file tells them."""
-        if self.questions[0].answer is None:
-            return None
+    def has_answers(self) -> bool:
+        """Return whether the file has a column of answers."""
+        return self.questions[0].answer is not None
+
+    @property
+    def answers_N(self) -> np.ndarray:
+        """Return the right choices of a file with answers, int32[N], counted from 0."""
         return np.array([question.answer for question in self.questions], np.int32)
 
 
-def answer_number(text: str, place: str) -> int:
-    """The number of the right ending as it stands at a place of a file.
+def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
+    """Read the files of SWAG or CODAH, whichever config.data.task is, in config.data.dir."""
+    names, read = (_SWAG_FILES, read_swag) if options.task == "swag" else (_CODAH_FILES, read_codah)
+    return build_task(read_splits(options, names, read), options, vocabulary)
 
-    Raises:
-      ValueError: it is not 0, 1, 2 or 3.
-    """
+
+def read_swag(path: pathlib.Path) -> ChoiceFile:
+    """Read a csv file of SWAG by the names of its columns."""
+    questions = []
+    how_to_fix = "give SWAG's train.csv, val.csv or test.csv, not train_full.csv"
+    for number, row in csv_rows(path, SWAG_COLUMNS, how_to_fix):
+        choices = tuple(f"{row['sent2']} {row[name]}" for name in ENDINGS)
+        label = row.get("label")
+        answer = None if label is None else _answer_index(label, f"{path} row {number}")
+        questions.append(ChoiceQuestion(row["sent1"], choices, answer))
+    if not questions:
+        raise ValueError(f"{path} has no questions below its header")
+    return ChoiceFile(path, tuple(questions))
+
+
+def read_codah(path: pathlib.Path) -> ChoiceFile:
+    """Read a tsv file of CODAH, whose rows have seven columns."""
+    columns = read_columns(path, CODAH_COLUMNS, header=CODAH_COLUMNS)
+    values = columns.values
+    endings = zip(*(values[name] for name in ENDINGS), strict=True)
+    questions = [
+        ChoiceQuestion(prompt, choices, _answer_index(answer, columns.place(number)))
+        for number, (prompt, choices, answer) in enumerate(
+            zip(values["prompt"], endings, values["answer"], strict=True)
+        )
+    ]
+    return ChoiceFile(path, tuple(questions))
+
+
+def _answer_index(text: str, place: str) -> int:
     if text.strip() not in set("0123"):
         raise ValueError(
             f"{place} has the label {text!r:.60}; it must be the number of the right ending, 0, "
@@ -64,114 +106,85 @@ def answer_number(text: str, place: str) -> int:
     return int(text)
 
 
-def task(
-    name: str,
-    files: Mapping[str, QuestionFile],
-    options: TaskOptions,
-    vocabulary: Vocabulary,
+def build_task(
+    files: Mapping[str, ChoiceFile], options: TaskOptions, vocabulary: Vocabulary
 ) -> Task:
-    """The task of files that are read.
-
-    Raises:
-      ValueError: the training or development file has no answers.
-    """
-    for split in (split_files.TRAIN, split_files.DEV):
-        if files[split].answers_N is None:
+    """Build the task of the files that were read; training and development need answers."""
+    for split in (TRAIN, DEV):
+        if not files[split].has_answers:
             raise ValueError(
                 f"{files[split].path} has no column of answers; as the {split} file of "
                 f"{options.task} it needs one"
             )
     splits, notes = {}, []
     for split, file in files.items():
-        splits[split], found = question_rows(split, file, vocabulary, options.max_seq_length)
-        notes += [f"{split} ({file.path.name}): {len(file.questions):,} questions", *found]
-    train_answers_N = _answers(files[split_files.TRAIN])
+        splits[split], findings = encode_questions(split, file, vocabulary, options.max_seq_length)
+        notes += [f"{split} ({file.path.name}): {len(file.questions):,} questions", *findings]
+    train_answers_N = files[TRAIN].answers_N
     return Task(
-        name=name,
+        name=options.task.upper(),
         kind=CHOOSE,
         classes=CHOICES,
         splits=splits,
-        dev_splits=(split_files.DEV,),
+        dev_splits=(DEV,),
         score=functools.partial(_score, files),
         main_score=ACCURACY,
-        baseline=majority_scores([ACCURACY], train_answers_N, _answers(files[split_files.DEV])),
+        baseline=majority_scores([ACCURACY], train_answers_N, files[DEV].answers_N),
         write_predictions=functools.partial(_write_predictions, files),
         notes=(
             *notes,
-            f"the baseline always takes ending {np.bincount(train_answers_N).argmax()}, the "
-            "commonest answer of train; chance takes a quarter",
+            f"the baseline always chooses ending {np.bincount(train_answers_N).argmax()}, the most "
+            "frequent answer of train; chance scores a quarter",
         ),
     )
 
 
-def question_rows(
-    split: str, file: QuestionFile, vocabulary: Vocabulary, max_seq_length: int
+def encode_questions(
+    split: str, file: ChoiceFile, vocabulary: Vocabulary, max_seq_length: int
 ) -> tuple[EncodedRows, list[str]]:
-    """Four rows a question, and what was seen in making them."""
-    firsts = [question.first for question in file.questions for _ in range(CHOICES)]
-    seconds = [second for question in file.questions for second in question.seconds]
-    made = text_rows(firsts, seconds, vocabulary, max_seq_length)
-    labels = {} if file.answers_N is None else {"label_ids": file.answers_N}
-    rows = dataclasses.replace(made.rows, labels=labels, rows_per_example=CHOICES)
-    return rows, made.notes(split, max_seq_length)
+    """Encode a question as four rows; return the rows and notes on empty and truncated texts."""
+    contexts = [question.context for question in file.questions for _ in range(CHOICES)]
+    choices = [choice for question in file.questions for choice in question.choices]
+    encoded = encode_texts(contexts, choices, vocabulary, max_seq_length)
+    labels = {"label_ids": file.answers_N} if file.has_answers else {}
+    rows = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
+    return rows, encoded.notes(split, max_seq_length)
 
 
-def _answers(file: QuestionFile) -> np.ndarray:
-    answers_N = file.answers_N
-    if answers_N is None:
-        raise ValueError(f"{file.path} has no column of answers, so that nothing can be scored")
-    return answers_N
-
-
-def _score(files: Mapping[str, QuestionFile], split: str, logits_NC: np.ndarray) -> Scores:
-    return class_scores([ACCURACY], _answers(files[split]), logits_NC.argmax(axis=-1))
+def _score(files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray) -> Scores:
+    return class_scores([ACCURACY], files[split].answers_N, logits_NC.argmax(axis=-1))
 
 
 def _write_predictions(
-    files: Mapping[str, QuestionFile], split: str, logits_NC: np.ndarray, folder: pathlib.Path
+    files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray, folder: pathlib.Path
 ) -> list[pathlib.Path]:
-    """A csv of the questions' numbers from 0 and the endings chosen, as the authors' script's.
+    """Write a csv of question numbers (from 0) and chosen endings, as SWAG's authors do.
 
-    Where the file tells the answers they stand in a third column, `label`.
+    Where the file has the answers, a third column `label` holds them.
     Source: rowanz/swagaf csv_predict.py@c0e2e8a.
     """
-    path = folder / f"{split}.csv"
-    answers_N = files[split].answers_N
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["", "pred"] + ["label"] * (answers_N is not None))
-    for number, choice in enumerate(logits_NC.argmax(axis=-1)):
-        told = [] if answers_N is None else [answers_N[number]]
-        writer.writerow([number, choice, *told])
-    write_whole(path, text.getvalue().encode())
+    file, path = files[split], folder / f"{split}.csv"
+    columns = {"pred": logits_NC.argmax(axis=-1)}
+    if file.has_answers:
+        columns["label"] = file.answers_N
+    lines = [",".join(["", *columns])]
+    for number, values in enumerate(zip(*columns.values(), strict=True)):
+        lines.append(",".join(map(str, [number, *values])))
+    write_file(path, ("\n".join(lines) + "\n").encode())
     return [path]
 
 
 def read_accuracy(path: pathlib.Path) -> Scores:
-    """The accuracy that a file of predictions with the answers in it comes to.
-
-    Raises:
-      ValueError: it has no column of answers, or no rows.
-    """
-    reader = csv.DictReader((line for _, line in decoded_lines(path)), strict=True)
-    try:
-        return _accuracy(path, reader)
-    except csv.Error as error:
-        raise ValueError(f"{path} row {reader.line_num} is not csv: {error}") from error
-
-
-def _accuracy(path: pathlib.Path, reader: "csv.DictReader[str]") -> Scores:
-    missing = {"pred", "label"} - set(reader.fieldnames or ())
-    if missing:
-        raise ValueError(
-            f"{path} has no column {', '.join(sorted(missing))}; a file to score has both, as "
-            "predictions/dev.csv of a run of swag or codah: a test set without answers has not"
-        )
+    """Read a file of predictions with a column of answers and return its accuracy."""
+    how_to_fix = (
+        "predictions/dev.csv of a run of swag or codah has both; those of a test set without "
+        "answers cannot be scored"
+    )
     pairs = [
-        [answer_number(row[name] or "", f"{path} row {number}") for name in ("pred", "label")]
-        for number, row in enumerate(reader, 2)
+        [_answer_index(row[name], f"{path} row {number}") for name in ("pred", "label")]
+        for number, row in csv_rows(path, ("pred", "label"), how_to_fix)
     ]
     if not pairs:
-        raise ValueError(f"{path} has no rows below its names of columns")
+        raise ValueError(f"{path} has no rows below its header")
     chosen_N, answers_N = np.array(pairs).T
     return class_scores([ACCURACY], answers_N, chosen_N)

@@ -1,83 +1,103 @@
-"""Say what predicting new rows asks of a task; predict_table, _words and _answers do it.
+"""Define how new rows are predicted; predict_table, ner/predict and squad/predict do it.
 
-Each reads its input once to the end before anything is computed, then a piece at a time.
+Each reads its input once to the end, so that damage is found before anything is computed, and then
+again piece by piece.
 """
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from bert_jax.task_layer import TaskLayer
-from data_pipeline.finetune import EncodedRows
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.labelled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
-# Gives the logits of rows in their order, as tasks/task.py has their shapes; the second argument
-# says how many of the rows, sentences or questions that a person counts they are.
-LogitsOf = Callable[[EncodedRows, int], np.ndarray]
+# Computes the logits of rows in their order (shapes: tasks/task.py); the second argument is how
+# many rows, sentences or questions of the input they stand for.
+ComputeLogits = Callable[[EncodedRows, int], np.ndarray]
+
+Piece = TypeVar("Piece")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """An input, and how it is to be read."""
+class PredictRequest:
+    """Name an input, and say how to read and predict it."""
 
     path: pathlib.Path
     layer: TaskLayer
     vocabulary: Vocabulary
     max_seq_length: int  # tokens of a row at most, [CLS] and [SEP] counted
-    text_column: str | None = None  # None: that of the training
+    text_column: str | None = None  # None: as in training
     second_text_column: str | None = None  # "": single texts
-    null_threshold: float | None = None  # None: that of the training
-    probabilities: str = "all"  # or best: of the predicted class alone
+    null_threshold: float | None = None  # None: as chosen in training
+    probabilities: str = "all"  # or "best": only that of the predicted class
 
 
-class Predicting(Protocol):
-    """An input that was gone through once and is whole."""
+class Predictor(Protocol):
+    """Predict an input that was read once and is undamaged."""
 
-    @property
-    def unit(self) -> str:
-        """What is counted: "rows"."""
+    unit: str  # what is counted, as "rows"
+    total: int  # how many of them the input has
 
-    @property
-    def total(self) -> int:
-        """How many of them the input has."""
-
-    def run(self, output: pathlib.Path, logits_of: LogitsOf) -> list[pathlib.Path]:
-        """Write the predictions piece by piece into new files; return their places.
+    def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
+        """Write the predictions piece by piece into new files; return their paths.
 
         Raises:
           ValueError: the input has changed since, or does not fit the output's format.
-          OSError: a file cannot be read or written.
         """
 
-    def account(self) -> list[tuple[str, str]]:
-        """Return labels and texts for the closing lines, once all is written."""
+    def summary_rows(self) -> list[tuple[str, str]]:
+        """Return labels and texts for the closing lines, after `run`."""
 
 
-def counted(total: int, unit: str, **findings: int) -> str:
-    """Return "100 rows, 3 cut to 128 tokens": a count, and what was found where it was."""
-    words = [f"{total:,} {unit}"]
-    words += [f"{count:,} {name.replace('_', ' ')}" for name, count in findings.items() if count]
-    return ", ".join(words)
+def reread(
+    pieces: Iterable[Piece], size: Callable[[Piece], int], total: int, path: pathlib.Path
+) -> Iterator[Piece]:
+    """Yield the pieces of an input that is read again; refuse one that was changed meanwhile.
+
+    size counts a piece's share of the total.
+    """
+    done = 0
+    for piece in pieces:
+        done += size(piece)
+        if done > total:
+            break
+        yield piece
+    if done != total:
+        raise ValueError(f"{path} was changed while it was read; start again")
+
+
+def describe_count(total: int, unit: str, findings: Mapping[str, int]) -> str:
+    """Write "100 rows, 3 cut to 128 tokens": a total, then the findings that are not 0."""
+    words = [f"{count:,} {name}" for name, count in findings.items() if count]
+    return ", ".join([f"{total:,} {unit}", *words])
 
 
 def probabilities(logits_NC: np.ndarray) -> np.ndarray:
-    """float64[N,C]: softmax over the classes, rounded to six decimals."""
-    from scipy import special  # here, as no start, help or refusal needs it
+    """Compute the softmax over the classes, float64[N,C], rounded to six decimals."""
+    from scipy import special  # here: --help and refusals do not need it
 
     return np.round(special.softmax(logits_NC.astype(np.float64), axis=-1), 6)
 
 
-def check_ending(output: pathlib.Path, endings: tuple[str, ...], what: str) -> None:
-    """Refuse an output whose ending names no format of the task.
-
-    Raises:
-      ValueError: names those that there are.
-    """
+def check_request(
+    request: PredictRequest,
+    output: pathlib.Path,
+    endings: tuple[str, ...],
+    content: str,
+    least_tokens: int,
+) -> None:
+    """Refuse an output whose extension is not a format of the task, and rows without room."""
     if output.suffix not in endings:
         raise ValueError(
-            f"--output is {output}, which ends in {output.suffix!r}; {what} is written as "
+            f"--output is {output}, which ends in {output.suffix!r}; {content} is written as "
             f"{' or '.join(endings)}"
+        )
+    if request.max_seq_length < least_tokens:
+        raise ValueError(
+            f"--max_seq_length is {request.max_seq_length}; rows of {content} need {least_tokens} "
+            "tokens or more"
         )

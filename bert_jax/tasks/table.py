@@ -1,75 +1,217 @@
-"""A table of one's own: texts or pairs of texts in columns, with classes or numbers to predict."""
+"""Open a table of one's own: texts or pairs of texts in columns, classes or numbers to predict.
+
+Classes are the labels of the training split. Numbers are learned in standard deviations from the
+mean of the training split.
+"""
 
 import csv
 import dataclasses
+import functools
 import io
+import math
 import pathlib
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
 
-from bert_jax.finetune_config import TaskOptions
-from bert_jax.record_files import write_whole
-from bert_jax.tasks import task as task_lib
-from bert_jax.tasks.label_scores import ACCURACY, SPEARMAN
-from bert_jax.tasks.split_files import DEV, TEST, TRAIN, refuse_other_sources, split_file
-from bert_jax.tasks.table_files import SUFFIXES, column_names, read_table
-from bert_jax.tasks.table_labels import Classes, Numbers, learn_classes, learn_numbers
-from bert_jax.tasks.task import Task
-from bert_jax.tasks.text_rows import text_rows
-from bert_jax.tasks.tsv import Columns, listed
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.files import (
+    DEV,
+    SUFFIXES,
+    TEST,
+    TRAIN,
+    Columns,
+    column_names,
+    listed,
+    read_table,
+    split_file,
+)
+from bert_jax.tasks.metrics import (
+    ACCURACY,
+    MACRO_F1,
+    SPEARMAN,
+    class_scores,
+    majority_scores,
+    number_scores,
+)
+from bert_jax.tasks.task import CLASSIFY, REGRESS, Scores, Task
+from data_pipeline.io.atomic import write_file
 from data_pipeline.vocab import Vocabulary
+
+_SCORES = (ACCURACY, MACRO_F1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes:
+    """Hold the names of the classes, the labels of train and dev, and a line for the screen."""
+
+    names: tuple[str, ...]
+    ids: Mapping[str, np.ndarray]
+    note: str
+    mean, deviation = 0.0, 1.0
+
+    @property
+    def labels(self) -> dict[str, dict[str, np.ndarray]]:
+        return {split: {"label_ids": ids_N} for split, ids_N in self.ids.items()}
+
+    @property
+    def baseline(self) -> Scores:
+        return majority_scores(_SCORES, self.ids[TRAIN], self.ids[DEV])
+
+    def score(self, split: str, logits: np.ndarray) -> Scores:
+        return class_scores(_SCORES, self.ids[split], logits.argmax(axis=1))
+
+    def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
+        """Return the columns to write: the predicted class of each row and its probability."""
+        from scipy import special  # here: --help and refusals do not need it
+
+        probabilities = special.softmax(logits.astype(np.float64), axis=1).max(axis=1)
+        return {
+            "prediction": [self.names[number] for number in logits.argmax(axis=1)],
+            "probability": [f"{probability:.4f}" for probability in probabilities],
+        }
+
+
+def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
+    """Collect the classes of the training split: numeric labels in order, then words in order."""
+    counts = Counter(train.values[column])
+    if len(counts) < 2:
+        raise ValueError(
+            f"{train.path} has only the label {next(iter(counts))!r:.60} under {column!r} in all "
+            "its rows, so there is nothing to learn; name another column with "
+            "config.data.label_column"
+        )
+    for columns in (train, dev):
+        for i, label in enumerate(columns.values[column]):
+            if not label:
+                raise ValueError(
+                    f"{columns.place(i)} has no label under {column!r}; fill it in, or remove "
+                    "the row"
+                )
+            if label not in counts:
+                raise ValueError(
+                    f"{columns.place(i)} has the label {label!r:.60}, which no row of {train.path} "
+                    f"has; its labels are {listed(sorted(counts))}: correct the row, or add such "
+                    "rows to the training file"
+                )
+    names = tuple(sorted(counts, key=_by_number_then_word))
+    number_of = {name: number for number, name in enumerate(names)}
+    ids = {
+        split: np.array([number_of[label] for label in columns.values[column]], np.int32)
+        for split, columns in ((TRAIN, train), (DEV, dev))
+    }
+    counted = listed([f"{name} ({counts[name]:,})" for name in names])
+    return Classes(names, ids, f"{len(names)} classes of {column}: {counted}")
+
+
+def _by_number_then_word(label: str) -> tuple[float, str]:
+    try:
+        number = float(label)
+    except ValueError:
+        return math.inf, label
+    return (number if math.isfinite(number) else math.inf), label
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Hold numbers to predict; a logit is a number of standard deviations from their mean."""
+
+    values: Mapping[str, np.ndarray]  # float64[N] as they stand in the table
+    mean: float
+    deviation: float  # the standard deviation of the training split
+    names = ()
+
+    @property
+    def labels(self) -> dict[str, dict[str, np.ndarray]]:
+        return {
+            split: {"label_values": ((array - self.mean) / self.deviation).astype(np.float32)}
+            for split, array in self.values.items()
+        }
+
+    @property
+    def baseline(self) -> Scores:
+        return number_scores(self.values[DEV], np.zeros_like(self.values[DEV]))
+
+    @property
+    def note(self) -> str:
+        return f"numbers of mean {self.mean:.4g} and standard deviation {self.deviation:.4g}"
+
+    def score(self, split: str, logits: np.ndarray) -> Scores:
+        return number_scores(self.values[split], logits[:, 0])
+
+    def columns(self, logits: np.ndarray) -> dict[str, list[str]]:
+        """Return the column to write: the predicted number of each row."""
+        values = logits[:, 0].astype(np.float64) * self.deviation + self.mean
+        return {"prediction": [f"{value:.6g}" for value in values]}
+
+
+def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
+    """Read the numbers of both splits; refuse a label that is no number, or all the same."""
+    values = {
+        split: np.array(
+            [_number(text, columns.place(i)) for i, text in enumerate(columns.values[column])]
+        )
+        for split, columns in ((TRAIN, train), (DEV, dev))
+    }
+    deviation = float(values[TRAIN].std())
+    if deviation == 0.0:
+        raise ValueError(
+            f"{train.path} has the same number under {column!r} in all its rows, so there is "
+            "nothing to learn; name another column with config.data.label_column"
+        )
+    return Numbers(values, float(values[TRAIN].mean()), deviation)
+
+
+def _number(text: str, place: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(
+            f"{place} has the label {text!r:.60}, which is not a number; correct the row, or set "
+            "config.data.is_regression=False to learn classes"
+        )
+    return value
 
 
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
-    """Read train, dev and, where it is there, test out of options.dir, by the names of columns.
-
-    Classes are the labels of the training split, numbers in their order and words in theirs.
-    Numbers to predict are learned in units of their deviation from the mean of the training split.
-
-    Raises:
-      ValueError: a file or column that is missing, a label of dev that training does not have or
-        one that is no number, by file and row; fewer than two classes; whatever else
-        table_files.read_table refuses.
-    """
-    found = _read(options)
-    learned: Classes | Numbers
-    train, dev = found[TRAIN], found[DEV]
-    if options.is_regression:
-        learned = learn_numbers(train, dev, options.label_column)
-    else:
-        learned = learn_classes(train, dev, options.label_column)
-    rows, notes = {}, list(learned.notes)
-    for split, columns in found.items():
+    """Read train, dev and, if there is one, test from config.data.dir."""
+    files = _read(options)
+    is_regression = options.is_regression
+    learn = learn_numbers if is_regression else learn_classes
+    learned = learn(files[TRAIN], files[DEV], options.label_column)
+    splits, notes = {}, [learned.note]
+    for split, columns in files.items():
         seconds = columns.values[options.second_text_column] if options.second_text_column else None
         texts = columns.values[options.text_column]
-        made = text_rows(texts, seconds, vocabulary, options.max_seq_length)
-        notes += made.notes(split, options.max_seq_length)
-        rows[split] = made.labelled(learned.labels.get(split, {}))
-    numbers = {split: columns.row_numbers for split, columns in found.items()}
-    units = (learned.mean, learned.deviation) if isinstance(learned, Numbers) else (0.0, 1.0)
+        encoded = encode_texts(texts, seconds, vocabulary, options.max_seq_length)
+        notes += encoded.notes(split, options.max_seq_length)
+        splits[split] = encoded.labelled(learned.labels.get(split, {}))
+    numbers = {split: columns.row_numbers for split, columns in files.items()}
     return Task(
         name=pathlib.Path(options.dir).expanduser().resolve().name,
-        kind=task_lib.REGRESS if options.is_regression else task_lib.CLASSIFY,
-        classes=learned.outputs,
-        splits=rows,
-        dev_splits=("dev",),
+        kind=REGRESS if is_regression else CLASSIFY,
+        classes=len(learned.names) or 1,
+        splits=splits,
+        dev_splits=(DEV,),
         score=learned.score,
-        main_score=SPEARMAN if options.is_regression else ACCURACY,
+        main_score=SPEARMAN if is_regression else ACCURACY,
         baseline=learned.baseline,
-        write_predictions=_Writer(learned, numbers),
+        write_predictions=functools.partial(_write_predictions, learned, numbers),
         labels=learned.names,
         notes=tuple(notes),
-        mean=units[0],
-        deviation=units[1],
+        mean=learned.mean,
+        deviation=learned.deviation,
     )
 
 
 def _read(options: TaskOptions) -> dict[str, Columns]:
-    """The columns of each split; a test set's without labels."""
-    refuse_other_sources(options)
+    """Read the columns of each split; a test set has no labels."""
     texts = [name for name in (options.text_column, options.second_text_column) if name]
-    found = {}
+    files = {}
     for split in (TRAIN, DEV, TEST):
         path = split_file(options, split, [f"{split}{suffix}" for suffix in SUFFIXES])
         if path is None:
@@ -80,24 +222,24 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
                 f"columns of {path} are {listed(column_names(path))}"
             )
         label = [] if split == TEST else [options.label_column]
-        found[split] = read_table(path, [*texts, *label])
-    return found
+        files[split] = read_table(path, [*texts, *label])
+    return files
 
 
-@dataclasses.dataclass(frozen=True)
-class _Writer:
-    """Writes SPLIT.tsv: a row of the table, what is predicted for it, and how surely."""
-
-    learned: Classes | Numbers
-    row_numbers: Mapping[str, list[int]]
-
-    def __call__(self, split: str, logits: np.ndarray, folder: pathlib.Path) -> list[pathlib.Path]:
-        columns = self.learned.columns(logits)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{split}.tsv"
-        text = io.StringIO()
-        writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-        writer.writerow(["row", *columns])
-        writer.writerows(zip(self.row_numbers[split], *columns.values(), strict=True))
-        write_whole(path, text.getvalue().encode())
-        return [path]
+def _write_predictions(
+    learned: Classes | Numbers,
+    row_numbers: Mapping[str, list[int]],
+    split: str,
+    logits: np.ndarray,
+    folder: pathlib.Path,
+) -> list[pathlib.Path]:
+    """Write SPLIT.tsv: the number of each row, its prediction and its probability."""
+    columns = learned.columns(logits)
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(["row", *columns])
+    writer.writerows(zip(row_numbers[split], *columns.values(), strict=True))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{split}.tsv"
+    write_file(path, text.getvalue().encode())
+    return [path]

@@ -1,6 +1,6 @@
-"""Go through a table of any length in pieces, and write it with columns beside its own.
+"""Read a table of any length piece by piece, and write it with new columns beside its own.
 
-Formats are those of table_files.py, by the endings of the names. Memory holds one piece.
+Formats are those of tasks/files.py, by extension. One piece is in memory at a time.
 """
 
 import csv
@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bert_jax.tasks.table_files import (
+from bert_jax.tasks.files import (
     CSV,
     JSON_LINES,
     PARQUET,
-    SUFFIXES,
     TSV,
     column_names,
     parquet_batches,
-    rows_of,
+    read_rows,
     text_of,
 )
 
@@ -30,7 +29,7 @@ PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # of all values together
 _MOST_COLUMNS = 10_000
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
-# What JSON has no type for, and csv neither: written as Arrow casts it to text.
+# Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
 
 Show = Callable[[int], None]
@@ -39,19 +38,18 @@ NewColumns = Mapping[str, Sequence[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class OpenedTable:
-    """A table that was gone through once, so that its second reading meets no surprise."""
+    """Describe a table that was read once to the end and found undamaged."""
 
     path: pathlib.Path
-    wanted: tuple[str, ...]  # columns of text that are read
-    headers: tuple[tuple[str, ...], ...]  # as of table_files.rows_of
+    wanted: tuple[str, ...]  # columns of text to read
+    headers: tuple[tuple[str, ...], ...]  # candidates for the header, as in files.read_rows
     names: tuple[str, ...]  # of all columns, in their order
     rows: int
-    schema: pa.Schema | None = None  # of a Parquet file
 
 
 @dataclasses.dataclass(frozen=True)
 class TablePiece:
-    """Rows that follow each other."""
+    """Hold consecutive rows of a table."""
 
     texts: Mapping[str, list[str]]  # the wanted columns
     records: list[Mapping[str, Any]]  # all columns; none where `arrow` has them
@@ -59,35 +57,31 @@ class TablePiece:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Return the number of rows."""
         return len(self.records) if self.arrow is None else len(self.arrow)
 
     def dicts(self) -> list[Mapping[str, Any]]:
-        """Return the rows, with values that JSON has types for."""
+        """Return the rows with values that JSON can write."""
         return self.records if self.arrow is None else _plain(self.arrow).to_pylist()
 
 
 def open_table(
     path: pathlib.Path,
     wanted: Sequence[str],
-    way_out: str,
+    how_to_fix: str,
     headers: Sequence[Sequence[str]] = (),
     show: Show = lambda rows: None,
 ) -> OpenedTable:
-    """Go through a whole table: count its rows, learn its columns, refuse what cannot be read.
+    """Read a whole table once: count its rows, collect its columns, refuse what cannot be read.
 
-    show is told now and then how many rows were seen.
-
-    Raises:
-      ValueError: what table_files.read_table refuses; two columns of one name.
+    show is called from time to time with the number of rows so far.
     """
     table = OpenedTable(path, tuple(wanted), tuple(map(tuple, headers)), (), 0)
     names: dict[str, None] = {}
-    rows, schema = 0, None
-    for piece in pieces(table, way_out):
+    rows = 0
+    for piece in read_pieces(table, how_to_fix):
         if piece.arrow is not None:
-            schema = piece.arrow.schema
-            names = dict.fromkeys(schema.names)
+            names = dict.fromkeys(piece.arrow.column_names)
         for record in piece.records:
             if record.keys() - names.keys():
                 names |= dict.fromkeys(record)
@@ -97,37 +91,31 @@ def open_table(
         show(rows)
     if not rows:
         raise ValueError(f"{path} has no rows; copy or download it again")
-    _check_different(path, wanted)
-    return dataclasses.replace(table, names=tuple(names), rows=rows, schema=schema)
-
-
-def _check_different(path: pathlib.Path, wanted: Sequence[str]) -> None:
-    """Raise if two columns have one name: the output could not tell them apart."""
-    names = [] if path.suffix in JSON_LINES else column_names(path)
-    twice = [name for name in names if names.count(name) > 1]
-    if twice and set(wanted) <= set(names):  # or it is no row of names
+    # The output could not tell two columns of the same name apart.
+    header = [] if path.suffix in JSON_LINES else column_names(path)
+    twice = [name for name in header if header.count(name) > 1]
+    if twice and set(wanted) <= set(header):  # or it is no row of names
         raise ValueError(
-            f"{path} has {names.count(twice[0])} columns {twice[0]!r}; rename one of them, so that "
-            "the output can tell them apart"
+            f"{path} has {header.count(twice[0])} columns {twice[0]!r}; rename one of them, so "
+            "that the output can tell them apart"
         )
+    return dataclasses.replace(table, names=tuple(names), rows=rows)
 
 
-def pieces(table: OpenedTable, way_out: str = "") -> Iterator[TablePiece]:
-    """Yield the rows in their order, at most PIECE_ROWS at a time.
-
-    Raises:
-      ValueError: as of open_table.
-    """
+def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece]:
+    """Yield the rows in their order, at most PIECE_ROWS at a time."""
     path, wanted = table.path, table.wanted
     if path.suffix == PARQUET:
-        yield from _parquet_pieces(table, way_out)
+        yield from _parquet_pieces(table, how_to_fix)
         return
     records: list[Mapping[str, Any]] = []
     texts: dict[str, list[str]] = {name: [] for name in wanted}
     chars = 0
-    for number, record in rows_of(path, wanted, way_out, table.headers):
-        if path.suffix not in JSON_LINES:
-            _check_width(path, number, record)
+    for number, record in read_rows(path, wanted, how_to_fix, table.headers):
+        if path.suffix not in JSON_LINES and len(record) > _MOST_COLUMNS:
+            raise ValueError(
+                f"{path} row {number} has more than {_MOST_COLUMNS:,} columns; is it a table?"
+            )
         for name in wanted:
             texts[name].append(text_of(path, number, name, record[name]))
         records.append(record)
@@ -139,12 +127,7 @@ def pieces(table: OpenedTable, way_out: str = "") -> Iterator[TablePiece]:
         yield TablePiece(texts, records, None)
 
 
-def _check_width(path: pathlib.Path, number: int, record: Mapping[str, Any]) -> None:
-    if None in record or len(record) > _MOST_COLUMNS:
-        raise ValueError(f"{path} row {number} has more than {_MOST_COLUMNS:,} columns")
-
-
-def _parquet_pieces(table: OpenedTable, way_out: str) -> Iterator[TablePiece]:
+def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]:
     number = 0
     waiting: list[pa.RecordBatch] = []
 
@@ -159,7 +142,7 @@ def _parquet_pieces(table: OpenedTable, way_out: str) -> Iterator[TablePiece]:
         }
         return TablePiece(texts, [], arrow)
 
-    for batch in parquet_batches(table.path, table.wanted, way_out, None):
+    for batch in parquet_batches(table.path, table.wanted, how_to_fix, None):
         waiting.append(batch)
         rows, chars = sum(map(len, waiting)), sum(part.nbytes for part in waiting)
         if rows >= PIECE_ROWS or chars > _PIECE_CHARS:
@@ -171,23 +154,22 @@ def _parquet_pieces(table: OpenedTable, way_out: str) -> Iterator[TablePiece]:
 
 
 def _plain(arrow: pa.Table) -> pa.Table:
-    """Cast what JSON has no type for to text."""
+    """Cast columns of types that JSON does not have to text."""
     for place, field in enumerate(arrow.schema):
         if any(is_kind(field.type) for is_kind in _AS_TEXT):
-            kind = pa.string()
             try:
-                column = pc.cast(arrow.column(place), kind)
+                column = pc.cast(arrow.column(place), pa.string())
             except pa.ArrowException as error:
                 raise ValueError(
                     f"the column {field.name!r} of type {field.type} has no text form; write "
                     "--output as .parquet, which keeps types, or drop the column"
                 ) from error
-            arrow = arrow.set_column(place, pa.field(field.name, kind), column)
+            arrow = arrow.set_column(place, field.name, column)
     return arrow
 
 
 def free_names(taken: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
-    """Return a name for each new column: its own, or with _2, _3, ... where the table has it."""
+    """Name each new column; append _2, _3, ... to a name that the table already has."""
     names: dict[str, str] = {}
     used = set(taken)
     for name in wanted:
@@ -199,21 +181,8 @@ def free_names(taken: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def check_output(path: pathlib.Path) -> None:
-    """Refuse a place whose ending names no format.
-
-    Raises:
-      ValueError: names the endings that there are.
-    """
-    if path.suffix not in SUFFIXES:
-        raise ValueError(
-            f"--output is {path}, which ends in {path.suffix!r}; a table is written by its ending, "
-            f"one of {', '.join(SUFFIXES)}"
-        )
-
-
 class TableWriter:
-    """Writes a table, piece after piece, with new columns behind its own."""
+    """Write a table piece by piece, with new columns after its own."""
 
     def __init__(
         self,
@@ -222,31 +191,21 @@ class TableWriter:
         table: OpenedTable,
         added: Mapping[str, pa.DataType],
     ) -> None:
-        """path is a new file, in the format of suffix; added are new columns and their types."""
-        self._table, self._added = table, added
+        """Open a new file in the format of `suffix`; added: the new columns and their types."""
+        self._table, self._added, self._suffix, self._path = table, added, suffix, path
         self._names = [*table.names, *added]
         self.replaced = 0  # values of a tsv whose tabs and line breaks became spaces
-        self._suffix = suffix
         self._parquet: pq.ParquetWriter | None = None
-        self._path = path
         if suffix != PARQUET:
             # A surrogate that a JSON text may hold has no UTF-8.
             self._file = path.open("w", encoding="utf-8", newline="", errors="replace")
         if suffix in (CSV, TSV):
-            self._write_row = (
-                csv.writer(self._file, lineterminator="\n").writerow
-                if suffix == CSV
-                else self._write_tsv
-            )
+            rows = csv.writer(self._file, lineterminator="\n")
+            self._write_row = rows.writerow if suffix == CSV else self._write_tsv
             self._write_row(self._names)
 
     def write(self, piece: TablePiece, new: NewColumns) -> None:
-        """Write the rows of a piece; new has the values of the new columns, a row each.
-
-        Raises:
-          ValueError: a row of JSON lines does not fit a Parquet column.
-          OSError: the disk refuses.
-        """
+        """Write the rows of a piece; new has a value for each row of each new column."""
         if self._suffix == PARQUET:
             self._write_parquet(piece, new)
             return
@@ -258,7 +217,7 @@ class TableWriter:
                 self._write_row([_cell(whole.get(name)) for name in self._names])
 
     def close(self) -> None:
-        """End the file."""
+        """Complete the file."""
         if self._parquet is not None:
             self._parquet.close()
         elif self._suffix != PARQUET:
@@ -270,9 +229,7 @@ class TableWriter:
         self._file.write("\t".join(clean) + "\n")
 
     def _write_parquet(self, piece: TablePiece, new: NewColumns) -> None:
-        own = piece.arrow
-        if own is None:
-            own = self._as_arrow(piece.records)
+        own = self._as_arrow(piece.records) if piece.arrow is None else piece.arrow
         for name, kind in self._added.items():
             own = own.append_column(pa.field(name, kind), pa.array(new[name], kind))
         if self._parquet is None:
@@ -280,41 +237,36 @@ class TableWriter:
         self._parquet.write_table(own)
 
     def _as_arrow(self, records: list[Mapping[str, Any]]) -> pa.Table:
-        """Rows of text formats: texts as they are, values of JSON by the types of the first."""
+        """Convert rows of a text format; JSON values take the types of the first piece."""
         names = self._table.names
         rows = [{name: record.get(name) for name in names} for record in records]
         try:
             if self._parquet is None:
-                arrow = pa.Table.from_pylist(rows, pa.schema(_fields(rows, names)))
+                kinds = pa.Table.from_pylist(rows).schema
+                fields = [
+                    pa.field(name, pa.string())
+                    if pa.types.is_null(kinds.field(name).type)
+                    else kinds.field(name)
+                    for name in names
+                ]
             else:
-                schema = self._parquet.schema
-                kept = [schema.field(name) for name in names]
-                arrow = pa.Table.from_pylist(rows, pa.schema(kept))
+                fields = [self._parquet.schema.field(name) for name in names]
+            return pa.Table.from_pylist(rows, pa.schema(fields))
         except (pa.ArrowException, TypeError, OverflowError) as error:
             reason = str(error).split("\n")[0]
             raise ValueError(
                 f"the rows of {self._table.path} do not fit the types of the first "
                 f"{PIECE_ROWS:,}, which Parquet keeps ({reason}); write --output as .jsonl"
             ) from error
-        return arrow
-
-
-def _fields(rows: list[dict[str, Any]], names: Sequence[str]) -> list[pa.Field]:
-    inferred = pa.Table.from_pylist(rows).schema
-    kinds = {field.name: field.type for field in inferred}
-    return [
-        pa.field(name, pa.string() if pa.types.is_null(kinds[name]) else kinds[name])
-        for name in names
-    ]
 
 
 def _finite(value: Any) -> Any:
-    """Replace numbers that JSON has not by null."""
+    """Replace NaN and infinities, which JSON does not have, by null."""
     if isinstance(value, float) and value - value != 0.0:
         return None
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list) else value
+        return {name: _finite(member) for name, member in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 def _cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What fine-tuning knows of a task: its rows, what its layer gives, how logits are scored."""
+"""Define what fine-tuning needs of a task: its rows, the kind of its layer, how it is scored."""
 
 import dataclasses
 import pathlib
@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from data_pipeline.finetune import EncodedRows
+from data_pipeline.labelled.rows import EncodedRows
 
-# What the task's layer reads and gives; bert_jax/tasks/objectives.py has the loss of each.
-# Shapes of the logits, of N examples, C classes, S positions:
+# Kinds of a task's layer; bert_jax/finetuning/objectives.py has the loss of each.
+# Shapes of the logits of N examples, C classes, S positions:
 CLASSIFY = "classify"  # [CLS] of a row -> float32[N,C]; labels: label_ids int32[N]
 REGRESS = "regress"  # [CLS] of a row -> float32[N,1]; labels: label_values float32[N]
 CHOOSE = "choose"  # [CLS] of each of an example's rows -> float32[N,C]; labels: label_ids int32[N]
 SPAN = "span"  # every token -> float32[N,S,2]; labels: start_positions, end_positions int32[N]
 TAG = "tag"  # every token -> float32[N,S,C]; token labels: label_ids int32, label_weights float32
-# Kept by a run of SQuAD 2.0 beside its predictions: the null odds above which none is given.
+# A run of SQuAD 2.0 keeps beside its predictions the null odds above which no answer is given.
 THRESHOLD_FILE, THRESHOLD = "null_threshold.json", "null_threshold"
 
 Scores = dict[str, float]
@@ -23,11 +23,12 @@ Scores = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task opened on its files with one vocabulary.
+    """Hold a task whose files were read and encoded with a vocabulary.
 
-    `splits` has "train", and "dev" or what the task calls its development sets (MNLI: "dev_matched"
-    and "dev_mismatched"), and, where the files are there, test sets, whose rows have no labels.
-    Logits of SPAN and TAG are cut to the rows' longest; what stands past a row's end means nothing.
+    `splits` has "train", "dev" (or what the task calls its development sets, as MNLI's
+    "dev_matched" and "dev_mismatched") and, if their files exist, test sets, whose rows have no
+    labels. Logits of SPAN and TAG are as long as the longest row; those past a row's end are
+    undefined.
     """
 
     name: str  # as people write it: "CoLA"
@@ -35,24 +36,24 @@ class Task:
     classes: int  # C: CLASSIFY and TAG, classes; CHOOSE, choices; REGRESS 1; SPAN 2
     splits: Mapping[str, EncodedRows]
     dev_splits: tuple[str, ...]  # evaluated while training; the first one decides
-    # Scores of a development split from its logits, each from 0 to 1 or -1 to 1.
+    # Scores a development split from its logits; each score is from 0 to 1 or from -1 to 1.
     score: Callable[[str, np.ndarray], Scores]
-    main_score: str  # of them the one that "best on dev" goes by
-    baseline: Scores  # what knowing nothing of the text scores on the first development split
-    # Writes the predictions for a split in the task's own format into a folder; their paths.
+    main_score: str  # the score by which "best on dev" is chosen
+    baseline: Scores  # of the first development split, without reading the text
+    # Writes the predictions for a split into a folder in the task's own format; returns the paths.
     write_predictions: Callable[[str, np.ndarray, pathlib.Path], list[pathlib.Path]]
-    labels: tuple[str, ...] = ()  # of CLASSIFY and TAG, by their ids
-    # Of REGRESS: a logit counts deviations from the mean; 0 and 1 where it is the number itself.
+    labels: tuple[str, ...] = ()  # names of the classes of CLASSIFY and TAG, by their ids
+    # For REGRESS: logit * deviation + mean is the predicted number.
     mean: float = 0.0
     deviation: float = 1.0
-    notes: tuple[str, ...] = ()  # what was found in the files, a line each: counts, truncations
+    notes: tuple[str, ...] = ()  # lines for the screen: counts, truncations, skipped rows
 
     @property
     def main_record(self) -> str:
-        """What a run calls the main score: MNLI's dev_matched_accuracy."""
+        """Return the main score's name in a run's metrics, as dev_matched_accuracy."""
         return f"dev_{self.main_score}"
 
     @property
     def head_width(self) -> int:
-        """Logits that the task's layer gives for a vector."""
+        """Return how many logits the task's layer computes from a vector."""
         return 1 if self.kind == CHOOSE else self.classes

@@ -5,16 +5,15 @@
 
 The paper takes the best on the development set of the rates 5e-5, 4e-5, 3e-5 and 2e-5, and for
 BERT-Large of several restarts (section 4.1); python -m bert_jax.grid does it. Its scores are in its
-table 1; docs/numbers.md has what was reached here from small checkpoints.
+table 1; docs/results.md has what was reached here from small checkpoints.
 """
 
 import ml_collections
 
-from bert_jax.config import arguments, to_config_dict
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Batches of 32, 3 epochs, 5e-5; task=NAME."""
-    given = arguments(text, task="")
-    return to_config_dict(FinetuneConfig(data=TaskOptions(task=given["task"])))
+    given = c.arguments(text, task="")
+    return c.to_config_dict(c.FinetuneConfig(data=c.TaskOptions(task=given["task"])))

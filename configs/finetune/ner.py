@@ -6,26 +6,22 @@ r"""Named entities from CoNLL's or IOB2 files, a tag for every word.
 DIR has eng.train, eng.testa and eng.testb (CoNLL-2003), wnut17train.conll, emerging.dev.conll and
 emerging.test.annotated (WNUT-17), or train.txt, dev.txt and test.txt: a word and its tag a line.
 Expect (paper, CoNLL-2003, a cased BERT-Base with the document around each sentence): 96.4 F1 on
-dev, 92.4 on test. docs/numbers.md has what a small BERT reaches on WNUT-17.
+dev, 92.4 on test. docs/results.md has what a small BERT reaches on WNUT-17.
 """
-
-import dataclasses
 
 import ml_collections
 
-from bert_jax.config import OptimConfig, arguments, to_config_dict
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Settings from the paper's appendix A.3; no arguments."""
-    arguments(text)
-    return to_config_dict(
-        dataclasses.replace(
-            FinetuneConfig(),
-            data=TaskOptions(task="ner"),
+    """Take the settings of the paper's appendix A.3; no arguments."""
+    c.arguments(text)
+    return c.to_config_dict(
+        c.FinetuneConfig(
+            data=c.TaskOptions(task="ner"),
             epochs=4.0,
             batch_size=32,
-            optim=OptimConfig(learning_rate=5e-5, warmup_steps=0),
+            optim=c.OptimConfig(learning_rate=5e-5, warmup_steps=0),
         )
     )

@@ -12,26 +12,22 @@ Settings: paper sections 4.2 and 4.3, 3 passes with batches of 32 at 5e-5, and 2
 for 2.0; lengths of rows, windows and answers are run_squad.py@eedf5716ce's.
 """
 
-import dataclasses
-
 import ml_collections
 
-from bert_jax.config import arguments, to_config_dict
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """SQuAD 1.1; version=2.0 for the other."""
-    version = arguments(text, version="1.1")["version"]
+    version = c.arguments(text, version="1.1")["version"]
     if version not in ("1.1", "2.0"):
         raise ValueError(
             f"--config=...:version={version}: there is no such SQuAD; give version=1.1 or 2.0"
         )
     has_unanswerable = version == "2.0"
-    data = TaskOptions(task="squad", has_unanswerable=has_unanswerable)
-    return to_config_dict(
-        dataclasses.replace(
-            FinetuneConfig(),
+    data = c.TaskOptions(task="squad", has_unanswerable=has_unanswerable)
+    return c.to_config_dict(
+        c.FinetuneConfig(
             data=data,
             epochs=2.0 if has_unanswerable else 3.0,
             batch_size=48 if has_unanswerable else 32,

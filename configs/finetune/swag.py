@@ -8,25 +8,21 @@ DIR has train.csv, val.csv and test.csv of SWAG; or train.tsv, dev.tsv and test.
 CODAH. Expect (paper, SWAG): 81.6 on dev with BERT-Base, 86.6 with Large.
 """
 
-import dataclasses
-
 import ml_collections
 
-from bert_jax.config import OptimConfig, arguments, to_config_dict
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """The paper's settings of section 4.4; task=swag or task=codah."""
-    task = arguments(text, task="swag")["task"]
+    """Take the settings of the paper's section 4.4; task=swag or task=codah."""
+    task = c.arguments(text, task="swag")["task"]
     if task not in ("swag", "codah"):
         raise ValueError(f"task is {task!r}; this config has swag and codah")
-    return to_config_dict(
-        dataclasses.replace(
-            FinetuneConfig(),
-            data=TaskOptions(task=task),
+    return c.to_config_dict(
+        c.FinetuneConfig(
+            data=c.TaskOptions(task=task),
             epochs=3.0,
             batch_size=16,
-            optim=OptimConfig(learning_rate=2e-5, warmup_steps=0),
+            optim=c.OptimConfig(learning_rate=2e-5, warmup_steps=0),
         )
     )

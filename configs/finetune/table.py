@@ -9,11 +9,10 @@ second_text_column makes pairs; is_regression=True predicts numbers. Settings as
 
 import ml_collections
 
-from bert_jax.config import arguments, to_config_dict
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
+from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Batches of 32, 3 epochs, 5e-5; no arguments."""
-    arguments(text)
-    return to_config_dict(FinetuneConfig(data=TaskOptions(task="table")))
+    c.arguments(text)
+    return c.to_config_dict(c.FinetuneConfig(data=c.TaskOptions(task="table")))

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Write the manifest of a JobSet that trains on the TPU slice of cluster.env in a GKE cluster.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=../cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=machine.sh
-source "$LAUNCH/gke/machine.sh"
-# shellcheck source-path=SCRIPTDIR source=../config_check.sh
-source "$LAUNCH/config_check.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/gke_machine.sh
+source "$LAUNCH/lib/gke_machine.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/config_check.sh
+source "$LAUNCH/lib/config_check.sh"
 
 usage() {
     cat <<'USAGE'
@@ -14,20 +14,20 @@ usage: launch/gke/jobset.sh [--cluster=FILE] [--max_restarts=N] --config=FILE --
                             [TRAIN_FLAG ...]
 
 Writes to standard output a JobSet (jobset.x-k8s.io/v1alpha2), named TPU_NAME, that runs
-`python -m bert_jax.train --multihost` with the flags from --config on, a pod for each host of the
-slice: review it, then pipe it into `kubectl apply --filename=-`. The cluster needs JobSet's controller
+`python -m bert_jax.train --multihost` with the flags from --config on, one pod for each host of the
+slice. Review it, then pipe it into `kubectl apply --filename=-`. The cluster needs JobSet's controller
 and a node pool of that slice.
 
   --cluster=FILE     TPU_NAME, PRESET or ACCELERATOR_TYPE and RUNTIME_VERSION, SPOT, COORDINATOR_PORT,
                      LABEL, GKE_IMAGE and GKE_SERVICE_ACCOUNT (default: cluster.env)
-  --max_restarts=N   start all pods anew so often (default: 100); preemptions count too
-  --dry-run          the same, as nothing is sent anywhere
+  --max_restarts=N   restart all pods at most so often (default: 100); preemptions count too
+  --dry-run          the same: nothing is ever sent
 
 The config is resolved here first (BERT_JAX_PYTHON as in launch/train.sh); the image has its own copy.
-Once one pod fails, all are made again and go on from the newest checkpoint, but for exit codes 2 and 3
-(bert_jax/exit_codes.py), which would come again: they end the JobSet. Flags stand in the manifest for
-all to read: put no secret into them.
-Exit code: 0; 2 where this script refuses.
+Once one pod fails, all are recreated and resume from the newest checkpoint, except after exit codes 2 and 3
+(bert_jax/runtime/exit_codes.py), which a restart would repeat: they end the JobSet. Everybody can read the
+flags in the manifest: put no secret into them.
+Exit code: 0; 2 if this script refuses.
 Not yet run on a cluster.
 USAGE
 }
@@ -138,16 +138,7 @@ YAML
 }
 
 main() {
-    local flags=() max_restarts=100
-    while (($#)); do
-        case $1 in
-            --max_restarts=*) max_restarts=${1#*=} ;;
-            *) take_option "$1" || flags+=("$1") ;;
-        esac
-        shift
-    done
-    [[ $max_restarts =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
-        refuse "--max_restarts=$max_restarts is not a number from 0 on; try --max_restarts=100"
+    read_flags "$@"
     read_cluster
     check_settings TPU_NAME ACCELERATOR_TYPE SPOT COORDINATOR_PORT LABEL GKE_IMAGE GKE_SERVICE_ACCOUNT
     find_machine

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Train on the TPU slice of cluster.env in a GKE cluster, through XPK.
 set -euo pipefail
-# shellcheck source-path=SCRIPTDIR source=../cluster.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=machine.sh
-source "$LAUNCH/gke/machine.sh"
-# shellcheck source-path=SCRIPTDIR source=../config_check.sh
-source "$LAUNCH/config_check.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/cluster.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib/cluster.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/gke_machine.sh
+source "$LAUNCH/lib/gke_machine.sh"
+# shellcheck source-path=SCRIPTDIR source=../lib/config_check.sh
+source "$LAUNCH/lib/config_check.sh"
 
 usage() {
     cat <<'USAGE'
@@ -14,25 +14,25 @@ usage: launch/gke/xpk.sh [--dry-run] [--cluster=FILE] [--max_restarts=N] --confi
                          --workdir=gs://BUCKET/DIR [TRAIN_FLAG ...]
 
 Runs `xpk workload create` for a workload TPU_NAME that trains with the flags from --config on, on the
-cluster GKE_CLUSTER, which `xpk cluster create` or an administrator has made.
+cluster GKE_CLUSTER, which `xpk cluster create` or an administrator created.
 
   --dry-run          print the xpk command instead of running it
   --cluster=FILE     PROJECT, ZONE (the cluster's), TPU_NAME, PRESET or ACCELERATOR_TYPE and
                      RUNTIME_VERSION, SPOT, COORDINATOR_PORT, GKE_CLUSTER and GKE_IMAGE (default:
                      cluster.env)
-  --max_restarts=N   start all pods anew so often (default: 100); preemptions count too
+  --max_restarts=N   restart all pods at most so often (default: 100); preemptions count too
 
 The config is resolved here first (BERT_JAX_PYTHON as in launch/train.sh); the image has its own copy.
-Once one pod fails, all are made again and go on from the newest checkpoint, but for exit codes 2 and 3
-(bert_jax/exit_codes.py), which would come again. `xpk workload delete` ends it. Flags stand in the cluster for all to read: put no
-secret into them.
-Exit code: xpk's; 2 where this script refuses.
-Tried with xpk 1.16.0 up to the manifest that it writes, not on a cluster.
+Once one pod fails, all are recreated and resume from the newest checkpoint, except after exit codes 2 and 3
+(bert_jax/runtime/exit_codes.py), which a restart would repeat. `xpk workload delete` ends it. Everybody can
+read the flags in the cluster: put no secret into them.
+Exit code: xpk's; 2 if this script refuses.
+Tested with xpk 1.16.0 up to the manifest that it writes, not on a cluster.
 Not yet run on a cluster.
 USAGE
 }
 
-# xpk starts anew after 42 and 127 to 255; of ours, 1 and 86 are missing there.
+# xpk restarts after 42 and 127 to 255; of ours, 1 and 86 are missing there.
 readonly RESTART_CODES=1,86
 
 create() {
@@ -49,16 +49,7 @@ create() {
 }
 
 main() {
-    local flags=() max_restarts=100
-    while (($#)); do
-        case $1 in
-            --max_restarts=*) max_restarts=${1#*=} ;;
-            *) take_option "$1" || flags+=("$1") ;;
-        esac
-        shift
-    done
-    [[ $max_restarts =~ ^(0|[1-9][0-9]{0,5})$ ]] ||
-        refuse "--max_restarts=$max_restarts is not a number from 0 on; try --max_restarts=100"
+    read_flags "$@"
     read_cluster
     check_settings PROJECT ZONE TPU_NAME ACCELERATOR_TYPE SPOT COORDINATOR_PORT GKE_CLUSTER GKE_IMAGE
     find_machine
@@ -66,7 +57,7 @@ main() {
     check_config '' "${flags[@]}"
     if ! $DRY_RUN; then
         command -v xpk >/dev/null ||
-            refuse "xpk is not on PATH; install it (pip install xpk), or see the command with --dry-run"
+            refuse "xpk is not on PATH; install it (pip install xpk), or print the command with --dry-run"
         check_gcloud
     fi
     create "$max_restarts" "${flags[@]}"

@@ -4,7 +4,7 @@ import json
 import sys
 
 from benchmarks import squad_split
-from bert_jax.tasks.squad_files import Paragraph, read_squad
+from bert_jax.tasks.squad.data import Paragraph, read_squad
 from tests.bert_jax.tasks.squad_samples import question, written
 
 

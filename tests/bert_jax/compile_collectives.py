@@ -2,7 +2,8 @@
 
     python -m tests.bert_jax.compile_collectives
 
-One process for all, as libtpu takes seconds to load; test_compiled_collectives.py has the
+One process for all, as libtpu takes seconds to load;
+bert_jax/train_step/test_compiled_collectives.py has the
 environment that it wants.
 """
 
@@ -13,11 +14,13 @@ import sys
 
 import jax
 
-from bert_jax import hlo, mesh, optim, slices, state, tpu_step
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, Phase
-from bert_jax.hlo_cost import KINDS
-from bert_jax.models import bert
-from bert_jax.objectives import MLM_NSP
+from bert_jax.model import bert
+from bert_jax.parallel import mesh
+from bert_jax.perf import aot_compile, hlo, slices
+from bert_jax.perf.hlo_cost import KINDS
+from bert_jax.train_step import optim, state
+from bert_jax.train_step.objectives import MLM_NSP
 
 # Wide enough that matrices are cut on every mesh; one layer, as the next ones do the same.
 MODEL = ModelConfig(
@@ -39,7 +42,7 @@ STEPS = {
 
 
 def configured(of: MeshConfig, micro_batches: int, devices: int) -> Config:
-    data, fsdp, _ = mesh.shape(of, devices)
+    data, fsdp, _ = mesh.mesh_shape(of, devices)
     rows = ROWS * data * fsdp * micro_batches
     phase = Phase(SEQ_LEN, 10, rows, max_predictions_per_seq=20, micro_batches=micro_batches)
     compute = ComputeConfig(attention="plain")
@@ -48,12 +51,12 @@ def configured(of: MeshConfig, micro_batches: int, devices: int) -> Config:
 
 def parameters(config: Config, devices) -> list[dict]:
     """Of each its size, and into how many parts the batch axes and the model axis cut it."""
-    of = mesh.make(config.mesh, devices)
+    of = mesh.make_mesh(config.mesh, devices)
     with jax.set_mesh(of):
         model = bert.build(config.model, "tpu", of.shape["model"], config.compute)
-        tx = optim.optimizer(config.optim)
-        where = state.layout(model, tx, of, config.mesh)
-        params = state.abstract(model, tx, where).params
+        tx = optim.make_optimizer(config.optim)
+        where = state.make_shardings(model, tx, of, config.mesh)
+        params = state.make_abstract_state(model, tx, where).params
     found = []
     for leaf in jax.tree.leaves(params):
         cut = {axis: of.shape[axis] for axis in leaf.sharding.spec if axis}
@@ -106,8 +109,8 @@ def exchanged(text: str, devices: int) -> list[dict]:
             kind = one.opcode.removesuffix("-start")
             if kind in KINDS:
                 is_begun = one.opcode.endswith("-start") and kind != "all-reduce"
-                result = hlo.parts(one.result)[1] if is_begun else one.result
-                members = len(hlo.first_group(one.rest, devices))
+                result = hlo.split_tuple(one.result)[1] if is_begun else one.result
+                members = len(hlo.read_first_group(one.rest, devices))
             else:
                 continue
             chain = one.quoted("chain_id")  # pieces of one collective share it
@@ -124,10 +127,10 @@ def main() -> None:
     for name, (of, micro_batches) in STEPS.items():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
-        slice_ = slices.find("v5e:4x4", of.num_slices)
+        slice_ = slices.find_slice("v5e:4x4", of.num_slices)
         devices = slices.open_devices(slice_)
         config = configured(of, micro_batches, len(devices))
-        compiled = tpu_step.compile_step(config, 0, MLM_NSP, slice_, devices)
+        compiled = aot_compile.compile_step(config, 0, MLM_NSP, slice_, devices)
         facts = {
             "name": name,
             "parameters": parameters(config, devices),

@@ -8,10 +8,11 @@ import pathlib
 import jax
 import pytest
 
-from bert_jax import loop, preparation
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
-from bert_jax.objectives import MLM_NSP
-from data_pipeline.options import PretrainOptions
+from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.trainer import loop
+from bert_jax.trainer.setup import build_setup
+from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
 
@@ -48,7 +49,7 @@ def learned(tiny_store: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (workdir / "summary.json").exists():
             one = jax.devices()[:1]
-            loop.train(preparation.prepare(_config(tiny_store), MLM_NSP, workdir, one))
+            loop.train(build_setup(_config(tiny_store), MLM_NSP, workdir, one))
     return workdir
 
 

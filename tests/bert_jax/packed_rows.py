@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data_pipeline.schema import PACKED_FIELDS, RowShape
+from data_pipeline.spec.schema import PACKED_FIELDS, RowShape
 
 
 def packed(batch, of_row, seq_len, predictions, most_examples):

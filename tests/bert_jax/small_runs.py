@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from bert_jax import compile_cache, loop, preparation
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
-from bert_jax.metrics import TIMINGS
-from bert_jax.objectives import find
-from bert_jax.stopping import Interrupted
-from data_pipeline.options import PretrainOptions
+from bert_jax.runtime.preemption import Interrupted
+from bert_jax.train_step.metrics import TIMINGS
+from bert_jax.train_step.objectives import find
+from bert_jax.trainer import compile, loop
+from bert_jax.trainer.setup import build_setup, open_checkpoints, restore_or_initialize
+from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL
 
 
@@ -28,7 +29,7 @@ def compiled_programs_kept_in(workdir):
     """All of them, however quickly they were compiled; for other tests jax is as it was."""
     least = "jax_persistent_cache_min_compile_time_secs"
     least_secs = getattr(jax.config, least)
-    compile_cache.keep_in(workdir, is_writer=True)
+    compile.keep_in(workdir, is_writer=True)
     jax.config.update(least, 0.0)
     try:
         yield
@@ -45,18 +46,26 @@ def compiled_once(tmp_path_factory):
         yield
 
 
+def small_config(store, steps=9, **settings):
+    """A run of one phase on a store, of a model with one layer."""
+    plain = {
+        "model": dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        "phases": (Phase(seq_len=16, steps=steps, batch_size=16, max_predictions_per_seq=3),),
+        "optim": OptimConfig(warmup_steps=1),
+        "data": PretrainOptions(store=str(store)),
+        "eval": EvalConfig(every_steps=100, examples=21),
+    }
+    return Config(**plain | settings)
+
+
 @pytest.fixture(scope="module")
 def config(tiny_store):
-    return Config(
+    first = Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3)
+    return small_config(
+        tiny_store,
         seed=3,
-        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
-        phases=(
-            Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3),
-            Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4, micro_batches=1),
-        ),
+        phases=(first, Phase(seq_len=24, steps=4, batch_size=8, max_predictions_per_seq=4)),
         optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
-        data=PretrainOptions(store=str(tiny_store)),
-        mesh=MeshConfig(),
         eval=EvalConfig(every_steps=4, examples=21),
         checkpoint=CheckpointConfig(every_steps=5, keep=2),
         log_every_steps=3,
@@ -65,11 +74,18 @@ def config(tiny_store):
 
 def prepare(config, workdir, devices=1):
     """A run on the first so many devices, checked."""
-    return preparation.prepare(config, find(config.objective), workdir, jax.devices()[:devices])
+    return build_setup(config, find(config.objective), workdir, jax.devices()[:devices])
 
 
 def train(config, workdir, devices=1):
     return loop.train(prepare(config, workdir, devices))
+
+
+def begun(setup):
+    """The state that a run begins or resumes with, saved."""
+    with contextlib.closing(open_checkpoints(setup)) as checkpoints:
+        state, _ = restore_or_initialize(setup, checkpoints)
+    return jax.tree.map(np.asarray, state)
 
 
 def lines_of(workdir):
@@ -78,11 +94,7 @@ def lines_of(workdir):
 
 
 def final_state(workdir, config, devices=1):
-    setup = prepare(config, workdir, devices)
-    checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.model)
-    state, _ = loop.start(setup, checkpoints)
-    checkpoints.close()
-    return jax.tree.map(np.asarray, state)
+    return begun(prepare(config, workdir, devices))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 
-from bert_jax.timing_report import Report
+import pytest
+
+from bert_jax.perf.measure_report import StepReport
 
 SMALL = (
     "--config=configs/tiny.py",
@@ -27,6 +29,7 @@ def benchmark(*flags: str, **changed: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_it_times_the_step_on_a_store_and_refuses_what_does_not_fit(tiny_store, tmp_path):
     out = tmp_path / "numbers.json"
     flags = ["--seq_len=64", "--batch_size=30", "--steps=43", "--config.data.packed_examples=4"]
@@ -41,7 +44,7 @@ def test_it_times_the_step_on_a_store_and_refuses_what_does_not_fit(tiny_store, 
     assert "utilisation   left out: the peak of 'cpu' is not known" in said
 
     numbers = json.loads(out.read_text())
-    assert numbers.keys() == {field.name for field in dataclasses.fields(Report)}
+    assert numbers.keys() == {field.name for field in dataclasses.fields(StepReport)}
     assert (numbers["seq_len"], numbers["rows_per_step"], numbers["batches"]) == (64, 30, "store")
     assert len(numbers["group_step_secs"]) == 20 and min(numbers["group_step_secs"]) > 0
     step = numbers["step_secs"]

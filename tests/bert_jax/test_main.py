@@ -1,25 +1,10 @@
 """bert-jax: the entries by their names, beside python -m."""
 
 import pathlib
-import re
-import subprocess
-import sys
 
 import pytest
 
 from bert_jax import __main__, __version__
-
-
-def bert_jax(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bert_jax", *arguments], capture_output=True, text=True
-    )
-
-
-def test_an_entry_runs_as_with_python_m():
-    ran = bert_jax("train", "--config=configs/large.py:recipe=lamb64k", "--print_config")
-    assert ran.returncode == 0
-    assert "name: lamb" in ran.stdout
 
 
 @pytest.mark.parametrize("name", __main__.MODULES)
@@ -28,25 +13,19 @@ def test_every_entry_shows_its_own_help(forked, name):
     assert f"python -m {__main__.MODULES[name]}" in ran.stdout
 
 
-def test_an_entrys_exit_code_is_its_own(forked):
+def test_an_entry_runs_as_with_python_m_and_its_exit_code_is_its_own(forked):
+    flags = ["--config=configs/large.py:recipe=lamb64k", "--print_config"]
+    assert "name: lamb" in forked("bert_jax", "train", *flags).stdout
     ran = forked("bert_jax", "train", code=2)
     assert ran.stderr.startswith("error: --config is missing")
 
 
 def test_an_unknown_entry_is_refused_with_those_that_there_are(forked):
+    assert forked("bert_jax", "--version").stdout == f"bert_jax {__version__}\n"
     ran = forked("bert_jax", "trian", code=2)
     assert ran.stdout == ""
     known = ", ".join(__main__.MODULES)
     assert ran.stderr == f"error: 'trian' is no entry of bert-jax; they are {known}\n"
-
-
-def test_without_an_entry_it_says_what_there_is(forked):
-    for arguments in ((), ("--help",)):
-        ran = forked("bert_jax", *arguments)
-        assert set(re.findall(r"^ +bert-jax (\w+)", ran.stdout, re.MULTILINE)) == set(
-            __main__.MODULES
-        )
-    assert forked("bert_jax", "--version").stdout == f"bert_jax {__version__}\n"
 
 
 def test_every_entry_of_the_package_has_a_name():
@@ -56,5 +35,5 @@ def test_every_entry_of_the_package_has_a_name():
         for path in package.glob("*.py")
         if "__main__" in path.read_text(encoding="utf-8") and path.stem != "__main__"
     }
-    mains = {name for name in runnable if name != "bert_jax.command_line"}
+    mains = {name for name in runnable if name != "bert_jax.runtime.cli"}
     assert mains <= set(__main__.MODULES.values())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bert_jax.plan_report import Plan
+from bert_jax.perf.plan import Plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = (
@@ -34,21 +34,16 @@ def home(tmp_path_factory):
         yield
 
 
-def plan(*given: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bert_jax.plan", *SMALL, *given]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
+@pytest.mark.slow
 @needs_libtpu
 def test_a_plan_of_a_small_model_for_sixteen_chips(tiny_store, tmp_path):
     out, text, picture = (tmp_path / name for name in ("plan.json", "step.txt", "rate.png"))
     written = (f"--json_out={out}", f"--hlo_out={text}", f"--plot_out={picture}", "--scale=16")
     asked = ("--seq_len=128", "--per_chip_batch=4", f"--store={tiny_store}")
-    planned = plan(*asked, *written)
-    said, errors = planned.communicate(timeout=300)
-    assert (planned.returncode, errors) == (0, "")
+    command = [sys.executable, "-m", "bert_jax.plan", *SMALL, *asked, *written]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (planned.returncode, planned.stderr) == (0, "")
+    said = planned.stdout
     assert "v5e:4x4 (gcloud: v5litepod-16), 16 chips: 197 TFLOP/s and 15.75 GiB a chip" in said
     assert "the store's" in said and "(compiler estimate)" in said
 
@@ -109,14 +104,10 @@ def check_text(text: str, estimate: dict[str, Any]) -> None:
 def test_what_cannot_be_planned_is_refused_in_a_sentence(forked):
     refused = {
         "there is no such TPU slice; there are v5e:1x1": ["--topology=v5e:5x5"],
-        "--per_chip_batch is 0; it must be 1 or more": ["--per_chip_batch=0"],
-        "config.phases[0].batch_size is 90, not a multiple of 16": [
-            "--config.phases[0].batch_size=90"
-        ],
+        "--per_chip_batch is '0'; it must be a positive integer": ["--per_chip_batch=0"],
+        "batch_size is 90, not a multiple of 16": ["--config.phases[0].batch_size=90"],
         "config.mesh.model_size is 2, which does not divide the 1 devices": [
-            "--scale=16,1",
-            "--config.mesh.preset=tp",
-            "--config.mesh.model_size=2",
+            *("--scale=16,1", "--config.mesh.preset=tp", "--config.mesh.model_size=2")
         ],
     }
     for sentence, given in refused.items():
@@ -124,15 +115,6 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked):
         assert ran.stdout == ""
         assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
         assert sentence in ran.stderr
-
-
-def documented() -> set[str]:
-    """Keys that docs/plan.md names."""
-    page = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
-    table = page.partition("## Keys of")[2]
-    return {
-        word for name in re.findall(r"`([\w.\[\]]+)`", table) for word in re.findall(r"\w+", name)
-    }
 
 
 def keys(kind: Any) -> set[str]:
@@ -148,5 +130,8 @@ def keys(kind: Any) -> set[str]:
 
 
 def test_every_key_of_the_file_is_documented():
-    assert {"exposed_secs", "usd", "attention", "temporaries"} <= keys(Plan)
-    assert keys(Plan) - documented() == set()
+    page = (ROOT / "docs" / "guide" / "plan.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([\w.\[\]]+)`", page.partition("## Keys of")[2])
+    documented = {word for name in names for word in re.findall(r"\w+", name)}
+    assert {"exposed_secs", "usd", "attention", "temporaries", "path"} <= keys(Plan)
+    assert keys(Plan) - documented == set()

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,30 +12,26 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import (
-    conversion,
-    fine_tuned,
-    finetuning,
-    hf,
-    mesh,
-    predict,
-    predictions,
-    pretrained,
-)
-from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import MeshConfig
-from bert_jax.finetune_config import FinetuneConfig, TaskOptions
-from bert_jax.state import TrainState
+from bert_jax import predict
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config.schema import FinetuneConfig, TaskOptions
+from bert_jax.finetuning import predict as predictions
+from bert_jax.finetuning import setup as finetuning
+from bert_jax.interop import export as conversion
+from bert_jax.interop import huggingface, load, pretrained
+from bert_jax.model.bert import Heads
 from bert_jax.tasks import table_pieces
-from bert_jax.tasks.predict_answers import PredictAnswers
-from bert_jax.tasks.predict_table import PredictTable
-from bert_jax.tasks.predict_words import PredictWords
-from bert_jax.tasks.predicting import Asked
+from bert_jax.tasks.ner.predict import TagPredictor
+from bert_jax.tasks.predict_table import TablePredictor
+from bert_jax.tasks.predicting import PredictRequest
+from bert_jax.tasks.squad.predict import AnswerPredictor
+from bert_jax.tasks.task_layer import TaskLayer
+from bert_jax.train_step.state import TrainState
 from tests.bert_jax.small_checkpoints import tensors, write
 
 WORDS = ("a", "cat", "dog", "sees", "cats", ".")
 ROWS = 23
-KINDS = {"tag": PredictWords, "span": PredictAnswers}
+KINDS = {"tag": TagPredictor, "span": AnswerPredictor}
 
 
 def text(rng, most=12):
@@ -89,11 +86,7 @@ def write_codah(path, rng, rows):
     path.write_text("\n".join(lines) + "\n")
 
 
-def write_split(task, path, rng, rows):
-    if task in COLUMNS:
-        write_table(path, rng, rows, COLUMNS[task])
-    else:
-        {"ner": write_ner, "squad": write_squad, "codah": write_codah}[task](path, rng, rows)
+WRITERS = {"ner": write_ner, "squad": write_squad, "codah": write_codah}
 
 
 FILES = {"squad": "{}-v2.0.json", "ner": "{}.txt"}
@@ -103,7 +96,13 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(scope="module", params=["table", "regression", "rte", "ner", "squad", "codah"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        *("table", "ner", "squad"),
+        *(pytest.param(task, marks=pytest.mark.slow) for task in ("regression", "rte", "codah")),
+    ],
+)
 def run(request, tmp_path_factory):
     """Task, workdir of a run that has saved a checkpoint, its dev file, what it predicts for it."""
     return small_run(request.param, tmp_path_factory.mktemp(request.param))
@@ -113,7 +112,11 @@ def small_run(task, folder):
     rng = np.random.default_rng(3)
     name = FILES.get(task, "{}.tsv")
     for split in ("train", "dev"):
-        write_split(task, folder / name.format(split), rng, ROWS)
+        path = folder / name.format(split)
+        if task in COLUMNS:
+            write_table(path, rng, ROWS, COLUMNS[task])
+        else:
+            WRITERS[task](path, rng, ROWS)
     options = {"task": task, "dir": str(folder), "max_seq_length": 16} | OPTIONS.get(task, {})
     if options["task"] == "table":
         options |= {"text_column": "text", "label_column": "label"}
@@ -122,44 +125,44 @@ def small_run(task, folder):
         data=TaskOptions(**options),
         batch_size=4,
     )
-    setup = finetuning.prepare(config, folder / "run", jax.devices()[:1])
-    with jax.set_mesh(setup.mesh):
-        params = setup.fresh_params()
+    setup = finetuning.build_finetuning(config, folder / "run", jax.devices()[:1])
+    with jax.set_mesh(setup.parts.mesh):
+        params = setup.initial_params()
         params["classifier"]["kernel"] *= 400.0  # or all probabilities are about equal
         if task in COLUMNS:  # or one class has the largest in all rows
-            logits_of = predictions._logits(setup.feed, setup)
-            logits = predictions._of_split(setup.feed, setup, logits_of, params, "dev")
+            logits = predictions.predict_splits(setup, params, ["dev"])["dev"]
             params["classifier"]["bias"] -= logits.mean(axis=0)
-        saving = Checkpoints(folder / "run" / "checkpoints", config.checkpoint, setup.model)
+        saving = Checkpoints(folder / "run" / "checkpoints", config.checkpoint, setup.parts.model)
         saving.save(1, TrainState(jnp.int32(1), params, (), ()), {})
         saving.close()
-        written = predictions.write(setup, 1)
+        written = predictions.write_predictions(setup, 1)
     return task, folder / "run", folder / name.format("dev"), written
 
 
 def predicted(address, source, output, **asked):
     """Predict a file in this process, on one device; what was opened and the rows of its pieces."""
-    model = fine_tuned.load(str(address))
-    layer = model.layer
-    given = Asked(source, layer, model.checkpoint.vocabulary, layer.options.max_seq_length, **asked)
-    rows = KINDS.get(layer.kind, PredictTable)(given, output, lambda count: None)
-    on = mesh.make(MeshConfig(), jax.devices()[:1])
+    checkpoint, layer = load.load_fine_tuned(str(address))
+    given = PredictRequest(
+        source, layer, checkpoint.vocabulary, layer.options.max_seq_length, **asked
+    )
+    rows = KINDS.get(layer.kind, TablePredictor)(given, output, lambda count: None)
+    heads = Heads(mlm=False, nsp=False, classes=checkpoint.heads.classes)
+    model = pretrained.place_model(checkpoint, heads, jax.devices()[:1])
+    logits = predict.Logits(model, layer.kind, rows, lambda words: None, batch_size=8)
     pieces = []
-    with jax.set_mesh(on):
-        network, params = predict.placed(model, on)
-        logits = predict.Logits(model, network, params, on, rows, lambda words: None, batch_size=8)
 
-        def spied(of_piece, count):
-            pieces.append(of_piece.examples)
-            return logits(of_piece, count)
+    def spied(of_piece, count):
+        pieces.append(of_piece.examples)
+        return logits(of_piece, count)
 
-        rows.run(output, spied)
+    rows.run(output, spied)
     return rows, pieces
 
 
 def table_of(path):
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    text = path.read_text()
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    return list(csv.DictReader(text.splitlines(), delimiter=delimiter, quoting=csv.QUOTE_NONE))
 
 
 def output_for(task, folder, stem="out"):
@@ -193,16 +196,14 @@ def test_the_rows_of_dev_get_what_the_run_wrote_for_them(run, tmp_path):
             assert sum(one["probability"] for one in best) == pytest.approx(1.0)
         odds = json.loads(output.with_suffix(".null_odds.json").read_text())
         assert odds == pytest.approx(theirs[2], rel=1e-4, abs=1e-2)
-        assert f"{threshold['null_threshold']:.4g}" in dict(rows.account())["no answer"]
+        assert f"{threshold['null_threshold']:.4g}" in dict(rows.summary_rows())["no answer"]
         every = output.with_name("every.json")
         predicted(workdir, source, every, null_threshold=1e9)
         best = [next(one["text"] for one in texts if one["text"]) for texts in ours.values()]
         assert list(json.loads(every.read_text()).values()) == best
         return
-    theirs = table_of(written[0])
-    if task == "codah":
-        theirs = list(csv.DictReader(written[0].read_text().splitlines()))
-    ours, source_rows = table_of(output), source.read_text().splitlines()
+    ours, theirs = table_of(output), table_of(written[0])
+    source_rows = source.read_text().splitlines()
     assert len(ours) == len(theirs) == ROWS
     names = list(ours[0])
     own = names[: names.index("prediction")]
@@ -226,85 +227,80 @@ def test_the_rows_of_dev_get_what_the_run_wrote_for_them(run, tmp_path):
             assert set(shares) == {"probability_no", "probability_so", "probability_yes"}
 
 
-def numbers_and_words(path):
-    found = path.read_text().replace(",", " ").split()
+def assert_about_equal(task, path, other):
+    """Compare two outputs, of SQuAD the odds: the threshold is the odds of a question."""
+    if task == "squad":
+        path, other = (p.with_suffix(".null_odds.json") for p in (path, other))
     numbers, words = [], []
-    for word in found:
-        try:
-            numbers.append(float(word))
-        except ValueError:
-            words.append(word)
-    return numbers, words
+    for text in (path.read_text(), other.read_text()):
+        cells = text.replace(",", " ").split()
+        is_number = [re.fullmatch(r"-?\d[\d.]*(e[+-]?\d+)?", cell) is not None for cell in cells]
+        numbers.append([float(cell) for cell, yes in zip(cells, is_number, strict=True) if yes])
+        words.append([cell for cell, yes in zip(cells, is_number, strict=True) if not yes])
+    assert words[0] == words[1] and numbers[0]
+    np.testing.assert_allclose(numbers[1], numbers[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["table", "regression", "ner", "squad", "codah"], indirect=True)
 def test_an_export_predicts_what_its_run_does(run, tmp_path):
     task, workdir, source, _ = run
     export, alone = tmp_path / "export", output_for(task, tmp_path, "run")
-    target = conversion.target(f"hf:{export}")
-    conversion.write(conversion.fitting(pretrained.load(str(workdir)), target), target, ())
+    target = conversion.parse_target(f"hf:{export}")
+    conversion.write(conversion.keep_supported(load.load(str(workdir)), target), target, ())
     predicted(workdir, source, alone)
     predicted(f"hf:{export}", source, output_for(task, tmp_path, "export"))
-    export_output = output_for(task, tmp_path, "export")
-    if task == "squad":  # whose threshold is the odds of a question
-        alone, export_output = (p.with_suffix(".null_odds.json") for p in (alone, export_output))
-    (numbers, words), (others, other_words) = map(numbers_and_words, (alone, export_output))
-    assert words == other_words
-    np.testing.assert_allclose(others, numbers, rtol=1e-3, atol=1e-3)
-    config = json.loads((export / hf.CONFIG).read_text())
+    assert_about_equal(task, alone, output_for(task, tmp_path, "export"))
+    config = json.loads((export / huggingface.CONFIG).read_text())
     assert str(source.parent) not in json.dumps(config)
     if task not in ("table", "ner"):
         return
     # As it would come from somebody else: the class and the labels are all that is said.
     del config["bert_jax"]
-    (export / hf.CONFIG).write_text(json.dumps(config))
-    held = safetensors.numpy.load_file(export / hf.WEIGHTS)
+    (export / huggingface.CONFIG).write_text(json.dumps(config))
+    held = safetensors.numpy.load_file(export / huggingface.WEIGHTS)
     if task == "ner":  # a tagger of transformers has no pooler
         held = {name: array for name, array in held.items() if ".pooler." not in name}
-    safetensors.numpy.save_file(held, export / hf.WEIGHTS, metadata={"format": "pt"})
+    safetensors.numpy.save_file(held, export / huggingface.WEIGHTS, metadata={"format": "pt"})
     theirs = output_for(task, tmp_path, "theirs")
     predicted(f"hf:{export}", source, theirs, **{"text_column": "text"} if task == "table" else {})
     assert theirs.read_text().count("\n") == alone.read_text().count("\n")
-    layer = fine_tuned.load(f"hf:{export}").layer
-    assert layer.labels == fine_tuned.load(str(workdir)).layer.labels
+    layer = load.load_fine_tuned(f"hf:{export}")[1]
+    assert layer.labels == load.load_fine_tuned(str(workdir))[1].labels
     assert layer.options.max_seq_length == 19
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
 def test_memory_holds_a_piece_of_the_rows(run, tmp_path, monkeypatch):
     task, workdir, source, _ = run
     whole, cut = (output_for(task, tmp_path, stem) for stem in ("whole", "cut"))
     predicted(workdir, source, whole)
     monkeypatch.setattr(table_pieces, "PIECE_ROWS", 5)
-    monkeypatch.setattr("bert_jax.tasks.predict_words._PIECE_SENTENCES", 5)
-    monkeypatch.setattr("bert_jax.tasks.predict_answers._PIECE_QUESTIONS", 5)
+    monkeypatch.setattr("bert_jax.tasks.ner.predict._PIECE_SENTENCES", 5)
+    monkeypatch.setattr("bert_jax.tasks.squad.predict._PIECE_QUESTIONS", 5)
     _, pieces = predicted(workdir, source, cut)
     assert len(pieces) == 5
     assert task == "squad" or max(pieces) <= (10 if task == "ner" else 5)  # rows of long sentences
-    if task == "squad":  # whose threshold is the odds of a question
-        whole, cut = (path.with_suffix(".null_odds.json") for path in (whole, cut))
-    (numbers, words), (others, other_words) = map(numbers_and_words, (whole, cut))
-    assert words == other_words
-    np.testing.assert_allclose(others, numbers, rtol=1e-3, atol=1e-3)
+    assert_about_equal(task, whole, cut)
 
 
 @pytest.mark.parametrize("run", ["table", "ner", "squad"], indirect=True)
 def test_what_is_no_fine_tuned_model_is_named_with_the_command_that_makes_one(run, tmp_path):
-    _, workdir, source, _ = run
+    task, workdir, source, _ = run
     encoder = write(tmp_path / "encoder", tensors(has_heads=False))
     with pytest.raises(ValueError, match=r"is not a fine-tuned model.*python -m bert_jax\.finetu"):
         predicted(f"hf:{encoder}", source, tmp_path / "out.tsv")
-    task, _, _, _ = run
     with pytest.raises(ValueError, match=r"--output is .*out\.xls, which ends in '\.xls'"):
         predicted(workdir, source, tmp_path / "out.xls")
-    (tmp_path / "empty.json").write_bytes(b"")
-    (tmp_path / "empty.tsv").write_bytes(b"")
     empty = tmp_path / ("empty.json" if task == "squad" else "empty.tsv")
+    empty.write_bytes(b"")
     with pytest.raises(ValueError, match=r"empty\.\w+ (is|has) "):
         predicted(workdir, empty, output_for(task, tmp_path))
     assert not list(tmp_path.glob("out*"))
 
 
+LAYER = {"name": "x", "kind": "tag", "labels": ["O", "B"]}
 LAYERS = {
     "id2label": {"0": "no", "1": "yes"},
     "architectures": ["BertForSequenceClassification"],
@@ -323,10 +319,8 @@ LAYERS = {
         ({"problem_type": "regression"}, "gives 2 numbers, and 1 are named"),
         ({"bert_jax": 7}, "'bert_jax' is a whole number, not an object"),
         ({"bert_jax": {"kind": "knit", "labels": []}}, "'kind' is 'knit'; it must be one of"),
-        (
-            {"bert_jax": {"name": "x", "kind": "tag", "labels": ["O", "B"], "options": {"y": 1}}},
-            "options of a task that cannot be read",
-        ),
+        ({"bert_jax": LAYER | {"options": {"y": 1}}}, "options of a task that cannot be read"),
+        ({"bert_jax": LAYER | {"options": {"doc_stride": 0}}}, "options.doc_stride is 0; it must"),
     ],
 )
 def test_an_export_that_contradicts_itself_is_refused(tmp_path, config, words):
@@ -335,12 +329,13 @@ def test_an_export_that_contradicts_itself_is_refused(tmp_path, config, words):
         "classifier.bias": np.zeros(2, np.float32),
     }
     place = write(tmp_path / "theirs", held, **LAYERS)
-    assert fine_tuned.load(f"hf:{place}").layer.labels == ("no", "yes")
+    assert load.load_fine_tuned(f"hf:{place}")[1].labels == ("no", "yes")
     write(place, held, **(LAYERS | config))
     with pytest.raises(ValueError, match=words):
-        fine_tuned.load(f"hf:{place}")
+        load.load_fine_tuned(f"hf:{place}")
 
 
+@pytest.mark.slow
 def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
     _, workdir, source, _ = small_run("table", tmp_path)
     output = tmp_path / "out.parquet"
@@ -357,11 +352,11 @@ def test_the_command_predicts_a_table_and_says_what_it_did(forked, tmp_path):
 
 
 def test_numbers_of_stsb_lie_on_its_scale(tmp_path):
-    rows = PredictTable.__new__(PredictTable)
-    layer = fine_tuned.TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
-    rows._asked = Asked(tmp_path, layer, None, 16)
+    rows = TablePredictor.__new__(TablePredictor)
+    layer = TaskLayer("STS-B", "regress", (), options=TaskOptions(task="stsb"))
+    rows._request = PredictRequest(tmp_path, layer, None, 16)
     logits = np.array([[-1.0], [2.5], [7.0]], np.float32)
     assert dict(rows._columns(logits)) == {"prediction": [0.0, 2.5, 5.0]}
     other = dataclasses.replace(layer, options=TaskOptions(task="table"), mean=10.0, deviation=2.0)
-    rows._asked = dataclasses.replace(rows._asked, layer=other)
+    rows._request = dataclasses.replace(rows._request, layer=other)
     assert dict(rows._columns(logits)) == {"prediction": [8.0, 15.0, 24.0]}

@@ -5,9 +5,13 @@ import dataclasses
 import jax
 import numpy as np
 
-from bert_jax import mesh, optim, state
 from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
-from bert_jax.models import bert
+from bert_jax.model import bert
+from bert_jax.parallel import mesh
+from bert_jax.runtime.run_identity import Provenance
+from bert_jax.train_step import optim, state, step
+from bert_jax.trainer.feed import StoreFeed, open_store
+from data_pipeline.spec.schema import row_shape
 
 VOCAB = 211  # odd: vocabulary rows are padded on every mesh
 
@@ -52,18 +56,38 @@ def random_batch(seed: int = 0, batch_size: int = 16, seq_len: int = 19, predict
 class Setting:
     """A model on a mesh with its optimiser and the layout of its state."""
 
+    config: Config
     mesh: jax.sharding.Mesh
     model: bert.Model
     tx: object
     where: state.TrainState
 
+    def train_step(self, objective):
+        config, phase = self.config, self.config.phases[0]
+        return step.make_train_step(self.model, objective, self.tx, config, phase, self.where)
+
+    def init_state(self, seed=0):
+        return state.init_state(self.model, self.tx, self.where, seed)
+
 
 def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 2) -> Setting:
     """Build the model of a config on the first so many devices and make its mesh current."""
     arranged = MeshConfig(preset=preset, model_size=model_size)
-    of = mesh.make(arranged, jax.devices()[:devices])
+    of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
     model = bert.build(config.model, "cpu", of.shape["model"])
-    tx = optim.optimizer(config.optim)
-    where = state.layout(model, tx, of, arranged)
-    return Setting(of, model, tx, where)
+    tx = optim.make_optimizer(config.optim)
+    where = state.make_shardings(model, tx, of, arranged)
+    return Setting(config, of, model, tx, where)
+
+
+def abstract_batch(config: Config, phase: Phase, devices: jax.sharding.Mesh):
+    """Make the global batch of a phase without its numbers, to lower a step with."""
+    shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
+    return mesh.abstract_batch(shape.arrays(phase.batch_size), devices)
+
+
+def config_and_data(config: Config) -> tuple[Config, Provenance]:
+    """Return the resolved config of a run on its store, and its data as a record names them."""
+    feed = StoreFeed(open_store(config.data), config)
+    return feed.config, feed.provenance

@@ -8,9 +8,9 @@ import signal
 import sys
 
 from data_pipeline.build import main
+from data_pipeline.io.atomic import WORKING
 from data_pipeline.store import open_store
-from data_pipeline.store_writing import sha256
-from data_pipeline.whole_folder import WORKING
+from data_pipeline.store.writer import hash_file
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
 
@@ -44,7 +44,7 @@ def digest(output: pathlib.Path) -> str | None:
         assert "is not a store" in str(error), error
         return None
     for name, described in store.manifest["arrays"].items():
-        assert sha256(output / name) == described["sha256"], name
+        assert hash_file(output / name) == described["sha256"], name
     return store.digest
 
 

@@ -1,10 +1,15 @@
-"""Encoded sentences as lists, for tests that compare them one by one."""
+"""Vocabularies and encoded sentences for tests: id lists, small SentencePiece models."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import sentencepiece
 
 from data_pipeline.vocab import Vocabulary
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"{a}{b}{c} Word {a}{c}." for a in "bcdf" for b in "aeiou" for c in "lmnr"]
 
 
 def id_lists(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]]:
@@ -12,3 +17,13 @@ def id_lists(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]
     ids, lengths = vocabulary.encode(sentences)
     assert len(ids) == lengths.sum()
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def train_model(lines: Iterable[str] = WORDS, **settings: object) -> bytes:
+    """A SentencePiece model, trained by the library with settings that ours never gives it."""
+    model = io.BytesIO()
+    given = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2, **settings}
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(lines), model_writer=model, **given
+    )
+    return model.getvalue()

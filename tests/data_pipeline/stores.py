@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from data_pipeline.store import FORMAT, FORMAT_VERSION, HELDOUT, MANIFEST, TRAIN
-from data_pipeline.store_writing import SplitWriter, describe_arrays, sha256, store_digest
+from data_pipeline.store.writer import SplitWriter, compute_digest, describe_arrays, hash_file
 from tests.data_pipeline.corpora import Document
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -56,13 +56,13 @@ def write_store(
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "digest": store_digest(arrays, sha256(path)),
+        "digest": compute_digest(arrays, hash_file(path)),
         "vocabulary": {
             "kind": "wordpiece",
             "file": path.name,
             "size": len(vocabulary),
             "lowercase": True,
-            "sha256": sha256(path),
+            "sha256": hash_file(path),
             "special_ids": {"pad": 0, "unk": UNK, "cls": 2, "sep": 3, "mask": 4},
         },
         "token_dtype": "uint16",

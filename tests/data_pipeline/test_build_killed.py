@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -10,21 +9,19 @@ import time
 
 import pytest
 
-from data_pipeline import encoded_chunk, whole_folder
 from data_pipeline.build import main
-from data_pipeline.store import open_store
-from data_pipeline.whole_folder import FILES, WORKING
-from tests.data_pipeline.test_build import contents, corpus_text, flags
+from data_pipeline.io import atomic
+from data_pipeline.io.atomic import FILES, WORKING
+from tests.data_pipeline.test_build import contents, corpus_text, flags, write_vocabulary
+
+pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "line", "document", "of", ",", "."]
 
 
 @pytest.fixture
 def vocab_path(tmp_path) -> pathlib.Path:
-    path = tmp_path / "pieces.txt"
-    path.write_text("\n".join(PIECES))
-    return path
+    return write_vocabulary(tmp_path / "pieces.txt")
 
 
 @pytest.fixture
@@ -61,28 +58,17 @@ def test_killed_at_any_moment_the_same_command_again_works(replaces, corpus, voc
         small.write_text(corpus_text(9))
         assert main(flags(small, older, vocab_path)) == 0
     argv = flags(corpus, tmp_path / "store", vocab_path, f"--overwrite={replaces}")
+    program = [sys.executable, "-m", "tests.data_pipeline.build_killed"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.data_pipeline.build_killed",
-            older,
-            tmp_path / "store",
-            *argv,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [*program, older, tmp_path / "store", *argv], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
 
 
-def test_the_processes_of_a_killed_build_end(vocab_path, tmp_path):
-    corpus = tmp_path / "large.txt"
+def test_the_processes_of_a_killed_build_end(corpus, vocab_path, tmp_path):
     corpus.write_text(corpus_text(80_000))
-    argv = flags(corpus, tmp_path / "store", vocab_path, "--workers=2")
-    process = start(*argv)
+    process = start(*flags(corpus, tmp_path / "store", vocab_path, "--workers=2"))
     wait_until_it_encodes(process, tmp_path / "store")
     process.kill()
     process.communicate()
@@ -96,8 +82,7 @@ def test_the_processes_of_a_killed_build_end(vocab_path, tmp_path):
     pytest.fail("processes outlive the build that started them")
 
 
-def test_ctrl_c_stops_the_processes_and_leaves_nothing(vocab_path, tmp_path):
-    corpus = tmp_path / "large.txt"
+def test_ctrl_c_stops_the_processes_and_leaves_nothing(corpus, vocab_path, tmp_path):
     corpus.write_text(corpus_text(80_000))
     process = start(*flags(corpus, tmp_path / "store", vocab_path, "--workers=2"))
     wait_until_it_encodes(process, tmp_path / "store")
@@ -114,76 +99,16 @@ def test_ctrl_c_does_not_stop_a_build_that_replaces_a_store(
     output = tmp_path / "store"
     assert main(flags(corpus, output, vocab_path)) == 0
     expected = contents(output)
-    remove = whole_folder._remove
+    remove = atomic._remove
 
     def interrupted(path):
         if path.parent == output:  # between the moves
             os.kill(os.getpid(), signal.SIGINT)
         remove(path)
 
-    monkeypatch.setattr(whole_folder, "_remove", interrupted)
+    monkeypatch.setattr(atomic, "_remove", interrupted)
     assert main(flags(corpus, output, vocab_path, "--overwrite=true")) == 0
     assert contents(output) == expected
-
-
-def test_a_failed_build_leaves_a_half_moved_store_to_be_built_again(corpus, vocab_path, tmp_path):
-    output = tmp_path / "store"
-    assert main(flags(corpus, output, vocab_path)) == 0
-    expected = contents(output)
-    # What a build leaves that was killed while it replaced this store.
-    (output / WORKING / FILES).mkdir(parents=True)
-    (output / WORKING / "moving").write_text('["heldout", "manifest.json", "train", "vocab.txt"]')
-    (output / "heldout").rename(output / WORKING / FILES / "heldout")
-    (output / "manifest.json").unlink()
-    bad = tmp_path / "bad.txt"
-    bad.write_bytes(b"a\n\nb\n\n" * 40_000 + b"\xff")
-    assert main(flags(bad, output, vocab_path)) == 2
-    with pytest.raises(ValueError, match="is not a store"):
-        open_store(output)
-    assert main(flags(corpus, output, vocab_path)) == 0
-    assert contents(output) == expected
-
-
-@pytest.mark.parametrize("replaces", ["false", "true"])
-def test_what_is_not_the_build_s_stays(replaces, corpus, vocab_path, tmp_path, capsys):
-    output = tmp_path / "project"
-    for name in ("building", "train"):
-        (output / name).mkdir(parents=True)
-        (output / name / "mine").write_text("mine")
-    (output / "manifest.json").write_text('{"format": "of another program"}')
-    before = contents(output)
-    assert main(flags(corpus, output, vocab_path, f"--overwrite={replaces}")) == 2
-    assert "a folder with files that are not a store" in capsys.readouterr().err
-    assert contents(output) == before
-
-
-def test_a_second_build_into_the_same_folder_is_refused(vocab_path, tmp_path, capsys):
-    corpus, output = tmp_path / "large.txt", tmp_path / "store"
-    corpus.write_text(corpus_text(80_000))
-    process = start(*flags(corpus, output, vocab_path))
-    wait_until_it_encodes(process, output)
-    assert main(flags(corpus, output, vocab_path)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: --output is {output}, where another process is at work; wait")
-    assert process.poll() is None
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 0, error
-    open_store(output)
-
-
-def test_a_source_that_goes_away_is_one_sentence(corpus, vocab_path, tmp_path, monkeypatch, capsys):
-    second = tmp_path / "second.txt"
-    second.write_text(corpus_text(5))
-    read = encoded_chunk.read_documents
-
-    def read_and_remove(source, *arguments):
-        yield from read(source, *arguments)
-        second.unlink(missing_ok=True)
-
-    monkeypatch.setattr(encoded_chunk, "read_documents", read_and_remove)
-    assert main(flags(f"{corpus},{second}", tmp_path / "store", vocab_path)) == 2
-    assert re.match(rf"error: {second} was listed .*\n$", capsys.readouterr().err)
-    assert not (tmp_path / "store").exists()
 
 
 @pytest.fixture
@@ -204,11 +129,9 @@ def small_disk(tmp_path):
 
 @pytest.mark.parametrize("kilobytes, workers", [(120, 1), (600, 1), (900, 1), (900, 2)])
 def test_a_full_disk_is_one_sentence_and_leaves_the_old_store(
-    kilobytes, workers, vocab_path, tmp_path, small_disk
+    kilobytes, workers, corpus, vocab_path, small_disk
 ):
     output = small_disk(kilobytes) / "store"
-    corpus = tmp_path / "large.txt"
-    corpus.write_text(corpus_text(60))
     assert main(flags(corpus, output, vocab_path)) == 0
     before = contents(output)
     corpus.write_text(corpus_text(12_000))

@@ -1,35 +1,44 @@
-"""The grow_vocab entry as a person runs it: what it writes, says and refuses."""
+"""Words that a list cuts, counted by hand, and the command that adds them to it."""
 
 import pytest
 
 from data_pipeline import grow_vocab
-from data_pipeline.vocab import load_vocabulary
-from tests.data_pipeline.test_vocab_growth import PIECES, TEXT
+from data_pipeline.vocab import grow, load_vocabulary
+from data_pipeline.vocab.grow import WordCounter
+
+PIECES = [
+    *("[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *("a", "c", "cell", "the", "my", "##o", "##cyte", "##s", ".", "1", "##9"),
+]
+TEXT = (
+    "The Myocyte . Myocytes myocyte, cells CELLS cells 199 199 199 199 199",
+    "the c\u00e9lls; \u03b2 \u03b2 \u03b2 \u03b2 cell",
+)
+# As BERT sees them: without capitals and accents, punctuation apart.
+COUNTS = {
+    **{"the": 2, "myocyte": 2, ".": 1, "myocytes": 1, ",": 1, "cells": 4, "199": 5},
+    **{";": 1, "\u03b2": 4, "cell": 1},
+}
 
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """The entry on the text above: its exit code, and what it said."""
+    """The command on the text above: its exit code, and what it printed."""
     (tmp_path / "text.txt").write_text("\n".join(TEXT))
     (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    places = {"vocab": "vocab.txt", "input": "text.txt", "output": "grown.txt"}
 
     def run(**changed):
-        flags = {
-            "vocab": tmp_path / "vocab.txt",
-            "input": tmp_path / "text.txt",
-            "output": tmp_path / "grown.txt",
-            "min_count": 1,
-            **changed,
-        }
-        code = grow_vocab.main([f"--{name}={value}" for name, value in flags.items()])
+        flags = {name: tmp_path / file for name, file in places.items()} | {"min_count": 1}
+        code = grow_vocab.main([f"--{name}={value}" for name, value in (flags | changed).items()])
         return code, capsys.readouterr()
 
     return run
 
 
 def test_words_fill_slots_and_then_the_end(run, tmp_path):
-    code, said = run(words=3)
-    assert code == 0 and said.err == ""
+    code, printed = run(words=3)
+    assert code == 0 and printed.err == ""
     pieces = (tmp_path / "grown.txt").read_text().split("\n")[:-1]
     assert pieces == ["[PAD]", "cells", "myocyte", *PIECES[3:], "\u03b2"]
     grown = load_vocabulary(tmp_path / "grown.txt")
@@ -43,40 +52,57 @@ def test_words_fill_slots_and_then_the_end(run, tmp_path):
         "1 of the words were [UNK] before",
         "data_pipeline.build --vocab=",
     ):
-        assert words in said.out, said.out
+        assert words in printed.out, printed.out
 
 
 def test_slots_are_left_alone_where_that_is_asked_for(run, tmp_path):
-    code, said = run(keep_unused=True)
+    code, printed = run(keep_unused=True)
     assert code == 0
     pieces = (tmp_path / "grown.txt").read_text().split()
     assert pieces == [*PIECES, "cells", "myocyte", "\u03b2", "myocytes"]
-    assert "no more words occur 1 times and are cut" in said.out
-    there = {path.name for path in tmp_path.iterdir()}
-    assert there == {"grown.txt", "text.txt", "vocab.txt"}
+    assert "no more words occur 1 times and are cut" in printed.out
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"grown.txt", "text.txt", "vocab.txt"}
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"words": 0}, "--words is 0; it must be from 1 to"),
         ({"min_count": 50}, "cuts none into pieces; give more text, a lower --min_count"),
         ({"vocab": ""}, "--vocab is missing; a whole command is: python -m"),
         ({"output": "gs://bucket/vocab.txt"}, "--output is gs://bucket/vocab.txt"),
         ({"output": "/no/folder/vocab.txt"}, "but there is no folder /no/folder; make it first"),
+        ({"output": "/etc/hostname"}, "which is there already; give another name"),
         ({"output": "grown.json"}, "names another kind of vocabulary"),
-        ({"lowercase": False}, "--lowercase is false, but"),
     ],
 )
 def test_mistakes_get_one_sentence(run, tmp_path, flags, words):
-    code, said = run(**flags)
-    assert code == 2 and said.err.count("\n") == 1
-    assert said.err.startswith("error: ") and words in said.err
+    code, printed = run(**flags)
+    assert code == 2 and printed.err.count("\n") == 1
+    assert printed.err.startswith("error: ") and words in printed.err
     assert not (tmp_path / "grown.txt").exists()
 
 
-def test_a_file_that_is_there_is_not_written_over(run, tmp_path):
-    (tmp_path / "grown.txt").write_text("mine\n")
-    code, said = run()
-    assert code == 2 and "which is there already; give another name" in said.err
-    assert (tmp_path / "grown.txt").read_text() == "mine\n"
+def test_words_are_counted_and_those_that_save_most_tokens_come_first(tmp_path):
+    """Numbers are not among them; what is unknown would be known."""
+    counter = WordCounter(lowercase=True)
+    for line in TEXT:
+        counter.add(line)
+    assert counter.counts() == COUNTS
+    cased = WordCounter(lowercase=False)
+    cased.add("Cell cell")
+    assert cased.counts() == {"Cell": 1, "cell": 1}
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    vocabulary = load_vocabulary(tmp_path / "vocab.txt")
+    cut = grow.find_cut_words(COUNTS, vocabulary, min_count=1)
+    assert [(word.word, word.count, word.pieces, word.saved) for word in cut] == [
+        ("cells", 4, ("cell", "##s"), 4),
+        ("myocyte", 2, ("my", "##o", "##cyte"), 4),
+        ("\u03b2", 4, ("[UNK]",), 4),
+        ("myocytes", 1, ("my", "##o", "##cyte", "##s"), 3),
+    ]
+    often = grow.find_cut_words(COUNTS, vocabulary, min_count=4)
+    assert [word.word for word in often] == ["cells", "\u03b2"]
+    # the 2, myocyte 2 x 3, . , ; 1 each (two of them unknown), myocytes 4, cells 4 x 2, 199 5 x 3,
+    # beta 4 and cell 1.
+    assert grow.count_tokens(COUNTS, vocabulary) == 2 + 6 + 3 + 4 + 8 + 15 + 4 + 1

@@ -15,14 +15,13 @@ FOLDER = ROOT / "build" / "faults"
 
 
 def main(arguments: list[str]) -> int:
-    """Run what has not passed yet, print the table; the exit code is pytest's."""
+    """Run what has not passed yet, write the table; the exit code is pytest's."""
     is_fresh = "--fresh" in arguments
     rest = [argument for argument in arguments if argument != "--fresh"]
     path = FOLDER / "results.jsonl"
     recorder = results.Recorder(path, results.commit_of(ROOT), is_fresh)
     code = pytest.main(["-m", "fault", *rest, str(ROOT / "tests")], plugins=[recorder])
     found = results.read(path)
-    results.show(found)
     (FOLDER / "faults.md").write_text(results.markdown(found))
     print(f"{path} and faults.md beside it")
     if code == pytest.ExitCode.NO_TESTS_COLLECTED and recorder.done:

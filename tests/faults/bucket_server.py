@@ -110,21 +110,14 @@ class _Handler(RequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def do_GET(self) -> None:
-        if not self._answered("GET"):
-            super().do_GET()
+    def _answer_or_pass(method: str):
+        def answer(self) -> None:
+            if not self._answered(method):
+                getattr(RequestHandler, f"do_{method}")(self)
 
-    def do_POST(self) -> None:
-        if not self._answered("POST"):
-            super().do_POST()
+        return answer
 
-    def do_PUT(self) -> None:
-        if not self._answered("PUT"):
-            super().do_PUT()
-
-    def do_DELETE(self) -> None:
-        if not self._answered("DELETE"):
-            super().do_DELETE()
+    do_GET, do_POST, do_PUT, do_DELETE = map(_answer_or_pass, ("GET", "POST", "PUT", "DELETE"))
 
 
 class FakeBucket:

@@ -4,13 +4,13 @@ import dataclasses
 
 import ml_collections
 
-from bert_jax.config import EvalConfig, Phase, from_config_dict, to_config_dict
+from bert_jax.config import Config, EvalConfig, Phase, settings_from, to_config_dict
 from configs import tiny
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """Forty steps."""
-    config = from_config_dict(tiny.get_config(text))
+    config = settings_from(Config, tiny.get_config(text))
     model = dataclasses.replace(
         config.model,
         hidden_size=32,

@@ -6,15 +6,10 @@ import json
 import pathlib
 import platform
 import subprocess
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import rich.box
-import rich.console
-import rich.table
-import rich.text
 
 from tests.faults.battery import ROWS
 
@@ -53,55 +48,20 @@ def read(path: pathlib.Path) -> list[Result]:
     return list(newest.values())
 
 
-def passed(results: Iterable[Result], commit: str, python: str) -> set[str]:
-    """The cases that need not be run again: they passed with the same code on the same Python.
-
-    Files that differ from the commit could be any, so nothing counts as passed with them.
-    """
-    return {
-        result["case"]
-        for result in results
-        if (result["result"], result["commit"], result["python"]) == (PASSED, commit, python)
-        and not commit.endswith("changes")
-    }
-
-
-def _rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """The table's cells: a line a case, and one for a row without any."""
-    cases = collections.defaultdict(list)
-    for result in results:
-        cases[result["row"]].append(result)
-    cells = []
-    for number, row in ROWS.items():
-        shown = (str(number), row.fault, row.must_hold)
-        for of in cases[number]:
-            secs = f"{of['secs']:.1f}"
-            cells.append((*shown, of["words"], of["result"], secs, of["commit"], of["date"]))
-            shown = ("", "", "")
-        if not cases[number]:
-            cells.append((*shown, "no case yet", "", "", "", ""))
-    return cells
-
-
 def markdown(results: Sequence[Result]) -> str:
-    """The table as a page of docs."""
+    """Make the table: a line a case, and one for a row without any."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| {' | '.join(cells)} |" for cells in _rows(results)]
+    for number, (fault, must_hold) in ROWS.items():
+        row = (str(number), fault, must_hold)
+        cases = [
+            (case["words"], case["result"], f"{case['secs']:.1f}", case["commit"], case["date"])
+            for case in results
+            if case["row"] == number
+        ]
+        for cells in cases or [("no case yet", "", "", "", "")]:
+            lines.append(f"| {' | '.join((*row, *cells))} |")
+            row = ("", "", "")
     return HEADING + "\n".join(lines) + "\n"
-
-
-def show(results: Sequence[Result]) -> None:
-    """Print the table, each kind of fault above its cases."""
-    table = rich.table.Table(box=rich.box.SIMPLE)
-    for column in ("row", "fault, and how it was caused", "result", "secs", "commit", "date"):
-        table.add_column(column, justify="right" if column in ("row", "secs") else "left")
-    styles = {PASSED: "green", FAILED: "bold red", SKIPPED: "yellow"}
-    for row, fault, _, words, result, secs, commit, date in _rows(results):
-        if row:
-            table.add_row(row, fault, style="bold")
-        shown = rich.text.Text(result, styles.get(result, ""))
-        table.add_row("", f"  {words}", shown, secs, commit, date)
-    rich.console.Console().print(table)
 
 
 class Recorder:
@@ -109,7 +69,15 @@ class Recorder:
 
     def __init__(self, path: pathlib.Path, commit: str, is_fresh: bool) -> None:
         self.path, self.commit, self.python = path, commit, platform.python_version()
-        self.done = set() if is_fresh else passed(read(path), commit, self.python)
+        # Files that differ from the commit could be any, so nothing counts as passed with them.
+        is_known = not (is_fresh or commit.endswith("changes"))
+        self.done = {
+            result["case"]
+            for result in read(path)
+            if (result["result"], result["commit"], result["python"])
+            == (PASSED, commit, self.python)
+            and is_known
+        }
         self._marks: dict[str, tuple[int, str]] = {}
         self._secs: collections.Counter[str] = collections.Counter()
         self._worst: dict[str, str] = {}
@@ -134,17 +102,13 @@ class Recorder:
             self._worst[case] = FAILED
         elif report.skipped:
             self._worst[case] = SKIPPED
-        if report.when == "teardown" and case in self._marks:
-            self._write(case, self._worst.get(case, PASSED))
-
-    def _write(self, case: str, result: str) -> None:
+        if report.when != "teardown" or case not in self._marks:
+            return
         row, words = self._marks[case]
         line = {
-            **{"case": case, "row": row, "words": words, "result": result},
-            "secs": round(self._secs[case], 1),
-            "commit": self.commit,
-            "python": self.python,
-            "date": datetime.date.fromtimestamp(time.time()).isoformat(),
+            **{"case": case, "row": row, "words": words, "result": self._worst.get(case, PASSED)},
+            **{"secs": round(self._secs[case], 1), "commit": self.commit, "python": self.python},
+            "date": datetime.date.today().isoformat(),
         }
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")

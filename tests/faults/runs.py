@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.metrics import TIMINGS
+from bert_jax.train_step.metrics import TIMINGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # 350 steps of one small layer; a run that is to take longer is given more.
@@ -37,6 +37,8 @@ TINY = [
 ]
 # 40 steps of it in one phase: what is traced and compiled once.
 ONE_PHASE = ["--config=tests/faults/one_phase.py"]
+# On PYTHONPATH they harm what process 1 reads.
+HOOKS = str(ROOT / "tests" / "faults" / "hooks")
 POLL_SECS = 0.02
 
 

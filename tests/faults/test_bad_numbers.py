@@ -2,15 +2,12 @@
 
 import json
 import math
-import pathlib
 import signal
 
 import pytest
 
-from bert_jax.exit_codes import BAD_NUMBERS
-from tests.faults.runs import TINY, lines_of, saved_steps, training
-
-POISON = str(pathlib.Path(__file__).resolve().parent / "bad_numbers")
+from bert_jax.runtime.exit_codes import BAD_NUMBERS
+from tests.faults.runs import HOOKS, TINY, lines_of, saved_steps, training
 
 pytestmark = pytest.mark.long
 
@@ -29,7 +26,7 @@ def flags(tiny_store):
 
 def poisoned(workdir, *flags, steps):
     """A run of two processes, of whose process 1 these steps have a bad row."""
-    path = {"PYTHONPATH": POISON, "POISONED": ",".join(map(str, steps))}
+    path = {"PYTHONPATH": HOOKS, "POISONED": ",".join(map(str, steps))}
     return training(*flags, workdir=workdir, processes=2, **path)
 
 

@@ -11,16 +11,17 @@ import gcsfs
 import pytest
 from etils import epath
 
-from bert_jax import bucket as bucket_lib
-from bert_jax.bucket import Bucket
-from bert_jax.checkpoint_folder import holds_files, set_aside
-from bert_jax.storage_probe import check_bucket
-from bert_jax.workdir import home_of
+from bert_jax.checkpoint.directory import holds_files, quarantine
+from bert_jax.runtime.workdir import check_bucket, scratch_home
 from data_pipeline import build
+from data_pipeline.io import address
+from data_pipeline.io.bucket import Bucket
 from data_pipeline.store import open_store
-from data_pipeline.store_cache import cached_store
+from data_pipeline.store.cache import fetch_store
 from tests.faults import runs
 from tests.faults.bucket_server import NAME, Fault, denied, fake_bucket
+
+pytestmark = pytest.mark.slow
 
 RUN = f"gs://{NAME}/runs/mine"
 SAVES = ["--config.phases[0].steps=200", "--config.checkpoint.every_steps=50"]
@@ -39,7 +40,7 @@ def here(bucket, monkeypatch):
     for name, value in bucket.environment.items():
         monkeypatch.setenv(name, value)
     gcsfs.GCSFileSystem.clear_instance_cache()  # of an earlier test's server
-    bucket_lib.use_one_driver()
+    address.use_one_driver()
     yield bucket
     gcsfs.GCSFileSystem.clear_instance_cache()
 
@@ -48,19 +49,14 @@ def here(bucket, monkeypatch):
 @pytest.mark.parametrize(
     ("permission", "method", "path", "what", "role"),
     [
-        ("storage.objects.create", "POST", "/upload/", "writing", "roles/storage.objectUser"),
-        ("storage.objects.get", "GET", "/o/", "reading", "roles/storage.objectUser"),
-        ("storage.objects.delete", "DELETE", "", "deleting", "roles/storage.objectUser"),
-        (
-            "storage.buckets.get",
-            "GET",
-            f"/b/{NAME}$",
-            "looking",
-            "roles/storage.legacyBucketReader",
-        ),
+        ("objects.create", "POST", "/upload/", "writing", "objectUser"),
+        ("objects.get", "GET", "/o/", "reading", "objectUser"),
+        ("objects.delete", "DELETE", "", "deleting", "objectUser"),
+        ("buckets.get", "GET", f"/b/{NAME}$", "looking", "legacyBucketReader"),
     ],
 )
 def test_what_is_not_allowed_is_named_before_the_run(here, permission, method, path, what, role):
+    permission = f"storage.{permission}"
     here.faults.append(denied(permission, method, path=path))
     begun = time.monotonic()
     with pytest.raises(PermissionError) as refused:
@@ -69,7 +65,7 @@ def test_what_is_not_allowed_is_named_before_the_run(here, permission, method, p
     said = str(refused.value)
     account = "trainer@project.iam.gserviceaccount.com"
     assert re.match(rf"{RUN}: {what} .* was refused; {account} has no {permission} on ", said)
-    assert f"--role={role}" in said and "\n" not in said
+    assert f"--role=roles/storage.{role}" in said and "\n" not in said
 
 
 @pytest.mark.fault(16, "a store is built into a bucket, and without the right to write there")
@@ -80,7 +76,7 @@ def test_a_store_is_built_into_a_bucket_or_refused_in_a_sentence(here, tmp_path,
     address = f"gs://{NAME}/stores/mine"
     argv = [f"--input={tmp_path}/corpus.txt", f"--vocab={tmp_path}/vocab.txt", "--workers=1"]
     assert build.main([*argv, f"--output={address}"]) == 0
-    assert open_store(cached_store(address, str(tmp_path / "cache"))).vocab_size == len(pieces)
+    assert open_store(fetch_store(address, str(tmp_path / "cache"))).vocab_size == len(pieces)
     here.faults.append(denied("storage.objects.create", "POST", path="/upload/"))
     capsys.readouterr()
     assert build.main([*argv, f"--output=gs://{NAME}/stores/other"]) == 2
@@ -114,7 +110,7 @@ def test_a_checkpoint_is_set_aside_in_the_bucket(here):
     for name in ("state/d/array", "commit_success.txt"):
         (damaged / name).write_text(name)
     assert holds_files(damaged)
-    assert str(set_aside(damaged)) == f"{RUN}/checkpoints_damaged/3"
+    assert str(quarantine(damaged)) == f"{RUN}/checkpoints_damaged/3"
     kept = [f"runs/mine/checkpoints_damaged/3/{n}" for n in ("commit_success.txt", "state/d/array")]
     assert here.names("") == kept
     assert here.text(kept[1]) == "state/d/array"
@@ -129,7 +125,7 @@ def training(bucket, scratch, *flags, store):
         *flags,
         f"--config.data.store={store}",
         f"--scratch={scratch}",
-        workdir=home_of(RUN, str(scratch)),
+        workdir=scratch_home(RUN, str(scratch)),
         address=RUN,
         **bucket.environment,
     ) as run:

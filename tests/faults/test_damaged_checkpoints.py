@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bert_jax import bucket as bucket_lib
-from bert_jax import state
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
+from bert_jax.train_step import state
+from data_pipeline.io import address
 from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
 from tests.faults.bucket_server import NAME, fake_bucket
 from tests.faults.runs import TINY, lines_of, saved_steps, training
+
+pytestmark = pytest.mark.slow
 
 SHORT = [
     *TINY,
@@ -25,16 +27,6 @@ SHORT = [
     "--config.checkpoint.every_steps=10",
     "--config.log_every_steps=10",
 ]
-
-
-def damage(workdir):
-    """Zero a page in the largest file of the newest checkpoint, which holds arrays."""
-    newest = workdir / "checkpoints" / str(saved_steps(workdir)[-1])
-    path = max(newest.rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
-    content = bytearray(path.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 4096] = bytes(4096)
-    path.write_bytes(content)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
@@ -48,46 +40,58 @@ def finished(request, tiny_store, tmp_path_factory):
     return request.param, flags, workdir
 
 
+def zero_a_page(checkpoints):
+    """Zero a page in the largest file of the newest checkpoint, which holds arrays."""
+    files = (path for path in (checkpoints / "40").rglob("*") if path.is_file())
+    path = max(files, key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 4096] = bytes(4096)
+    path.write_bytes(content)
+
+
+def make_a_later_folder(checkpoints):
+    (checkpoints / "99" / "default").mkdir(parents=True)
+
+
+def empty_all(checkpoints):
+    for step in (20, 30, 40):
+        (checkpoints / str(step) / "state" / "manifest.ocdbt").write_bytes(b"")
+
+
+def case(row, words, *values):
+    return pytest.param(*values, marks=pytest.mark.fault(row, words))
+
+
 @pytest.mark.long
-@pytest.mark.fault(4, "the newest checkpoint of a run of one process, and of two")
-def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path):
+@pytest.mark.parametrize(
+    ("harm", "code", "words"),
+    [
+        case(
+            *(4, "the newest checkpoint of a run of one process, and of two"),
+            *(zero_a_page, 0, "moved to {}/checkpoints_damaged/40"),
+        ),
+        case(
+            *(5, "an empty folder named as a later step, for one process and for two"),
+            *(make_a_later_folder, 0, "99 holds no file"),
+        ),
+        case(
+            *(4, "every checkpoint of a run of one process, and of two"),
+            *(empty_all, 2, "holds 3 checkpoints and none is whole"),
+        ),
+    ],
+)
+def test_a_run_resumes_from_the_newest_whole_checkpoint(finished, tmp_path, harm, code, words):
     processes, flags, before = finished
     workdir = shutil.copytree(before, tmp_path / "run")
-    damage(workdir)
+    harm(workdir / "checkpoints")
     with training(*flags, workdir=workdir, processes=processes) as run:
-        said = run.finish()
+        said = run.finish(code)
         assert all("Traceback" not in run.output(number) for number in range(processes))
-    aside = workdir / "checkpoints_damaged" / "40"
-    assert said.count(f"moved to {aside}") == 1
-    assert aside.is_dir()
+    assert said.count(words.format(workdir)) == 1
+    assert (workdir / "checkpoints_damaged" / "40").is_dir() is (harm is zero_a_page)
     assert saved_steps(workdir) == [20, 30, 40]
     assert lines_of(workdir) == lines_of(before)
-
-
-@pytest.mark.long
-@pytest.mark.fault(5, "an empty folder named as a later step, for one process and for two")
-def test_a_run_goes_on_beside_a_stray_folder(finished, tmp_path):
-    processes, flags, before = finished
-    workdir = shutil.copytree(before, tmp_path / "run")
-    (workdir / "checkpoints" / "99" / "default").mkdir(parents=True)
-    with training(*flags, workdir=workdir, processes=processes) as run:
-        said = run.finish()
-    assert "99 holds no file" in said
-    assert saved_steps(workdir) == [20, 30, 40]
-    assert lines_of(workdir) == lines_of(before)
-
-
-@pytest.mark.long
-@pytest.mark.fault(4, "every checkpoint of a run of one process, and of two")
-def test_a_run_without_a_whole_checkpoint_is_refused(finished, tmp_path):
-    processes, flags, before = finished
-    workdir = shutil.copytree(before, tmp_path / "run")
-    for step in saved_steps(workdir):
-        (workdir / "checkpoints" / str(step) / "state" / "manifest.ocdbt").write_bytes(b"")
-    with training(*flags, workdir=workdir, processes=processes) as run:
-        said = run.finish(code=2)
-    assert "holds 3 checkpoints and none is whole" in said
-    assert saved_steps(workdir) == [20, 30, 40]
 
 
 def another_manifest(bucket, newest):
@@ -111,27 +115,29 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_within_it(monkeypatch, harm):
         for name, value in bucket.environment.items():
             monkeypatch.setenv(name, value)
         gcsfs.GCSFileSystem.clear_instance_cache()
-        bucket_lib.use_one_driver()
+        address.use_one_driver()
         small = dataclasses.replace(MODEL, num_hidden_layers=1)
-        of = setting(dataclasses.replace(CONFIG, model=small), 1)
+        tiny = setting(dataclasses.replace(CONFIG, model=small), 1)
         folder = epath.Path(f"gs://{NAME}/runs/mine/checkpoints")
-        states = {step: state.init(of.model, of.tx, of.where, seed=step) for step in (4, 500)}
+        states = {
+            step: state.init_state(tiny.model, tiny.tx, tiny.where, seed=step) for step in (4, 500)
+        }
         said = []
-        with contextlib.closing(Checkpoints(folder, CheckpointConfig(), of.model)) as checkpoints:
+        with contextlib.closing(Checkpoints(folder, CheckpointConfig(), tiny.model)) as checkpoints:
             for step, one in states.items():
                 checkpoints.save(step, one, {"step": step})
             checkpoints.wait()
             harm(bucket, "runs/mine/checkpoints/500")
             held = set(bucket.names("runs/mine/checkpoints/500"))
-            found = checkpoints.restore(state.abstract(of.model, of.tx, of.where), said.append)
-            checkpoints.save(
-                500, states[500], {"step": 500}
-            )  # as the run will, once it is there again
+            found = checkpoints.restore(
+                state.make_abstract_state(tiny.model, tiny.tx, tiny.where), said.append
+            )
+            checkpoints.save(500, states[500], {"step": 500})  # as the run will, once it is there
         assert found is not None and found[1] == {"step": 4}
         jax.tree.map(np.testing.assert_array_equal, found[0], states[4])
         (line,) = said
         assert line.endswith(
-            f"moved to gs://{NAME}/runs/mine/checkpoints_damaged/500, the run goes on from step 4"
+            f"moved to gs://{NAME}/runs/mine/checkpoints_damaged/500, the run resumes from step 4"
         )
         moved = bucket.names("runs/mine/checkpoints_damaged/500")
         aside = {name.replace("_damaged/", "/") for name in moved}

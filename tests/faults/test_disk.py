@@ -9,34 +9,41 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import state
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
-from bert_jax.log import Records
-from bert_jax.record_files import read_lines
-from bert_jax.workdir import local
+from bert_jax.reporting.metrics_writer import Records
+from bert_jax.runtime.workdir import local_workdir
+from bert_jax.train_step import state
+from data_pipeline.io.jsonl import read_records
 from tests.bert_jax import tiny_models
 from tests.faults import disks
 from tests.faults.disks import disk
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.fault(6, "the disk is full before the run")
-def test_a_full_disk_is_found_before_the_run(tmp_path):
+
+FULL = r"/disk/run: .* no space is left on the disk \(0\.00 GB"
+READ_ONLY = r"/disk/run: making the folder failed, the file system is read-only; mount it for"
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        pytest.param(
+            disks.fill, FULL, marks=pytest.mark.fault(6, "the disk is full before the run")
+        ),
+        pytest.param(
+            *(disks.make_read_only, READ_ONLY),
+            marks=pytest.mark.fault(6, "the disk is read-only before the run"),
+        ),
+    ],
+)
+def test_a_disk_that_cannot_be_written_is_found_before_the_run(tmp_path, harm, words):
     folder = tmp_path / "disk"
     with disk(folder, 1 << 20):
-        disks.fill(folder)
-        with pytest.raises(OSError, match=r"/disk/run: .* no space is left on the disk \(0\.00 GB"):
-            local(folder / "run").claim(is_writer=True)
-
-
-@pytest.mark.fault(6, "the disk is read-only before the run")
-def test_a_read_only_disk_is_found_before_the_run(tmp_path):
-    folder = tmp_path / "disk"
-    with disk(folder, 1 << 20):
-        disks.make_read_only(folder)
-        words = r"/disk/run: making the folder failed, the file system is read-only; mount it for"
+        harm(folder)
         with pytest.raises(OSError, match=words):
-            local(folder / "run").claim(is_writer=True)
+            local_workdir(folder / "run").claim(is_writer=True)
 
 
 @pytest.mark.fault(6, "the workdir, or the checkpoints in it, belong to another user")
@@ -52,9 +59,10 @@ def test_a_folder_of_another_user_is_found_before_the_run(tmp_path, refused):
         (tmp_path / name).chmod(0o755 if name == refused else 0o777)
     os.seteuid(65534)
     try:
-        words = f"^{tmp_path / refused}: writing a file as a test failed, this user may not write"
+        action = "writing a file as a test"
+        words = f"^{tmp_path / refused}: {action} failed, this user lacks the permission"
         with pytest.raises(OSError, match=words):
-            local(tmp_path / "run").claim(is_writer=True)
+            local_workdir(tmp_path / "run").claim(is_writer=True)
     finally:
         os.seteuid(0)
 
@@ -66,14 +74,14 @@ def test_records_that_do_not_fit_are_an_error_at_once(tmp_path):
         records = Records(folder, 0, is_writer=True)
         records.write(1, "train", {"loss": 1.0})
         disks.fill(folder)
-        words = (
-            r"/disk: writing the records of the run failed, no space is left on the disk \(0\.00"
-        )
+        words = r"/disk: writing the records of the run failed, no space is left on the disk"
+        words += r" \(0\.00"
         with pytest.raises(OSError, match=words):
             for step in range(2, 1000):
                 records.write(step, "train", {"loss": 1.0})
         (folder / "filler").unlink()
-        assert read_lines(folder / "metrics.jsonl")[0] == {"step": 1, "split": "train", "loss": 1.0}
+        first = {"step": 1, "split": "train", "loss": 1.0}
+        assert read_records(folder / "metrics.jsonl")[0] == first
         records.close(None)
 
 
@@ -81,7 +89,7 @@ def test_records_that_do_not_fit_are_an_error_at_once(tmp_path):
 def of():
     """A tiny model, and a state of it to be saved."""
     setting = tiny_models.setting(tiny_models.CONFIG, 1)
-    return setting, state.init(setting.model, setting.tx, setting.where, seed=0)
+    return setting, state.init_state(setting.model, setting.tx, setting.where, seed=0)
 
 
 @pytest.fixture
@@ -101,7 +109,9 @@ def saved(of, tmp_path):
 def saved_again(setting, fresh, folder):
     """The number saved with the newest checkpoint, which holds the same arrays."""
     again = Checkpoints(folder, CheckpointConfig(), setting.model)
-    found, numbers = again.restore(state.abstract(setting.model, setting.tx, setting.where))
+    found, numbers = again.restore(
+        state.make_abstract_state(setting.model, setting.tx, setting.where)
+    )
     again.close()
     jax.tree.map(np.testing.assert_array_equal, found, fresh)
     return numbers["of"]
@@ -121,7 +131,7 @@ def test_a_save_on_a_full_disk_is_tried_again_and_then_ends_the_run(of, saved):
         checkpoints.save(3, of[1], {"of": 3}, said.append)
     assert str(failed.value).endswith("; step 1 is safe")
     (line,) = said
-    assert re.search(words.format(2) + ".*; step 1 is safe; once more with step 3$", line)
+    assert re.search(words.format(2) + ".*; step 1 is safe; trying again with step 3$", line)
     (folder / "filler").unlink()
     assert newest() == 1
 

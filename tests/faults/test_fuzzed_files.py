@@ -9,16 +9,15 @@ import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bert_jax.finetune_config import TaskOptions
-from bert_jax.task_layer import TaskLayer, to_json
+from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.task import CLASSIFY
+from bert_jax.tasks.task_layer import TaskLayer, to_json
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write
 
 pytestmark = pytest.mark.long
@@ -87,7 +86,7 @@ CASES = [
     *(
         Case(f"run/{name}", "bert_jax.train", TRAIN)
         for name in (
-            *("config.json", "metrics.jsonl", "attempts.jsonl", "vocab.txt", "lock"),
+            *("run.json", "metrics.jsonl", "attempts.jsonl", "vocab.txt", "lock"),
             *("summary.json", "data_verified.json", "left_out.json"),
             "checkpoints/6/receipt/receipt.json",
             # What is damaged here is moved away, and an older checkpoint is gone on from.
@@ -95,10 +94,10 @@ CASES = [
         )
     ),
     Case("run/bad_steps.jsonl", "bert_jax.replay", ("--workdir={}/run", "--bad")),
-    Case("run/config.json", "bert_jax.replay", ("--workdir={}/run", "--step=2")),
+    Case("run/run.json", "bert_jax.replay", ("--workdir={}/run", "--step=2")),
     *(
         Case(name, "bert_jax.fill_mask", ("--workdir={}/run", "a [MASK] ."))
-        for name in ("run/config.json", "run/vocab.txt")
+        for name in ("run/run.json", "run/vocab.txt")
     ),
     *(
         Case(
@@ -116,7 +115,7 @@ CASES = [
         "bert_jax.predict",
         ("--checkpoint=hf:{}/tuned", "--input={}/rows.tsv", "--output={}/predicted.tsv"),
     ),
-    Case("run/config.json", "bert_jax.convert", ("--from=orbax:{}/run", "--to=hf:{}/export")),
+    Case("run/run.json", "bert_jax.convert", ("--from=orbax:{}/run", "--to=hf:{}/export")),
 ]
 
 
@@ -187,7 +186,7 @@ def changed_bytes(data: st.DataObject, content: bytes) -> bytes:
 
 @pytest.mark.fault(23, "a file of a store, a run or a checkpoint changed at random")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_changed_file_is_read_or_refused(case, valid, forked_code, tmp_path_factory):
+def test_a_changed_file_is_read_or_refused(case, valid, forked, tmp_path_factory):
     is_json = case.file.endswith((".json", ".jsonl", "_METADATA"))
 
     @settings(
@@ -208,25 +207,14 @@ def test_a_changed_file_is_read_or_refused(case, valid, forked_code, tmp_path_fa
         if is_json and data.draw(st.booleans(), label="as JSON"):
             change = changed_json
         path.write_bytes(change(data, content))
-        code, out, err = forked_code(case.module, *(a.format(folder) for a in case.arguments))
+        done = forked(case.module, *(a.format(folder) for a in case.arguments), code=None)
         shutil.rmtree(folder)
-        assert code in (0, 2), f"exit code {code}\n{out}{err}"
-        assert "Traceback" not in out + err, err
-        if code == 2:
-            assert err.count("\n") == 1 and len(err) < 1000, err
+        assert done.returncode in (0, 2), done
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        if done.returncode == 2:
+            assert done.stderr.count("\n") == 1 and len(done.stderr) < 1000, done.stderr
 
     run()
-
-
-@pytest.fixture
-def forked_code(forked) -> Callable[..., tuple[int, str, str]]:
-    """Run an entry in a forked process; its exit code, standard output and error."""
-
-    def run(module: str, *arguments: str) -> tuple[int, str, str]:
-        done = forked(module, *arguments, code=None)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
 
 
 @pytest.mark.fault(23, "control: the changes do change the file")

@@ -11,6 +11,8 @@ from tests.faults import results
 from tests.faults.battery import ROWS
 from tests.faults.runs import Training
 
+pytestmark = pytest.mark.slow
+
 CASES = """
 import os, pytest
 

@@ -7,8 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint_reading, same_run, wall_time
+from bert_jax.checkpoint import reader
+from bert_jax.runtime import goodput
+from bert_jax.trainer import resume_check
 from tests.faults.runs import ONE_PHASE, TINY, lines_of, saved_steps, training
+
+pytestmark = pytest.mark.slow
 
 OFTEN = ["--config.checkpoint.every_steps=10", "--config.log_every_steps=10"]
 
@@ -28,8 +32,8 @@ def test_a_kill_loses_nothing_and_a_changed_number_is_found(
     kills, in_saves, arrays = verified(forked, tiny_store, tmp_path / "v", *ONE_PHASE, "--kills=1")
     assert (kills, in_saves) == (1, 1) and arrays > 60
     whole, killed = tmp_path / "v" / "whole", tmp_path / "v" / "killed"
-    assert len(wall_time.read(killed / wall_time.FILE)) == 2
-    read = checkpoint_reading.read_arrays
+    assert len(goodput.read_attempts(killed / goodput.FILE)) == 2
+    read = reader.read_arrays
 
     def with_one_bit_changed(directory, step):
         found = read(directory, step)
@@ -40,8 +44,8 @@ def test_a_kill_loses_nothing_and_a_changed_number_is_found(
             found[name] = bits
         return found
 
-    monkeypatch.setattr(checkpoint_reading, "read_arrays", with_one_bit_changed)
-    (said,) = same_run.compare(whole, killed).differences
+    monkeypatch.setattr(reader, "read_arrays", with_one_bit_changed)
+    (said,) = resume_check.compare_runs(whole, killed).differences
     assert re.fullmatch(r"params/\S+: 1 of [\d,]+ numbers differ", said)
 
 
@@ -93,7 +97,7 @@ def test_a_process_killed_inside_a_save_of_two(whole_run, tmp_path, number, dela
     resumed = int(re.search(r"resuming at step (\d+) of 100", said).group(1))
     assert resumed == max(left)
     assert not list((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
-    assert same_run.compare(whole, workdir).differences == ()
+    assert resume_check.compare_runs(whole, workdir).differences == ()
 
 
 def losses_of(workdir):

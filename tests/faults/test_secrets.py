@@ -24,5 +24,5 @@ def test_no_file_of_a_run_holds_what_stands_in_its_environment(tiny_store, tmp_p
     with training(*flags, "--profile_steps=65:66", workdir=tmp_path / "run", **secrets) as run:
         run.finish()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {"config.json", "metrics.jsonl", "summary.json"} <= {path.name for path in files}
+    assert {"run.json", "metrics.jsonl", "summary.json"} <= {path.name for path in files}
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []

@@ -1,19 +1,17 @@
 """Processes that are told to stop, die, fail or hang: what becomes of the others."""
 
-import pathlib
 import resource
 import signal
 import time
 
 import pytest
 
-from bert_jax.exit_codes import BY_SIGNAL, FAILED, STUCK
-from tests.faults.runs import TINY, last_step, lines_of, saved_steps, training
+from bert_jax.runtime.exit_codes import BY_SIGNAL, FAILED, STUCK
+from tests.faults.runs import HOOKS, TINY, last_step, lines_of, saved_steps, training
 
 HEARTBEAT_SECS = 10
 STOPPED = BY_SIGNAL + signal.SIGTERM
 RESTARTABLE = {FAILED, -signal.SIGABRT}
-NO_DATA = pathlib.Path(__file__).resolve().parent / "no_data"
 
 pytestmark = pytest.mark.long
 
@@ -128,13 +126,13 @@ def test_an_error_in_one_process_ends_the_other_and_is_said_there(flags, tmp_pat
 def test_a_process_without_data_ends_both_with_stacks(flags, tmp_path):
     no_data, workdir = tmp_path / "no_data", tmp_path / "run"
     slow = [*flags, "--config.hosts.stuck_step_secs=5"]
-    hook = {"PYTHONPATH": str(NO_DATA), "NO_DATA": str(no_data)}
+    hook = {"PYTHONPATH": HOOKS, "NO_DATA": str(no_data)}
     with training(*slow, workdir=workdir, processes=2, **hook) as run:
         run.wait_for_step(5)
         no_data.touch()
         assert ends_soon(run, 0, 1, secs=5.0 + 10.0) == [STUCK] * 2, run.written()
-    assert "waiting_for_data" in (workdir / "stacks-1.txt").read_text()
-    assert "steps_in_flight.py" in (workdir / "stacks-0.txt").read_text()
+    assert "harmed_batches" in (workdir / "stacks-1.txt").read_text()
+    assert "trainer/prefetch.py" in (workdir / "stacks-0.txt").read_text()
     assert "config.hosts allows 5 s" in run.output(0) + run.output(1)
 
 

@@ -15,29 +15,23 @@ import sys
 ZONE = "/v2/projects/my-project/locations/us-central2-b/"
 
 
-def ask(method, path, body=None):
-    """Status and answer of the API."""
+def ask(command, method, path, body=None):
+    """Return the answer of the API, or end with the error in gcloud's words."""
     content = json.dumps(body or {}).encode()
     head = f"{method} {ZONE}{path} HTTP/1.0\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", int(os.environ["API_PORT"]))) as connection:
         connection.sendall(head.encode() + content)
         reply = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, content = reply.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(content)
-
-
-def asked(command, method, path, body=None):
-    """The answer, or the end with the error as gcloud words it."""
-    status, answer = ask(method, path, body)
-    if status != 200:
-        error = answer["error"]
-        words = f"{error['status']}: {error['message']}"
+    answer = json.loads(content)
+    if head.split()[1] != b"200":
+        words = f"{answer['error']['status']}: {answer['error']['message']}"
         sys.exit(f"ERROR: (gcloud.compute.tpus.{command}) {words}")
     return answer
 
 
-def shown(answer, form):
-    """The fields that --format=value[separator=" "](a.b,c[0].d,e.len()) names."""
+def print_fields(answer, form):
+    """Print the fields that --format=value[separator=" "](a.b,c[0].d,e.len()) names."""
     values = []
     for field in re.fullmatch(r'value(?:\[separator=" "\])?\((.*)\)', form)[1].split(","):
         value = answer
@@ -49,12 +43,12 @@ def shown(answer, form):
             else:
                 value = value.get(step, "") if isinstance(value, dict) else ""
         values.append(str(value))
-    return " ".join(values)
+    print(" ".join(values))
 
 
 def on_workers(name, command, flags, words):
     """Run ssh or scp for each worker at once, as --worker=all does."""
-    node = asked(f"tpu-vm.{command}", "GET", f"nodes/{name}")
+    node = ask(f"tpu-vm.{command}", "GET", f"nodes/{name}")
     children = []
     for endpoint in node["networkEndpoints"]:
         host = f"me@{endpoint['ipAddress']}"
@@ -70,12 +64,12 @@ def on_workers(name, command, flags, words):
     return max(codes)
 
 
-def listed(address):
+def list_objects(address):
     buckets = os.environ["BUCKETS"] + "/"
-    found = sorted(glob.glob(address.replace("gs://", buckets)))
-    if not found:
+    paths = sorted(glob.glob(address.replace("gs://", buckets)))
+    if not paths:
         sys.exit("ERROR: (gcloud.storage.ls) One or more URLs matched no objects.")
-    for path in found:
+    for path in paths:
         print(path.replace(buckets, "gs://"))
 
 
@@ -85,7 +79,7 @@ def main(words):
     if words[0] == "auth":
         return print("me@example.com")
     if words[:2] == ["storage", "ls"]:
-        return listed(words[2])
+        return list_objects(words[2])
     if words[0] != "compute":
         return None
     kind, command, *words = words[2:]
@@ -95,13 +89,13 @@ def main(words):
     name = f"{kind}.{command}"
     if command == "describe":
         path = "nodes" if kind == "tpu-vm" else "queuedResources"
-        return print(shown(asked(name, "GET", f"{path}/{words[0]}"), flags["format"]))
+        return print_fields(ask(name, "GET", f"{path}/{words[0]}"), flags["format"])
     if command == "delete":
         force = "?force=true" * ("force" in flags)
-        return asked(name, "DELETE", f"queuedResources/{words[0]}{force}") and None
+        return ask(name, "DELETE", f"queuedResources/{words[0]}{force}") and None
     labels = dict([flags["labels"].split("=")])
     body = {"tpu": {"nodeSpec": [{"nodeId": words[0], "node": {"labels": labels}}]}}
-    return asked(name, "POST", f"queuedResources?queuedResourceId={words[0]}", body) and None
+    return ask(name, "POST", f"queuedResources?queuedResourceId={words[0]}", body) and None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Running the scripts of launch/ as a user does, and what every test of them needs."""
+"""Run the scripts of launch/ as a user does, also from a small clone of bert_jax."""
 
 import os
 import pathlib
@@ -21,9 +21,9 @@ VALUES = {
     "REMOTE_DIR": "bert_jax",
     "REMOTE_PYTHON": ".venv/bin/python",
 }
-# Each script with the flags without which it refuses, and the settings that it reads.
-PLACE = ("PROJECT", "ZONE", "TPU_NAME")
+IMAGE = {"GKE_CLUSTER": "my-cluster", "GKE_IMAGE": "us-docker.pkg.dev/my-project/images/bert:1"}
 TRAIN_FLAGS = ("--config=configs/base.py", "--workdir=/mnt/runs/base")
+# Each script that calls gcloud itself, with the flags without which it refuses.
 FLAGS = {
     "create.sh": (),
     "setup.sh": ("--revision=HEAD",),
@@ -31,14 +31,6 @@ FLAGS = {
     "logs.sh": (),
     "ssh.sh": ("uptime",),
     "delete.sh": ("--yes",),
-}
-READS = {
-    "create.sh": (*PLACE, "ACCELERATOR_TYPE", "RUNTIME_VERSION", "SPOT", "INTERNAL_IPS", "LABEL"),
-    "setup.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR", "REMOTE_PYTHON"),
-    "train.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR", "REMOTE_PYTHON"),
-    "logs.sh": (*PLACE, "INTERNAL_IPS", "REMOTE_DIR"),
-    "ssh.sh": (*PLACE, "INTERNAL_IPS"),
-    "delete.sh": (*PLACE, "LABEL"),
 }
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="needs gcloud")
 
@@ -53,12 +45,12 @@ def run(
         text=True,
         stdin=subprocess.DEVNULL,
         env=os.environ | environment,
-        timeout=60,
+        timeout=200,
     )
 
 
 def refusal(script: str | pathlib.Path, *arguments: str, **environment: str) -> str:
-    """What a script says that refuses: one sentence and nothing else."""
+    """Run a script that must refuse, in one sentence and nothing else; return that."""
     ran = run(script, *arguments, **environment)
     assert ran.returncode == 2, ran
     assert ran.stdout == ""
@@ -68,14 +60,56 @@ def refusal(script: str | pathlib.Path, *arguments: str, **environment: str) -> 
 
 
 def commands(script: str | pathlib.Path, *arguments: str) -> list[list[str]]:
-    """The words of each command that --dry-run prints."""
+    """Return the words of each command that --dry-run prints."""
     ran = run(script, "--dry-run", *arguments)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == ""
+    assert (ran.returncode, ran.stderr) == (0, "")
     return [shlex.split(line) for line in ran.stdout.splitlines()]
+
+
+def run_lines(lines: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run lines of bash after those that the scripts of launch/lib need."""
+    start = f"LAUNCH={LAUNCH}\n"
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", start + lines],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **options,
+    )
 
 
 def write_command(path: pathlib.Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(["#!/usr/bin/env bash", *lines, ""]))
     path.chmod(0o755)
+
+
+def write_cluster(path: pathlib.Path, **changed: str) -> str:
+    """Write a cluster.env, complete except for `changed`; return the option that names it."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in (VALUES | changed).items()))
+    return f"--cluster={path}"
+
+
+def git(folder: pathlib.Path, *arguments: str) -> str:
+    identity = "-c user.name=a -c user.email=a@example.com -c init.defaultBranch=main"
+    command = ["git", "-C", str(folder), *identity.split(), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def make_clone(folder: pathlib.Path) -> pathlib.Path:
+    """Commit the scripts and what they send as they are now, and a file to be removed later."""
+    for name in ("launch", "requirements"):
+        shutil.copytree(LAUNCH.parent / name, folder / name)
+    prices = pathlib.Path("bert_jax", "perf", "prices.json")
+    (folder / prices).parent.mkdir(parents=True)
+    shutil.copy(LAUNCH.parent / prices, folder / prices)
+    (folder / ".gitignore").write_text("build/\n")
+    (folder / "old module.py").touch()
+    git(folder, "init", "--quiet")
+    return commit(folder)
+
+
+def commit(folder: pathlib.Path) -> pathlib.Path:
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message=a")
+    return folder

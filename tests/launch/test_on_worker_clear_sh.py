@@ -1,4 +1,4 @@
-"""launch/on_worker_clear.sh: what it ends and removes before a training, what it leaves."""
+"""launch/worker/on_worker_clear.sh: what it ends and removes before a training, what it leaves."""
 
 import shutil
 import subprocess
@@ -6,21 +6,25 @@ import sys
 
 import pytest
 
+from tests.launch.pods import run_on
 from tests.launch.scripts import LAUNCH
-from tests.launch.workers import run_on
+
+pytestmark = pytest.mark.slow
+
+CLEAR = f"bash {LAUNCH / 'worker' / 'on_worker_clear.sh'} logs/train.log"
 
 
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "bert_jax"
-    (folder / "launch").mkdir(parents=True)
-    shutil.copy(LAUNCH / "on_worker_train.sh", folder / "launch")
+    (folder / "launch" / "worker").mkdir(parents=True)
+    (folder / "logs").mkdir()
+    shutil.copy(LAUNCH / "worker" / "on_worker_train.sh", folder / "launch" / "worker")
     return folder
 
 
 def clear(folder, lock=None, code=0):
-    script = f"bash {LAUNCH / 'on_worker_clear.sh'} logs/train.log"
-    ran = run_on(folder, script, LIBTPU_LOCK=str(lock or folder / "absent"))
+    ran = run_on(folder, CLEAR, LIBTPU_LOCK=str(lock or folder / "absent"))
     assert ran.returncode == code, ran
     return ran.stdout + ran.stderr
 
@@ -47,26 +51,24 @@ def asleep():
         process.stdout.close()
 
 
-def test_a_new_worker_has_nothing_to_clear(folder):
-    assert clear(folder) == ""
-    assert not (folder / "logs").exists()
-
-
 def test_what_holds_the_lock_of_an_ended_run_is_ended(folder, asleep):
+    assert clear(folder) == ""  # of a new worker
     logs = folder / "logs"
-    logs.mkdir()
     with open(logs / "train.lock", "a") as lock:
         child = asleep(folder, pass_fds=[lock.fileno()], start_new_session=True)
-        subprocess.run(
-            ["flock", "--nonblock", str(lock.fileno())], check=True, pass_fds=[lock.fileno()]
-        )
+        subprocess.run(["flock", "--nonblock", "0"], check=True, stdin=lock)
+    (logs / "train.log").touch()
     (logs / "train.pid").write_text(f"{child.pid} {child.pid}\n")
+    assert "training runs here already (running " in clear(folder, code=2)
+    assert child.poll() is None
     (logs / "train.exit_code").write_text("137\n")
     clear(folder)
     assert child.wait(timeout=10) != 0
 
 
-def test_a_training_that_somebody_started_by_hand_is_named_and_left_alone(folder, asleep):
+def test_a_training_that_somebody_started_by_hand_is_named_and_left_alone(folder, asleep, tmp_path):
+    asleep(tmp_path, "-m", "bert_jax.train", "--config=a")  # in another folder it is not ours
+    assert clear(folder) == ""
     other = asleep(folder, "-m", "bert_jax.train", "--config=a")
     said = clear(folder, code=2)
     assert f"process {other.pid} trains in {folder}" in said
@@ -74,16 +76,11 @@ def test_a_training_that_somebody_started_by_hand_is_named_and_left_alone(folder
     assert other.poll() is None
 
 
-def test_a_training_in_another_folder_is_none_of_ours(folder, asleep, tmp_path):
-    asleep(tmp_path, "-m", "bert_jax.train", "--config=a")
-    assert clear(folder) == ""
-
-
 def test_a_lock_of_libtpu_goes_once_nobody_has_it_open(folder, tmp_path):
     lock = tmp_path / "libtpu_lockfile"
     lock.touch()
     with open(lock):
-        assert "is in use; left as it is" in clear(folder, lock)
+        assert "is in use; left unchanged" in clear(folder, lock)
         assert lock.exists()
     assert "removed" in clear(folder, lock)
     assert not lock.exists()

@@ -1,134 +1,115 @@
-"""launch/on_worker_setup.sh, run in a temporary home folder with stand-ins for pip and uv."""
+"""launch/worker/on_worker_setup.sh in a temporary home folder, with stand-ins for pip and uv."""
 
 import fcntl
-import pathlib
 import shlex
-import subprocess
 
 import pytest
 
-from tests.launch.clones import commit, git, make_clone
-from tests.launch.scripts import LAUNCH
-from tests.launch.workers import make_tools, run_on
+from tests.launch.pods import make_tools, run_on
+from tests.launch.scripts import LAUNCH, commit, git
 
-SCRIPT = LAUNCH / "on_worker_setup.sh"
+pytestmark = pytest.mark.slow
 
-
-class Worker:
-    """A home folder that setup can be run in, for the present commit of a clone."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.clone = make_clone(folder / "clone")
-        self.home = folder / "worker-0"
-        self.home.mkdir()
-        self.code = self.home / "bert_jax"
-        self.path = make_tools(folder / "tools")
-
-    def set_up(
-        self, python: str = ".venv/bin/python", **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        archive = self.home / "sent.tar.gz"
-        git(self.clone, "archive", "--format=tar.gz", f"--output={archive}", "HEAD")
-        (self.home / "calls.log").unlink(missing_ok=True)
-        head = git(self.clone, "rev-parse", "HEAD")
-        command = shlex.join(["bash", str(SCRIPT), archive.name, head, "bert_jax", python])
-        return run_on(self.home, command, **{"PATH": self.path} | environment)
-
-    def calls(self) -> list[str]:
-        return (self.home / "calls.log").read_text().splitlines()
+SCRIPT = LAUNCH / "worker" / "on_worker_setup.sh"
 
 
 @pytest.fixture
-def worker(tmp_path):
-    return Worker(tmp_path)
+def home(tmp_path):
+    (tmp_path / "worker-0").mkdir()
+    return tmp_path / "worker-0"
 
 
-def test_a_new_worker_gets_code_uv_python_and_the_packages_in_this_order(worker):
-    ran = worker.set_up()
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.endswith("worker-0: ready: Python 3.12.0, jax 0\n")
-    pip, venv, sync, install = (call for call in worker.calls() if "--version" not in call)
+@pytest.fixture
+def set_up(clone, home, tmp_path):
+    """A function that runs the script for the present commit of the clone; gives stdout, stderr."""
+    path = make_tools(tmp_path / "tools")
+
+    def run(python=".venv/bin/python", code=0, **environment):
+        archive = home / "sent.tar.gz"
+        git(clone, "archive", "--format=tar.gz", f"--output={archive}", "HEAD")
+        (home / "calls.log").unlink(missing_ok=True)
+        head = git(clone, "rev-parse", "HEAD")
+        command = shlex.join(["bash", str(SCRIPT), archive.name, head, "bert_jax", python])
+        ran = run_on(home, command, **{"PATH": path} | environment)
+        assert ran.returncode == code, ran
+        return ran.stdout, ran.stderr
+
+    return run
+
+
+def calls(home):
+    return (home / "calls.log").read_text().splitlines()
+
+
+def test_a_new_worker_gets_code_uv_python_and_the_packages_in_this_order(set_up, clone, home):
+    said, error = set_up()
+    assert error == ""
+    assert said.endswith("worker-0: ready: Python 3.12.0, jax 0\n")
+    pip, venv, sync, install = (call for call in calls(home) if "--version" not in call)
     assert "--target=.uv" in pip
     assert "--require-hashes --requirement=requirements/uv.txt" in pip
     assert venv == "uv venv --quiet --clear --python=3.12 .venv"
     assert "--require-hashes --build-constraints=requirements/tpu.txt requirements/tpu.txt" in sync
     assert install.endswith("--no-build-isolation --no-deps --editable .")
-    assert (worker.code / "old module.py").exists()
-    head = git(worker.clone, "rev-parse", "HEAD")
-    assert (worker.code / ".sent" / "commit").read_text() == f"{head}\n"
-    assert not (worker.home / "sent.tar.gz").exists()
+    assert (home / "bert_jax" / "old module.py").exists()
+    sent = (home / "bert_jax" / ".sent" / "commit").read_text()
+    assert sent == git(clone, "rev-parse", "HEAD") + "\n"
+    assert not (home / "sent.tar.gz").exists()
 
 
-def test_a_second_commit_replaces_the_first_and_leaves_the_rest(worker):
-    worker.set_up()
-    (worker.code / "logs").mkdir()
-    (worker.code / "logs" / "train.log").write_text("kept")
-    (worker.clone / "old module.py").unlink()
-    (worker.clone / "new.py").write_text("x = 1\n")
-    commit(worker.clone)
-    assert worker.set_up().returncode == 0
-    assert not (worker.code / "old module.py").exists()
-    assert (worker.code / "new.py").read_text() == "x = 1\n"
-    assert (worker.code / "logs" / "train.log").read_text() == "kept"
-    assert not any(call.startswith("uv venv") for call in worker.calls())
+def test_a_second_commit_replaces_the_first_and_leaves_the_rest(set_up, clone, home):
+    set_up()
+    code = home / "bert_jax"
+    (code / "logs").mkdir()
+    (code / "logs" / "train.log").write_text("kept")
+    (clone / "old module.py").unlink()
+    (clone / "new.py").write_text("x = 1\n")
+    commit(clone)
+    set_up()
+    assert not (code / "old module.py").exists()
+    assert (code / "new.py").read_text() == "x = 1\n"
+    assert (code / "logs" / "train.log").read_text() == "kept"
+    assert not any(call.startswith("uv venv") for call in calls(home))
+    # An environment of another Python is made anew.
+    (code / ".venv" / "bin" / "python").write_text("#!/usr/bin/env bash\nexit 1\n")
+    set_up()
+    assert any(call.startswith("uv venv") for call in calls(home))
 
 
-def test_a_folder_with_something_else_in_it_is_left_alone(worker):
-    worker.code.mkdir()
-    (worker.code / "mine.py").write_text("mine")
-    ran = worker.set_up()
-    assert ran.returncode == 2
-    assert f"{worker.code} holds files that setup.sh did not put there" in ran.stderr
-    assert [path.name for path in worker.code.iterdir()] == ["mine.py"]
+def test_folders_of_others_are_left_alone(set_up, home):
+    (home / "bert_jax").mkdir()
+    mine = home / "bert_jax" / "mine.py"
+    mine.write_text("mine")
+    assert f"{mine.parent} has files that setup.sh did not put there" in set_up(code=2)[1]
+    assert list(mine.parent.iterdir()) == [mine]
+    mine.unlink()
+    (home / "usr" / "bin").mkdir(parents=True)
+    said = set_up(str(home / "usr" / "bin" / "python"), code=2)[1]
+    assert "usr exists and is no virtual environment" in said
+    assert not any(call.startswith("uv pip") for call in calls(home))
 
 
-def test_a_folder_that_is_no_environment_is_left_alone(worker):
-    (worker.home / "usr" / "bin").mkdir(parents=True)
-    python = str(worker.home / "usr" / "bin" / "python")
-    ran = worker.set_up(python)
-    assert ran.returncode == 2
-    assert "usr exists and is no virtual environment" in ran.stderr
-    assert not any(call.startswith("uv pip") for call in worker.calls())
+def test_no_pip_says_how_to_get_it(set_up):
+    said = set_up(NO_PIP="true", code=2)[1]
+    assert said.startswith("worker-0: error: python3 has no pip")
+    assert "apt-get install --yes python3-pip" in said
 
 
-def test_an_environment_of_another_python_is_made_anew(worker):
-    worker.set_up()
-    (worker.code / ".venv" / "bin" / "python").write_text("#!/usr/bin/env bash\nexit 1\n")
-    assert worker.set_up().returncode == 0
-    assert any(call.startswith("uv venv") for call in worker.calls())
+@pytest.mark.parametrize("step", ["venv", "pip sync", "pip install", "training"])
+def test_a_step_that_fails_fails_the_setup_and_another_one_goes_on(set_up, step):
+    if step == "training":
+        set_up(TRAIN_EXIT="3", code=3)
+    else:
+        assert "ready" not in set_up(UV_FAILS=step, code=1)[0]
+    set_up()
 
 
-def test_no_pip_says_how_to_get_it(worker):
-    ran = worker.set_up(NO_PIP="true")
-    assert ran.returncode == 2
-    assert ran.stderr.startswith("worker-0: error: python3 has no pip")
-    assert "apt-get install --yes python3-pip" in ran.stderr
-
-
-@pytest.mark.parametrize("step", ["venv", "pip sync", "pip install"])
-def test_a_step_that_fails_fails_the_setup(worker, step):
-    ran = worker.set_up(UV_FAILS=step)
-    assert ran.returncode == 1
-    assert "ready" not in ran.stdout
-
-
-def test_training_that_cannot_start_fails_the_setup(worker):
-    assert worker.set_up(TRAIN_EXIT="3").returncode == 3
-
-
-def test_a_worker_that_trains_is_left_as_it_is(worker):
-    worker.set_up()
-    (worker.code / "logs").mkdir()
-    (worker.code / "logs" / "train.log").write_text("a line\n")
-    lock = worker.code / "logs" / "train.lock"
-    with lock.open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        ran = worker.set_up()
-    assert ran.returncode == 2
-    assert "training runs in bert_jax" in ran.stderr
-    assert (worker.home / "sent.tar.gz").exists()
-
-
-def test_setting_up_again_after_a_failure_goes_on(worker):
-    worker.set_up(UV_FAILS="pip sync")
-    assert worker.set_up().returncode == 0
+def test_a_worker_that_trains_is_left_unchanged(set_up, home):
+    set_up()
+    logs = home / "bert_jax" / "logs"
+    logs.mkdir()
+    (logs / "train.log").write_text("a line\n")
+    with (logs / "train.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "training runs in bert_jax" in set_up(code=2)[1]
+    assert (home / "sent.tar.gz").exists()

@@ -1,8 +1,7 @@
-"""launch/on_worker_train.sh, run as a worker runs it, with Pythons that only pretend to train."""
+"""launch/worker/on_worker_train.sh, run as on a worker, with Pythons that pretend to train."""
 
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import time
@@ -11,7 +10,9 @@ import pytest
 
 from tests.launch.scripts import LAUNCH, write_command
 
-SCRIPT = str(LAUNCH / "on_worker_train.sh")
+pytestmark = pytest.mark.slow
+
+SCRIPT = str(LAUNCH / "worker" / "on_worker_train.sh")
 LOG = "logs/train.log"
 TRAINS = ("while [[ ! -e end ]]; do sleep 0.05; done", 'exit "$(cat end)"')
 
@@ -160,21 +161,18 @@ def test_stop_does_not_wait_for_ever_for_what_cannot_be_killed(worker):
     worker.wait_for(lambda: os.getsid(child) == child)  # out of reach of the group's signals
     worker.environment["KILL_SECS"] = "1"
     worker.environment["STOP_GRACE_SECS"] = "1"
-    assert "something of the training still holds logs/train.lock" in worker.says(
+    assert "a process of the training still holds logs/train.lock" in worker.says(
         "--stop", LOG, code=1
     )
     os.kill(child, signal.SIGKILL)
 
 
-def test_the_same_workdir_in_another_spelling_is_not_another_run(worker):
+def test_the_workdir_in_another_spelling_and_its_newest_checkpoint(worker):
     worker.python(*TRAINS)
     worker.start("--workdir=gs://b/runs/a/")
     assert worker.says("--status", LOG, "gs://b/runs/a").startswith("running ")
     assert worker.says("--status", LOG, "gs://b/runs").startswith("busy ")
-
-
-def test_the_newest_checkpoint_of_a_workdir_that_is_a_folder(worker):
-    worker.python("exit 0")
+    worker.end(0)
     checkpoints = worker.folder / "my runs" / "checkpoints"
     for name in ("8", "20", "0100", "300.orbax-checkpoint-tmp", "quarantine"):
         (checkpoints / name).mkdir(parents=True)
@@ -183,28 +181,31 @@ def test_the_newest_checkpoint_of_a_workdir_that_is_a_folder(worker):
 
 
 def test_stacks_are_asked_of_a_training_that_knows_how(worker):
+    """One that does not would be ended by the signal."""
     worker.python("trap 'echo all stacks >&2' USR1", "echo ready", *TRAINS)
     worker.start()
     worker.wait_for(lambda: "ready" in worker.log.read_text())
     worker.environment["STACKS_SECS"] = "0.5"
-    said = worker.says("--stacks", LOG).splitlines()
-    assert said[-2:] == ["ready", "all stacks"]
+    assert worker.says("--stacks", LOG).splitlines()[-2:] == ["ready", "all stacks"]
     assert worker.status()[0] == "running"
-
-
-def test_stacks_do_not_end_a_training_that_does_not_know_how(worker):
+    worker.end(0)
     worker.python("exec sleep 30")
     worker.start()
-    assert "does not write stacks yet" in worker.says("--stacks", LOG)
+    assert "the training writes no stacks now" in worker.says("--stacks", LOG)
     assert worker.status()[0] == "running"
 
 
-def test_the_log_is_in_the_bucket_meanwhile_and_at_the_end(worker):
+def copies(worker, *lines):
+    """Start a training whose log is copied by a gcloud of these lines."""
     path = worker.folder / "bin"
-    write_command(path / "gcloud", 'echo "$*" >>copied', 'cp "$4" "${5##*/}"')
+    write_command(path / "gcloud", *lines)
     worker.environment |= {"PATH": f"{path}:{os.environ['PATH']}", "UPLOAD_SECS": "0.1"}
     worker.python("echo begun", *TRAINS)
     worker.start(bucket="gs://b/logs")
+
+
+def test_the_log_is_in_the_bucket_meanwhile_and_at_the_end(worker):
+    copies(worker, 'echo "$*" >>copied', 'cp "$4" "${5##*/}"')
     copied = worker.folder / "copied"
     worker.wait_for(copied.exists)
     worker.end(0)
@@ -216,11 +217,7 @@ def test_the_log_is_in_the_bucket_meanwhile_and_at_the_end(worker):
 
 
 def test_a_bucket_that_takes_nothing_ends_no_training(worker):
-    path = worker.folder / "bin"
-    write_command(path / "gcloud", "echo tried >>tries", "echo no permission >&2", "exit 1")
-    worker.environment |= {"PATH": f"{path}:{os.environ['PATH']}", "UPLOAD_SECS": "0.1"}
-    worker.python(*TRAINS)
-    worker.start(bucket="gs://b/logs")
+    copies(worker, "echo tried >>tries", "echo no permission >&2", "exit 1")
     tries = worker.folder / "tries"
     worker.wait_for(lambda: tries.exists() and len(tries.read_text()) > 12)
     assert worker.status()[0] == "running"
@@ -231,7 +228,6 @@ def test_a_bucket_that_takes_nothing_ends_no_training(worker):
 
 
 def test_a_python_that_is_not_there_is_an_exit_code(worker):
-    assert shutil.which("setsid")
     worker.start()
     worker.wait_for(lambda: worker.status() == ["ended", "127", "-"])
     assert "./python: No such file" in worker.log.read_text()

@@ -1,12 +1,13 @@
-"""launch/outside_text.sh and its users: what workers, Google Cloud and files say is never run."""
+"""launch/lib/outside_text.sh and its users: text from outside the scripts is never run."""
 
-import pathlib
 import re
 import subprocess
 
 import pytest
 
-from tests.launch.scripts import LAUNCH, refusal, run, write_command
+from tests.launch.scripts import LAUNCH, run, run_lines, write_command
+
+pytestmark = pytest.mark.slow
 
 # Evaluated as a number by bash, each of these makes a file.
 CANARY = "canary"
@@ -30,37 +31,30 @@ JUNK_NUMBERS = (
 def bash(tmp_path):
     """A function that runs lines of bash with the parts of watch.sh, in an empty folder."""
 
-    def run_lines(lines: str) -> subprocess.CompletedProcess[str]:
-        script = f"""LAUNCH={LAUNCH} STATE_DIR={tmp_path}/state TPU_NAME=my-tpu WORK_DIR=/mnt/a
-ACCELERATOR_TYPE=v5litepod-16 SPOT=false STATE=ACTIVE HUNG_SECS=4000 DELETE_AT_END=false
-source {LAUNCH}/cluster.sh
+    def run(lines: str) -> subprocess.CompletedProcess[str]:
+        ran = run_lines(
+            f"""STATE_DIR={tmp_path}/state WORK_DIR=/mnt/a STATE=ACTIVE HUNG_SECS=4000
+DELETE_AT_END=false
+source $LAUNCH/lib/cluster.sh
 TPU_NAME=my-tpu ACCELERATOR_TYPE=v5litepod-16 SPOT=false
 mkdir -p "$STATE_DIR"
 for part in gcloud_errors queued_resource spending watch_events watch_workers; do
-    source {LAUNCH}/$part.sh
+    source $LAUNCH/lib/$part.sh
 done
-{lines}"""
-        ran = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=60,
+{lines}""",
             cwd=tmp_path,
         )
         assert not list(tmp_path.rglob(CANARY)), "something was run"
         return ran
 
-    return run_lines
+    return run
 
 
-@pytest.mark.parametrize("junk", JUNK_NUMBERS)
-def test_only_a_number_becomes_one(bash, junk):
-    ran = bash(f"number=7; set_number number '{junk}' || echo refused; echo $number")
-    assert (ran.stdout, ran.stderr) == ("refused\n7\n", "")
-
-
-def test_a_number_with_zeros_in_front_is_decimal(bash):
-    assert bash("set_number number 008; echo $number").stdout == "8\n"
+@pytest.mark.fault(24, "code, letters and signs where a number belongs")
+def test_only_a_number_becomes_one_and_zeros_in_front_are_decimal(bash):
+    lines = [f"set_number number '{junk}' || echo $number" for junk in JUNK_NUMBERS]
+    ran = bash("\n".join(["number=7", *lines, "set_number number 008; echo $number"]))
+    assert (ran.stdout.split(), ran.stderr) == (["7"] * len(JUNK_NUMBERS) + ["8"], "")
 
 
 @pytest.mark.parametrize(
@@ -77,41 +71,36 @@ def test_a_number_with_zeros_in_front_is_decimal(bash):
 )  # fmt: skip
 def test_what_a_terminal_would_obey_is_shown(raw, escaped):
     for function, end in (('escape_line "$(</dev/stdin)"', b""), ("escape_lines", b"\nb")):
-        ran = subprocess.run(
-            ["bash", "-euc", f"source {LAUNCH}/outside_text.sh; {function}"],
-            input=raw + end,
-            capture_output=True,
-        )
-        assert ran.stdout.decode() == escaped + end.decode() + "\n"
+        assert escape(function, raw + end) == escaped + end.decode() + "\n"
+
+
+def escape(function: str, raw: bytes) -> str:
+    script = f"source {LAUNCH}/lib/outside_text.sh; {function}"
+    return subprocess.run(["bash", "-euc", script], input=raw, capture_output=True).stdout.decode()
 
 
 def test_a_long_line_is_the_same_afterwards():
     text = "é" * 1001 + "x" * 70000 + "\n" + "y" * 65536 + "\n\n" + "z"
-    ran = subprocess.run(
-        ["bash", "-euc", f"source {LAUNCH}/outside_text.sh; escape_lines"],
-        input=text.encode(),
-        capture_output=True,
-    )
-    assert ran.stdout.decode() == text + "\n"
+    assert escape("escape_lines", text.encode()) == text + "\n"
 
 
 GOOD = ("running 12 3 40", "running - -1 -", "ended 1 08", "never started", "busy 9", "not set up")
 BAD = (
     *(f"running 12 {junk} 40" for junk in CODE),
-    *(f"running 12 4 {junk}" for junk in CODE),
-    *(f"ended {junk} 4" for junk in (*CODE, "", "1000", "-1")),
-    *(f"busy {junk}" for junk in (*CODE, "")),
+    f"running 12 4 {CODE[0]}",
+    *(f"ended {junk} 4" for junk in (CODE[0], "", "1000", "-1")),
+    *(f"busy {junk}" for junk in (CODE[0], "")),
     *("zzz", "", "running", "running 12 3", "running 12 3 40 5", "ended 2 3 4", "never", "not"),
     *("running 12 3 " + "9" * 16, "running 12 \x1b[2J 4", "running * * *", "ended 2 \u202e3"),
 )
 
 
-@pytest.mark.parametrize("answer", GOOD)
-def test_an_answer_counts(bash, answer):
-    ran = bash(f"count_answers 'worker w-1 {answer}'; echo $ANSWERS")
-    assert (ran.stdout, ran.stderr) == ("1\n", "")
+def test_an_answer_counts(bash):
+    ran = bash("\n".join(f"count_answers 'worker w-1 {answer}'; echo $ANSWERS" for answer in GOOD))
+    assert (ran.stdout.split(), ran.stderr) == (["1"] * len(GOOD), "")
 
 
+@pytest.mark.fault(24, "code, escapes and junk in the answer of a worker")
 @pytest.mark.parametrize("answer", BAD)
 def test_a_junk_answer_is_none_and_is_named(bash, answer):
     ran = bash(
@@ -121,8 +110,8 @@ worker w-2 running 1 0 99'
 echo "$ANSWERS $RUNNING $SILENT_SECS $SEEN '$FINAL$CODES$BUSY'" """
     )
     junk, again, counted = ran.stdout.splitlines()
-    assert " worker w-1 gives no answer of on_worker_train.sh but 'worker w-1" in junk
-    assert " worker w-2 gives no answer" in again  # a worker has one voice
+    assert " worker w-1 gave no answer of on_worker_train.sh but 'worker w-1" in junk
+    assert " worker w-2 gave no answer" in again  # a worker has one voice
     assert (counted, ran.stderr) == ("1 1 8 9 ''", "")
     assert "\x1b" not in ran.stdout
     assert "\u202e" not in ran.stdout
@@ -134,21 +123,22 @@ def test_a_flood_of_junk_is_counted_in_four_lines(bash):
     assert "47 more such answers" in ran.stdout
 
 
-@pytest.mark.parametrize("count", ["08", *CODE, "9" * 20, "-1", ""])
-def test_what_google_says_of_the_node_is_no_program(bash, count):
+@pytest.mark.fault(24, "code in what Google Cloud says of a TPU VM")
+def test_what_google_says_of_the_node_is_no_program(bash):
     time = "2026-11-22T03:00:00Z"
-    ran = bash(
-        f"""describe_node() {{ printf '%s\\n' 'READY {time} {count}'; }}
+    for count in ("08", CODE[0], "9" * 20, "-1", ""):
+        ran = bash(
+            f"""describe_node() {{ printf '%s\\n' 'READY {time} {count}'; }}
 ask_node; echo "$NODE_STATE $WORKER_COUNT" """
-    )
-    assert ran.stdout.splitlines()[-1] == ("READY 8" if count == "08" else "UNKNOWN 0")
-    assert ran.stderr == ""
+        )
+        assert ran.stdout.splitlines()[-1] == ("READY 8" if count == "08" else "UNKNOWN 0")
+        assert ran.stderr == ""
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        *(f"{name}={junk}" for name in ("BORN", "SPENT_SECS", "BEST") for junk in CODE),
+        *(f"{name}={CODE[0]}" for name in ("BORN", "SPENT_SECS", "BEST")),
         *("BORN=-", "SPENT_SECS=", "TRIES=-", "DELETION_ASKED=2", "PATH=/tmp", "a b", "\x1b[2J=1"),
     ],
 )
@@ -186,36 +176,14 @@ ARITHMETIC = re.compile(
     r"|\$\{\w+:(?P<part>[^-+=?}][^}]*)\}|\b(?:let|eval|declare|typeset)\b(?P<other>.*)"
     r"|printf -v \"(?P<into>\S*)"
 )
-# Every variable that is computed with -> the text in launch/ by which it is a number.
+# Variables that are computed with: from set_number, $?, now or arithmetic, or matched by a pattern
+# of digits before. Think before you add one: bash runs code that stands in it.
 NUMBERS = {
-    **dict.fromkeys(("status", "code"), "status=0"),  # $?, or set_number
-    **dict.fromkeys(("WORKER_COUNT", "silent", "first", "second"), "set_number "),
-    **dict.fromkeys(("SPENT_SECS", "TRIES", "BORN"), 'set_number "$name" "$value"'),
-    "SEEN": 'see "$newest"',
-    "UNREACHED_AT": "UNREACHED_AT=$SEEN",
-    "until": "local until=${1:-$(now)}",
-    "POLL_SECS": "[[ $POLL_SECS =~ ^",
-    "HUNG_SECS": "[[ $HUNG_SECS =~ ^",
-    "MAX_TRIES": "[[ $MAX_TRIES =~ ^",
-    "ACCELERATOR_TYPE": "form='(v|tpu)[0-9]+[a-z]*-[1-9][0-9]{0,4}'",
-    "size": "local size=${ACCELERATOR_TYPE#*-}",
-    "chips": "chips=$((size / 2))",
-    "CHIPS_A_HOST": "readonly CHIPS_A_HOST=4",
-    "number": "local number=${1%?}",  # in_seconds, after check_duration
-    "limit": 'wait_until_active "$(in_seconds "$wait")" "$poll"',
-    "poll": "[[ $poll =~ ^[1-9][0-9]{0,3}$ ]]",
-    "BASH_REMATCH": "[[ $1 =~ ^([0-9]{4})-([0-9]{2})-([0-9]{2})T",
-    "name": "[[ $name =~ ^[0-9]{1,15}$ ]]",
-    "newest": "newest=$((10#$name))",
-    "caught": r"\([0-9a-f]\{1,16\}\)$",
-    "LOG": "stat -c %Y",
-    "STOP_GRACE_SECS": "STOP_GRACE_SECS=${STOP_GRACE_SECS-60}",  # the worker's own environment
-    "KILL_SECS": "KILL_SECS=${KILL_SECS-30}",
-    "NOT_READY_SINCE": "NOT_READY_SINCE:-$(now)",
-    "UNANSWERED_SINCE": "UNANSWERED_SINCE:-$(now)",
-    "WAITING_SINCE": "WAITING_SINCE=$(now)",
-    "SILENT_SECS": "SILENT_SECS=$silent",
-    "said_at": "said_at=$SECONDS",
+    *("status", "code", "WORKER_COUNT", "silent", "first", "second", "SPENT_SECS", "TRIES", "BORN"),
+    *("SEEN", "UNREACHED_AT", "until", "POLL_SECS", "HUNG_SECS", "MAX_TRIES", "ACCELERATOR_TYPE"),
+    *("size", "chips", "CHIPS_A_HOST", "number", "limit", "poll", "BASH_REMATCH", "name", "newest"),
+    *("caught", "LOG", "STOP_GRACE_SECS", "KILL_SECS", "NOT_READY_SINCE", "UNANSWERED_SINCE"),
+    *("WAITING_SINCE", "SILENT_SECS", "said_at", "SECONDS"),
 }
 # Counters and constants: nothing but numbers and arithmetic is ever assigned to them.
 COUNTERS = re.compile(r"=(\$\(\(|['\"]?\d*['\"]?(\s|;|$))")
@@ -237,94 +205,29 @@ def computed_variables(text: str) -> set[str]:
 
 
 def test_every_variable_that_bash_computes_with_is_known_for_a_number():
-    texts = {path: path.read_text() for path in LAUNCH.rglob("*.sh")}
-    everything = "\n".join(texts.values())
-    assert [text for text in NUMBERS.values() if text not in everything] == []
     unknown = set()
-    for path, text in texts.items():
-        for name in computed_variables(text) - NUMBERS.keys() - {"SECONDS"}:
+    for path in LAUNCH.rglob("*.sh"):
+        text = path.read_text()
+        for name in computed_variables(text) - NUMBERS:
             values = re.findall(rf"(?<![\w${{]){name}\+?(=\S*(?:\s|;|$))", text, re.MULTILINE)
             if not values or not all(COUNTERS.match(value) for value in values):
                 unknown.add(f"{path.name}: {name}")
     assert unknown == set(), "take them through set_number, and add them to NUMBERS"
 
 
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("if ((answer < 3)); then", "answer"),
-        ("a=$((b + 1))", "b"),
-        ("[[ $answer -lt 3 ]]", "answer"),
-        ("echo ${text:answer:2}", "answer"),
-        ('eval "$answer"', "answer"),
-        ("let answer=3", "answer"),
-    ],
-)
-def test_the_search_sees_what_is_computed(line, name):
-    assert name in computed_variables(line)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("REMOTE_DIR", v) for v in ("/", "~", "..", ".", "./", "//", "/./", "a b", "$(id)", "")),
-        *(("REMOTE_PYTHON", v) for v in ("/", ".", "$(touch canary)/bin/python")),
-        ("REMOTE_DIR", "a\x1b[2Jb"),
-        ("PROJECT", "\u202emy-project"),
-        ("ACCELERATOR_TYPE", "v4-08"),
-        ("ACCELERATOR_TYPE", "v4-" + "9" * 20),
-    ],
-)
-def test_a_value_is_refused_with_its_file_line_and_key(cluster, name, value):
-    option = cluster(**{name: value})
-    path = option.partition("=")[2]
-    lines = pathlib.Path(path).read_text(encoding="utf-8").split("\n")
-    number = 1 + [line.startswith(f"{name}=") for line in lines].index(True)
-    flags = ("--config=configs/tiny.py", "--workdir=/mnt/a", "--revision=HEAD")
-    said = refusal("watch.sh", "--dry-run", option, *flags)
-    assert f"{path}, line {number}: {name} is " in said
-    assert "\x1b" not in said
-    assert "\u202e" not in said
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["PROJECT ZONE=foo", " ZONE=a", "zone=a", "=a", "ZONE", "PATH=/tmp", "ZONE+=a", "a\x1b[2J=b"],
-)
-def test_a_line_with_another_name_is_refused(cluster, line):
-    said = refusal("delete.sh", "--yes", "--dry-run", cluster(line))
-    assert re.search(r", line 13: '.*' is not NAME=VALUE", said)
-    assert "\x1b" not in said
-
-
-def test_a_setting_that_stands_twice_is_refused(cluster):
-    assert "line 13: ZONE is given a second time" in refusal(
-        "delete.sh", "--yes", "--dry-run", cluster("ZONE=us-east1-d")
-    )
-
-
-@pytest.mark.parametrize(
-    ("script", "flags"),
-    [
-        ("train.sh", ("--config=a\x1b[2J.py", "--workdir=/mnt/a")),
-        ("train.sh", ("--config=a.py\nid", "--workdir=/mnt/a")),
-        ("watch.sh", ("--config=a.py", "--workdir=/mnt/\u202ea")),
-        ("pod.sh", ("a.py", "--state_dir=/tmp/\r")),
-        ("gke/jobset.sh", ("--config=a.py", "--workdir=gs://a/b", "--x=\x9b")),
-        ("ssh.sh", ("echo \x1b]0;x\x07",)),
-        ("create.sh", ("--cluster=/tmp/\x1b",)),
-    ],
-)
-def test_arguments_that_a_terminal_would_obey_are_refused(cluster, script, flags):
-    said = refusal(script, "--dry-run", cluster(), *flags)
-    assert "control character" in said or "line break" in said
-    assert not set(said) & set("\x1b\u202e\r\x9b\x07")
+def test_the_search_sees_what_is_computed():
+    for line in (
+        *("if ((answer < 3)); then", "a=$((answer + 1))", "[[ $answer -lt 3 ]]", "let answer=3"),
+        *("echo ${text:answer:2}", 'eval "$answer"'),
+    ):
+        assert "answer" in computed_variables(line), line
 
 
 ANSWER = r"printf '\033]0;owned\007w-1: step 7 \302\233 \377\n' | tee /dev/stderr"
 SAFE = r"\x1b]0;owned\x07w-1: step 7 \xc2\x9b \xff"
 
 
+@pytest.mark.fault(24, "escapes in the log of a worker, in its name and in the bucket")
 @pytest.mark.parametrize(
     ("script", "flags"),
     [("logs.sh", ()), ("train.sh", ("--stop",)), ("logs.sh", ("--bucket",))],

@@ -8,6 +8,8 @@ from packaging.utils import canonicalize_name
 
 from tests.launch.scripts import LAUNCH
 
+pytestmark = pytest.mark.slow
+
 FOLDER = LAUNCH.parent / "requirements"
 ON_A_WORKER = {
     "python_version": "3.12",
@@ -37,28 +39,20 @@ def versions(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["tpu.txt", "uv.txt"])
-def test_every_package_has_a_hash(name):
+def test_every_package_has_a_hash_and_the_version_that_was_tested(name):
     for line in lines(name):
         assert re.search(r" --hash=sha256:[0-9a-f]{64}\b", line), line
-
-
-@pytest.mark.parametrize("name", ["tpu.txt", "uv.txt"])
-def test_the_versions_are_those_that_were_tested(name):
     tested = versions("ci.txt")
     other = {p: v for p, v in versions(name).items() if tested.get(p, v) != v}
     assert set(other) <= {"libtpu"}
 
 
-def test_a_worker_gets_what_training_needs():
+def test_a_worker_gets_what_training_needs_for_its_python():
     pins = versions("tpu.txt")
     assert {"jax", "jaxlib", "libtpu", "flax", "optax", "setuptools"} <= set(pins)
     assert set(pins) & {"torch", "transformers", "pytest"} == set()
-
-
-def test_the_python_they_were_resolved_for_is_the_one_a_worker_gets():
-    script = (LAUNCH / "on_worker_setup.sh").read_text()
+    script = (LAUNCH / "worker" / "on_worker_setup.sh").read_text()
     (version,) = re.findall(r"^readonly VERSION=(.+)$", script, re.MULTILINE)
     assert ON_A_WORKER["python_version"] == version
-    assert (
-        f"--generate-hashes --python-version {version} " in (LAUNCH.parent / "Makefile").read_text()
-    )
+    makefile = (LAUNCH.parent / "Makefile").read_text()
+    assert f"--generate-hashes --python-version {version} " in makefile

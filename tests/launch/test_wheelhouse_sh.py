@@ -9,9 +9,10 @@ import zipfile
 
 import pytest
 
-from tests.launch.clones import commit, git, make_clone
-from tests.launch.scripts import commands, refusal, run, write_command
-from tests.launch.workers import run_on
+from tests.launch.pods import run_on
+from tests.launch.scripts import commands, commit, git, run, write_command
+
+pytestmark = pytest.mark.slow
 
 UV = pathlib.Path(sys.executable).with_name("uv")
 ARCHIVE = "cpython-3.12.1+20260101-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
@@ -37,11 +38,6 @@ for word in "$@"; do
     esac
 done
 """
-
-
-@pytest.fixture
-def clone(tmp_path):
-    return make_clone(tmp_path / "clone")
 
 
 @pytest.fixture
@@ -84,15 +80,6 @@ def test_a_download_that_fails_leaves_no_mark(cluster, clone, laptop, tmp_path):
     assert list((tmp_path / "bucket" / "wheelhouse").iterdir()) == []
 
 
-def test_dry_run_runs_nothing_and_no_bucket_is_refused(cluster, clone, laptop, tmp_path):
-    script = clone / "launch" / "wheelhouse.sh"
-    printed = commands(script, cluster(BUCKET="gs://my-bucket"))
-    assert [words[0] for words in printed[:3]] == ["mkdir", "git", "tar"]
-    assert printed[-3][:3] == ["gcloud", "storage", "rsync"]
-    assert not (clone / "build").exists()
-    assert "BUCKET is empty" in refusal(script, "--dry-run", cluster())
-
-
 def write_wheel(folder: pathlib.Path, name: str, **files: str) -> str:
     """Write NAME-1 as a wheel; gives its line of requirements, with its hash."""
     info = f"{name}-1.dist-info"
@@ -111,70 +98,68 @@ def write_wheel(folder: pathlib.Path, name: str, **files: str) -> str:
     return f"{name}==1 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
-class Offline:
-    """A worker with the real uv, whose packages come from a folder that stands for the bucket."""
+@pytest.fixture
+def set_up(clone, tmp_path):
+    """A function that sets up a worker with the real uv; a folder stands for the bucket."""
+    home = tmp_path / "worker-0"
+    home.mkdir()
+    line = write_wheel(tmp_path / "bucket/house/wheels", "jax", **JAX)
+    (clone / "requirements" / "tpu.txt").write_text(line)
+    # This test's own Python stands for 3.12, a backend that builds nothing for setuptools.
+    script = clone / "launch" / "worker" / "on_worker_setup.sh"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    script.write_text(script.read_text().replace("VERSION=3.12", f"VERSION={version}"))
+    write_wheel(clone / "built", "bert_jax", **{"bert_jax/train.py": "import jax\n"})
+    (clone / "backend.py").write_text(
+        "import shutil\n\n\ndef build_editable(folder, *_):\n"
+        "    shutil.copy('built/bert_jax-1-py3-none-any.whl', folder)\n"
+        "    return 'bert_jax-1-py3-none-any.whl'\n"
+    )
+    (clone / "pyproject.toml").write_text(
+        "[project]\nname = 'bert_jax'\nversion = '1'\n"
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    commit(clone)
+    tools = tmp_path / "worker_tools"
+    write_command(tools / "gcloud", STORAGE)
+    # pip as a stand-in: what it would unpack is the real uv.
+    uv = f'[[ "$*" != *--target* ]] || {{ mkdir -p .uv/bin && ln -s {UV} .uv/bin/uv; }}'
+    write_command(tools / "python3", 'echo "$*" >>"$HOME/pip.calls"', uv)
+    environment = {
+        "PATH": f"{tools}:{sys.base_prefix}/bin:{os.environ['PATH']}",
+        "BUCKET_DIR": str(tmp_path / "bucket"),
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+    }
 
-    def __init__(self, folder: pathlib.Path, clone: pathlib.Path) -> None:
-        self.clone, self.home = clone, folder / "worker-0"
-        self.home.mkdir()
-        self.wheels = folder / "bucket" / "house" / "wheels"
-        pins = write_wheel(self.wheels, "jax", **{"jax.py": "__version__ = '1 from the bucket'\n"})
-        (clone / "requirements" / "tpu.txt").write_text(pins)
-        # This test's own Python stands for 3.12, a backend that builds nothing for setuptools.
-        script = clone / "launch" / "on_worker_setup.sh"
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        script.write_text(script.read_text().replace("VERSION=3.12", f"VERSION={version}"))
-        write_wheel(clone / "built", "bert_jax", **{"bert_jax/train.py": "import jax\n"})
-        (clone / "backend.py").write_text(
-            "import shutil\n\n\ndef build_editable(folder, *_):\n"
-            "    shutil.copy('built/bert_jax-1-py3-none-any.whl', folder)\n"
-            "    return 'bert_jax-1-py3-none-any.whl'\n"
-        )
-        (clone / "pyproject.toml").write_text(
-            "[project]\nname = 'bert_jax'\nversion = '1'\n"
-            "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
-        )
-        commit(clone)
-        tools = folder / "worker_tools"
-        write_command(tools / "gcloud", STORAGE)
-        # pip as a stand-in: what it would unpack is the real uv.
-        uv = f'[[ "$*" != *--target* ]] || {{ mkdir -p .uv/bin && ln -s {UV} .uv/bin/uv; }}'
-        write_command(tools / "python3", 'echo "$*" >>"$HOME/pip.calls"', uv)
-        self.environment = {
-            "PATH": f"{tools}:{sys.base_prefix}/bin:{os.environ['PATH']}",
-            "BUCKET_DIR": str(folder / "bucket"),
-            "UV_CACHE_DIR": str(folder / "cache"),
-        }
+    def run(house="gs://my-bucket/house"):
+        git(clone, "archive", "--format=tar.gz", f"--output={home / 'sent.tar.gz'}", "HEAD")
+        words = f"sent.tar.gz HEAD bert_jax .venv/bin/python {house}"
+        return run_on(home, f"bash {script} {words}", **environment)
 
-    def set_up(self, house: str = "gs://my-bucket/house"):
-        archive = self.home / "sent.tar.gz"
-        git(self.clone, "archive", "--format=tar.gz", f"--output={archive}", "HEAD")
-        words = f"{archive.name} HEAD bert_jax .venv/bin/python {house}"
-        script = self.clone / "launch" / "on_worker_setup.sh"
-        return run_on(self.home, f"bash {script} {words}", **self.environment)
+    return run
+
+
+JAX = {"jax.py": "__version__ = '1 from the bucket'\n"}
 
 
 @pytest.mark.skipif(not UV.exists(), reason="needs uv")
-def test_a_worker_without_internet_installs_from_the_bucket(clone, tmp_path):
-    worker = Offline(tmp_path, clone)
-    ran = worker.set_up()
+def test_a_worker_without_internet_installs_from_the_bucket(set_up, tmp_path):
+    ran = set_up()
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.endswith(", jax 1 from the bucket\n")
-    assert "--no-index --find-links=" in (worker.home / "pip.calls").read_text()
+    assert "--no-index --find-links=" in (tmp_path / "worker-0" / "pip.calls").read_text()
 
     # One other byte in a package, under the same name, is not installed.
-    write_wheel(worker.wheels, "jax", **{"jax.py": "__version__ = '1 from elsewhere'\n"})
-    shutil.rmtree(worker.home / "bert_jax" / ".venv")
+    elsewhere = {"jax.py": "__version__ = '1 from elsewhere'\n"}
+    write_wheel(tmp_path / "bucket/house/wheels", "jax", **elsewhere)
+    shutil.rmtree(tmp_path / "worker-0" / "bert_jax" / ".venv")
     shutil.rmtree(tmp_path / "cache")
-    ran = worker.set_up()
+    ran = set_up()
     assert ran.returncode != 0
     assert "Hash mismatch" in ran.stderr
     assert "worker-0: error: setup failed at: .uv/bin/uv pip sync" in ran.stderr
 
-
-@pytest.mark.skipif(not UV.exists(), reason="needs uv")
-def test_a_bucket_that_cannot_be_read_is_named(clone, tmp_path):
-    ran = Offline(tmp_path, clone).set_up("gs://my-bucket/absent")
+    ran = set_up("gs://my-bucket/absent")
     assert ran.returncode == 2
     assert "worker-0: error: gs://my-bucket/absent could not be fetched" in ran.stderr
     assert "ERROR: gs://my-bucket/absent is not there" in ran.stderr

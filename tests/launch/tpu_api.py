@@ -1,4 +1,4 @@
-"""A stand-in for Google Cloud on this machine, for a real gcloud to talk to: TPU API, ssh and scp.
+"""A stand-in for Google Cloud's TPU API on this machine, for a real gcloud to talk to.
 
 It shows that gcloud takes the commands and what it makes of them. It knows nothing of quota, access
 rights, images, firewalls or TPUs.
@@ -7,14 +7,11 @@ rights, images, firewalls or TPUs.
 import datetime
 import http.server
 import json
-import pathlib
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-
-from tests.launch.scripts import write_command
 
 _PATH = re.compile(
     r"/(?P<version>\w+)/(projects/[^/]+/locations/[^/]+/)?(?P<what>[^?]*)\??(?P<query>.*)"
@@ -28,15 +25,6 @@ _NAMES = {
     503: "UNAVAILABLE",
 }
 _DONE = {"name": "projects/my-project/locations/us-central2-b/operations/1", "done": True}
-_SSH = """\
-address=${destination#*@}
-home=$WORKERS/worker-${address##*.}
-[[ ! -e $WORKERS/unreachable && ! -e $home.unreachable ]] || exit 255
-mkdir -p "$home"
-cd "$home"
-export HOME=$home HOSTNAME=${home##*/} PATH=$WORKER_PATH
-"""
-
 
 ACTIVE = [("ACTIVE", "READY", 0)]
 
@@ -59,9 +47,7 @@ class TpuApi:
         self.requests: list[tuple[str, str, dict]] = []
         self.names: dict[str, dict] = {}  # of a queued resource -> what was asked for
         self.metadata: dict = {}  # gcloud keeps its public ssh key there
-        self.refusals: list[
-            tuple[str, int, str]
-        ] = []  # method, status and words of answers to come
+        self.refusals: list[tuple[str, int, str]] = []  # method, status and message of what comes
         self.existed_secs = 0.0
         self.on_ready: Callable[[], None] = lambda: None
         self.on_loss: Callable[[], None] = lambda: None
@@ -69,23 +55,28 @@ class TpuApi:
         self._questions = 0
         self._born: float | None = None
         self._created = ""
-        self._lock = threading.Lock()
-
-    def answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
-        with self._lock:
-            return self._answer(method, path, body)
+        self.lock = threading.Lock()
 
     def count(self, method: str, kind: str) -> int:
         """How often this was asked of queuedResources or nodes."""
         return sum(m == method and path.startswith(kind) for m, path, _ in self.requests)
 
+    def create(self, label: str) -> None:
+        """Make the TPU VM without a script of ours, with this label launched_by."""
+        body = {
+            "tpu": {"nodeSpec": [{"nodeId": "my-tpu", "node": {"labels": {"launched_by": label}}}]}
+        }
+        path = "/v2/projects/p/locations/z/queuedResources?queuedResourceId=my-tpu"
+        assert self.answer("POST", path, body)[0] == 200
+        self.requests.clear()
+
     def become(self, states: list[tuple]) -> None:
         """Go on from now with these states, as when Google Cloud takes the TPU VM back."""
-        with self._lock:
+        with self.lock:
             self._states, self._questions = states, 0
             self._take_note()
 
-    def _answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
+    def answer(self, method: str, path: str, body: dict) -> tuple[int, dict]:
         found = _PATH.match(path)
         if found is None:
             return _error(404, f"no such path: {path}")
@@ -173,7 +164,8 @@ def serving(api: TpuApi) -> Iterator[str]:
         def reply(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
-            status, answer = api.answer(self.command, self.path, body)
+            with api.lock:
+                status, answer = api.answer(self.command, self.path, body)
             content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -193,33 +185,3 @@ def serving(api: TpuApi) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def write_ssh(folder: pathlib.Path) -> None:
-    """Commands ssh, scp and ssh-keygen: a worker is a folder of WORKERS, named by its address.
-
-    WORKER_PATH is the PATH that a command has there. No worker answers while there is a file
-    unreachable, worker N does not while there is worker-N.unreachable.
-    """
-    write_command(
-        folder / "ssh",
-        "while (($#)) && [[ $1 != *@* ]]; do shift; done",
-        "destination=$1 && shift",
-        "[[ $1 != -- ]] || shift",
-        _SSH,
-        'exec bash -c "$*"',
-    )
-    write_command(
-        folder / "scp",
-        "source=${*: -2:1} destination=${*: -1}",
-        "name=${destination#*:} destination=${destination%%:*}",
-        _SSH,
-        'cp "$source" "$name"',
-    )
-    write_command(
-        folder / "ssh-keygen",
-        "while (($#)) && [[ $1 != -f ]]; do shift; done",
-        "(($#)) || exit 0",
-        'echo private >"$2"',
-        'echo "ssh-rsa AAAA me@here" >"$2.pub"',
-    )

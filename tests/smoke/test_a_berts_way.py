@@ -1,26 +1,48 @@
-"""A BERT from its pre-training to its uses, each by its entry: export, fine-tuning, vectors."""
+"""A BERT from its pre-training to its uses, each by its command, on one run."""
 
 import json
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from tests.faults.runs import ONE_PHASE
+from bert_jax.finetuning import probe
+from bert_jax.reporting import metrics_writer
+from bert_jax.trainer.feed import STORE_DIGEST
+from tests.faults.runs import ROOT, environment
+
+pytestmark = pytest.mark.slow
 
 SENTENCES = ["the cat sees a dog in the garden .", "a green bird", "my sister hears"]
 TASK = ["--config=configs/finetune/table.py", "--config.data.text_column=text"]
-TASK += ["--config.data.label_column=is_long", "--config.epochs=2", "--config.batch_size=8"]
+TASK += ["--config.data.label_column=is_long", "--config.batch_size=8"]
+TITLE = "\x1b]0;x\x07"  # sets the title of a terminal's window
+
+
+def run(module, *arguments):
+    """A command as a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
-def exported(forked, tiny_store, tmp_path_factory):
-    """A run, and beside it the same in Hugging Face's format and vectors from there."""
+def exported(forked, trained, tmp_path_factory):
+    """The same in Hugging Face's format, and vectors from there."""
     folder = tmp_path_factory.mktemp("way")
-    run, export = folder / "run", folder / "export"
-    forked("bert_jax.train", *ONE_PHASE, f"--config.data.store={tiny_store}", f"--workdir={run}")
-    forked("bert_jax.convert", f"--from=orbax:{run}", f"--to=hf:{export}")
+    forked("bert_jax.convert", f"--from=orbax:{trained}", f"--to=hf:{folder / 'export'}")
     (folder / "sentences.txt").write_text("\n".join(SENTENCES) + "\n")
-    forked("bert_jax.features", f"--checkpoint=hf:{export}", *vectors_of(folder, "from_export"))
+    flags = vectors_of(folder, "from_export")
+    forked("bert_jax.features", f"--checkpoint=hf:{folder / 'export'}", *flags)
     return folder
 
 
@@ -28,27 +50,21 @@ def vectors_of(folder, name):
     return [f"--input={folder / 'sentences.txt'}", f"--output={folder / name}.npz", "--pool=mean"]
 
 
-def test_it_is_fine_tuned_from_its_export(forked, exported, tmp_path):
-    rows = ["text\tis_long"]
-    rows += [f"the cat sees {'a dog in the garden' if i % 2 else 'it'}\t{i % 2}" for i in range(40)]
-    for name in ("train.tsv", "dev.tsv"):
-        (tmp_path / name).write_text("\n".join(rows) + "\n")
-    given = [*TASK, f"--config.init=hf:{exported / 'export'}", f"--config.data.dir={tmp_path}"]
-    forked("bert_jax.finetune", *given, f"--workdir={tmp_path / 'tuned'}")
-    summary = json.loads((tmp_path / "tuned" / "summary.json").read_text())
+def test_it_is_fine_tuned_from_its_export(forked, exported, small, tmp_path):
+    given = [f"--config.init=hf:{exported / 'export'}", f"--config.data.dir={small}"]
+    forked("bert_jax.finetune", *TASK, "--config.epochs=2", *given, f"--workdir={tmp_path / 't'}")
+    summary = json.loads((tmp_path / "t" / "summary.json").read_text())
     assert summary["steps"] == 10
     assert 0.0 <= summary["heldout_dev_accuracy"] <= 1.0
-    assert list((tmp_path / "tuned" / "predictions").iterdir())
-    shown = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    assert shown["config"]["data"]["max_seq_length"] == 64  # the positions of the model
+    assert list((tmp_path / "t" / "predictions").iterdir())
+    record = json.loads((tmp_path / "t" / "run.json").read_text())
+    assert record["config"]["data"]["max_seq_length"] == 64  # the positions of the model
 
 
-def test_it_is_scored_on_rows_of_its_own_length(forked, exported, tmp_path):
-    given = [f"--checkpoint={exported / 'run'}", "--examples=16"]
-    forked("bert_jax.evaluate", *given, f"--output={tmp_path / 'scores.jsonl'}")
-    assert json.loads((tmp_path / "scores.jsonl").read_text())["seq_len"] == 64
-    said = forked("bert_jax.evaluate", *given, "--seq_len=65", code=2).stderr
-    assert "--seq_len is 65" in said and "64 positions" in said
+def test_it_is_scored_on_rows_of_its_own_length(forked, trained, tmp_path):
+    scores = tmp_path / "scores.jsonl"
+    forked("bert_jax.evaluate", f"--checkpoint={trained}", "--examples=16", f"--output={scores}")
+    assert json.loads(scores.read_text())["seq_len"] == 64
 
 
 def test_transformers_reads_it_and_gives_the_same_vectors(exported):
@@ -61,13 +77,111 @@ def test_transformers_reads_it_and_gives_the_same_vectors(exported):
         hidden = model(**batch).last_hidden_state.numpy()
     mask = batch["attention_mask"].numpy()[:, :, None]
     expected = (hidden * mask).sum(axis=1) / mask.sum(axis=1)
-    found = np.load(exported / "from_export.npz")["vectors"]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    vectors = np.load(exported / "from_export.npz")["vectors"]
+    np.testing.assert_allclose(vectors, expected, atol=1e-4)
 
 
-def test_its_vectors_are_those_of_the_run(forked, exported):
+def test_its_vectors_are_those_of_the_run(forked, trained, exported):
     given = vectors_of(exported, "from_run")
-    forked("bert_jax.features", f"--checkpoint=orbax:{exported / 'run'}", *given)
+    forked("bert_jax.features", f"--checkpoint=orbax:{trained}", *given)
     vectors = [np.load(exported / f"{name}.npz")["vectors"] for name in ("from_run", "from_export")]
     assert vectors[0].shape == (len(SENTENCES), 32)
     np.testing.assert_array_equal(*vectors)
+
+
+def test_guesses_stand_under_each_sentence(trained):
+    sentences = ["The [MASK] sees a dog.", TITLE + "[MASK] [MASK]"]
+    done = run("bert_jax.fill_mask", f"--workdir={trained}", "--top=3", *sentences)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "The [MASK] sees a dog."
+    assert lines[2] == r"\x1b]0;x[MASK] [MASK]"  # shown, and not obeyed
+    assert len(lines) == 5
+    assert all(line.count("%") == 3 for line in lines if "[MASK]" not in line)
+    assert done.stderr == ""
+
+
+def test_heldout_sentences_come_with_their_answers(forked, trained):
+    given = (f"--workdir={trained}", "--heldout=2", "A dog [MASK] the cat.")
+    lines = forked("bert_jax.fill_mask", *given).stdout.splitlines()
+    assert len(lines) == 6
+    assert ["it was: " in line for line in lines[1::2]] == [False, True, True]
+
+
+def copy_with(trained, folder, change):
+    """Copy the run's records, and its checkpoints, with a change of run.json."""
+    shutil.copytree(trained, folder)
+    record = json.loads((folder / "run.json").read_text())
+    change(record)
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_another_store_in_the_place_of_the_runs_is_refused(forked, trained, tmp_path):
+    other = copy_with(trained, tmp_path / "a", lambda record: record["fixed"].update(OTHER))
+    said = forked("bert_jax.fill_mask", f"--workdir={other}", "--heldout=1", code=2).stderr
+    assert "is not the store that the run of" in said and "without --heldout" in said
+    said = forked("bert_jax.replay", f"--workdir={other}", "--step=1", code=2).stderr
+    assert "is not the store that the run of" in said
+
+
+OTHER = {STORE_DIGEST: "0" * 12}
+
+
+def test_rows_of_a_step_are_shown_also_of_a_store_that_was_moved(
+    forked, trained, tiny_store, tmp_path
+):
+    out = forked("bert_jax.replay", f"--workdir={trained}", "--step=11", "--rows=2").stdout
+    lines = out.splitlines()
+    assert lines[0] == "step 11 of 40: phase 0, 8 rows of 16, 80 to 87 of its stream"
+    assert lines[1].startswith("row 80: epoch 0, index 80; label ")
+    assert lines[2].startswith("  A  [CLS] ") and lines[3].startswith("  B  ")
+    assert "[MASK->" in out and out.count("row ") == 2
+    everything = forked("bert_jax.replay", f"--workdir={trained}", "--step=11", "--rows=all").stdout
+    assert everything.startswith(out) and everything.count("[CLS]") == 8
+    gone = {"store": str(tmp_path / "gone")}
+    lost = copy_with(trained, tmp_path / "a", lambda record: record["config"]["data"].update(gone))
+    given = (f"--workdir={lost}", "--step=11", "--rows=2")
+    assert "gone" in forked("bert_jax.replay", *given, code=2).stderr
+    moved = shutil.copytree(tiny_store, tmp_path / "moved")
+    assert forked("bert_jax.replay", *given, f"--store={moved}").stdout == out
+
+
+def test_the_bad_steps_of_a_run(forked, trained, tmp_path):
+    workdir = copy_with(trained, tmp_path / "run", dict)
+    assert forked("bert_jax.replay", f"--workdir={workdir}", "--bad").stdout == "no step was bad\n"
+    rows = {"first": 96, "last": 111, "epochs": [{"epoch": 0, "first_index": 96}]}
+    line = {"step": 7, "phase": 0, "reason": "mlm/loss_sum is nan", "rows": rows}
+    left = {"after_step": 5, "through_step": 7, "reason": "mlm/loss_sum is nan"}
+    (workdir / "bad_steps.jsonl").write_text(json.dumps(line) + "\n")
+    (workdir / "left_out.json").write_text(json.dumps([left]))
+    out = forked("bert_jax.replay", f"--workdir={workdir}", "--bad").stdout
+    first, second = out.splitlines()
+    assert first.startswith("step 7: mlm/loss_sum is nan; rows 96 to 111 of phase 0's stream")
+    assert second == "steps 6 to 7 were skipped: mlm/loss_sum is nan"
+
+
+def files_of(folder):
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+@pytest.mark.long
+def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained, small):
+    before = files_of(trained)
+    arguments = [*TASK, "--config.epochs=1", f"--config.data.dir={small}"]
+    arguments += [f"--workdir={trained}", "--every=40"]
+    done = run("bert_jax.probe", *arguments)
+    assert files_of(trained) == before
+    folder = trained.with_name("run-probe")
+    lines = [json.loads(line) for line in (folder / probe.LINES).read_text().splitlines()]
+    assert [line["step"] for line in lines] == [40, 0]  # 20 is less than --every from both
+    assert all(0.0 <= line["score"] <= 1.0 for line in lines)
+    for step in (0, 40):
+        began_with = json.loads((folder / f"step-{step}" / "run.json").read_text())
+        assert began_with["config"]["init"] == f"orbax:{trained}@{step}"
+        assert (folder / f"step-{step}" / metrics_writer.SUMMARY).exists()
+        assert not (folder / f"step-{step}" / "checkpoints").exists()
+    assert (folder / probe.PICTURE).exists()
+    assert "the run has ended" in done.stdout
+    again = forked("bert_jax.probe", *arguments)
+    assert "2 checkpoints have their score" in again.stdout
+    assert (folder / probe.LINES).read_text().count("\n") == 2

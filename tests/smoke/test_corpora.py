@@ -4,7 +4,7 @@ import gzip
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,19 +12,16 @@ from data_pipeline import benchmark, build, export_tfrecord, inspect
 from data_pipeline.store import open_store
 from tests.data_pipeline.multilingual import sentences
 
+pytestmark = pytest.mark.slow
+
 Written = list[str]  # flags of the build beside --output
+WORDPIECE = ["--train_vocab=wordpiece"]
 
 
 def books(shared: pathlib.Path, folder: pathlib.Path) -> Written:
-    found = shared / "pretrain" / "gutenberg"
-    names = ("Alice*", "The-Time-Machine*")
-    return [
-        f"--input={','.join(str(found / name) for name in names)}",
-        "--documents=gutenberg",
-        "--train_vocab=wordpiece",
-        "--vocab_size=2000",
-        "--holdout=0.1",
-    ]
+    texts = shared / "pretrain" / "gutenberg"
+    given = f"--input={texts}/Alice*,{texts}/The-Time-Machine*"
+    return [given, "--documents=gutenberg", *WORDPIECE, "--vocab_size=2000", "--holdout=0.1"]
 
 
 def articles(shared: pathlib.Path, folder: pathlib.Path) -> Written:
@@ -33,28 +30,21 @@ def articles(shared: pathlib.Path, folder: pathlib.Path) -> Written:
     return [f"--input={files}", f"--vocab={vocab}", "--min_document_chars=1000"]
 
 
-def documents_of_ten(lines: Sequence[str], path: pathlib.Path) -> str:
-    """A file of documents of ten sentences, one a line; what it is called as a flag."""
-    documents = ("\n".join(lines[at : at + 10]) for at in range(0, len(lines), 10))
+def documents_of_ten(lines: Sequence[str], path: pathlib.Path) -> Written:
+    """Write documents of ten sentences, one a line; return the flags that read them."""
+    documents = ("\n".join(lines[start : start + 10]) for start in range(0, len(lines), 10))
     path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
-    return f"--input={path}"
+    return [f"--input={path}", "--sentences=lines", "--holdout=0.1"]
 
 
 def german(shared: pathlib.Path, folder: pathlib.Path) -> Written:
     given = documents_of_ten(sentences(shared, "de"), folder / "de.txt")
-    cased = ["--train_vocab=wordpiece", "--vocab_size=2000", "--lowercase=false"]
-    return [given, *cased, "--sentences=lines", "--language=de", "--holdout=0.1"]
+    return [*given, *WORDPIECE, "--vocab_size=2000", "--lowercase=false", "--language=de"]
 
 
 def chinese(shared: pathlib.Path, folder: pathlib.Path) -> Written:
     given = documents_of_ten(sentences(shared, "zh"), folder / "zh.txt")
-    return [
-        given,
-        "--train_vocab=unigram",
-        "--vocab_size=2500",
-        "--sentences=lines",
-        "--holdout=0.1",
-    ]
+    return [*given, "--train_vocab=unigram", "--vocab_size=2500"]
 
 
 def purchases(shared: pathlib.Path, folder: pathlib.Path) -> Written:
@@ -70,17 +60,11 @@ def purchases(shared: pathlib.Path, folder: pathlib.Path) -> Written:
             text.append(f"month{date[4:6]} cds{number} dollars{int(float(dollars)) // 5 * 5}")
     path = folder / "purchases.txt"
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
-    sizes = ["--train_vocab=wordpiece", "--vocab_size=250", "--holdout=0.1"]
-    return [f"--input={path}", "--sentences=lines", *sizes]
+    return [f"--input={path}", "--sentences=lines", *WORDPIECE, "--vocab_size=250", "--holdout=0.1"]
 
 
 @pytest.mark.parametrize("corpus", [books, articles, german, chinese, purchases])
-def test_a_corpus_goes_through_every_command(
-    shared_data: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    corpus: Callable[[pathlib.Path, pathlib.Path], Written],
-):
+def test_a_corpus_goes_through_every_command(shared_data, tmp_path, capsys, corpus):
     store, out = tmp_path / "store", tmp_path / "out.json"
     given = corpus(shared_data, tmp_path)
     assert build.main([*given, f"--output={store}", "--workers=1"]) == 0, capsys.readouterr().err
@@ -91,12 +75,8 @@ def test_a_corpus_goes_through_every_command(
     flags = ["--verify", "--examples=2", f"--html={tmp_path / 'page.html'}"]
     assert inspect.main([*quick, *flags]) == 0
     assert (tmp_path / "page.html").stat().st_size > 20_000
-    assert (
-        benchmark.main(
-            [*quick, "--secs=0.1", "--cores=1", "--group_sequences=256", f"--json_out={out}"]
-        )
-        == 0
-    )
+    flags = ["--secs=0.1", "--cores=1", "--group_sequences=256", f"--json_out={out}"]
+    assert benchmark.main([*quick, *flags]) == 0
     assert json.loads(out.read_text())["sequences_per_sec"] > 100
     assert export_tfrecord.main([*quick, f"--output={tmp_path / 'records'}", "--workers=1"]) == 0
     assert list((tmp_path / "records").glob("*.tfrecord*"))

@@ -3,14 +3,13 @@
 import pytest
 
 from bert_jax.__main__ import MODULES
-from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ONE_PHASE
 
+pytestmark = pytest.mark.slow
+
 TABLE = [
-    "--config=configs/finetune/table.py",
-    "--config.data.text_column=text",
-    "--config.data.label_column=label",
-    "--config.data.dir={files}",
+    *("--config=configs/finetune/table.py", "--config.data.text_column=text"),
+    *("--config.data.label_column=is_long", "--config.data.dir={small}"),
 ]
 RUN = [*ONE_PHASE, "--config.data.store={store}"]
 ARGUMENTS = {
@@ -18,16 +17,13 @@ ARGUMENTS = {
     "finetune": [*TABLE, "--config.init={checkpoint}", "--workdir={new}"],
     "benchmark": RUN,
     "convert": ["--from={checkpoint}", "--to=orbax:{new}", "--initialize_missing=true"],
-    "evaluate": ["--checkpoint={checkpoint}", "--sentences={files}/words.txt"],
+    "evaluate": ["--checkpoint={checkpoint}", "--sentences={small}/words.txt"],
     "feature_ner": [
-        "--checkpoint={checkpoint}",
-        "--data_dir={files}",
-        "--output={new}",
-        "--max_seq_length=16",
-        "--features=last",
+        *("--checkpoint={checkpoint}", "--data_dir={small}", "--output={new}"),
+        *("--max_seq_length=16", "--features=last"),
     ],
     "fill_mask": ["--checkpoint={checkpoint}", "a [MASK] ."],
-    "features": ["--checkpoint={checkpoint}", "--input={files}/words.txt", "--output={new}.npz"],
+    "features": ["--checkpoint={checkpoint}", "--input={small}/in.txt", "--output={new}.npz"],
 }
 
 # They compute nothing by themselves, or what they start ends as above.
@@ -36,25 +32,17 @@ OF_OTHERS = {"grid", "probe", "verify_resume"}
 NEEDS_A_FINE_TUNED_MODEL = {"predict"}
 
 
-@pytest.fixture(scope="module")
-def places(tiny_store, tmp_path_factory):
-    files = tmp_path_factory.mktemp("files")
-    small_checkpoints.write(files / "checkpoint", small_checkpoints.tensors())
-    for name in ("train", "dev", "test"):
-        rows = "".join(f"a {animal} sees\t{animal}\n" for animal in ("cat", "dog") * 8)
-        (files / f"{name}.tsv").write_text("text\tlabel\n" + rows)
-        (files / f"{name}.txt").write_text("a O\ncat B-PET\nsees O\n\n")
-    (files / "words.txt").write_text("a cat sees a dog .\n")
-    return {"store": tiny_store, "files": files, "checkpoint": files / "checkpoint"}
-
-
 def test_every_entry_has_its_place_here():
     assert ARGUMENTS.keys() | WITHOUT | OF_OTHERS | NEEDS_A_FINE_TUNED_MODEL == MODULES.keys()
 
 
-@pytest.mark.parametrize("platforms", ["cuda", "xyz"])
-@pytest.mark.parametrize("entry", ARGUMENTS)
-def test_a_device_that_is_missing_is_said_in_one_line(forked, places, tmp_path, entry, platforms):
+@pytest.mark.parametrize(
+    ("entry", "platforms"), [*((entry, "cuda") for entry in ARGUMENTS), ("train", "xyz")]
+)
+def test_a_device_that_is_missing_is_said_in_one_line(
+    forked, tiny_store, small, tmp_path, entry, platforms
+):
+    places = {"store": tiny_store, "small": small, "checkpoint": small / "checkpoint"}
     given = [argument.format(new=tmp_path / "new", **places) for argument in ARGUMENTS[entry]]
     done = forked(MODULES[entry], *given, code=2, platforms=platforms)
     assert done.stderr.startswith(f"error: JAX_PLATFORMS is {platforms!r}, "), done.stderr

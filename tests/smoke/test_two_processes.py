@@ -6,11 +6,13 @@ import signal
 
 import pytest
 
-from bert_jax.config import from_config_dict
-from bert_jax.exit_codes import BY_SIGNAL
+from bert_jax.config import Config, settings_from
+from bert_jax.runtime.exit_codes import BY_SIGNAL
 from tests.bert_jax.small_runs import compiled_once, train
 from tests.faults import one_phase
 from tests.faults.runs import ONE_PHASE, saved_steps, training
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["compiled_once"]  # a fixture
 
@@ -40,8 +42,8 @@ def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path, capsys)
         said = run.finish(BY_SIGNAL + signal.SIGTERM)
         assert "process 1" not in said and "pre-training in" not in run.output(1)
     step = saved_steps(two)[-1]
-    assert step < 40 and f"stopped and saved at step {step}; to go on from there:" in said
-    config = from_config_dict(one_phase.get_config())
+    assert step < 40 and f"stopped and saved at step {step}; to resume:" in said
+    config = settings_from(Config, one_phase.get_config())
     config = dataclasses.replace(
         config,
         data=dataclasses.replace(config.data, **data),

@@ -2,25 +2,11 @@
 
 import pathlib
 
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from bert_jax.tasks.glue.specs import TASKS
+from data_pipeline.vocab import Vocabulary
+from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
 
-WORDS = [
-    "a",
-    "big",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "on",
-    "the",
-    "mat",
-    ".",
-    "?",
-    "yes",
-    "no",
-    '"',
-    "'",
-]
+WORDS = "a big cat dog sat ran on the mat . ? yes no \" '"
 
 # Folder and file -> text. Headers and columns as GLUE publishes them.
 _MNLI = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
@@ -36,7 +22,7 @@ def _mnli(rows: list[str], labels: str) -> str:
     return "\n".join([f"{_MNLI}{labels}", *filled]) + "\n"
 
 
-def _stsb(rows: list[str], score: str) -> str:
+def stsb_rows(rows: list[str], score: str) -> str:
     filled = [f"{i}\tmain\tMSRvid\t2012\t{i:04}\tnone\tnone\t{row}" for i, row in enumerate(rows)]
     return "\n".join([f"{_STSB}{score}", *filled]) + "\n"
 
@@ -61,9 +47,9 @@ FILES = {
     "QQP/dev.tsv": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     "201359\t303345\t303346\tA cat?\tThe mat?\t0\n263843\t69383\t380476\tA dog?\tThe dog?\t1\n",
     "QQP/test.tsv": "id\tquestion1\tquestion2\n0\tA cat?\tA mat?\n1\tThe cat?\tThe dog?\n",
-    "STS-B/train.tsv": _stsb(["The cat\tA cat\t4.750", "A dog\tThe mat\t0.25"], "\tscore"),
-    "STS-B/dev.tsv": _stsb(["A mat\tA mat\t5.000", "A dog\tA mat\t1.000"], "\tscore"),
-    "STS-B/test.tsv": _stsb(["The cat\tThe dog", "A dog\tA dog"], ""),
+    "STS-B/train.tsv": stsb_rows(["The cat\tA cat\t4.750", "A dog\tThe mat\t0.25"], "\tscore"),
+    "STS-B/dev.tsv": stsb_rows(["A mat\tA mat\t5.000", "A dog\tA mat\t1.000"], "\tscore"),
+    "STS-B/test.tsv": stsb_rows(["The cat\tThe dog", "A dog\tA dog"], ""),
     "MNLI/train.tsv": _mnli(
         [
             "The cat sat\tA cat sat\tentailment\tentailment",
@@ -105,17 +91,7 @@ FILES = {
     "\t\tNegation\t\tNews\tThe cat sat.\tThe cat ran.\tneutral\n"
     "\t\tNegation\t\tNews\tA dog.\tNo dog.\tcontradiction\n",
 }
-FOLDERS = {
-    "cola": "CoLA",
-    "sst2": "SST-2",
-    "mrpc": "MRPC",
-    "qqp": "QQP",
-    "stsb": "STS-B",
-    "mnli": "MNLI",
-    "qnli": "QNLI",
-    "rte": "RTE",
-    "wnli": "WNLI",
-}
+FOLDERS = {name: task.name for name, task in TASKS.items()}
 
 
 def write_glue(folder: pathlib.Path) -> pathlib.Path:
@@ -129,6 +105,4 @@ def write_glue(folder: pathlib.Path) -> pathlib.Path:
 
 def small_vocabulary(folder: pathlib.Path) -> Vocabulary:
     """[PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then WORDS."""
-    path = folder / "vocab.txt"
-    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
-    return load_vocabulary(path)
+    return vocabulary_of(WORDS, folder)

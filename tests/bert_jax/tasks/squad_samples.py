@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
-from bert_jax.finetune_config import TaskOptions
-from bert_jax.tasks.squad_files import Answer, Paragraph, Question
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.squad.data import Answer, Paragraph, SquadQuestion
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -21,25 +21,20 @@ def letter_vocabulary(folder: pathlib.Path, words: str = "") -> Vocabulary:
     return load_vocabulary(path)
 
 
-def question(question_id: str, text: str, *answers: tuple[str, int]) -> Question:
-    return Question(question_id, text, tuple(Answer(*answer) for answer in answers))
+def question(question_id: str, text: str, *answers: tuple[str, int]) -> SquadQuestion:
+    return SquadQuestion(question_id, text, tuple(Answer(*answer) for answer in answers))
+
+
+def _qa(one: SquadQuestion) -> dict[str, object]:
+    answers = [vars(answer) for answer in one.answers]
+    return {"id": one.id, "question": one.text, "answers": answers}
 
 
 def written(path: pathlib.Path, paragraphs: list[Paragraph], version: str = "1.1") -> pathlib.Path:
     """The official JSON of some paragraphs."""
     shown = [
-        {
-            "context": paragraph.context,
-            "qas": [
-                {
-                    "id": one.id,
-                    "question": one.text,
-                    "answers": [vars(answer) for answer in one.answers],
-                }
-                for one in paragraph.questions
-            ],
-        }
-        for paragraph in paragraphs
+        {"context": text.context, "qas": [_qa(one) for one in text.questions]}
+        for text in paragraphs
     ]
     document = {"version": version, "data": [{"title": "t", "paragraphs": shown}]}
     path.write_text(json.dumps(document), encoding="utf-8")

@@ -1,6 +1,5 @@
 """Damaged files of tasks: one sentence, whatever the damage, the format and whoever reads it."""
 
-import json
 import os
 import pathlib
 import random
@@ -9,47 +8,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.finetune_config import TaskOptions
-from bert_jax.task_layer import TaskLayer
-from bert_jax.tasks import (
-    codah,
-    entity_report,
-    multiple_choice,
-    ner_files,
-    squad_files,
-    squad_report,
-    swag,
-    table_files,
-    table_pieces,
-    tsv,
-)
-from bert_jax.tasks.predict_answers import PredictAnswers
-from bert_jax.tasks.predict_table import PredictTable
-from bert_jax.tasks.predict_words import PredictWords
-from bert_jax.tasks.predicting import Asked
+from bert_jax import score
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks import files, multiple_choice, table_pieces
+from bert_jax.tasks.ner import data as ner_files
+from bert_jax.tasks.ner.predict import TagPredictor
+from bert_jax.tasks.predict_table import TablePredictor
+from bert_jax.tasks.predicting import PredictRequest
+from bert_jax.tasks.squad import data as squad_files
+from bert_jax.tasks.squad import metrics
+from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, SPAN, TAG
+from bert_jax.tasks.task_layer import TaskLayer
 
 LONGEST_SENTENCE = 700
 NOISE = random.Random(7).randbytes(4096)
 
-SQUAD = {
-    "data": [
-        {
-            "paragraphs": [
-                {
-                    "context": "A cat sat.",
-                    "qas": [
-                        {
-                            "id": "q",
-                            "question": "Who?",
-                            "answers": [{"text": "cat", "answer_start": 2}],
-                        }
-                    ],
-                }
-            ]
-        }
-    ]
-}
+SQUAD = (
+    '{"data": [{"paragraphs": [{"context": "A cat sat.", "qas": [{"id": "q", "question": "Who?", '
+    '"answers": [{"text": "cat", "answer_start": 2}]}]}]}]}'
+)
 
 
 def parquet(**columns):
@@ -66,7 +44,7 @@ WHOLE = {
     "parquet": parquet(text=["a cat", "the dog"], label=["no", "yes"]),
     "conll": b"EU B-ORG\nrejects O\n\nPeter B-PER\nBlackburn I-PER\n",
     "scored": b"EU B-ORG B-ORG\nrejects O O\n",
-    "squad": json.dumps(SQUAD).encode(),
+    "squad": SQUAD.encode(),
     "answers": b'{"q": "cat"}',
     "swag": b"sent1,sent2,ending0,ending1,ending2,ending3,label\nA.,B,c,d,e,f,0\n",
     "codah": b"i\tA cat.\tb\tc\td\te\t0\n",
@@ -117,7 +95,7 @@ DAMAGE = {
 HARMLESS = {
     ("tsv", "cut"),
     ("jsonl", "a long line"),
-    *((name, "nul") for name in ("conll",)),
+    ("conll", "nul"),
     *((name, "cut") for name in ("conll", "codah", "scored")),
 }
 # What predicting does not read: answers and tags.
@@ -126,49 +104,47 @@ UNREAD = {(name, "wrong type", 1) for name in ("conll", "swag", "codah")}
 
 def asked(path, kind, **options):
     layer = TaskLayer("Mine", kind, ("no", "yes"), options=TaskOptions(**options))
-    return Asked(path, layer, None, 128)
+    return PredictRequest(path, layer, None, 128)
+
+
+ENDINGS_OF_OUTPUTS = {CLASSIFY: "tsv", CHOOSE: "tsv", TAG: "txt", SPAN: "json"}
 
 
 def squad_of(path):
     data = path.with_name("data.json")
-    data.write_text(json.dumps(SQUAD))
-    squad_report.read(data, path, None, 1.0)
+    data.write_text(SQUAD)
+    metrics.score_file(data, path, None, 1.0)
 
 
-def no_show(count):
-    del count
+def predictor(kind_of_reader, kind, **options):
+    """Return a reader of files that are predicted."""
+
+    def read(path):
+        output = path.with_name(f"output.{ENDINGS_OF_OUTPUTS[kind]}")
+        return kind_of_reader(asked(path, kind, **options), output, lambda count: None)
+
+    return read
 
 
 READERS = {
     "tsv": [
-        lambda path: tsv.read_columns(path, ["text", "label"]),
-        lambda path: table_files.read_table(path, ["text", "label"]),
-        lambda path: PredictTable(
-            asked(path, CLASSIFY, task="table", text_column="text"), path / "o.tsv", no_show
-        ),
+        lambda path: files.read_columns(path, ["text", "label"]),
+        lambda path: files.read_table(path, ["text", "label"]),
+        predictor(TablePredictor, CLASSIFY, task="table", text_column="text"),
     ],
     **{
         suffix: [
-            lambda path: table_files.read_table(path, ["text", "label"]),
+            lambda path: files.read_table(path, ["text", "label"]),
             lambda path: table_pieces.open_table(path, ["text"], "name it"),
         ]
         for suffix in ("csv", "jsonl", "parquet")
     },
-    "conll": [ner_files.read, lambda path: PredictWords(asked(path, TAG), path / "o.txt", no_show)],
-    "scored": [entity_report.read_score],
-    "squad": [
-        squad_files.read_squad,
-        lambda path: PredictAnswers(asked(path, SPAN), path.with_name("o.json"), no_show),
-    ],
+    "conll": [ner_files.read, predictor(TagPredictor, TAG)],
+    "scored": [score.read_score],
+    "squad": [squad_files.read_squad, predictor(AnswerPredictor, SPAN)],
     "answers": [squad_of],
-    "swag": [
-        swag.read,
-        lambda path: PredictTable(asked(path, CHOOSE, task="swag"), path / "o.tsv", no_show),
-    ],
-    "codah": [
-        codah.read,
-        lambda path: PredictTable(asked(path, CHOOSE, task="codah"), path / "o.tsv", no_show),
-    ],
+    "swag": [multiple_choice.read_swag, predictor(TablePredictor, CHOOSE, task="swag")],
+    "codah": [multiple_choice.read_codah, predictor(TablePredictor, CHOOSE, task="codah")],
     "choices": [multiple_choice.read_accuracy],
 }
 ENDINGS = {"conll": "conll", "scored": "conll", "squad": "json", "answers": "json"}
@@ -199,9 +175,7 @@ def test_a_whole_file_is_read(tmp_path, name):
 @pytest.mark.parametrize(("name", "damage", "number"), CASES)
 def test_damage_is_one_sentence(tmp_path, monkeypatch, name, damage, number):
     data = DAMAGE[damage](name, WHOLE[name])
-    for module in (tsv, table_files):
-        bound = "MAX_BYTES" if module is tsv else "_MOST_CHARACTERS"
-        monkeypatch.setattr(module, bound, 1 << 18)
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 18)
     path = place_of(tmp_path, name)
     if damage == "a pipe":
         os.mkfifo(path)

@@ -3,12 +3,21 @@
 import numpy as np
 import pytest
 
-from bert_jax.finetune_config import TaskOptions
+from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import multiple_choice
-from bert_jax.tasks.multiple_choice import Question, QuestionFile, question_rows
+from bert_jax.tasks.multiple_choice import (
+    ChoiceFile,
+    ChoiceQuestion,
+    encode_questions,
+    read_codah,
+    read_swag,
+)
+from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
 
 OPTIONS = TaskOptions(task="swag", max_seq_length=9)
+HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3"
+ROW = "0,v,1,It is. He,It is.,He,gold,runs,sits,stands,walks"
 
 
 @pytest.fixture
@@ -17,39 +26,29 @@ def vocabulary(tmp_path):
     return vocabulary_of("a b c d e", tmp_path)
 
 
-def questions_of(tmp_path, answers, name="file", first="a b", seconds=("c", "d", "e", "c c")):
-    questions = tuple(Question(first, tuple(seconds), answer) for answer in answers)
-    return QuestionFile(tmp_path / name, questions)
+def questions_of(tmp_path, answers, name="file", context="a b", choices=("c", "d", "e", "c c")):
+    questions = tuple(ChoiceQuestion(context, tuple(choices), answer) for answer in answers)
+    return ChoiceFile(tmp_path / name, questions)
 
 
 @pytest.fixture
 def task(tmp_path, vocabulary):
-    files = {
-        "train": questions_of(tmp_path, [1, 3, 3, 0]),
-        "dev": questions_of(tmp_path, [3, 2, 1, 3, 0]),
-        "test": questions_of(tmp_path, [None, None]),
-    }
-    return multiple_choice.task("SWAG", files, OPTIONS, vocabulary)
+    answers = {"train": [1, 3, 3, 0], "dev": [3, 2, 1, 3, 0], "test": [None, None]}
+    files = {split: questions_of(tmp_path, numbers) for split, numbers in answers.items()}
+    return multiple_choice.build_task(files, OPTIONS, vocabulary)
 
 
-def test_each_ending_is_a_row_behind_what_comes_before(task):
+def test_each_ending_is_a_row_behind_its_context(task):
     batch = task.splits["dev"].batch(np.array([0]), 7, pad_id=0)
-    np.testing.assert_array_equal(
-        batch["input_ids"][0],
-        [
-            [2, 5, 6, 3, 7, 3, 0],
-            [2, 5, 6, 3, 8, 3, 0],
-            [2, 5, 6, 3, 9, 3, 0],
-            [2, 5, 6, 3, 7, 7, 3],
-        ],
-    )
+    rows = ["2 5 6 3 7 3 0", "2 5 6 3 8 3 0", "2 5 6 3 9 3 0", "2 5 6 3 7 7 3"]
+    assert [" ".join(map(str, row)) for row in batch["input_ids"][0]] == rows
     np.testing.assert_array_equal(batch["segment_ids"][0, 3], [0, 0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(batch["label_ids"], [3])
     assert (task.kind, task.classes, task.head_width) == ("choose", 4, 1)
     assert task.splits["test"].labels == {}
 
 
-def test_accuracy_and_the_commonest_answer_of_training(task):
+def test_accuracy_and_the_most_frequent_answer_of_training(task):
     logits_NC = np.eye(4, dtype=np.float32)[[3, 2, 0, 0, 0]]
     assert task.score("dev", logits_NC) == {"accuracy": pytest.approx(3 / 5)}
     assert task.baseline == {"accuracy": pytest.approx(2 / 5)}  # 3 is right twice
@@ -63,34 +62,17 @@ def test_predictions_are_a_csv_of_numbers_and_choices(task, tmp_path):
     assert multiple_choice.read_accuracy(path) == {"accuracy": pytest.approx(2 / 5)}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (",pred\n0,1\n", "has no column label; a file to score has both"),
-        (",pred,label\n0,1,2\n1,1,x\n", "row 3 has the label 'x'"),
-        (",pred,label\n", "has no rows"),
-    ],
-)
-def test_predictions_without_answers_are_not_scored(tmp_path, text, words):
-    (tmp_path / "test.csv").write_text(text)
-    with pytest.raises(ValueError, match=words):
-        multiple_choice.read_accuracy(tmp_path / "test.csv")
-
-
 def test_rows_that_are_cut_or_empty_are_counted(tmp_path, vocabulary):
-    file = questions_of(tmp_path, [0], first="a a a a", seconds=("b", "b b b", "", "c"))
-    rows, notes = question_rows("dev", file, vocabulary, max_seq_length=9)
+    file = questions_of(tmp_path, [0], context="a a a a", choices=("b", "b b b", "", "c"))
+    rows, notes = encode_questions("dev", file, vocabulary, max_seq_length=9)
     np.testing.assert_array_equal(np.diff(rows.offsets), [8, 9, 7, 8])
-    assert notes == [
-        "dev: 1 row with a text of no piece: an empty segment",
-        "dev: 1 row (25.0%) cut to 9",
-    ]
+    assert [note.partition(" row")[0] for note in notes] == ["dev: 1", "dev: 1"]
 
 
 def test_training_without_answers_is_refused(tmp_path, vocabulary):
     files = {name: questions_of(tmp_path, [None], name) for name in ("train", "dev")}
-    with pytest.raises(ValueError, match="train has no column of answers; as the train file"):
-        multiple_choice.task("SWAG", files, OPTIONS, vocabulary)
+    with pytest.raises(ValueError, match="train has no column of answers"):
+        multiple_choice.build_task(files, OPTIONS, vocabulary)
 
 
 @pytest.mark.usefixtures("killed_while_writing")
@@ -98,3 +80,70 @@ def test_no_half_of_the_predictions_is_left(task, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         task.write_predictions("test", np.eye(4)[[2, 0]], tmp_path)
     assert not (tmp_path / "test.csv").exists()
+
+
+def test_a_question_of_swag_is_a_sentence_and_a_begun_one_with_each_ending(tmp_path):
+    row = '0,v,1,x,"It, is\n""so"".",He,gold,"a,b",c,d,e,0'  # quotes, commas and lines in a field
+    (tmp_path / "a.csv").write_text(f"{HEADER},label\n{row}\n{ROW},2\n")
+    quoted, plain = read_swag(tmp_path / "a.csv").questions
+    assert quoted == ChoiceQuestion('It, is\n"so".', ("He a,b", "He c", "He d", "He e"), 0)
+    assert plain.choices == ("He runs", "He sits", "He stands", "He walks")
+    assert plain.answer == 2
+    (tmp_path / "test.csv").write_text(f"{HEADER}\n{ROW}\n")
+    assert not read_swag(tmp_path / "test.csv").has_answers
+
+
+def test_a_question_of_codah_is_the_prompt_with_each_ending(tmp_path):
+    (tmp_path / "a.tsv").write_text('\tHe said "no". He\t"runs\tsits"\tstands\twalks\t1\r\n')
+    (question,) = read_codah(tmp_path / "a.tsv").questions
+    assert question == ChoiceQuestion(
+        'He said "no". He', ('"runs', 'sits"', "stands", "walks"), answer=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "words"),
+    [
+        (read_swag, "sent1,sent2,label\n", "no column 'ending0'"),
+        (read_swag, f"{HEADER},label\n", "no questions"),
+        (read_swag, f"{HEADER},label\n{ROW},1\n{ROW}\n", "row 3 has 11 fields and not 12"),
+        (read_swag, f"{HEADER},label\n{ROW},4\n", "row 2 has the label '4'"),
+        (read_swag, f'{HEADER},label\n0,"v,1\n', "row 2 is not csv"),
+        (read_codah, "o\tp\ta\tb\tc\td\t0\no\tp\ta\tb\tc\t0\n", "row 2 has 6 fields and not 7"),
+        (read_codah, "o\tp\ta\tb\tc\td\tyes\n", "row 1 has the label 'yes'"),
+        (multiple_choice.read_accuracy, ",pred\n0,1\n", "no column 'label'"),
+        (multiple_choice.read_accuracy, ",pred,label\n0,1,2\n1,1,x\n", "row 3 has the label 'x'"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_the_row(tmp_path, read, text, words):
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read(tmp_path / "a")
+
+
+def test_questions_of_swags_real_validation_file(shared_data, uncased):
+    folder = shared_data / "multiple_choice" / "swag_fixture"
+    options = TaskOptions(
+        task="swag", dir=str(folder), train_file="swag.csv", dev_file="swag.csv", max_seq_length=80
+    )
+    task = multiple_choice.open_task(options, load_vocabulary(uncased))
+    rows = task.splits["dev"]
+    assert rows.examples == 11
+    assert rows.labels["label_ids"].tolist() == [int(answer) for answer in "22222002102"]
+    pieces = load_vocabulary(uncased).pieces()
+    first = [pieces[i] for i in rows.token_ids[: rows.offsets[1]]]
+    assert " ".join(first) == (
+        "[CLS] students lower their eyes nervously . [SEP] she pat ##s her shoulder , then sa "
+        "##unt ##ers toward someone . [SEP]"
+    )
+
+
+def test_codahs_folds_have_as_many_questions_as_published(shared_data, uncased):
+    folder = shared_data / "multiple_choice" / "codah"
+    options = TaskOptions(task="codah", dir=str(folder), max_seq_length=64)
+    task = multiple_choice.open_task(options, load_vocabulary(uncased))
+    counts = {split: rows.examples for split, rows in task.splits.items()}
+    assert counts == {"train": 1665, "dev": 556, "test": 555}
+    assert len(read_codah(folder / "full_data.tsv").questions) == sum(counts.values())
+    # grep -c '3$' of both files: 3 is training's most frequent, right 143 times in 556.
+    assert task.baseline == {"accuracy": pytest.approx(143 / 556)}

@@ -1,19 +1,16 @@
 """A table of one's own in each of its formats, and what is refused in it."""
 
-import csv
-import dataclasses
 import json
 import pathlib
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from bert_jax.finetune_config import TaskOptions
+from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks import table
 from data_pipeline.vocab import Vocabulary
 from tests.bert_jax.tasks.glue_layouts import small_vocabulary
+from tests.bert_jax.tasks.tables import write_table
 
 TRAIN = [
     {"claim": "the cat sat", "about": "a dog", "verdict": "no", "stars": 30},
@@ -33,36 +30,13 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
 
 
 def options(folder: pathlib.Path, **changed: object) -> TaskOptions:
-    of_pairs = TaskOptions(
-        task="table",
-        max_seq_length=128,
-        dir=str(folder),
-        text_column="claim",
-        second_text_column="about",
-        label_column="verdict",
-    )
-    return dataclasses.replace(of_pairs, **changed)
-
-
-def write(path: pathlib.Path, rows: list[dict[str, object]]) -> None:
-    """A table as the writer of its format writes it; a tsv has no quotes."""
-    if path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    elif path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    else:
-        lines = ["\t".join(map(str, row)) for row in [list(rows[0]), *(r.values() for r in rows)]]
-        path.write_text("\n".join(lines) + "\n")
+    columns = {"text_column": "claim", "second_text_column": "about", "label_column": "verdict"}
+    return TaskOptions(task="table", max_seq_length=128, dir=str(folder), **(columns | changed))
 
 
 def write_both(folder: pathlib.Path, suffix: str = ".csv") -> pathlib.Path:
-    write(folder / f"train{suffix}", TRAIN)
-    write(folder / f"dev{suffix}", DEV)
+    write_table(folder / f"train{suffix}", TRAIN)
+    write_table(folder / f"dev{suffix}", DEV)
     return folder
 
 
@@ -91,7 +65,7 @@ def test_every_format_gives_the_same_rows(tmp_path, vocabulary, suffix):
     }
     assert task.notes == (
         "2 classes of verdict: no (3), yes (1)",
-        "train: 1 row with a text of no piece: an empty segment",
+        "train: 1 row with a text without a token: an empty segment",
     )
 
 
@@ -137,78 +111,34 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path, vocabulary
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "sentence"),
+    ("name", "text", "changed", "words"),
     [
+        ("dev.csv", "claim,about,label\na,b,no\n", {}, r"dev\.csv has no column 'verdict'"),
+        ("dev.csv", "claim,about,verdict\na,b,no\na,b,maybe\n", {}, r"row 3 has the label 'maybe'"),
+        ("dev.csv", "claim,about,verdict\na,b,\n", {}, r"row 2 has no label under 'verdict'"),
+        ("dev.csv", 'claim,about,verdict\n"a\nb",c\n', {}, r"row 2 has 2 fields and not 3 "),
+        ("dev.csv", "claim,claim,verdict\na,b,no\n", {}, r"dev\.csv has 2 columns 'claim'"),
+        ("train.csv", "claim,about,verdict\na,b,no\n", {}, r"train\.csv has only the label 'no'"),
+        ("dev.jsonl", '{"claim": "a"}\n', {}, r"row 1 has no 'about'; its keys are claim"),
+        ("dev.jsonl", "\n[1]\n", {}, r"row 2 is a list, not an object"),
+        ("dev.xlsx", "PK", {}, r"dev\.xlsx ends in '\.xlsx'"),
+        ("dev.csv", "", {"text_column": ""}, r"both be set; the columns of .* are claim, about"),
+        ("dev.csv", "", {"is_regression": True}, r"train\.csv row 2 has the label 'no'"),
         (
-            "dev.csv",
-            "claim,about,label\na,b,no\n",
-            r"dev\.csv has no column 'verdict'; its columns",
-        ),
-        ("dev.csv", "claim,about,verdict\na,b,no\na,b,maybe\n", r"dev\.csv row 3 has the label 'm"),
-        ("dev.csv", "claim,about,verdict\na,b,\n", r"dev\.csv row 2 has no label under 'verdict'"),
-        ("dev.csv", 'claim,about,verdict\n"a\nb",c\n', r"dev\.csv row 2 has 2 fields and not 3 "),
-        ("dev.csv", 'claim,about,verdict\n"a,b,no\n', r"dev\.csv row 2 is not csv \(unexpected e"),
-        ("dev.csv", "claim,claim,verdict\na,b,no\n", r"dev\.csv has 2 columns 'claim'; its colum"),
-        ("dev.csv", "claim,about,verdict\n", r"dev\.csv has no rows"),
-        ("train.csv", "claim,about,verdict\na,b,no\n", r"train\.csv has the one label 'no' under"),
-        (
-            "dev.tsv",
-            "claim\n",
-            r"holds both dev\.tsv and dev\.csv; say which one to take with --con",
+            "train.csv",
+            "claim,about,stars\na,b,7\nb,c,7\n",
+            {"is_regression": True, "label_column": "stars"},
+            r"train\.csv has the same number under 'stars'",
         ),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused_by_file_and_row(
-    tmp_path, vocabulary, name, text, sentence
-):
+def test_a_table_that_does_not_fit_is_refused(tmp_path, vocabulary, name, text, changed, words):
     write_both(tmp_path)
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=sentence):
-        table.open_task(options(tmp_path), vocabulary)
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "sentence"),
-    [
-        ("dev.jsonl", b'{"claim": "a"}\n', r"dev\.jsonl row 1 has no 'about'; its keys are claim"),
-        ("dev.jsonl", b"\n[1]\n", r"dev\.jsonl row 2 is a list, not an object"),
-        ("dev.jsonl", b"{'claim': 1}\n", r"dev\.jsonl row 1 is not JSON \(Expecting property"),
-        (
-            "dev.jsonl",
-            b'{"claim": ["a"], "about": "b", "verdict": "no"}\n',
-            r"dev\.jsonl row 1 has a list under 'claim'",
-        ),
-        ("dev.parquet", b"PAR1 and no more", r"dev\.parquet is no whole Parquet file"),
-        ("dev.xlsx", b"PK", r"dev\.xlsx ends in '\.xlsx'; a table is known by its extension, one"),
-    ],
-)
-def test_other_formats_are_refused_as_plainly(tmp_path, vocabulary, name, data, sentence):
-    write(tmp_path / "train.csv", TRAIN)
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=sentence):
-        table.open_task(options(tmp_path, dev_file=name), vocabulary)
-
-
-def test_what_is_not_named_or_not_there_is_said(tmp_path, vocabulary):
-    with pytest.raises(ValueError, match=r"has no train file of table: none of train\.tsv, train"):
-        table.open_task(options(tmp_path), vocabulary)
-    write_both(tmp_path)
-    with pytest.raises(ValueError, match=r"both be set; the columns of .*train\.csv are claim, ab"):
-        table.open_task(options(tmp_path, text_column=""), vocabulary)
-    with pytest.raises(ValueError, match=r"test_file is 'none\.csv', but there is no file"):
-        table.open_task(options(tmp_path, test_file="none.csv"), vocabulary)
-    for changed, sentence in (
-        ({"is_regression": True}, r"train\.csv row 2 has the label 'no', which is no number; mend"),
-        ({"dir": ""}, r"config\.data\.dir is '', which is not a folder"),
-        ({"source": "tfds"}, r"config\.data\.source is 'tfds', but table is read from files alone"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            table.open_task(options(tmp_path, **changed), vocabulary)
-    same = [dict(row, stars=7) for row in TRAIN]
-    write(tmp_path / "train.csv", same)
-    with pytest.raises(ValueError, match=r"train\.csv has the same number under 'stars' in all"):
-        changed = {"label_column": "stars", "is_regression": True}
-        table.open_task(options(tmp_path, **changed), vocabulary)
+    if text:
+        (tmp_path / name).write_text(text)
+    given = {f"{name.partition('.')[0]}_file": name, **changed}
+    with pytest.raises(ValueError, match=words):
+        table.open_task(options(tmp_path, **given), vocabulary)
 
 
 @pytest.mark.usefixtures("killed_while_writing")
@@ -222,7 +152,7 @@ def test_no_half_of_the_predictions_is_left(tmp_path, vocabulary):
 
 def test_a_text_of_a_csv_may_be_as_long_as_a_book(tmp_path, vocabulary):
     write_both(tmp_path)
-    write(tmp_path / "train.csv", [{**TRAIN[1], "claim": "cat " * 40_000}, *TRAIN])
+    write_table(tmp_path / "train.csv", [{**TRAIN[1], "claim": "cat " * 40_000}, *TRAIN])
     task = table.open_task(options(tmp_path), vocabulary)
     assert task.splits["train"].examples == 5
     assert any(note.startswith("train: 1 row (20.0%) cut to") for note in task.notes)

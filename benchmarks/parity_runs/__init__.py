@@ -1,0 +1,5 @@
+"""Fine-tune and extract beside Hugging Face's PyTorch, from the same weights: parts of parity.py.
+
+In: GLUE tasks, a model and the Python of the other side. Out: losses, scores and times of each
+side. Read `pairs` first, then `vectors` and `report`; a `*_worker` runs in the other environment.
+"""

@@ -1,0 +1,56 @@
+"""bert_jax as one side of the vectors of parity.py: what bert_jax.features computes of each line.
+
+Runs in the project's own environment; started by the driver.
+"""
+
+import functools
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.step import workers
+from bert_jax.inference import batches
+from bert_jax.inference.hidden_states import (
+    MEAN,
+    choose_layers,
+    collect_vectors,
+    compute_vectors,
+)
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_model
+from bert_jax.model.bert import Heads
+from data_pipeline.labelled.lines import LineCounts, group_rows, open_lines
+
+_running: dict[str, Any] = {}  # the placed model and the step, compiled as lengths occur
+_MOST_GROUP_TOKENS = 1 << 18
+
+
+def open_encoder(checkpoint: str) -> dict[str, Any]:
+    """Read a checkpoint for vectors; its address is one of interop.load."""
+    model = place_model(load.load(checkpoint), Heads(mlm=False, nsp=False))
+    layers = choose_layers("-1", model.checkpoint.config.num_hidden_layers)
+    compute = functools.partial(compute_vectors, layers=layers, pool=MEAN, normalize=False)
+    _running.update(model=model, step=batches.compile_step(model.model, compute))
+    return {"devices": jax.device_count()}
+
+
+def vectors(
+    sentences_file: str, batch_size: int, max_length: int, out_file: str
+) -> dict[str, float]:
+    """Write float32[N,D], the mean over each line's tokens."""
+    model, step = _running["model"], _running["step"]
+    start, cpu_start = time.perf_counter(), time.process_time()
+    lines = open_lines(sentences_file)
+    parts = []
+    for rows in group_rows(lines, model.vocabulary, max_length, _MOST_GROUP_TOKENS, LineCounts()):
+        results = batches.run_rows(step, model, rows, batch_size)
+        parts.append(collect_vectors(results, rows, is_pooled=True))
+    secs, cpu_secs = time.perf_counter() - start, time.process_time() - cpu_start
+    np.save(out_file, np.concatenate(parts))
+    return {"secs": secs, "cpu_secs": cpu_secs}
+
+
+if __name__ == "__main__":
+    workers.serve({f.__name__: f for f in (open_encoder, vectors)})

@@ -1,0 +1,239 @@
+"""Fine-tune once with our command and once with Hugging Face's model: same weights, rows, order.
+
+Ours is `python -m bert_jax.finetune` as a person starts it. Theirs is hf_finetune_worker.py, which
+gets the rows of token ids, the order in which our stream deals them out, and the layer that ours
+begins with.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.step.workers import ROOT, Worker
+from bert_jax.config import MeshConfig, OptimConfig
+from bert_jax.config.schema import TaskOptions
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
+from bert_jax.runtime import goodput
+from bert_jax.tasks.registry import open_task
+from bert_jax.tasks.task import Task
+from data_pipeline.labelled.rows import EncodedRows, ExampleStream
+
+FOLDERS = {"cola": "CoLA", "rte": "RTE", "sst2": "SST-2"}
+HEADER_LINES = {"cola": 0, "rte": 1, "sst2": 1}
+# The same equations as torch.optim.AdamW, and as get_linear_schedule_with_warmup: BERT's own
+# optimiser has no bias correction, and Google's schedule a jump where the warm-up ends.
+OPTIM = {"name": "adamw", "decay_counts_warmup": False, "learning_rate": 1e-4}
+WARMUP_SHARE = 0.1
+OF_TRAINING = (goodput.TRAINING, goodput.COMPILING, goodput.WAITING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A run of both sides."""
+
+    task: str
+    examples: int  # the first so many of the training split
+    batch_size: int
+    epochs: float
+    dropout_rate: float
+    seed: int  # of the layer, the order and, on each side in its own way, dropout
+    dev_examples: int = 0  # the first so many of the development set; 0: all
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps, as task_feed.resolved counts them."""
+        return int(self.examples / self.batch_size * self.epochs)
+
+    @property
+    def optim(self) -> OptimConfig:
+        """As both sides compute it."""
+        return OptimConfig(**OPTIM, warmup_steps=int(WARMUP_SHARE * self.steps))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What came of one side's run; its process from start to end is timed, reading included."""
+
+    losses: list[float]  # of every step, nats
+    score: float  # on the development set, the task's main one
+    wall_secs: float
+    cpu_secs: float  # of all its threads
+    train_secs: float  # of the steps, compiling included where there is any
+
+
+class Pairs:
+    """Both sides on the tasks of one folder, from one checkpoint of Hugging Face's format."""
+
+    def __init__(
+        self, model_dir: pathlib.Path, data_dir: pathlib.Path, python: pathlib.Path, max_length: int
+    ) -> None:
+        """python is that of an environment with torch and transformers."""
+        self.model_dir, self.data_dir, self.python = model_dir, data_dir, python
+        self.max_length = max_length
+        self.loaded: Pretrained = load.load(f"hf:{model_dir}")
+
+    def options(self, case: Case, files: pathlib.Path) -> TaskOptions:
+        """config.data of our side, with the files of the task in a folder of their own.
+
+        The test set is not among them: our entry would predict it as well.
+        """
+        files.mkdir(exist_ok=True)
+        published = self.data_dir / FOLDERS[case.task]
+        for name, examples in (("train.tsv", case.examples), ("dev.tsv", case.dev_examples)):
+            lines = (published / name).read_text(encoding="utf-8").split("\n")
+            kept = lines[: examples + HEADER_LINES[case.task]] if examples else lines
+            (files / name).write_text("\n".join(kept).rstrip("\n") + "\n", encoding="utf-8")
+        return TaskOptions(
+            task=case.task,
+            dir=str(files),
+            train_examples=case.examples,
+            max_seq_length=self.max_length,
+            order_seed=case.seed,
+        )
+
+    def opened(self, options: TaskOptions) -> Task:
+        """Open the task as our side reads it."""
+        return open_task(options, self.loaded.vocabulary)
+
+    def ours(self, case: Case, folder: pathlib.Path, compiled: pathlib.Path) -> Ran:
+        """Fine-tune by the entry, in a folder of its own; a loss a step is recorded.
+
+        Compiled programs are kept in the last folder: bert_jax.grid has one for all its seeds.
+
+        Raises:
+          RuntimeError: it failed; its words stand on stderr.
+        """
+        options, workdir = self.options(case, folder / "files"), folder / "run"
+        settings = {
+            "init": f"hf:{self.model_dir}",
+            "epochs": case.epochs,
+            "batch_size": case.batch_size,
+            "warmup_share": WARMUP_SHARE,
+            "seed": case.seed,
+            "model.hidden_dropout_prob": case.dropout_rate,
+            "model.attention_probs_dropout_prob": case.dropout_rate,
+            "log_every_steps": 1,
+            **{f"optim.{name}": value for name, value in OPTIM.items()},
+            **{f"data.{name}": value for name, value in _set(options).items()},
+        }
+        command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={workdir}"]
+        command += [f"--config=configs/finetune/glue.py:task={case.task}"]
+        command += [f"--config.{name}={value}" for name, value in settings.items()]
+        with timed() as spent:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(compiled)},
+            )
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+        lines = [json.loads(line) for line in (workdir / METRICS).read_text().splitlines()]
+        summary = json.loads((workdir / SUMMARY).read_text())
+        task = self.opened(options)
+        return Ran(
+            losses=[line["loss"] for line in lines if line["split"] == "train"],
+            score=summary[f"heldout_{task.main_record}"],
+            train_secs=sum(summary["wall_secs"][kind] for kind in OF_TRAINING),
+            **spent,
+        )
+
+    def theirs(self, case: Case, folder: pathlib.Path) -> Ran:
+        """Fine-tune by Hugging Face's model in a process of its own.
+
+        Raises:
+          RuntimeError: it ended.
+        """
+        task = self.opened(self.options(case, folder / "files"))
+        pad_id = self.loaded.vocabulary.special_ids["pad"]
+        stream = ExampleStream(task.splits["train"], case.seed, case.batch_size, pad_id)
+        _, order = stream.locate(np.arange(case.steps * case.batch_size))
+        files = {name: str(folder / f"{name}.npz") for name in ("train", "dev", "classifier")}
+        dev = task.dev_splits[0]
+        write_rows(task.splits["train"], order, files["train"])
+        write_rows(task.splits[dev], np.arange(0), files["dev"])
+        np.savez(files["classifier"], **self.classifier(task, case.seed))
+        with timed() as spent:
+            worker = Worker(self.python, "benchmarks.parity_runs.hf_finetune_worker")
+            try:
+                worker.ask(
+                    "build",
+                    model_dir=str(self.model_dir),
+                    classes=task.classes,
+                    classifier_file=files["classifier"],
+                    dropout_rate=case.dropout_rate,
+                    seed=case.seed,
+                )
+                trained = worker.ask(
+                    "train",
+                    rows_file=files["train"],
+                    batch_size=case.batch_size,
+                    steps=case.steps,
+                    optim={k: v for k, v in dataclasses.asdict(case.optim).items() if k != "name"},
+                )
+                out_file = str(folder / "logits.npy")
+                worker.ask("logits", rows_file=files["dev"], batch_size=32, out_file=out_file)
+            finally:
+                worker.close()
+        score = task.score(dev, np.load(out_file))[task.main_score]
+        return Ran(trained["losses"], float(score), train_secs=trained["secs"], **spent)
+
+    def classifier(self, task: Task, seed: int) -> dict[str, np.ndarray]:
+        """Initialize the task's layer as our side does: kernel float32[D,C], bias float32[C]."""
+        mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
+        with jax.set_mesh(mesh):
+            heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
+            model = bert.build(self.loaded.config, "cpu", heads=heads)
+            params, _ = place_params(self.loaded, model, mesh, seed)
+        return {name: np.asarray(leaf) for name, leaf in params["classifier"].items()}
+
+
+def write_rows(rows: EncodedRows, order: np.ndarray, file: str) -> None:
+    """Rows, labels and the order of examples as the worker reads them."""
+    np.savez(
+        file,
+        token_ids=rows.token_ids,
+        offsets=rows.offsets,
+        second_starts=rows.second_starts,
+        labels=rows.labels["label_ids"],
+        order=order,
+    )
+
+
+@contextlib.contextmanager
+def timed() -> Iterator[dict[str, float]]:
+    """Wall time, and the processor time of the processes that were started and have ended."""
+    spent: dict[str, float] = {}
+    start, cpu_start = time.perf_counter(), _children_cpu_secs()
+    yield spent
+    spent |= {
+        "wall_secs": time.perf_counter() - start,
+        "cpu_secs": _children_cpu_secs() - cpu_start,
+    }
+
+
+def _children_cpu_secs() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _set(options: TaskOptions) -> dict[str, Any]:
+    """Return the settings that differ from the defaults."""
+    default = dataclasses.asdict(TaskOptions())
+    return {name: v for name, v in dataclasses.asdict(options).items() if v != default[name]}

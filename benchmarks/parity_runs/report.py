@@ -1,0 +1,97 @@
+"""The results of parity.py as tables on the screen."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rich.console
+import rich.table
+
+from benchmarks.parity_runs.pairs import FOLDERS
+
+SIDES = ("ours", "theirs")
+
+
+def pair_line(name: str, seed: int, ran: Mapping[str, Mapping[str, Any]]) -> str:
+    """Format the scores and times of a pair of runs as a line."""
+    score, wall, cpu = (
+        [ran[side][key] for side in SIDES] for key in ("score", "wall_secs", "cpu_secs")
+    )
+    return (
+        f"{name}, seed {seed}: {score[0]:.3f} here, {score[1]:.3f} there; {wall[0]:,.0f} and "
+        f"{wall[1]:,.0f} s by the clock, {cpu[0]:,.0f} and {cpu[1]:,.0f} s of processor time"
+    )
+
+
+def show(results: Mapping[str, Any], console: rich.console.Console) -> None:
+    """Print a table for each part that was run, and what it ran on."""
+    if "losses" in results:
+        console.print(_losses(results["losses"]))
+    if "seeds" in results:
+        console.print(_seeds(results["seeds"]))
+    if "vectors" in results:
+        _print_vectors(results["vectors"], console)
+    versions = ", ".join(f"{name} {is_at}" for name, is_at in results["versions"].items())
+    console.print(
+        f"{results['cores']} cores, load {results['load_before']:.1f} before; {versions}; "
+        f"commit {results['commit']}"
+    )
+
+
+def _table(title: str, headings: Sequence[str]) -> rich.table.Table:
+    table = rich.table.Table(title=title)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _losses(losses: Mapping[str, Any]) -> rich.table.Table:
+    headings = ("task", "steps", "ours, first", "last", "theirs, first", "last", "apart at most")
+    table = _table("The same steps without dropout: losses in nats", headings)
+    for task, result in losses.items():
+        ends = [f"{result[side][at]:.5f}" for side in SIDES for at in (0, -1)]
+        apart = f"{result['largest_difference']:.1e}"
+        table.add_row(FOLDERS[task], str(len(result["ours"])), *ends, apart)
+    return table
+
+
+def spread(numbers: Sequence[float]) -> str:
+    """Mean and standard deviation of a sample; the mean alone of one."""
+    deviation = f" ± {statistics.stdev(numbers):.3f}" if len(numbers) > 1 else ""
+    return f"{statistics.mean(numbers):.3f}{deviation}"
+
+
+def ratio(runs: Sequence[Mapping[str, Any]], key: str) -> float:
+    """Their time by ours, of all runs together."""
+    return sum(run["theirs"][key] for run in runs) / sum(run["ours"][key] for run in runs)
+
+
+def _seeds(seeds: Mapping[str, Any]) -> rich.table.Table:
+    headings = ("task", "score", "baseline", "ours", "theirs", "HF / ours", "in CPU", "steps")
+    table = _table("With dropout: development scores, and time from start to end", headings)
+    for task, result in seeds.items():
+        scores = [spread([run[side]["score"] for run in result["runs"]]) for side in SIDES]
+        ratios = [
+            f"{ratio(result['runs'], kind):.2f}" for kind in ("wall_secs", "cpu_secs", "train_secs")
+        ]
+        name = result["score"].replace("_", " ")
+        table.add_row(FOLDERS[task], name, f"{result['baseline']:.3f}", *scores, *ratios)
+    return table
+
+
+def _print_vectors(vectors: Mapping[str, Any], console: rich.console.Console) -> None:
+    ratios = [
+        f"{one['median']:.2f} ({one['min']:.2f} - {one['max']:.2f})"
+        for one in (vectors["ratio"], vectors["cpu_ratio"])
+    ]
+    secs = [
+        statistics.median(one[f"{side}_secs"] for one in vectors["rounds"])
+        for side in ("our", "hf")
+    ]
+    first = vectors["first_turn"]
+    console.print(
+        f"vectors of {vectors['sentences']:,} sentences of {FOLDERS[vectors['task']]}: "
+        f"{secs[0]:.1f} s here, {secs[1]:.1f} s there; HF / ours {ratios[0]}, in CPU time "
+        f"{ratios[1]}; apart by {vectors['largest_difference']:.1e} at most; the first turn "
+        f"{first['our_secs']:.1f} s here, compiling included, {first['hf_secs']:.1f} s there"
+    )

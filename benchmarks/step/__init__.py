@@ -1,0 +1,5 @@
+"""Time a training step beside Hugging Face's: sizes and batches, workers of each side, tables.
+
+In: the sizes that a command names and the Python of the other side. Out: ratios of times, and the
+largest difference of gradients. Read `side_by_side`, then `cases`, `workers`, and a `*_worker`.
+"""

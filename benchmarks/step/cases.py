@@ -1,0 +1,88 @@
+"""The sizes of BERT that are timed beside others, and a batch for each.
+
+A batch in Google's fields as Hugging Face's models take it. NumPy only: workers import it.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+VOCAB_SIZE = 30_522
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model's size, named as in bert_config.json, and the shape of its batch."""
+
+    layers: int
+    width: int
+    heads: int
+    batch_size: int
+    seq_len: int
+    predictions: int = 20
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """What all configurations take."""
+        return {
+            "vocab_size": VOCAB_SIZE,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": 4 * self.width,
+        }
+
+
+# The first two are for CPUs, the others for a GPU.
+CASES = {
+    "4x256": Case(layers=4, width=256, heads=4, batch_size=16, seq_len=128),
+    "12x768": Case(layers=12, width=768, heads=12, batch_size=4, seq_len=128),
+    "base-128": Case(layers=12, width=768, heads=12, batch_size=64, seq_len=128),
+    "base-512": Case(12, 768, 12, batch_size=16, seq_len=512, predictions=77),
+    "large-128": Case(layers=24, width=1024, heads=16, batch_size=32, seq_len=128),
+    "large-512": Case(24, 1024, 16, batch_size=8, seq_len=512, predictions=77),
+}
+
+
+def synthetic_batch(case: Case) -> dict[str, np.ndarray]:
+    """Random ids in Google's fields, with padding, and rows with unused slots for predictions."""
+    rng = np.random.default_rng(0)
+    shape, slots = (case.batch_size, case.seq_len), (case.batch_size, case.predictions)
+    lengths_B = rng.integers(case.seq_len // 2, case.seq_len + 1, case.batch_size)
+    visible_BS = np.arange(case.seq_len) < lengths_B[:, None]
+    used_BP = np.arange(case.predictions) < rng.integers(
+        case.predictions // 2, case.predictions + 1, (slots[0], 1)
+    )
+    positions = [rng.choice(np.arange(1, n), case.predictions, replace=False) for n in lengths_B]
+    ids = {
+        "input_ids": rng.integers(1, VOCAB_SIZE, shape) * visible_BS,
+        "input_mask": visible_BS,
+        "segment_ids": (np.arange(case.seq_len) >= lengths_B[:, None] // 2) & visible_BS,
+        "masked_lm_positions": np.sort(positions, axis=1) * used_BP,
+        "masked_lm_ids": rng.integers(1, VOCAB_SIZE, slots) * used_BP,
+        "next_sentence_labels": rng.integers(0, 2, case.batch_size),
+    }
+    return {name: array.astype(np.int32) for name, array in ids.items()} | {
+        "masked_lm_weights": used_BP.astype(np.float32),
+        "next_sentence_weights": np.ones(case.batch_size, np.float32),
+    }
+
+
+NOT_PREDICTED = -100
+
+
+def hf_batch(fields: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Their fields: a label at every position, NOT_PREDICTED where none is asked for."""
+    labels_BS = np.full(fields["input_ids"].shape, NOT_PREDICTED, np.int32)
+    used_BP = fields["masked_lm_weights"] > 0
+    rows_BP = np.broadcast_to(np.arange(len(used_BP))[:, None], used_BP.shape)
+    positions_BP = fields["masked_lm_positions"]
+    labels_BS[rows_BP[used_BP], positions_BP[used_BP]] = fields["masked_lm_ids"][used_BP]
+    return {
+        "input_ids": fields["input_ids"],
+        "attention_mask": fields["input_mask"],
+        "token_type_ids": fields["segment_ids"],
+        "labels": labels_BS,
+        "next_sentence_labels": fields["next_sentence_labels"],
+    }

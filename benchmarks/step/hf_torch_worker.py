@@ -1,0 +1,138 @@
+"""Hugging Face's BertForPreTraining in PyTorch as one side of step_vs_hf_torch.py.
+
+Runs in an environment with torch and transformers; started by the driver. Attention is torch's
+scaled_dot_product_attention, the optimiser its fused AdamW without decay of biases and norms; on a
+GPU the forward runs under bfloat16 autocast with float32 weights. Every position is projected on
+the vocabulary, as that model does.
+"""
+
+import contextlib
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from benchmarks.step import cases, workers
+
+_running: dict[str, Any] = {}  # of the size asked for last: model, optimizer, losses, batch
+
+
+def build(
+    size: dict[str, int],
+    dropout_rate: float,
+    batch_file: str,
+    learning_rate: float,
+    device: str,
+    compiles: bool,
+) -> dict[str, Any]:
+    """Make model, optimiser and batch, compile the step and take it once."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        **size,
+        hidden_act="gelu_pytorch_tanh",  # Google BERT's; "gelu" would be by erf
+        hidden_dropout_prob=dropout_rate,
+        attention_probs_dropout_prob=dropout_rate,
+        attn_implementation="sdpa",
+    )
+    model = transformers.BertForPreTraining(config).to(device).train()
+    batch = cases.hf_batch(dict(np.load(batch_file)))
+    forward = torch.compile(_losses, dynamic=False) if compiles else _losses
+    _running.update(
+        model=model,
+        device=torch.device(device),
+        optimizer=torch.optim.AdamW(
+            _groups(model), lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, fused=True
+        ),
+        losses=forward,
+        batch={k: torch.from_numpy(v.astype(np.int64)).to(device) for k, v in batch.items()},
+    )
+    start = time.perf_counter()
+    run(1)
+    kind = torch.cuda.get_device_name(device) if device == "cuda" else "cpu"
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "first_step_secs": time.perf_counter() - start,
+        "device": kind,
+        "versions": {module.__name__: module.__version__ for module in (transformers, torch)},
+    }
+
+
+def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """Matrices decay, biases and norms do not."""
+    named = list(model.named_parameters())
+    plain = {name for name, _ in named if name.endswith("bias") or "LayerNorm" in name}
+    return [
+        {"params": [p for name, p in named if name not in plain], "weight_decay": 0.01},
+        {"params": [p for name, p in named if name in plain], "weight_decay": 0.0},
+    ]
+
+
+def _losses(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    out = model(
+        batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        token_type_ids=batch["token_type_ids"],
+    )
+    cross_entropy = torch.nn.functional.cross_entropy
+    logits = out.prediction_logits
+    return {
+        "mlm": cross_entropy(
+            logits.view(-1, logits.shape[-1]),
+            batch["labels"].view(-1),
+            ignore_index=cases.NOT_PREDICTED,
+        ),
+        "nsp": cross_entropy(out.seq_relationship_logits, batch["next_sentence_labels"]),
+    }
+
+
+def _precision() -> contextlib.AbstractContextManager[Any]:
+    if _running["device"].type == "cuda":
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def _wait() -> None:
+    if _running["device"].type == "cuda":
+        torch.cuda.synchronize()
+
+
+def run(steps: int) -> dict[str, float]:
+    """Take steps; wall and processor time (of all threads) until the last one is done."""
+    model, optimizer = _running["model"], _running["optimizer"]
+    start, cpu_start = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        with _precision():
+            losses = _running["losses"](model, _running["batch"])
+        (losses["mlm"] + losses["nsp"]).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    _wait()
+    secs, cpu_secs = time.perf_counter() - start, time.process_time() - cpu_start
+    return {"secs": secs, "cpu_secs": cpu_secs} | {
+        name: float(of.detach()) for name, of in losses.items()
+    }
+
+
+def save_params(file: str) -> dict[str, Any]:
+    """Write the parameters as they are now; tied ones once."""
+    np.savez(file, **{n: p.detach().cpu().numpy() for n, p in _running["model"].named_parameters()})
+    return {}
+
+
+def gradients(params_file: str, out_file: str) -> dict[str, float]:
+    """Write gradients at these parameters, in float32; the answer is the losses."""
+    model, given = _running["model"], np.load(params_file)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(given[name]))
+    losses = _losses(model, _running["batch"])
+    (losses["mlm"] + losses["nsp"]).backward()
+    np.savez(out_file, **{n: p.grad.cpu().numpy() for n, p in model.named_parameters()})
+    model.zero_grad(set_to_none=True)
+    return {name: float(loss.detach()) for name, loss in losses.items()}
+
+
+if __name__ == "__main__":
+    workers.serve({f.__name__: f for f in (build, run, save_params, gradients)})

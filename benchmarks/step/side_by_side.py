@@ -1,0 +1,302 @@
+"""Our training step beside another program's: they must agree, then they take turns.
+
+Both sides are processes that stay alive and take turns of a few steps, so that other work on the
+machine slows both alike; a round's ratio is their time by ours.
+
+Environments of their own for the programs that we are compared with.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import rich.console
+import rich.table
+
+from benchmarks.step.cases import CASES, Case, synthetic_batch
+from benchmarks.step.workers import ROOT, Worker
+from bert_jax.config import ModelConfig
+from bert_jax.model import flops
+from bert_jax.parallel import chips
+
+LEARNING_RATE, DROPOUT_RATE = 1e-4, 0.1
+CHECKED_CASE = "4x256"
+LOSS_TOLERANCE = 1e-4  # nats
+GRADIENT_TOLERANCE = 1e-3  # of the largest element of each parameter's gradient
+
+Arrays = dict[str, np.ndarray]
+Results = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Theirs:
+    """The program that we are compared with: how to start it, ask it, and read its parameters."""
+
+    name: str
+    python: pathlib.Path
+    module: str
+    timed_as: Mapping[str, Any]  # what its build is asked beyond what ours is
+    checked_as: Mapping[str, Any]  # likewise, in float32 on a CPU
+    to_ours: Callable[[Mapping[str, np.ndarray], int], Arrays]  # arrays, layers
+
+
+@contextlib.contextmanager
+def both_sides(other: Theirs, platform: str) -> Iterator[tuple[Worker, Worker]]:
+    """Theirs and ours, as fresh processes; platform is what JAX calls it."""
+    # Two programs on one GPU: neither may take all of its memory at its start.
+    settings = {"JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    theirs = Worker(other.python, other.module, settings=settings)
+    ours = Worker(
+        pathlib.Path(sys.executable), "benchmarks.step.bert_jax_worker", settings=settings
+    )
+    try:
+        yield theirs, ours
+    finally:
+        theirs.close()
+        ours.close()
+
+
+def build(
+    other: Theirs,
+    workers: tuple[Worker, Worker],
+    case: Case,
+    folder: pathlib.Path,
+    checks: bool = False,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Let both sides compile a case, without dropout for a check; their and our answers.
+
+    Raises:
+      ValueError: they have different numbers of parameters.
+    """
+    batch_file = folder / "batch.npz"
+    np.savez(batch_file, **synthetic_batch(case))
+    request = {
+        "size": case.fields,
+        "dropout_rate": 0.0 if checks else DROPOUT_RATE,
+        "batch_file": str(batch_file),
+        "learning_rate": LEARNING_RATE,
+    }
+    theirs, ours = workers
+    asked = other.checked_as if checks else other.timed_as
+    built = theirs.ask("build", **request, **asked), ours.ask("build", **request)
+    counts = [side["parameters"] for side in built]
+    if counts[0] != counts[1]:
+        raise ValueError(f"{other.name} has {counts[0]:,} parameters, we {counts[1]:,}")
+    return built
+
+
+def check_agreement(other: Theirs, case: Case) -> Results:
+    """Run both on the same weights and batch without dropout and compare losses and gradients.
+
+    On CPUs, in float32: what they compute is the question, not how they round it.
+
+    Raises:
+      ValueError: they differ by more than rounding; names what differs most.
+    """
+    with tempfile.TemporaryDirectory() as name, both_sides(other, "cpu") as (theirs, ours):
+        folder = pathlib.Path(name)
+        build(other, (theirs, ours), case, folder, checks=True)
+        theirs.ask("run", steps=3)  # so that biases and norms are no longer zeros and ones
+        files = {of: str(folder / f"{of}.npz") for of in ("hf", "mapped", "hf_grads", "our_grads")}
+        theirs.ask("save_params", file=files["hf"])
+        np.savez(files["mapped"], **other.to_ours(np.load(files["hf"]), case.layers))
+        losses = (
+            theirs.ask("gradients", params_file=files["hf"], out_file=files["hf_grads"]),
+            ours.ask("gradients", params_file=files["mapped"], out_file=files["our_grads"]),
+        )
+        expected = other.to_ours(np.load(files["hf_grads"]), case.layers)
+        got = np.load(files["our_grads"])
+        apart = {
+            path: float(np.abs(got[path] - gradient).max() / np.abs(gradient).max())
+            for path, gradient in expected.items()
+            if not path.endswith("attention/key/bias")  # softmax ignores it: both are rounding
+        }
+    worst = max(apart, key=lambda path: apart[path])
+    agreement = {
+        "theirs": losses[0],
+        "ours": losses[1],
+        "parameters_compared": len(apart),
+        "worst_gradient": worst,
+        "worst_gradient_difference": apart[worst],  # by its largest element
+    }
+    off = [loss for loss in losses[0] if abs(losses[0][loss] - losses[1][loss]) > LOSS_TOLERANCE]
+    if off or apart[worst] > GRADIENT_TOLERANCE:
+        raise ValueError(f"the two sides compute different things: {agreement}")
+    return agreement
+
+
+def time_in_turns(
+    other: Theirs, case: Case, platform: str, rounds: int, turn_secs: float
+) -> Results:
+    """Milliseconds a step of each side in each round, and their ratios."""
+    with tempfile.TemporaryDirectory() as name, both_sides(other, platform) as workers:
+        built = build(other, workers, case, pathlib.Path(name))
+        steps = [max(1, round(turn_secs / side.ask("run", steps=1)["secs"])) for side in workers]
+        timed = [
+            {
+                f"{name}_{key}": 1e3 * secs / turn
+                for name, side, turn in zip(("hf", "our"), workers, steps, strict=True)
+                for key, secs in _turn(side, turn).items()
+            }
+            for _ in range(rounds)
+        ]
+    return {
+        "case": dataclasses.asdict(case),
+        "parameters": built[1]["parameters"],
+        "hf": built[0],
+        "ours": built[1],
+        "steps_a_turn": steps,
+        "rounds": timed,
+        "ratio": ratio_of(timed, "ms"),
+        "cpu_ratio": ratio_of(timed, "cpu_ms"),  # of processor time: other work hardly moves it
+        "utilisation": utilisation(case, timed, built[1]["device"]),
+    }
+
+
+def _turn(side: Worker, steps: int) -> dict[str, float]:
+    done = side.ask("run", steps=steps)
+    return {"ms": done["secs"], "cpu_ms": done["cpu_secs"]}
+
+
+def ratio_of(rounds: Sequence[Mapping[str, float]], key: str) -> dict[str, float]:
+    """Median and extremes over the rounds of their time by ours."""
+    ratios = [one[f"hf_{key}"] / one[f"our_{key}"] for one in rounds]
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+def utilisation(
+    case: Case, rounds: Sequence[Mapping[str, float]], device_kind: str
+) -> dict[str, float] | None:
+    """Each side's share of the device's bfloat16 peak, at its median; None where it is not known.
+
+    Both are counted the operations that the task needs: what a side does beyond them (projecting
+    positions on the vocabulary that nothing is asked of) is not its credit.
+    """
+    chip = chips.find_chip(device_kind)
+    if chip is None:
+        return None
+    of_a_row = flops.count_train_flops(ModelConfig(**case.fields), case.seq_len, case.predictions)
+    return {
+        side: of_a_row
+        * case.batch_size
+        / (1e-3 * statistics.median(one[f"{side}_ms"] for one in rounds))
+        / chip.device_bf16_flops_per_sec
+        for side in ("hf", "our")
+    }
+
+
+def compare(
+    other: Theirs,
+    cases: Mapping[str, Case],
+    platform: str,
+    rounds: int,
+    turn_secs: float,
+) -> Results:
+    """Check that both agree, on a small case, and time every case.
+
+    Raises:
+      ValueError: they compute different things.
+      RuntimeError: a side ended.
+    """
+    load_before = os.getloadavg()[0]
+    agreement = check_agreement(other, CASES[CHECKED_CASE])
+    timed = {
+        name: time_in_turns(other, case, platform, rounds, turn_secs)
+        for name, case in cases.items()
+    }
+    first = next(iter(timed.values()))
+    return {
+        "commit": commit(),
+        "device": first["ours"]["device"],
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": load_before,
+        "versions": {side: first[side]["versions"] for side in ("hf", "ours")},
+        "asked_of_theirs": dict(other.timed_as),
+        "agreement": agreement,
+        "cases": timed,
+    }
+
+
+def commit() -> str:
+    """Describe the source tree as git does, "dirty" where something was changed."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    )
+    return said.stdout.strip() or "unknown"
+
+
+def show(results: Results, console: rich.console.Console) -> None:
+    """Print how well they agree, and a line a case."""
+    agreement = results["agreement"]
+    console.print(
+        f"same losses ({agreement['theirs']} there, {agreement['ours']} here) and gradients "
+        f"(worst: {agreement['worst_gradient']}, {agreement['worst_gradient_difference']:.1e})"
+    )
+    table = rich.table.Table(title="A training step: medians of rounds; ratios also least - most")
+    for heading in ("model", "batch", "HF ms", "our ms", "HF / ours", "in CPU time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, case in results["cases"].items():
+        batch = f"{case['case']['batch_size']} x {case['case']['seq_len']}"
+        ms = [statistics.median(one[key] for one in case["rounds"]) for key in ("hf_ms", "our_ms")]
+        ratios = [
+            f"{ratio['median']:.2f} ({ratio['min']:.2f} - {ratio['max']:.2f})"
+            for ratio in (case["ratio"], case["cpu_ratio"])
+        ]
+        table.add_row(name, batch, *(f"{of:,.1f}" for of in ms), *ratios)
+    console.print(table)
+    for name, case in results["cases"].items():
+        if case["utilisation"] is not None:
+            theirs, ours = case["utilisation"]["hf"], case["utilisation"]["our"]
+            console.print(f"{name}: {theirs:.1%} of the bfloat16 peak there, {ours:.1%} here")
+    console.print(
+        f"{results['device']}, {results['cores']} cores, load {results['load_before']:.1f} before; "
+        f"commit {results['commit']}"
+    )
+    for side, versions in results["versions"].items():
+        console.print(f"{side}: {', '.join(f'{name} {is_at}' for name, is_at in versions.items())}")
+
+
+def report(
+    other: Theirs,
+    cases: Mapping[str, Case],
+    platform: str,
+    rounds: int,
+    turn_secs: float,
+    console: rich.console.Console,
+    json_out: str | None,
+) -> None:
+    """Compare, print the results, and write every round to a file if one is named.
+
+    A comparison that fails ends the process with one line.
+    """
+    try:
+        results = compare(other, cases, platform, rounds, turn_secs)
+    except (RuntimeError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    show(results, console)
+    if json_out:
+        pathlib.Path(json_out).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def make_environment(
+    env: pathlib.Path, wanted: Sequence[str], console: rich.console.Console
+) -> pathlib.Path:
+    """Return the Python of an environment with these packages, made with pip where it is absent."""
+    python, ready = env / "bin" / "python", env / "installed.txt"
+    if ready.exists() and ready.read_text(encoding="utf-8").split() == list(wanted):
+        return python
+    console.print(f"making {env} with {', '.join(wanted)}")
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *wanted], check=True)
+    ready.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+    return python

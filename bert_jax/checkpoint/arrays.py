@@ -1,0 +1,117 @@
+"""Convert a state between memory and checkpoint: without padding, by name, with fingerprints."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jax.sharding import PartitionSpec
+
+from bert_jax.checkpoint import fingerprint
+from bert_jax.model.bert import Declared
+from bert_jax.runtime.exit_codes import Refused
+
+
+def get_unpadded_spec(declared: Declared) -> PartitionSpec:
+    """Return the spec of a leaf without padding rows: a padded dimension cannot stay sharded."""
+    return PartitionSpec(
+        *(
+            None if dim != size else axis
+            for dim, size, axis in zip(
+                declared.dims, declared.logical_dims, declared.spec, strict=True
+            )
+        )
+    )
+
+
+def remove_padding(leaf: jax.Array, declared: Declared) -> jax.Array:
+    """Remove the padding rows of a leaf, as checkpoints store it."""
+    if declared.dims == declared.logical_dims:
+        return leaf
+    unsharded = jax.sharding.reshard(leaf, get_unpadded_spec(declared))
+    return unsharded[tuple(slice(0, size) for size in declared.logical_dims)]
+
+
+def add_padding(leaf: jax.Array, declared: Declared) -> jax.Array:
+    """Pad a leaf from a checkpoint with rows of zeros to its size in memory."""
+    if declared.dims == declared.logical_dims:
+        return leaf
+    return jnp.pad(
+        leaf,
+        [(0, dim - size) for dim, size in zip(declared.dims, declared.logical_dims, strict=True)],
+    )
+
+
+def describe_unpadded(leaf: Any, declared: Declared) -> jax.ShapeDtypeStruct:
+    """Return sizes, dtype and sharding of a leaf in a checkpoint; padded dimensions unsharded."""
+    is_padded = declared.dims != declared.logical_dims
+    spec = get_unpadded_spec(declared) if is_padded else leaf.sharding.spec
+    sharding = jax.NamedSharding(leaf.sharding.mesh, spec)
+    return jax.ShapeDtypeStruct(declared.logical_dims, leaf.dtype, sharding=sharding)
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """Map the path of each leaf, as in params/nsp/bias, to the leaf."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def describe_kinds(unpadded: Any) -> dict[str, str]:
+    """Return the dtype and the sizes of each leaf of a tree by name, as in float32[211,32]."""
+    return {
+        name: f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
+        for name, leaf in by_name(unpadded).items()
+    }
+
+
+def compute_fingerprints(tree: Any, unpadded: Any) -> jax.Array:
+    """Return fingerprints, uint32[leaves,2], of a tree without its padding; dispatch only."""
+    dims = [leaf.shape for leaf in jax.tree.leaves(unpadded)]
+    return fingerprint.compute(jax.tree.leaves(tree), dims)
+
+
+def check_arrays(checkpoint: epath.Path, receipt: Mapping[str, Any], unpadded: Any) -> None:
+    """Raise if the arrays of a checkpoint do not match the tree `unpadded`.
+
+    Raises:
+      Refused: an array differs (the first is named), or the fingerprints have another version.
+    """
+    # Names with dtype and sizes, as in float32[211,32]; in the receipt a fingerprint follows.
+    saved, expected = receipt["leaves"], describe_kinds(unpadded)
+    problem = ""
+    for name in [*expected, *saved]:
+        kind = saved.get(name, "nothing").partition(" ")[0]
+        if name not in expected:
+            problem = f"holds {name}, which this bert_jax has not"
+        elif kind != expected[name]:
+            problem = f"holds {name} as {kind}, this bert_jax has it as {expected[name]}"
+        if problem:
+            break
+    if receipt["fingerprints"] != fingerprint.VERSION:
+        problem = (
+            f"has fingerprints of version {receipt['fingerprints']}, not {fingerprint.VERSION}"
+        )
+    if problem:
+        raise Refused(
+            f"{checkpoint} {problem}; use the version that wrote it, or train in a new --workdir"
+        )
+
+
+def describe_damage(
+    checkpoint: epath.Path, restored: Any, unpadded: Any, leaves: Mapping[str, str]
+) -> str:
+    """Describe the restored arrays whose fingerprints differ from the saved ones; "" if none."""
+    digests = fingerprint.to_hex(np.asarray(compute_fingerprints(restored, unpadded)))
+    differing = [
+        name
+        for name, digest in zip(by_name(unpadded), digests, strict=True)
+        if leaves[name].partition(" ")[2] != digest
+    ]
+    if not differing:
+        return ""
+    more = f" and {len(differing) - 1} more arrays are" if len(differing) > 1 else " is"
+    return f"{checkpoint}: {differing[0]}{more} not what was saved"

@@ -1,0 +1,208 @@
+"""Keep the books of a checkpoint directory: metadata, retention, quarantine of damaged steps.
+
+CHECKPOINTS/400/receipt/receipt.json records the arrays of step 400 and the run that saved it. It
+contains its own digest, so a damaged receipt is never mistaken for one of another model.
+"""
+
+import dataclasses
+import errno
+import hashlib
+import itertools
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.config import CheckpointConfig
+from bert_jax.model.bert import Model
+from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address
+from data_pipeline.io.errors import explain, explain_errors
+from data_pipeline.io.small_files import DamagedFile
+
+Folder: TypeAlias = pathlib.Path | epath.Path  # a local path or a gs:// address
+
+RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, and its one file
+STATE = "state"  # the item of the arrays
+DAMAGED = "_damaged"  # suffix of the quarantine folder beside checkpoints/
+_SEAL = "sha256"
+_STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
+_ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
+# Errors that mean damaged files; others may be transient.
+_OF_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)
+
+
+def make_absolute(directory: Folder) -> epath.Path:
+    """Make a local path absolute; keep a bucket address, which epath would treat as relative."""
+    path = epath.Path(directory)
+    return path if is_address(str(path)) else path.resolve()
+
+
+def find_steps(directory: epath.Path) -> dict[int, epath.Path]:
+    """Map steps to the paths of the committed checkpoints in a directory, newest first."""
+    if not directory.is_dir():
+        return {}
+    paths = ocp.path.step.checkpoint_steps_paths(directory)
+    steps = {int(path.name): path for path in paths if _STEP.fullmatch(path.name)}
+    return dict(sorted(steps.items(), reverse=True))
+
+
+def seal(content: Mapping[str, Any]) -> str:
+    """Return the JSON of a receipt, including a digest of its content."""
+    text = json.dumps(content, sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps({**json.loads(text), _SEAL: digest}, indent=1) + "\n"
+
+
+def check_json(paths: Iterable[epath.Path]) -> None:
+    """Raise ValueError if a file is missing or no valid JSON, OSError if it cannot be read now."""
+    for path in paths:
+        _read_json(path)
+
+
+def _read_json(path: epath.Path) -> dict[str, Any]:
+    try:
+        with explain_errors(str(path), "reading"):
+            return small_files.parse_object(_read_bytes(path), path)
+    except OSError as error:
+        if not is_damage(error, path):
+            raise
+        raise ValueError(f"{path} is missing or cannot be read") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not what was written") from error
+
+
+def _read_bytes(path: epath.Path) -> bytes:
+    if not is_address(str(path)):
+        return small_files.read_bytes(pathlib.Path(path), pathlib.Path(path.parent))
+    if path.stat().length > small_files.MAX_BYTES:
+        raise DamagedFile(f"{path} is larger than {small_files.MAX_BYTES:,} bytes")
+    return path.read_bytes()
+
+
+def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
+    """Read the receipt of a checkpoint, whose folder is named by its step.
+
+    Raises:
+      ValueError: it is missing or damaged.
+      OSError: it cannot be read now.
+    """
+    path = checkpoint / RECEIPT / RECEIPT_FILE
+    content = _read_json(path)
+    digest = content.pop(_SEAL, None)
+    if digest != hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest():
+        raise ValueError(f"{path} is not what was written")
+    small_files.field(content, "leaves", dict, path)
+    small_files.field(content, "numbers", dict, path)
+    small_files.field(content, "run", dict, path)
+    if any(not isinstance(kind, str) for kind in content["leaves"].values()):
+        raise DamagedFile(f"{path}: leaves has what is no string")
+    step = small_files.field(content, "step", int, path)
+    if str(step) != checkpoint.name:
+        raise ValueError(f"{path} is of step {step:,}")
+    return content
+
+
+def is_damage(error: Exception, path: epath.Path) -> bool:
+    """Return whether a read error means that files are damaged, rather than a transient failure.
+
+    Missing files and unreadable sectors are damage, whether Python or TensorStore reports them.
+    Other errors of a disk or bucket are transient, as the next attempt may succeed.
+    """
+    if isinstance(error, OSError) and error.errno in _OF_DAMAGE:
+        return True
+    explained = explain(error, str(path), "reading")
+    if explained is None or isinstance(explained, FileNotFoundError):
+        return True
+    return explained.errno in _OF_DAMAGE
+
+
+def holds_files(folder: epath.Path) -> bool:
+    """Return whether a folder contains a file at any depth; True for a file itself."""
+    with explain_errors(str(folder), "reading"):
+        return not folder.is_dir() or any(True for _ in _files(folder))
+
+
+def _files(folder: epath.Path) -> Iterator[epath.Path]:
+    """Yield every file below a folder; epath's own walk loses the gs:// of gcsfs paths."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _files(path)
+        else:
+            yield path
+
+
+def quarantine(folder: epath.Path) -> epath.Path:
+    """Move a damaged folder into CHECKPOINTS_damaged beside its parent; return its new path."""
+    with explain_errors(str(folder), "setting it aside"):
+        beside = folder.parent.parent / (folder.parent.name + DAMAGED)
+        beside.mkdir(parents=True, exist_ok=True)
+        names = itertools.chain([folder.name], (f"{folder.name}.{i}" for i in itertools.count(1)))
+        target = next(beside / name for name in names if not (beside / name).exists())
+        move(folder, target)
+        return target
+
+
+def move(path: Folder, target: Folder) -> None:
+    """Move a file or folder to an unused name; in a bucket, file by file as it cannot rename."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not is_address(str(path)):
+        path.rename(target)  # type: ignore[arg-type]
+        return
+    remote, end = epath.Path(path), epath.Path(target)
+    if not remote.is_dir():
+        remote.copy(end)
+        remote.unlink()
+        return
+    for file in _files(remote):
+        copy = end / file.relative_to(remote)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        file.copy(copy)
+    remote.rmtree()
+
+
+def check_space(
+    directory: Folder, config: CheckpointConfig, model: Model, total_steps: int
+) -> None:
+    """Raise ValueError if the disk has no room for the checkpoints that a run keeps, plus the next.
+
+    A bucket is not checked.
+    """
+    if is_address(str(directory)):
+        return
+    folder = pathlib.Path(directory).resolve()
+    every = config.keep_every_steps
+    kept = config.keep + (total_steps // every if every else 0)
+    saved = [path for path in folder.glob("*") if path.name.isdecimal()]
+    missing = max(1, kept + 1 - len(saved))
+    while not folder.exists():
+        folder = folder.parent
+    needed = missing * _ARRAYS_OF_STATE * 4 * model.parameter_count
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"{folder} has {free / 1e9:,.2f} GB free, the {kept} checkpoints of this run and the "
+            f"next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
+            "keep fewer with --config.checkpoint.keep=1"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+    """Keep the newest checkpoints, and permanently those at multiples of keep_every_steps."""
+
+    config: CheckpointConfig
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Return whether to keep each checkpoint, oldest first; Orbax calls this after a save."""
+        every = self.config.keep_every_steps
+        newest = len(checkpoints) - self.config.keep
+        return [
+            i >= newest or (every > 0 and saved.step > 0 and saved.step % every == 0)
+            for i, saved in enumerate(checkpoints)
+        ]

@@ -1,0 +1,268 @@
+"""Save checkpoints in the background with Orbax, verify them, and restore them on any mesh.
+
+A checkpoint has two items: the state, without vocabulary padding so that any mesh can restore it,
+and a receipt with the fingerprint of every array, the loop's counters and the record of the run.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.checkpoint import arrays as arrays_lib
+from bert_jax.checkpoint import directory as directory_lib
+from bert_jax.checkpoint import fingerprint, reader
+from bert_jax.checkpoint import restore as restore_lib
+from bert_jax.checkpoint.directory import RECEIPT, RECEIPT_FILE, STATE, Folder, Retention
+from bert_jax.checkpoint.restore import Say, Tried, shorten_error
+from bert_jax.config import CheckpointConfig
+from bert_jax.model.bert import Model
+from bert_jax.parallel import processes
+from bert_jax.runtime import run_identity
+from bert_jax.runtime.exit_codes import Refused
+from bert_jax.train_step.state import TrainState, map_like_params
+from data_pipeline.io import errors
+
+
+class _ReceiptHandler(ocp.AsyncCheckpointHandler):
+    """Build and write a receipt in the background, in process 0.
+
+    Orbax's own JSON item needs its content when a save starts, which would block on the devices.
+    """
+
+    async def async_save(self, directory: epath.Path, args: "_ReceiptSave") -> list[Any]:
+        """Start writing."""
+
+        async def write() -> None:
+            if processes.number() == 0:
+                text = directory_lib.seal(args.make())
+                (directory / RECEIPT_FILE).write_text(text)
+
+        return [ocp.future.CommitFutureAwaitingContractedSignals(write(), name="receipt")]
+
+    def save(self, directory: epath.Path, args: "_ReceiptSave") -> None:
+        """Satisfy the interface of Orbax, which calls only async_save."""
+        raise NotImplementedError
+
+    def restore(self, directory: epath.Path, args: Any) -> None:
+        """Satisfy the interface of Orbax; directory_lib reads receipts."""
+        raise NotImplementedError
+
+
+@ocp.args.register_with_handler(_ReceiptHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class _ReceiptSave(ocp.args.CheckpointArgs):
+    make: Callable[[], Mapping[str, Any]]
+
+
+class Checkpoints:
+    """Save and restore the checkpoints of a run in a directory.
+
+    Must be closed: a process that exits without doing so leaves its last save unfinished.
+    """
+
+    def __init__(
+        self,
+        directory: Folder,
+        config: CheckpointConfig,
+        model: Model,
+        run: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open the directory; `run` is the record of the run to store in each receipt."""
+        self._model = model
+        self._every_steps = config.every_steps
+        self._run = dict(run or {})
+        self._directory = directory_lib.make_absolute(directory)
+        self._options = ocp.CheckpointManagerOptions(
+            preservation_policy=Retention(config),
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+            lightweight_initialize=True,
+        )
+        self._open()
+
+    def _open(self) -> None:
+        """Open the directory with Orbax, which deletes uncommitted checkpoints."""
+        with self._translate_errors("opening the folder of checkpoints"):
+            self._manager = ocp.CheckpointManager(self._directory, options=self._options)
+        self._newest, _ = reader.find_readable_step(self._directory)
+
+    @property
+    def latest_step(self) -> int | None:
+        """Return the step of the newest checkpoint, even one being saved; None if there is none."""
+        return self._newest
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a save is due after this step."""
+        return step % self._every_steps == 0
+
+    def save(
+        self, step: int, state: TrainState, numbers: Mapping[str, Any], say: Say = print
+    ) -> None:
+        """Start a save; return as soon as the state's memory may be reused.
+
+        After a failed save, save again and wait for the result. With several processes the first
+        failure is final, as no process knows whether the others failed.
+
+        Raises:
+          OSError: both the previous save and this one failed, or this one cannot start.
+          ValueError: a later checkpoint exists, so Orbax would not keep this one.
+        """
+        if self._newest == step:
+            return
+        if self._newest is not None and step < self._newest:
+            raise ValueError(
+                f"step {step:,} cannot be saved in {self._directory}, which holds step "
+                f"{self._newest:,}; restore that one first"
+            )
+        try:
+            self.wait()
+        except OSError as error:
+            if processes.count() > 1:
+                raise
+            say(f"{error}; trying again with step {step:,}")
+            with contextlib.suppress(Exception):  # already reported
+                self._manager.close()
+            self._open()
+            self._begin(step, state, numbers)
+            self.wait()
+        else:
+            self._begin(step, state, numbers)
+
+    def _begin(self, step: int, state: TrainState, numbers: Mapping[str, Any]) -> None:
+        unpadded = map_like_params(arrays_lib.describe_unpadded, state, self._model.declared)
+        prints = arrays_lib.compute_fingerprints(state, unpadded)
+        content = {
+            "step": step,
+            "saved": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "run": self._run,
+            "numbers": dict(numbers),
+            "fingerprints": fingerprint.VERSION,
+        }
+
+        def make_receipt() -> dict[str, Any]:
+            digests = fingerprint.to_hex(np.asarray(prints))
+            kinds = arrays_lib.describe_kinds(unpadded).items()
+            leaves = {
+                name: f"{kind} {digest}"
+                for (name, kind), digest in zip(kinds, digests, strict=True)
+            }
+            return {**content, "leaves": leaves}
+
+        self._newest = step
+        saved = map_like_params(arrays_lib.remove_padding, state, self._model.declared)
+        items = {STATE: ocp.args.StandardSave(saved), RECEIPT: _ReceiptSave(make_receipt)}
+        with self._translate_save_errors():
+            # Without force Orbax silently skips a save that it considers not due.
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+
+    def restore(
+        self, abstract: TrainState, say: Say = print
+    ) -> tuple[TrainState, dict[str, Any]] | None:
+        """Restore the newest intact checkpoint, sharded as `abstract`; None if there is none.
+
+        Every process must call this; all restore the same checkpoint. Newer, damaged checkpoints
+        are reported, and quarantined once an older one has been restored.
+
+        Raises:
+          Refused: no checkpoint is intact, or the model has different arrays.
+          OSError: the checkpoints cannot be read now.
+        """
+        self.wait()
+        newest = restore_lib.restore_newest(
+            self._directory, lambda checkpoint: self._try_restore(checkpoint, abstract), say
+        )
+        self._manager.reload()  # quarantined checkpoints are gone
+        self._newest = None if newest is None else newest[0]
+        return None if newest is None else newest[1]
+
+    def quarantine_after(
+        self, step: int, problem: str, say: Say = print
+    ) -> tuple[list[int], list[int]]:
+        """Quarantine the checkpoints after a step; return (later steps, quarantined steps).
+
+        Nothing is quarantined if no earlier checkpoint would remain. Every process must call this.
+
+        Raises:
+          OSError: the last save failed, or a checkpoint cannot be moved.
+        """
+        self.wait()
+        moved = restore_lib.quarantine_after(self._directory, step, problem, say)
+        self._manager.reload()
+        return moved
+
+    def wait(self) -> None:
+        """Wait until the last save is committed; raise OSError if it failed."""
+        with self._translate_save_errors():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Wait until the last save finishes, and raise its error."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def closed_after(self, closing: contextlib.AbstractContextManager[Any]) -> Iterator[None]:
+        """Close after the block, inside the context `closing`; the block's error has precedence."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                with closing:
+                    self.close()
+            except OSError as closing_error:
+                error.add_note(str(closing_error))
+            raise
+        with closing:
+            self.close()
+
+    def _translate_save_errors(self) -> contextlib.AbstractContextManager[None]:
+        return self._translate_errors(f"saving the checkpoint of step {self._newest}")
+
+    @contextlib.contextmanager
+    def _translate_errors(self, action: str) -> Iterator[None]:
+        """Translate errors of Orbax and TensorStore into an OSError of one sentence."""
+        place = str(self._directory)
+        try:
+            yield
+        except Exception as error:
+            explained = errors.explain(error, place, action)
+            problem = explained or f"{place}: {action} failed, {shorten_error(error)}"
+            raise OSError(f"{problem}; {self._describe_safe_step()}") from error
+
+    def _describe_safe_step(self) -> str:
+        """Describe the newest committed step ("step 400 is safe"); failed saves are not listed."""
+        try:
+            step, _ = reader.find_readable_step(self._directory)
+        except OSError:
+            return "the checkpoints before it are as they were"
+        return "there is no checkpoint yet" if step is None else f"step {step:,} is safe"
+
+    def _try_restore(self, checkpoint: epath.Path, abstract: TrainState) -> Tried:
+        """Restore state and numbers, or describe the damage; the same on every process."""
+        unpadded = map_like_params(arrays_lib.describe_unpadded, abstract, self._model.declared)
+
+        def read() -> tuple[Any, dict[str, Any]]:
+            receipt = directory_lib.read_receipt(checkpoint)
+            arrays_lib.check_arrays(checkpoint, receipt, unpadded)
+            problem = run_identity.describe_vocabulary_difference(receipt["run"], self._run)
+            if problem:
+                raise Refused(f"{checkpoint} {problem}")
+            return reader.restore_arrays(checkpoint, unpadded), receipt
+
+        read_here, problem = restore_lib.read_on_all(checkpoint, read)
+        if read_here is None:
+            return None, problem
+        arrays, receipt = read_here
+        padded = map_like_params(arrays_lib.add_padding, arrays, self._model.declared)
+        state = jax.device_put(padded, jax.tree.map(lambda leaf: leaf.sharding, abstract))
+        problem = arrays_lib.describe_damage(checkpoint, state, unpadded, receipt["leaves"])
+        return (None, problem) if problem else ((state, receipt["numbers"]), "")

@@ -1,0 +1,132 @@
+"""Read checkpoints from a disk or bucket with Orbax, without writing anything.
+
+This is safe while a run is saving into the folder.
+"""
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from bert_jax.checkpoint import arrays
+from bert_jax.checkpoint import directory as directory_lib
+from bert_jax.checkpoint.directory import STATE, Folder, find_steps
+from bert_jax.checkpoint.restore import describe_error, no_intact_checkpoint
+from bert_jax.model.bert import Declared, Model, Params
+from data_pipeline.io.small_files import DamagedFile
+
+_SIZES = re.compile(r"\w+\[(\d{1,18}(?:,\d{1,18})*)\]")  # in float32[211,32]
+
+
+def find_readable_step(directory: epath.Path) -> tuple[int | None, list[str]]:
+    """Return the newest step with an intact receipt, and the problems found in later steps."""
+    damaged = []
+    for step, path in find_steps(directory).items():
+        try:
+            directory_lib.read_receipt(path)
+        except ValueError as error:
+            if directory_lib.holds_files(path):
+                damaged.append(str(error))
+            continue
+        return step, damaged
+    return None, damaged
+
+
+def find_newest_step(directory: Folder) -> int | None:
+    """Return the step of the newest checkpoint with a readable receipt; None if there is none.
+
+    Raises Refused if checkpoints exist, but none can be read.
+    """
+    step, damaged = find_readable_step(directory_lib.make_absolute(directory))
+    if step is None and damaged:
+        raise no_intact_checkpoint(directory, damaged)
+    return step
+
+
+def read_newest_run(directory: Folder) -> dict[str, Any]:
+    """Return the record of the run in the newest checkpoint's receipt; {} without a checkpoint."""
+    step, _ = find_readable_step(directory_lib.make_absolute(directory))
+    return {} if step is None else read_run(directory, step)
+
+
+def restore_arrays(checkpoint: epath.Path, abstract: Any) -> Any:
+    """Restore arrays, sharded as `abstract`; raise ValueError if a file is damaged.
+
+    Processes do not wait for each other.
+    """
+    directory_lib.check_json(
+        [checkpoint / STATE / "_METADATA", *(checkpoint / STATE / "array_metadatas").glob("*")]
+    )
+    args = ocp.args.PyTreeRestore(
+        abstract,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+        partial_restore=True,
+    )
+    try:
+        return ocp.PyTreeCheckpointHandler().restore(checkpoint / STATE, args=args)
+    except Exception as error:
+        # Orbax wraps TensorStore errors in a bare Exception with less detail.
+        if type(error) is Exception and isinstance(error.__cause__, Exception):
+            raise error.__cause__ from None
+        raise
+
+
+def restore_params(directory: Folder, step: int, model: Model, mesh: jax.sharding.Mesh) -> Params:
+    """Restore only the parameters of a checkpoint, sharded over a mesh as the model declares.
+
+    Raises ValueError if the parameters have other shapes, or are damaged.
+    """
+    checkpoint = directory_lib.make_absolute(directory) / str(step)
+
+    def describe(declared: Declared) -> jax.ShapeDtypeStruct:
+        sharding = jax.NamedSharding(mesh, arrays.get_unpadded_spec(declared))
+        return jax.ShapeDtypeStruct(declared.logical_dims, jnp.float32, sharding=sharding)
+
+    abstract = {"params": jax.tree.map(describe, model.declared)}
+    receipt = directory_lib.read_receipt(checkpoint)
+    leaves = {name: kind for name, kind in receipt["leaves"].items() if name.startswith("params/")}
+    arrays.check_arrays(checkpoint, {**receipt, "leaves": leaves}, abstract)
+    try:
+        restored = restore_arrays(checkpoint, abstract)
+        problem = arrays.describe_damage(checkpoint, restored, abstract, leaves)
+    except Exception as error:
+        problem = describe_error(error, checkpoint)
+    if problem:
+        raise ValueError(
+            f"{problem}; start the training command again, which resumes from the newest "
+            "checkpoint that is whole"
+        )
+    return jax.tree.map(arrays.add_padding, restored["params"], model.declared)
+
+
+def read_run(directory: Folder, step: int) -> dict[str, Any]:
+    """Return the record of the run in a checkpoint's receipt; ValueError if that cannot be read."""
+    checkpoint = directory_lib.make_absolute(directory) / str(step)
+    return dict(directory_lib.read_receipt(checkpoint)["run"])
+
+
+def read_param_dims(directory: Folder, step: int) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of a checkpoint's parameters by their paths, from its receipt."""
+    dims = {}
+    receipt = directory_lib.read_receipt(directory_lib.make_absolute(directory) / str(step))
+    for name, kind in receipt["leaves"].items():
+        if name.startswith("params/"):
+            sizes = _SIZES.match(kind)
+            if sizes is None:
+                raise DamagedFile(f"checkpoint {step} of {directory} has {name} as {kind!r:.80}")
+            dims[name.removeprefix("params/")] = tuple(map(int, sizes[1].split(",")))
+    return dims
+
+
+def read_arrays(directory: Folder, step: int) -> dict[str, np.ndarray]:
+    """Return all arrays of a checkpoint by path, unverified."""
+    state = directory_lib.make_absolute(directory) / str(step) / STATE
+    handler = ocp.PyTreeCheckpointHandler()
+    as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+    args = jax.tree.map(lambda _: as_numpy, handler.metadata(state).tree)
+    tree = handler.restore(state, args=ocp.args.PyTreeRestore(restore_args=args))
+    return {name: np.asarray(leaf) for name, leaf in arrays.by_name(tree).items()}

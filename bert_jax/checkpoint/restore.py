@@ -1,0 +1,181 @@
+"""Choose the checkpoint that a run resumes from: the newest intact one, the same on every process.
+
+Each process reads its own parts of the arrays, so only one of them may find a damaged file. All
+processes therefore agree on the result of each attempt; process 0 lists the directory for all.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from etils import epath
+
+from bert_jax.checkpoint import directory as directory_lib
+from bert_jax.checkpoint.directory import Folder
+from bert_jax.parallel import processes
+from bert_jax.runtime.exit_codes import Refused
+from data_pipeline.io.errors import explain_errors
+
+_ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # in TensorStore's messages
+_FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
+_AGREE_SECS = 3600.0  # maximum difference between processes in the time to read their parts
+
+Say = Callable[[str], None]
+Tried = tuple[Any, str]  # the restored state and "", or None and the damage
+Read = TypeVar("Read")
+
+
+def restore_newest(
+    directory: epath.Path, restore: Callable[[epath.Path], Tried], say: Say
+) -> tuple[int, Any] | None:
+    """Return the step and state of the newest intact checkpoint; None if there are none.
+
+    Once a checkpoint is restored, process 0 reports and quarantines the newer, damaged ones and
+    folders without files.
+
+    Raises:
+      Refused: checkpoints exist and none is intact.
+      OSError: the checkpoints cannot be read now, or cannot be quarantined.
+    """
+    problems = dict[int, str]()  # "" for a folder that is not a checkpoint
+    for step in _list_on_process_0(directory):
+        restored, problem = restore(directory / str(step))
+        if not problem:
+            _quarantine(directory, problems, f"the run resumes from step {step:,}", say)
+            return step, restored
+        problems[step] = problem if _holds_files(directory / str(step)) else ""
+    if any(problems.values()):
+        raise no_intact_checkpoint(directory, [text for text in problems.values() if text])
+    _quarantine(directory, problems, "the run starts at step 0", say)
+    return None
+
+
+def quarantine_after(
+    directory: epath.Path, step: int, problem: str, say: Say
+) -> tuple[list[int], list[int]]:
+    """Quarantine, in process 0, the checkpoints after a step.
+
+    Returns (later steps, quarantined steps) on every process. Nothing is quarantined if no
+    checkpoint of this step or an earlier one would remain.
+
+    Raises:
+      OSError: process 0 cannot list or move the checkpoints.
+    """
+    steps = sorted(_list_on_process_0(directory))
+    later = [each for each in steps if each > step]
+    if not later or len(later) == len(steps):
+        return later, []
+    problems = {each: f"{directory / str(each)}: {problem}" for each in later}
+    newest = steps[-len(later) - 1]
+    _quarantine(directory, problems, f"step {newest:,} is the newest now", say)
+    return later, later
+
+
+class NoIntactCheckpoint(Refused):
+    """Signal that checkpoints exist, but none can be restored."""
+
+
+def no_intact_checkpoint(directory: Folder, problems: Sequence[str]) -> NoIntactCheckpoint:
+    """Build the error for a directory where no checkpoint can be restored."""
+    return NoIntactCheckpoint(
+        f"{directory} holds {len(problems)} checkpoints and none is whole ({'; '.join(problems)}); "
+        "nothing was changed: put a whole one there, train in a new --workdir, or add "
+        "--config.checkpoint.fresh=True, which sets the records of this run aside and starts at "
+        "step 0"
+    )
+
+
+def read_on_all(checkpoint: epath.Path, read: Callable[[], Read]) -> tuple[Read | None, str]:
+    """Run `read` on every process and agree on the result.
+
+    Returns (value, ""), or (None, reason) on every process if any of them found damage.
+
+    Raises, on every process:
+      Refused: `read` raised it on one process.
+      OSError: one process cannot read the checkpoint now.
+    """
+    value, kind, text = None, "whole", ""
+    try:
+        value = read()
+    except Refused as error:
+        kind, text = "refused", str(error)
+    except Exception as error:
+        kind = "damaged" if directory_lib.is_damage(error, checkpoint) else "unread"
+        text = describe_error(error, checkpoint)
+    answers = processes.agree(f"checkpoint {checkpoint.name}", f"{kind} {text}", _AGREE_SECS)
+    outcomes = [answer.partition(" ")[::2] for answer in answers]
+    for kind, text in outcomes:
+        if kind == "refused":
+            raise Refused(text)
+        if kind == "unread":
+            raise OSError(text)
+    problem = next((text for kind, text in outcomes if kind == "damaged"), "")
+    return (None, problem) if problem else (value, "")
+
+
+def shorten_error(error: Exception) -> str:
+    """Return the message of an error on one line, without TensorStore's long details."""
+    text = " ".join(str(error).split())
+    if isinstance(error, LookupError) or not text:
+        text = f"{type(error).__name__} {text}".strip()
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def describe_error(error: Exception, checkpoint: epath.Path) -> str:
+    """Describe a read error, with the array and its file if TensorStore names them."""
+    text = " ".join(str(error).split())
+    array, files = _ARRAY.search(text), _FILE.findall(text)
+    if array and files:
+        return f"{checkpoint}: array {array[1]} cannot be read from {files[-1]}"
+    short = shorten_error(error)
+    return short if str(checkpoint) in short else f"{checkpoint}: {short}"
+
+
+def _list_on_process_0(directory: epath.Path) -> list[int]:
+    names = _ask_process_0(
+        directory, lambda: ",".join(map(str, directory_lib.find_steps(directory)))
+    )
+    return [int(name) for name in names.split(",") if name]
+
+
+def _ask_process_0(folder: epath.Path, ask: Callable[[], str]) -> str:
+    """Run `ask` on process 0 and broadcast its answer, as a folder's listing may change meanwhile.
+
+    Raises:
+      OSError: process 0 gets no answer from storage; raised on every process. Any other error is
+        raised unchanged on process 0, after it has notified the others.
+    """
+    answer, unexpected = " ", None
+    if processes.number() == 0:
+        try:
+            with explain_errors(str(folder), has_tensorstore=True):
+                answer = f"found {ask()}"
+        except Exception as error:
+            answer = f"failed {shorten_error(error)}"
+            unexpected = None if isinstance(error, OSError) else error
+    first = processes.agree("what the folder of checkpoints holds", answer, _AGREE_SECS)[0]
+    kind, _, text = first.partition(" ")
+    if unexpected is not None:
+        raise unexpected
+    if kind == "failed":
+        raise OSError(text)
+    return text
+
+
+def _holds_files(folder: epath.Path) -> bool:
+    return _ask_process_0(folder, lambda: str(directory_lib.holds_files(folder))) == "True"
+
+
+def _quarantine(
+    directory: epath.Path, problems: Mapping[int, str], consequence: str, say: Say
+) -> None:
+    def move() -> str:
+        for step, problem in problems.items():
+            path = directory / str(step)
+            moved_to = directory_lib.quarantine(path)
+            reason = problem or f"{path} holds no file, so it is no checkpoint"
+            say(f"{reason}; moved to {moved_to}, {consequence}")
+        return ""
+
+    if problems:
+        _ask_process_0(directory, move)

@@ -1,0 +1,71 @@
+"""Define every setting of a run: dataclasses with defaults, checks, and a ConfigDict view.
+
+In come a config file and flags (overrides), out comes a Config or a FinetuneConfig that was checked
+(validate). Read schema, then validate, config_dict and overrides.
+"""
+
+from bert_jax.config.config_dict import (
+    MOVED,
+    Kind,
+    arguments,
+    flatten,
+    recorded,
+    settings_from,
+    to_config_dict,
+)
+from bert_jax.config.schema import (
+    LONGEST_WINDOW_STEPS,
+    CheckpointConfig,
+    ComputeConfig,
+    Config,
+    EvalConfig,
+    FinetuneConfig,
+    GuardConfig,
+    HostsConfig,
+    LogConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimConfig,
+    Phase,
+    RunConfig,
+    TaskOptions,
+    first_row,
+    phase_of_step,
+    phase_start,
+    predictions_for,
+    total_steps,
+    with_predictions,
+    with_vocab_size,
+)
+
+__all__ = [
+    "LONGEST_WINDOW_STEPS",
+    "MOVED",
+    "CheckpointConfig",
+    "ComputeConfig",
+    "Config",
+    "EvalConfig",
+    "FinetuneConfig",
+    "GuardConfig",
+    "HostsConfig",
+    "Kind",
+    "LogConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "Phase",
+    "RunConfig",
+    "TaskOptions",
+    "arguments",
+    "first_row",
+    "flatten",
+    "phase_of_step",
+    "phase_start",
+    "predictions_for",
+    "recorded",
+    "settings_from",
+    "to_config_dict",
+    "total_steps",
+    "with_predictions",
+    "with_vocab_size",
+]

@@ -1,0 +1,118 @@
+"""Convert settings to a ConfigDict that flags override, to flat keys, and to recorded form.
+
+A config file returns to_config_dict(Config(...)); settings_from turns that back into dataclasses.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+# Former keys of settings, as found in records of earlier versions, and their current keys.
+MOVED = {"model.compute_dtype": "compute.compute_dtype"}
+
+Kind = typing.TypeVar("Kind")
+
+
+def to_config_dict(config: Any) -> ml_collections.ConfigDict:
+    """Convert a config dataclass to a locked ConfigDict, whose fields flags can override."""
+    view = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, tuple):
+            value = tuple(to_config_dict(part) for part in value)
+        elif dataclasses.is_dataclass(value):
+            value = to_config_dict(value)
+        view[field.name] = value
+    return ml_collections.ConfigDict(view).lock()
+
+
+def settings_from(kind: type[Kind], view: ml_collections.ConfigDict) -> Kind:
+    """Convert a ConfigDict back to its dataclass of settings.
+
+    Raises ValueError if a field is unknown, of another type, or not a finite number.
+    """
+    return typing.cast(Kind, _dataclass_from(kind, view, "config"))
+
+
+def _dataclass_from(kind: Any, view: Any, path: str) -> Any:
+    if not isinstance(view, ml_collections.ConfigDict):
+        raise ValueError(f"{path} is {view!r}; it has fields, of which one can be set: {path}.NAME")
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(set(view.keys()) - hints.keys())
+    if unknown:
+        raise ValueError(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
+    values = {}
+    for name in view:
+        hint, value, key = hints[name], view[name], f"{path}.{name}"
+        if isinstance(hint, types.GenericAlias):
+            if not isinstance(value, tuple):
+                raise ValueError(
+                    f"{key} is {value!r}; set a field of one of it: {key}[0].NAME=VALUE"
+                )
+            part = typing.get_args(hint)[0]
+            values[name] = tuple(
+                _dataclass_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)
+            )
+        elif dataclasses.is_dataclass(hint):
+            values[name] = _dataclass_from(hint, value, key)
+        else:
+            values[name] = _plain(hint, value, key)
+    return kind(**values)
+
+
+def _plain(hint: Any, value: Any, key: str) -> Any:
+    if hint is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{key} is {value}; it must be a finite number")
+        return float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{key} is {value!r}; it must be of type {hint.__name__}")
+    return value
+
+
+def arguments(text: str, **defaults: str) -> dict[str, str]:
+    """Parse the text after the colon in --config=FILE:NAME=VALUE,...; `defaults` has all names."""
+    given = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or name not in defaults:
+            problem = f" sets {name!r}" if equals else f": {part!r} is not NAME=VALUE"
+            raise ValueError(f"--config=...:{text}{problem}; this config takes {sorted(defaults)}")
+        given[name] = value
+    return defaults | given
+
+
+def recorded(config: Any) -> dict[str, Any]:
+    """Return a config as stored in run records: without settings that apply to a single start."""
+    view = dataclasses.asdict(config)
+    view["checkpoint"].pop("fresh")
+    view.pop("log")
+    return view
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """Map flat keys to the values of a config, or of one read from JSON.
+
+    Keys are flag names without "config.", as phases[0].steps.
+    """
+    flat: dict[str, Any] = {}
+
+    def add(value: Any, key: str) -> None:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        if isinstance(value, Mapping):
+            for name, part in value.items():
+                add(part, f"{key}.{name}" if key else name)
+        elif isinstance(value, list | tuple):
+            for number, part in enumerate(value):
+                add(part, f"{key}[{number}]")
+        else:
+            flat[key] = value
+
+    add(config, "")
+    return flat

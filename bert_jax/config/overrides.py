@@ -1,0 +1,316 @@
+"""Read the config from a command line: a file, and flags that override its fields.
+
+    --config=FILE[:NAME=VALUE,...] --config.optim.learning_rate=5e-5 --config.phases[0].steps=1000
+
+A flag names a path through the dataclass of settings, and its value must match the field's type.
+Every error names the flag, its value and what is allowed.
+"""
+
+import dataclasses
+import decimal
+import difflib
+import importlib.util
+import inspect
+import math
+import os
+import re
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import ml_collections
+
+from bert_jax import config as config_lib
+from bert_jax.config.schema import FinetuneConfig
+
+# Dataclass of settings -> its purpose, its command, a bundled config file.
+KINDS: dict[type[Any], tuple[str, str, str]] = {
+    config_lib.Config: ("pre-training", "python -m bert_jax.train", "configs/base.py"),
+    FinetuneConfig: (
+        "fine-tuning",
+        "python -m bert_jax.finetune",
+        "configs/finetune/glue.py:task=rte",
+    ),
+}
+# Most characters of a value in an error message.
+_LONGEST_SHOWN = 60
+_FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
+_PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
+_BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+# Integers with more digits are typing errors, and slow to format.
+_MOST_DIGITS = 30
+_IN_WORDS = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "True or False",
+    str: "text without quotation marks around it",
+}
+
+# Groups that fine-tuning derives from other settings, and which settings to use instead.
+_RESOLVED = {
+    "phases": "set config.epochs, config.batch_size and config.data.max_seq_length",
+    "eval": "set config.evaluations_per_epoch; all examples are evaluated",
+}
+
+Part = tuple[str, int | None]  # phases[0] is ("phases", 0), optim is ("optim", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Override:
+    """Hold a field set on the command line, as text."""
+
+    path: str  # the flag's name without "config."
+    text: str
+
+    def __str__(self) -> str:
+        return f"--config.{self.path}={shortened(self.text)}"
+
+
+def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], list[str]]:
+    """Separate the overrides of a config from the other arguments of a command line."""
+    overrides, rest = [], []
+    waiting = iter(arguments)
+    for argument in waiting:
+        flag = _FLAG.fullmatch(argument)
+        if argument == "--" or flag is None:
+            rest += [argument, *waiting] if argument == "--" else [argument]
+            continue
+        negation, path, text = flag.groups()
+        is_bool = _is_bool(kind, path)
+        if negation or (text is None and is_bool):
+            if text is not None or not is_bool:
+                raise ValueError(
+                    f"{shortened(argument)}: --no is for a field that is True or False alone; "
+                    f"write --config.{path}=VALUE"
+                )
+            text = "false" if negation else "true"
+        if text is None:
+            text = next(waiting, None)
+        if text is None or text.startswith("--"):
+            raise ValueError(f"--config.{path} has no value; write --config.{path}=VALUE")
+        overrides.append(Override(path, text))
+    return overrides, rest
+
+
+def load(
+    kind: type[config_lib.Kind],
+    place: str,
+    find: Callable[[str], str],
+    overrides: Sequence[Override],
+) -> config_lib.Kind:
+    """Return the settings of --config=PLACE with its overrides; `find` locates the file.
+
+    Raises:
+      ValueError: names the file and its line, or the field, its value and what is allowed.
+    """
+    file, colon, text = place.partition(":")
+    view = _values_of_file(find(file), [text] if colon else [])
+    _check_kind(kind, view, file)
+    for override in overrides:
+        _set(kind, view, override)
+    return config_lib.settings_from(kind, view)
+
+
+def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> None:
+    """Raise if a pre-training config is given for fine-tuning, or vice versa."""
+    for other, (purpose, commands, _) in KINDS.items():
+        names = {field.name for field in dataclasses.fields(other)}
+        if other is not kind and set(view.keys()) == names:
+            ours, _, right = KINDS[kind]
+            raise ValueError(
+                f"--config={file} is a config of {purpose}, for {commands}; this command is for "
+                f"{ours}: give one such as --config={right}"
+            )
+
+
+def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDict:
+    """Execute a config file and call its get_config."""
+    name = "config_config"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"--config={path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+        if not callable(getattr(module, "get_config", None)):
+            raise ValueError("it has no get_config(), the function that returns the config")
+        try:
+            inspect.signature(module.get_config).bind(*arguments)
+        except TypeError:
+            raise ValueError(
+                f"its get_config{inspect.signature(module.get_config)} does not fit: it is called "
+                f"with {repr(arguments[0]) if arguments else 'nothing'}, the text after the colon "
+                "of --config=FILE:TEXT"
+            ) from None
+        view = module.get_config(*arguments)
+    except (Exception, SystemExit) as error:
+        raise ValueError(_in_words(error, path)) from error
+    if not isinstance(view, ml_collections.ConfigDict):
+        raise ValueError(
+            f"--config={path}: get_config() returned {shortened(repr(view))}; it must return "
+            "to_config_dict(...) of a config"
+        )
+    return view
+
+
+def _in_words(error: BaseException, path: str) -> str:
+    """Describe an error raised by a config file, with the line of the file that caused it."""
+    file = os.path.abspath(path)
+    if isinstance(error, SyntaxError) and error.filename == file:
+        line: int | None = error.lineno
+        message = f"not Python: {error.msg}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+        message = " ".join(str(error).split())
+        if not isinstance(error, ValueError):
+            message = f"{type(error).__name__}: {message}"
+    return f"--config={path}{f', line {line}' if line else ''}: {message}"
+
+
+def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -> None:
+    try:
+        parts, hint = _resolved(kind, override.path)
+        value = _converted(hint, override.text)
+    except ValueError as error:
+        raise ValueError(f"{override}: {error}") from error
+    holder: Any = view
+    for name, index in parts[:-1]:
+        if name not in holder:
+            config_lib.settings_from(kind, view)  # reports the wrong value in the file
+        holder = holder[name]
+        if index is None:
+            continue
+        if not -len(holder) <= index < len(holder):
+            raise ValueError(
+                f"{override}: this config has {len(holder)} {name}, counted from 0"
+                if holder
+                else f"{override}: this config has no {name} to set a field of"
+            )
+        holder = holder[index]
+    with holder.ignore_type(), holder.unlocked():  # types are checked before, and in settings_from
+        holder[parts[-1][0]] = value
+
+
+def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
+    """Return the path to a field, as parts, and its type."""
+    hint: Any = kind
+    parts: list[Part] = []
+    done = ""
+    bracketed = re.sub(r"\.(-?\d+)(?=\.|$)", r"[\1]", path)
+    if bracketed != path:
+        raise ValueError(f"a number stands in brackets; write --config.{bracketed}=VALUE")
+    for text in path.split("."):
+        part = _PART.fullmatch(text)
+        fields = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
+        if part is None or part[1] not in fields:
+            raise ValueError(_unknown_field(kind, path, done, list(fields)))
+        name, index = part[1], part[2]
+        hint, done = fields[name], f"{done}.{text}" if done else text
+        if isinstance(hint, types.GenericAlias):
+            if index is None:
+                break
+            hint = typing.get_args(hint)[0]
+        elif index is not None:
+            raise ValueError(f"config.{done.partition('[')[0]} has no [{index}]; leave it out")
+        parts.append((name, None if index is None else int(index)))
+    if isinstance(hint, types.GenericAlias):
+        below = typing.get_args(hint)[0]
+        raise ValueError(f"set a field of one of them: {_examples(f'{done}[0]', below)}")
+    if dataclasses.is_dataclass(hint):
+        raise ValueError(f"that is a group of settings; set one of them: {_examples(done, hint)}")
+    return parts, hint
+
+
+def _examples(done: str, kind: Any) -> str:
+    names = [field.name for field in dataclasses.fields(kind)]
+    return f"--config.{done}.{names[0]}=VALUE; its fields are {', '.join(names)}"
+
+
+def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> str:
+    place = f"config.{done}" if done else "config"
+    if path in config_lib.MOVED:
+        return f"it is called --config.{config_lib.MOVED[path]} now; give it under that name"
+    if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
+        return f"fine-tuning has no such field; {_RESOLVED[group]}"
+    near = near_fields(kind, path)
+    if near:
+        return f"there is no such field; did you mean {' or '.join(near)}?"
+    if not fields:
+        return f"{place} is a single value and has no fields"
+    return f"there is no such field; those of {place} are {', '.join(fields)}"
+
+
+def near_fields(kind: type[Any], name: str) -> list[str]:
+    """Return the flags of up to three fields whose path or last name is similar."""
+    name = name.lower().replace("-", "_")
+    paths = list(_fields(kind))
+    leaf = re.sub(r"\[.*", "", name.rpartition(".")[2])
+    same = [path for path in paths if path.rpartition(".")[2] == leaf]
+    if not same:
+        leaves = {path.rpartition(".")[2] for path in paths}
+        near = difflib.get_close_matches(leaf, sorted(leaves), 1, 0.75)
+        same = [path for path in paths if path.rpartition(".")[2] in near]
+    same.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
+    return [f"--config.{path}" for path in same[:3]]
+
+
+def _fields(kind: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of every field that a flag can set; for tuples, of the first entry."""
+    for name, hint in typing.get_type_hints(kind).items():
+        place = f"{path}.{name}" if path else name
+        if isinstance(hint, types.GenericAlias):
+            yield from _fields(typing.get_args(hint)[0], f"{place}[0]")
+        elif dataclasses.is_dataclass(hint):
+            yield from _fields(hint, place)
+        else:
+            yield place
+
+
+def _is_bool(kind: type[Any], path: str) -> bool:
+    try:
+        return _resolved(kind, path)[1] is bool
+    except ValueError:
+        return False
+
+
+def _converted(hint: Any, text: str) -> Any:
+    """Parse a value as the field's type."""
+    parse: dict[Any, Callable[[str], Any]] = {int: _int, float: _float, str: _str}
+    value = _BOOLS.get(text.lower()) if hint is bool else parse[hint](text)
+    if value is None:
+        raise ValueError(f"it must be {_IN_WORDS[hint]}")
+    return value
+
+
+def _int(text: str) -> int | None:
+    """Parse an integer: 1000, 1_000 or 1e3."""
+    try:
+        number = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
+        return None
+    return int(number) if number == number.to_integral_value() else None
+
+
+def _float(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _str(text: str) -> str | None:
+    """Accept any text, except with quotation marks left by the shell."""
+    return None if text[:1] in ("'", '"') or text[-1:] in ("'", '"') else text
+
+
+def shortened(text: str) -> str:
+    """Shorten a value for an error message."""
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."

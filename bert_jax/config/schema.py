@@ -1,0 +1,586 @@
+"""Declare every setting of a run: help, unit, range, choices, default and source.
+
+Defaults are those of the papers. validate checks the ranges and choices, docs/generate.py makes the
+reference page of them.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Mapping
+
+from data_pipeline.spec.fields import setting
+from data_pipeline.spec.options import PretrainOptions
+
+HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
+DECAYS = ("polynomial", "constant", "one_minus_sqrt")
+COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
+LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Size and shape of the encoder. Names are those of Google's bert_config.json.
+
+    Published BERTs stay below a quarter of each maximum: what lies beyond is damage or a slip.
+    """
+
+    vocab_size: int = setting(
+        0, "size of the vocabulary; 0 takes the store's", unit="tokens", minimum=0, maximum=1 << 22
+    )
+    hidden_size: int = setting(768, "width of the encoder", minimum=1, maximum=1 << 16)
+    num_hidden_layers: int = setting(12, "layers of the encoder", minimum=1, maximum=1 << 10)
+    num_attention_heads: int = setting(
+        12, "attention heads of a layer, which divide hidden_size", minimum=1, maximum=1 << 12
+    )
+    intermediate_size: int = setting(
+        3072, "width between the two matrices of the feed-forward part", minimum=1, maximum=1 << 18
+    )
+    hidden_act: str = setting(
+        "gelu_tanh",
+        "activation function; gelu_tanh is Google BERT's, gelu_erf Hugging Face's \"gelu\"",
+        choices=HIDDEN_ACTS,
+    )
+    hidden_dropout_prob: float = setting(
+        0.1, "dropout rate of hidden vectors, where dropout_sites says", minimum=0, below=1
+    )
+    attention_probs_dropout_prob: float = setting(
+        0.1, "dropout rate of the attention probabilities", minimum=0, below=1
+    )
+    max_position_embeddings: int = setting(
+        512, "longest sequence; rows of the table of learned positions", minimum=1, maximum=1 << 20
+    )
+    type_vocab_size: int = setting(
+        2,
+        "segments that are told apart; sentence pairs need 2, 0 has no segment table",
+        minimum=0,
+        maximum=1 << 12,
+    )
+    initializer_range: float = setting(
+        0.02, "standard deviation of the truncated normal of new weights", above=0
+    )
+    layer_norm_eps: float = setting(
+        1e-12, "addition to the variance in layer normalization", above=0
+    )
+    embedding_size: int = setting(
+        0,
+        "width of the embeddings; 0 takes hidden_size, another is mapped to it (ALBERT, ELECTRA)",
+        minimum=0,
+        maximum=1 << 16,
+    )
+    position_embedding_type: str = setting(
+        "learned",
+        "how positions enter: a table added to the embeddings, or rotated queries and keys",
+        choices=("learned", "rotary"),
+    )
+    global_rope_theta: float = setting(
+        10_000.0,
+        "base of the rotary wavelengths where a layer attends to the complete row",
+        above=1,
+    )
+    local_rope_theta: float = setting(
+        10_000.0, "base of the rotary wavelengths in layers with a window", above=1
+    )
+    local_attention: int = setting(
+        0,
+        "width of the window that a layer attends to, half on each side; 0 has no window",
+        unit="tokens",
+        minimum=0,
+    )
+    global_attn_every_n_layers: int = setting(
+        1,
+        "layers from one that attends to the complete row to the next, beginning with the first; "
+        "those between have the window",
+        minimum=1,
+    )
+    norm_position: str = setting(
+        "post",
+        "normalization after each residual sum (post), or before attention and feed-forward part "
+        "and after the last layer (pre)",
+        choices=("post", "pre"),
+    )
+    norm_type: str = setting(
+        "layer_norm", "kind of normalization", choices=("layer_norm", "rms_norm")
+    )
+    norm_bias: bool = setting(True, "normalization has a bias")
+    embedding_norm: bool = setting(
+        True, "normalization of the embeddings; the first pre-norm attention then has none"
+    )
+    linear_bias: bool = setting(True, "linear maps inside the encoder have a bias")
+    gated_mlp: bool = setting(
+        False, "feed-forward part with a gate: GeGLU, or with hidden_act silu SwiGLU"
+    )
+    share_layers: bool = setting(False, "all layers have the same weights (ALBERT)")
+    dropout_sites: str = setting(
+        "all",
+        "where hidden_dropout_prob applies: embeddings and each layer's outputs, or attention's "
+        "outputs alone",
+        choices=("all", "attention"),
+    )
+    pooler_type: str = setting(
+        "tanh",
+        "what a classifier reads of [CLS]: a tanh layer of its own, or the transform of the masked "
+        "language model's head (ModernBERT)",
+        choices=("tanh", "mlm_transform"),
+    )
+    initializer: str = setting(
+        "bert",
+        "bert draws all weights with initializer_range; megatron divides it by sqrt(2 x layers) "
+        "for the maps back to the residual stream",
+        choices=("bert", "megatron"),
+    )
+
+    def dropout_rate(self, site: str) -> float:
+        """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
+        return self.hidden_dropout_prob if self.dropout_sites in ("all", site) else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeConfig:
+    """How the step computes the same loss: for its time, its memory and its rounding.
+
+    A run may resume with other choices, except of compute_dtype, which changes every product.
+    "auto" of the three that round is the exact choice where matmuls are in float32, the cheap one
+    where they are in bfloat16, whose own rounding is coarser (docs/design/model_numerics.md).
+    """
+
+    compute_dtype: str = setting(
+        "auto",
+        "dtype of matmuls and activations; auto is bfloat16 on accelerators, float32 on CPU",
+        choices=COMPUTE_DTYPES,
+    )
+    attention: str = setting(
+        "auto",
+        "attention of a layer; auto takes the TPU kernel where it supports the shapes, else plain; "
+        "kernel is refused where it does not",
+        choices=("auto", "plain", "kernel"),
+    )
+    layer_norm_variance: str = setting(
+        "auto",
+        "formula of the variance; two_pass is mean((x - m)^2), single_pass mean(x^2) - m^2",
+        choices=("auto", "two_pass", "single_pass"),
+    )
+    mlm_logits_dtype: str = setting(
+        "auto", "dtype of the logits that are kept for the backward pass", choices=COMPUTE_DTYPES
+    )
+    gelu_backward: str = setting(
+        "auto",
+        "derivative of gelu; recomputed from its input, or saved in the forward pass",
+        choices=("auto", "recomputed", "saved"),
+    )
+    remat: str = setting(
+        "none",
+        "rematerialization; layer computes each layer again in the backward pass, to save memory",
+        choices=("none", "layer"),
+    )
+    rolled_layers: bool = setting(
+        False, "one compiled layer in a loop, which compiles sooner and runs slower"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of training at one sequence length; a run is a tuple of them."""
+
+    seq_len: int = setting(dataclasses.MISSING, "length of a row", unit="tokens", minimum=8)
+    steps: int = setting(dataclasses.MISSING, "length of the phase", unit="steps", minimum=1)
+    batch_size: int = setting(
+        256,
+        "rows of an optimizer step over all devices: a sequence each, or up to "
+        "config.data.packed_examples; a fine-tuning packs its examples into them",
+        unit="rows",
+        minimum=1,
+    )
+    max_predictions_per_seq: int = setting(
+        0,
+        "slots for predictions in a sequence; 0 takes config.data.masked_lm_prob of seq_len, "
+        "rounded up: 20 of 128 and 77 of 512, as Google's README advises",
+        minimum=0,
+    )
+    micro_batches: int = setting(
+        1, "parts in which a step's batch is computed, their gradients summed", minimum=1
+    )
+    restart_learning_rate: float = setting(
+        0.0, "peak of a schedule begun anew in this phase; 0 keeps the last schedule", minimum=0
+    )
+    restart_warmup_steps: int = setting(
+        0, "warm-up of the schedule begun anew", unit="steps", minimum=0
+    )
+    restart_decay: str = setting(
+        "", "decay of the schedule begun anew; empty takes optim.decay", choices=("", *DECAYS)
+    )
+    restart_end_learning_rate: float = setting(
+        0.0, "its learning rate at the end; 0 takes optim.end_learning_rate", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimConfig:
+    """Optimizer and schedule. Defaults: optimization.py@eedf5716ce and paper appendix A.2."""
+
+    name: str = setting(
+        "bert_adamw",
+        "optimizer; bert_adamw is Google BERT's, adamw corrects its bias, stable_adamw also "
+        "shrinks the update of a tensor whose gradients grow and divides weight_decay by "
+        "learning_rate",
+        choices=("bert_adamw", "adamw", "stable_adamw", "lamb"),
+    )
+    learning_rate: float = setting(1e-4, "peak of the schedule that begins at step 0", above=0)
+    warmup_steps: int = setting(
+        10_000,
+        "linear warm-up; a fine-tuning leaves it at 0 and sets warmup_share",
+        unit="steps",
+        minimum=0,
+    )
+    warmup_tokens: int = setting(
+        0,
+        "warm-up in tokens instead of steps; all of the schedule is then counted in tokens, as for "
+        "a batch that grows",
+        unit="tokens",
+        minimum=0,
+    )
+    decay: str = setting(
+        "polynomial",
+        "curve after the warm-up: polynomial, constant, or one_minus_sqrt (1 - sqrt(share done))",
+        choices=DECAYS,
+    )
+    decay_power: float = setting(
+        1.0, "power of (1 - step / steps); 1 is linear, 0.5 NVIDIA's for LAMB", above=0
+    )
+    end_learning_rate: float = setting(0.0, "learning rate at the end of the decay", minimum=0)
+    decay_counts_warmup: bool = setting(
+        True,
+        "Google's rule: the decay is measured from step 0, so the rate steps down at the end of "
+        "warm-up; False measures it from there",
+    )
+    beta1: float = setting(0.9, "decay of the mean of gradients", minimum=0, below=1)
+    beta2: float = setting(0.999, "decay of the mean of squared gradients", minimum=0, below=1)
+    epsilon: float = setting(1e-6, "addition to the root in the update's denominator", above=0)
+    weight_decay: float = setting(0.01, "weight decay of all but biases and layer norms", minimum=0)
+    clip_norm: float = setting(
+        1.0, "largest norm of the global gradient; 0 does not clip", minimum=0
+    )
+    layer_rate_decay: float = setting(
+        1.0,
+        "factor of each layer's learning rate to that of the layer above, heads on top, embeddings "
+        "below; 1 leaves all the same, ULMFiT has 1 / 2.6 = 0.385",
+        above=0,
+        maximum=1,
+    )
+    unfreeze_every_steps: int = setting(
+        0,
+        "steps in which heads are trained alone, then with one layer more after as many again; "
+        "0 trains everything from the start",
+        unit="steps",
+        minimum=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Arrangement of the devices; bert_jax/parallel/mesh.py has what each preset shards."""
+
+    preset: str = setting("zero1", "what is sharded: dp, zero1, fsdp or tp, or several joined by +")
+    fsdp_size: int = setting(
+        0, "devices on the fsdp axis of a preset that has it; 0 takes all that are left", minimum=0
+    )
+    model_size: int = setting(2, "devices on the model axis of a preset with tp", minimum=1)
+    num_slices: int = setting(
+        1,
+        "TPU slices joined by the data-center network; the data axis spans them, the other axes "
+        "lie inside a slice",
+        minimum=1,
+    )
+    gradient_dtype: str = setting(
+        "auto",
+        "dtype in which gradients of kernels and tables are summed over devices; auto is that of "
+        "the matmuls; all others are summed in float32",
+        choices=COMPUTE_DTYPES,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation on fixed pairs and masks."""
+
+    every_steps: int = setting(10_000, "distance of held-out evaluations", unit="steps", minimum=1)
+    examples: int = setting(
+        4096, "examples evaluated, or all where the held-out split has fewer", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """When a run is saved. It is also saved at its end and on Ctrl-C or SIGTERM."""
+
+    every_steps: int = setting(1000, "distance of checkpoints", unit="steps", minimum=1)
+    keep: int = setting(3, "newest checkpoints kept", minimum=1)
+    keep_every_steps: int = setting(
+        0,
+        "distance of checkpoints kept for good, a multiple of every_steps; 0 keeps none",
+        unit="steps",
+        minimum=0,
+    )
+    fresh: bool = setting(
+        False,
+        "where no checkpoint can be restored: move the records aside and start at step 0 instead "
+        "of refusing; not part of the run's settings",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardConfig:
+    """Treatment of a step whose loss or gradient is not finite, or leaps."""
+
+    action: str = setting(
+        "skip",
+        "skip keeps the weights and continues; roll_back returns to the newest checkpoint and "
+        "skips the batches up to here; stop ends the run",
+        choices=("skip", "roll_back", "stop"),
+    )
+    spike_sigmas: float = setting(
+        0.0,
+        "standard deviations above the window's mean from which a loss or a gradient norm is bad "
+        "too; 0 refuses only what is not finite",
+        minimum=0,
+    )
+    window_steps: int = setting(
+        128,
+        "good steps over which mean and deviation are taken",
+        unit="steps",
+        minimum=2,
+        maximum=LONGEST_WINDOW_STEPS,
+    )
+    most_in_a_row: int = setting(
+        10, "bad steps, or roll-backs without a new checkpoint, after which a run stops", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsConfig:
+    """How long the processes of a run wait, for each other and for themselves."""
+
+    start_secs: int = setting(
+        300, "time in which all processes must be present", unit="seconds", minimum=1
+    )
+    heartbeat_secs: int = setting(
+        60, "silence after which a process counts as dead", unit="seconds", minimum=1
+    )
+    stuck_step_secs: int = setting(
+        600,
+        "longest step, its batch included; beyond it stacks are written and the exit code is 86",
+        unit="seconds",
+        minimum=1,
+    )
+    stuck_secs: int = setting(
+        3600,
+        "longest compilation, save, restore or evaluation, likewise",
+        unit="seconds",
+        minimum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+    """Where the numbers of a run go beside its workdir; not part of the run's settings."""
+
+    wandb: str = setting(
+        "", "project of Weights & Biases, by the account of the wandb package; empty for none"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SharedConfig:
+    """What a user may set of any run, be it pre-training or fine-tuning."""
+
+    init: str = setting(
+        "",
+        "checkpoint that the run begins with: hf:DIR, google:PREFIX or orbax:DIR; pre-training "
+        "takes its sizes too, and fresh weights without one",
+    )
+    seed: int = setting(
+        0,
+        "seed of dropout and of weights that no checkpoint has",
+        minimum=0,
+        maximum=2**32 - 1,
+    )
+    model: ModelConfig = ModelConfig()
+    compute: ComputeConfig = ComputeConfig()
+    optim: OptimConfig = OptimConfig()
+    mesh: MeshConfig = MeshConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    guard: GuardConfig = GuardConfig()
+    hosts: HostsConfig = HostsConfig()
+    log: LogConfig = LogConfig()
+    log_every_steps: int = setting(100, "distance of lines of metrics", unit="steps", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig(SharedConfig):
+    """What the trainer reads of a run's settings: Config and FinetuneRun are such."""
+
+    phases: tuple[Phase, ...] = ()  # at least one
+    eval: EvalConfig = EvalConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config(RunConfig):
+    """A pre-training run. The sizes of its model are those of `init` where that is given."""
+
+    phases: tuple[Phase, ...] = (
+        Phase(seq_len=128, steps=900_000),
+        Phase(seq_len=512, steps=100_000),
+    )
+    objective: str = setting("mlm_nsp", "what is learned: mlm_nsp, or mlm alone")
+    data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskOptions:
+    """Which task, where its files lie, and how its examples become rows of tokens.
+
+    Columns are those of a table of one's own. From doc_stride on, settings are SQuAD's; source:
+    run_squad.py@eedf5716ce.
+    """
+
+    task: str = setting(
+        "", "name of the task: cola, rte, ..., squad, swag, codah, ner, table (tasks/registry.py)"
+    )
+    dir: str = setting("", "folder of the task's files, under the names they are published with")
+    source: str = setting(
+        "files", "files, or tfds: a data set of TensorFlow Datasets that is on this machine"
+    )
+    train_file: str = setting("", "training file within dir, in place of the published name")
+    dev_file: str = setting("", "development file, likewise")
+    test_file: str = setting("", "test file, likewise")
+    train_examples: int = setting(
+        0, "first examples of the training split that are used; 0 takes all", minimum=0
+    )
+    max_seq_length: int = setting(
+        0,
+        "longest row, [CLS] and [SEP] counted, 8 or more; 0 takes 128, of SQuAD 384, and no more "
+        "than the checkpoint has positions",
+        unit="tokens",
+        minimum=0,
+    )
+    order_seed: int = setting(0, "seed of the order of training examples")
+    text_column: str = setting("", "column of the text")
+    second_text_column: str = setting("", "column of the second text; empty for single texts")
+    label_column: str = setting("", "column of the label")
+    is_regression: bool = setting(False, "labels are numbers to predict, not classes")
+    doc_stride: int = setting(
+        128, "distance of the starts of two windows", unit="tokens", minimum=1
+    )
+    max_query_length: int = setting(64, "longest question", unit="tokens", minimum=1)
+    max_answer_length: int = setting(30, "longest predicted answer", unit="tokens", minimum=1)
+    n_best_size: int = setting(
+        20, "starts and ends that are combined, and answers that are written", minimum=1
+    )
+    has_unanswerable: bool = setting(False, "SQuAD 2.0: a question may have no answer")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(SharedConfig):
+    """What a user may set of a fine-tuning run.
+
+    Of `model`, hidden_dropout_prob and attention_probs_dropout_prob are read; all else of it is the
+    checkpoint's.
+    """
+
+    data: TaskOptions = TaskOptions()
+    epochs: float = setting(3.0, "passes over the training examples", above=0)
+    batch_size: int = setting(32, "examples of an optimizer step, over all devices", minimum=1)
+    micro_batches: int = setting(
+        1, "parts in which a step's batch is computed, their gradients summed", minimum=1
+    )
+    evaluations_per_epoch: int = setting(
+        1, "evaluations of the development sets in an epoch; another one ends the run", minimum=1
+    )
+    warmup_share: float = setting(0.1, "share of the steps that warm up", minimum=0, below=1)
+    optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
+    checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
+    log_every_steps: int = setting(50, "distance of lines of metrics", unit="steps", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneRun(FinetuneConfig, RunConfig):
+    """A fine-tuning run: its settings, and what follows from the checkpoint and the examples.
+
+    Those are model, phases, eval.every_steps and optim.warmup_steps.
+    """
+
+
+def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
+    """Return the prediction slots that a full row of seq_len tokens needs.
+
+    A row of l tokens has max(1, round(l * masked_lm_prob)) predictions; rounding up fits them all.
+    """
+    wanted = math.ceil(seq_len * masked_lm_prob - 1e-9)  # 0.15 * 140 may be 21.000000000000004
+    return max(1, min(wanted, seq_len - 3))
+
+
+def with_predictions(
+    config: Config, slots_of_lengths: Mapping[int, int] = types.MappingProxyType({})
+) -> Config:
+    """Set max_predictions_per_seq from the masking rate in phases that leave it unset.
+
+    For prebuilt examples, `slots_of_lengths` has the slots by row length.
+    """
+
+    def filled(phase: Phase) -> Phase:
+        if phase.max_predictions_per_seq != 0:
+            return phase
+        derived = predictions_for(phase.seq_len, config.data.masked_lm_prob)
+        slots = slots_of_lengths.get(phase.seq_len, derived)
+        return dataclasses.replace(phase, max_predictions_per_seq=slots)
+
+    return dataclasses.replace(config, phases=tuple(map(filled, config.phases)))
+
+
+def total_steps(config: RunConfig) -> int:
+    """Return the optimizer steps of all phases."""
+    return sum(phase.steps for phase in config.phases)
+
+
+def phase_start(config: RunConfig, index: int) -> int:
+    """Return the number of steps before a phase."""
+    return sum(phase.steps for phase in config.phases[:index])
+
+
+def phase_of_step(config: RunConfig, step: int) -> int:
+    """Return the index of the phase that contains a step, counted from 1 over all phases."""
+    return sum(step > phase_start(config, index) for index in range(len(config.phases))) - 1
+
+
+def first_row(config: Config, index: int) -> int:
+    """Return a phase's first row in the stream of its length, after earlier such phases."""
+    return sum(
+        phase.steps * phase.batch_size
+        for phase in config.phases[:index]
+        if phase.seq_len == config.phases[index].seq_len
+    )
+
+
+def with_vocab_size(config: Config, vocab_size: int) -> Config:
+    """Take the vocabulary's size from the store; ValueError if the config gives another one."""
+    stated = config.model.vocab_size
+    if stated not in (0, vocab_size):
+        raise ValueError(
+            f"config.model.vocab_size is {stated}, the store's vocabulary has {vocab_size} pieces; "
+            "leave it 0 to take the store's, or point config.data.store at the right store"
+        )
+    return dataclasses.replace(
+        config, model=dataclasses.replace(config.model, vocab_size=vocab_size)
+    )
+
+
+_LENGTHS = {"squad": 384}  # run_squad.py@eedf5716ce
+_LENGTH = 128  # paper, appendix A.3 and run_classifier.py@eedf5716ce
+
+
+def with_length(options: TaskOptions, positions: int) -> TaskOptions:
+    """Set max_seq_length, if unset, from the task and the checkpoint's number of positions."""
+    if options.max_seq_length != 0:
+        return options
+    usual = _LENGTHS.get(options.task, _LENGTH)
+    return dataclasses.replace(options, max_seq_length=min(usual, positions))

@@ -1,0 +1,224 @@
+"""Check settings, alone and in combination, before anything is opened or compiled.
+
+Ranges and choices are metadata of the fields in schema; here are the rules about several fields.
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+
+from bert_jax.config.config_dict import flatten
+from bert_jax.config.schema import Config, FinetuneConfig, ModelConfig, SharedConfig
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.spec.fields import check_fields, setting_of
+from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS
+
+_WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
+
+
+def check_sizes(model: ModelConfig, name: object) -> None:
+    """Raise DamagedFile if no model can be built with the sizes read from the file `name`.
+
+    Checked before building, which would take time and memory in proportion to each size.
+    """
+    for field in dataclasses.fields(model):
+        known = setting_of(field)
+        if known is None or known.maximum is None:
+            continue
+        size, least = getattr(model, field.name), int(known.minimum or 0)
+        if not least <= size <= known.maximum:
+            raise DamagedFile(
+                f"{name} has {field.name} = {size!r:.40}; it must be from {least} to "
+                f"{known.maximum:,}: put back the file that belongs to these arrays"
+            )
+    if model.hidden_size % model.num_attention_heads:
+        raise DamagedFile(
+            f"{name} has num_attention_heads = {model.num_attention_heads}, which does not divide "
+            f"hidden_size = {model.hidden_size}; put back the file that belongs to these arrays"
+        )
+
+
+def check(config: Config) -> None:
+    """Raise ValueError if a setting is out of range or settings contradict each other.
+
+    The error names the key, its value, what is allowed and how to fix it. Needs neither devices nor
+    a store.
+    """
+    _check_shared(config)
+    config.data.check()
+    if not config.phases:
+        raise ValueError("config.phases is (); a run needs at least one phase")
+    for index in range(len(config.phases)):
+        _check_phase(config, index)
+    if config.objective == "mlm_nsp" and not config.data.has_next_sentences:
+        raise ValueError(
+            "config.objective is 'mlm_nsp', which learns from pairs, and config.data.segments is "
+            f"{config.data.segments!r}, which has none; set config.objective=mlm, or segments to "
+            "nsp or sop"
+        )
+    _require(
+        config,
+        "model.type_vocab_size",
+        not config.data.has_next_sentences or config.model.type_vocab_size >= 2,
+        f"config.data.segments = {config.data.segments!r} makes pairs, which need 2 segments",
+    )
+    _check_schedules(config)
+
+
+def check_finetune(config: FinetuneConfig) -> None:
+    """Raise ValueError if a setting of fine-tuning is out of range or contradicts another one."""
+    begin = (
+        "give the checkpoint to begin with: hf:DIR, google:PREFIX or orbax:DIR, the workdir of a "
+        "run of pre-training"
+    )
+    _require(config, "init", bool(config.init), begin)
+    _check_shared(config)
+    _check_divides(config, "", config.micro_batches, config.batch_size)
+    length = config.data.max_seq_length
+    _require(
+        config,
+        "data.max_seq_length",
+        length == 0 or length >= 8,
+        "a pair of texts needs 8 or more; 0 takes 128, or the checkpoint's positions if fewer",
+    )
+    follows = "it follows from config.warmup_share: leave it at 0"
+    _require(config, "optim.warmup_steps", config.optim.warmup_steps == 0, follows)
+
+
+def _require(config: SharedConfig, key: str, holds: bool, allowed: str) -> None:
+    """Raise a ValueError that names a key of the config, its value and what is allowed."""
+    if not holds:
+        raise ValueError(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
+
+
+def _check_shared(config: SharedConfig) -> None:
+    check_fields(config, "config")
+    model, checkpoint = config.model, config.checkpoint
+    _require(
+        config,
+        "model.hidden_size",
+        model.hidden_size % model.num_attention_heads == 0,
+        f"it must be a multiple of num_attention_heads = {model.num_attention_heads}",
+    )
+    _require(
+        config,
+        "checkpoint.keep_every_steps",
+        checkpoint.keep_every_steps % checkpoint.every_steps == 0,
+        f"0, or a multiple of checkpoint.every_steps = {checkpoint.every_steps}",
+    )
+    _check_architecture(config)
+    is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
+    allowed = "a project's name has 128 characters at most and none of / \\ # ? % :"
+    _require(config, "log.wandb", is_name, allowed)
+
+
+def _check_architecture(config: SharedConfig) -> None:
+    model = config.model
+    head_width = model.hidden_size // model.num_attention_heads
+    _require(
+        config,
+        "model.position_embedding_type",
+        model.position_embedding_type != "rotary" or head_width % 2 == 0,
+        f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
+    )
+    has_window = model.global_attn_every_n_layers > 1
+    windows = "the others need a window: set its width"
+    no_window = "no layer has a window: leave it at 0"
+    _require(
+        config,
+        "model.local_attention",
+        has_window == (model.local_attention > 0),
+        f"with global_attn_every_n_layers = {model.global_attn_every_n_layers} "
+        f"{windows if has_window else no_window}",
+    )
+    are_alike = not has_window and not (model.norm_position == "pre" and model.embedding_norm)
+    differ = "the layers differ, in their window or in the first one's norm: leave it false"
+    for key, is_set in (
+        ("compute.rolled_layers", config.compute.rolled_layers),
+        ("model.share_layers", model.share_layers),
+    ):
+        _require(config, key, are_alike or not is_set, differ)
+
+
+def _check_divides(config: SharedConfig, prefix: str, micro_batches: int, batch_size: int) -> None:
+    divides = batch_size % micro_batches == 0
+    _require(config, f"{prefix}micro_batches", divides, f"it must divide batch_size = {batch_size}")
+
+
+def _check_phase(config: Config, index: int) -> None:
+    phase, key = config.phases[index], f"phases[{index}]"
+    positions = config.model.max_position_embeddings
+    _require(
+        config,
+        f"{key}.seq_len",
+        phase.seq_len <= positions,
+        f"the position table ends at config.model.max_position_embeddings = {positions}; shorten "
+        "the one or enlarge the other",
+    )
+    _check_divides(config, f"{key}.", phase.micro_batches, phase.batch_size)
+    _require(
+        config,
+        f"{key}.max_predictions_per_seq",
+        phase.max_predictions_per_seq <= phase.seq_len - 3,
+        f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from "
+        "config.data.masked_lm_prob",
+    )
+    for name in ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate"):
+        _require(
+            config,
+            f"{key}.{name}",
+            phase.restart_learning_rate > 0 or not getattr(phase, name),
+            "it needs a restart_learning_rate; without one the phase keeps the last schedule",
+        )
+    most = phase.seq_len // SHORTEST_EXAMPLE_TOKENS
+    _require(
+        config,
+        "data.packed_examples",
+        config.data.packed_examples <= most,
+        f"{key}.seq_len = {phase.seq_len} has room for {most} at most; pack fewer, or 1 for none",
+    )
+
+
+def check_predictions(config: Config) -> None:
+    """Raise ValueError if a phase has too few prediction slots for the configured masking rate.
+
+    Applies to text only: prebuilt examples have fixed masks.
+    """
+    prob = config.data.masked_lm_prob
+    for index, phase in enumerate(config.phases):
+        wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
+        _require(
+            config,
+            f"phases[{index}].max_predictions_per_seq",
+            phase.max_predictions_per_seq >= wanted,
+            f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob "
+            f"= {prob}, and the rest would be left out; leave it at 0 to take {wanted} or more, "
+            "or lower the share",
+        )
+
+
+def _check_schedules(config: Config) -> None:
+    _require(
+        config,
+        "phases[0].restart_learning_rate",
+        config.phases[0].restart_learning_rate == 0,
+        "the first phase has nothing to restart; set config.optim.learning_rate",
+    )
+    warmup_tokens = config.optim.warmup_tokens
+    warm_ups = [("optim.warmup_steps", 0 if warmup_tokens else config.optim.warmup_steps)]
+    lengths = [0]  # steps of the schedule that each warm-up begins
+    for index, phase in enumerate(config.phases):
+        if phase.restart_learning_rate > 0:
+            warm_ups.append((f"phases[{index}].restart_warmup_steps", phase.restart_warmup_steps))
+            lengths.append(0)
+        lengths[-1] += phase.steps
+    for (key, warmup_steps), steps in zip(warm_ups, lengths, strict=True):
+        allowed = f"the schedule has only {steps} steps; warm up over fewer"
+        _require(config, key, warmup_steps < steps, allowed)
+        counted = "config.optim.warmup_tokens counts the schedule in tokens: leave it at 0"
+        _require(config, key, warmup_steps == 0 or warmup_tokens == 0, counted)
+    first = itertools.takewhile(lambda phase: phase.restart_learning_rate == 0, config.phases)
+    tokens = sum(phase.steps * phase.batch_size * phase.seq_len for phase in first)
+    allowed = f"the schedule has only {tokens:,} tokens; warm up over fewer"
+    _require(config, "optim.warmup_tokens", warmup_tokens < tokens, allowed)

@@ -1,0 +1,202 @@
+"""Feed a fine-tuning run: batches of the training split, and the development sets to evaluate.
+
+Dimensions: N examples, B examples of a batch, S sequence, C classes.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config.schema import FinetuneRun, TaskOptions
+from bert_jax.finetuning.objectives import PACKED, TERM
+from bert_jax.inference.batches import collect
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_identity
+from bert_jax.runtime.run_identity import Provenance
+from bert_jax.tasks.task import Task
+from bert_jax.train_step import metrics
+from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows
+from data_pipeline.labelled import packing
+from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
+from data_pipeline.vocab import Vocabulary
+
+# Options of config.data that a resumed run may change: the folder, and examples that are only
+# predicted. All others determine the examples for training and evaluation.
+_CHANGEABLE_OPTIONS = ("dir", "test_file")
+
+
+def _fixed_options(options: TaskOptions) -> dict[str, Any]:
+    return {
+        f"data.{name}": value
+        for name, value in dataclasses.asdict(options).items()
+        if name not in _CHANGEABLE_OPTIONS
+    }
+
+
+def _sha256(rows: EncodedRows) -> str:
+    hashed = hashlib.sha256()
+    arrays = [rows.token_ids, rows.offsets, *rows.labels.values(), *rows.token_labels.values()]
+    for array in arrays:
+        hashed.update(np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()
+
+
+class TaskFeed:
+    """Make the batches of a task's training split as pure functions of the step.
+
+    Examples of the kinds in PACKED share rows (decision 39): the phase of `config` then has the
+    number and length of rows that hold the examples of any step. Other examples are a row each, or
+    the choices of a question, cut to the longest of their batch.
+    """
+
+    def __init__(
+        self, task: Task, vocabulary: Vocabulary, config: FinetuneRun, unit: int = 1
+    ) -> None:
+        """Take a config of setup.resolve_config; the rows of a batch are a multiple of `unit`."""
+        self.task, self.vocabulary, self.unit = task, vocabulary, unit
+        self.pad_id = vocabulary.special_ids["pad"]
+        rows = task.splits["train"]
+        self.positions_of_model = config.model.max_position_embeddings
+        order = config.data.order_seed, config.batch_size, self.pad_id, self.positions_of_model
+        self._stream = ExampleStream(rows, *order)
+        self._digest = _sha256(rows)
+        self._packed = None
+        if task.kind in PACKED:
+            (phase,) = config.phases
+            self._packed = packing.PackedSteps(self._stream, phase.steps, unit)
+            layout = self._packed.packing
+            phase = dataclasses.replace(phase, seq_len=layout.seq_len, batch_size=layout.rows)
+            config = dataclasses.replace(config, phases=(phase,))
+        self.config = config
+
+    @property
+    def provenance(self) -> Provenance:
+        """Describe the task and its examples, which a resumed run must keep, and the run's start.
+
+        The record also gets the description of the task's layer.
+        """
+        task, config = self.task, self.config
+        fixed = {
+            "init": config.init,
+            "batch_size": config.batch_size,
+            "step_packing_version (of this bert_jax)": packing.VERSION,
+            **_fixed_options(config.data),
+            "data (digest of the training examples)": self._digest[:12],
+        }
+        layer = {
+            "name": task.name,
+            "kind": task.kind,
+            "classes": task.classes,
+            "head_width": task.head_width,
+            "labels": list(task.labels),
+            "mean": task.mean,
+            "deviation": task.deviation,
+            "digest": self._digest,
+        }
+        vocab_path = self.vocabulary.path
+        return Provenance(
+            learns=f"fine-tuning on {task.name}",
+            origin=pathlib.Path(config.data.dir or "/").expanduser(),
+            vocab_path=vocab_path,
+            vocabulary=run_identity.make_vocabulary_record(self.vocabulary, vocab_path.name),
+            fixed=fixed,
+            fixed_by_default=_fixed_options(TaskOptions()),
+            details={"task": layer},
+        )
+
+    @property
+    def advice(self) -> str:
+        """Advise how batches are made faster."""
+        return "Batches of a task are made in memory: other work keeps this machine's cores busy"
+
+    def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
+        """List the shapes of batches: one if examples are packed, else one for each length."""
+        steps = range(first_step, self.config.phases[index].steps)
+        rows, batch_size = self.task.splits["train"], self.config.batch_size
+        if self._packed is not None:
+            every_row = np.arange(self._packed.packing.rows)
+            batches = self._packed.batches(first_step, first_step + 1, every_row)
+            return [_shape_of(batch) for batch in batches]
+        lengths = sorted({self._stream.seq_len(step) for step in steps})
+        nothing = np.full(batch_size, -1, np.int64)
+        return [_shape_of(rows.batch(nothing, seq_len, self.pad_id)) for seq_len in lengths]
+
+    def train_batches(
+        self, index: int, first_step: int, rows: np.ndarray
+    ) -> Generator[HostBatch, None, None]:
+        """Yield the given rows of each batch from a step to the last."""
+        source = self._stream if self._packed is None else self._packed
+        return source.batches(first_step, self.config.phases[index].steps, rows)
+
+    def locate_step(self, step: int) -> StepRows:
+        """Find the examples of a step, counted from 1, in the training split."""
+        batch_size = self.config.batch_size
+        positions_B = (step - 1) * batch_size + np.arange(batch_size)
+        return StepRows(positions_B, *self._stream.locate(positions_B))
+
+
+def _shape_of(batch: HostBatch) -> BatchShape:
+    return {name: (array.shape, array.dtype.type) for name, array in batch.items()}
+
+
+class TaskPhase(RunPhase):
+    """Evaluate the development sets of a fine-tuning run, which has one phase."""
+
+    def __init__(self, feed: TaskFeed) -> None:
+        self.task, config = feed.task, feed.config
+        shards = feed.unit // config.micro_batches
+        batch_size = -(-config.batch_size // feed.unit) * shards
+        self._batches: list[tuple[str, EvaluationBatch]] = [
+            (split, batch)
+            for split in self.task.dev_splits
+            for batch in batch_by_length(
+                self.task.splits[split], batch_size, feed.pad_id, feed.positions_of_model
+            )
+        ]
+        (phase,) = config.phases
+        rows, examples = self.task.splits["train"], config.batch_size
+        self.per_step = {
+            "seq_len": float(phase.seq_len),
+            "rows_per_step": float(phase.batch_size * rows.rows_per_example),
+            "examples_per_step": float(examples),
+            "epochs": phase.steps * examples / rows.examples,
+        }
+        self.baseline = {
+            f"majority_dev_{name}": score for name, score in self.task.baseline.items()
+        }
+        self.examples_per_row = examples / phase.batch_size
+        self.heldout_examples = sum(
+            self.task.splits[name].examples for name in self.task.dev_splits
+        )
+        self.heldout_batches = [batch.fields for _, batch in self._batches]
+        # Logits of each development set in the last evaluation, which uses the final weights.
+        self.dev_logits: dict[str, np.ndarray] = {}
+
+    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
+        """Return the loss and the scores of each development set, as dev_loss and dev_accuracy."""
+        scores = {}
+        for split in self.task.dev_splits:
+            total: Mapping[str, float] = {}
+            outputs = []
+            for (name, batch), result in zip(self._batches, results, strict=True):
+                if name != split:
+                    continue
+                sums = {"terms": result["terms"], "weights": result["weights"]}
+                total = metrics.add_step(total, metrics.flatten(sums))
+                examples = int((batch.index_B >= 0).sum())  # padding examples are at the end
+                logits_B = result["outputs"][:examples]
+                outputs.append((batch.index_B[:examples], {"logits": logits_B}))
+            scores[f"{split}_loss"] = metrics.compute_means(total)[f"{TERM}_loss"]
+            logits = collect(outputs, self.task.splits[split].examples)["logits"]
+            self.dev_logits[split] = logits
+            for name, score in self.task.score(split, logits).items():
+                scores[f"dev_{name}"] = score
+        return scores
+
+    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
+        """Print the scores, the deciding one first and beside its baseline."""
+        screen.scores_line(step, self.task.main_record, scores, self.baseline)

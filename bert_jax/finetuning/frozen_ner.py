@@ -1,0 +1,217 @@
+"""Find named entities from the vectors of a frozen model, computed once, with a BiLSTM.
+
+Dimensions: B rows of a batch, S sequence, K layers, D width, T tokens of a split.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bert_jax.config import ModelConfig
+from bert_jax.finetuning import bilstm
+from bert_jax.inference import batches
+from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
+from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.model.bert import Heads
+from bert_jax.reporting.console import Screen
+from bert_jax.tasks.task import Scores, Task
+from data_pipeline.labelled.rows import EncodedRows, ExampleStream, choose_seq_len
+
+# Table 7 of the paper: the layers (as --layers of features.py) and whether they are concatenated.
+FEATURES = {
+    "embeddings": ("0:1", False),
+    "second_to_last": ("-2:-1", False),
+    "last": ("-1:", False),
+    "weighted_last_four": ("-4:", False),
+    "concatenated_last_four": ("-4:", True),
+    "weighted_all": ("1:", False),
+}
+_CLIP_NORM = 1.0
+_BATCH_SIZE = 32  # rows that the encoder sees at once
+Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Set how the BiLSTM is trained; the paper gives only its layers and width."""
+
+    units: int = 768  # of each direction
+    epochs: int = 10
+    batch_size: int = 32  # rows
+    learning_rate: float = 1e-3  # of Adam, decayed linearly to 0
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Hold the best epoch on dev."""
+
+    epoch: int  # from 1
+    scores: Scores
+    logits: Mapping[str, np.ndarray]  # float32[N,S,C] of every split but train
+
+
+def check_room(task: Task, model: ModelConfig) -> None:
+    """Refuse to start if the disk of temporary files cannot hold the vectors.
+
+    A full disk under a memory-mapped file kills the process without a message.
+    """
+    tokens = sum(len(rows.token_ids) for rows in task.splits.values())
+    needed_bytes = 4 * tokens * (model.num_hidden_layers + 1) * model.hidden_size
+    folder = tempfile.gettempdir()
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes:
+        raise ValueError(
+            f"{folder} has {free_bytes / 1e9:,.2f} GB free, and the vectors of all layers take "
+            f"{needed_bytes / 1e9:,.2f} GB until the end; free space, or name a folder on another "
+            "disk by the environment variable TMPDIR"
+        )
+
+
+@contextlib.contextmanager
+def cache_vectors(checkpoint: Pretrained, task: Task, screen: Screen) -> Iterator[Vectors]:
+    """Compute the vectors of all L + 1 layers of all splits, in files that are deleted afterwards.
+
+    Source: Devlin et al. 2019, section 5.3.
+    """
+    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+    layers = choose_layers(":", checkpoint.config.num_hidden_layers)
+    compute = functools.partial(compute_vectors, layers=layers, pool="", normalize=False)
+    step = batches.compile_step(model.model, compute)
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        vectors = {}
+        for split, rows in task.splits.items():
+            results = batches.run_rows(step, model, rows, _BATCH_SIZE)
+            label = f"vectors of {split}"
+            results = batches.report_progress(results, rows.examples, label, screen)
+            path = pathlib.Path(folder) / f"{split}.npy"
+            dims = (len(rows.token_ids), len(layers.numbers), checkpoint.config.hidden_size)
+            vectors[split] = _write_vectors(results, rows, path, dims)
+        yield vectors
+
+
+def _write_vectors(
+    results: batches.Results, rows: EncodedRows, path: pathlib.Path, dims: tuple[int, ...]
+) -> np.ndarray:
+    vectors_TKD = np.lib.format.open_memmap(path, "w+", np.float32, dims)
+    for index_B, outputs in results:
+        for row, row_vectors in zip(index_B, outputs[VECTORS], strict=True):
+            start, end = rows.offsets[row : row + 2]
+            vectors_TKD[start:end] = row_vectors[: end - start]
+    return vectors_TKD
+
+
+def build_batch(
+    rows: EncodedRows, vectors_TKD: np.ndarray, index_B: np.ndarray, layers: Layers
+) -> dict[str, np.ndarray]:
+    """Build a batch of some rows: their vectors padded with zeros, their lengths and labels."""
+    starts, ends = rows.offsets[index_B], rows.offsets[index_B + 1]
+    seq_len = choose_seq_len(int((ends - starts).max()))
+    dims = (len(index_B), seq_len, len(layers.numbers), vectors_TKD.shape[2])
+    vectors_BSKD = np.zeros(dims, np.float32)
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        vectors_BSKD[row, : end - start] = vectors_TKD[start:end][:, list(layers.numbers)]
+    fields = rows.batch(index_B, seq_len, 0)
+    labels = {name: fields[name] for name in rows.token_labels}
+    return {"vectors": vectors_BSKD, "lengths": (ends - starts).astype(np.int32), **labels}
+
+
+def _logits(params: bilstm.Params, batch: Mapping[str, jax.Array], is_joined: bool) -> jax.Array:
+    vectors = batch["vectors"]
+    if is_joined:  # concatenated: one layer, K times as wide
+        vectors = vectors.reshape(*vectors.shape[:2], 1, -1)
+    return bilstm.compute_logits(params, vectors, batch["lengths"])
+
+
+def train_tagger(
+    task: Task, vectors: Vectors, features: str, layers: int, training: Training, screen: Screen
+) -> Result:
+    """Train on one kind of FEATURES and return the epoch that is best on dev."""
+    text, is_joined = FEATURES[features]
+    chosen = choose_layers(text, layers)
+    rows, vectors_TKD = task.splits["train"], vectors["train"]
+    steps_per_epoch = -(-rows.examples // training.batch_size)
+    steps = steps_per_epoch * training.epochs
+    rate = optax.linear_schedule(training.learning_rate, 0.0, steps)
+    tx = optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
+    mixed, width = len(chosen.numbers), vectors_TKD.shape[2]
+    if is_joined:
+        mixed, width = 1, mixed * width
+    key = jax.random.key(training.seed)
+    params: Any = bilstm.init_params(key, mixed, width, training.units, task.classes)
+    opt_state = tx.init(params)
+    step, forward = _compile(tx, is_joined)
+
+    def predict_split(split: str) -> np.ndarray:
+        return _split_logits(forward, params, task.splits[split], vectors[split], chosen)
+
+    stream = ExampleStream(rows, training.seed, training.batch_size, 0)
+    dev, main = task.dev_splits[0], task.main_score
+    best = Result(0, {main: -1.0}, {})
+    with screen.spinning(f"{features}: compiling") as show:
+        for number in range(steps):
+            positions = number * training.batch_size + np.arange(training.batch_size)
+            batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], chosen)
+            params, opt_state, loss = step(params, opt_state, batch)
+            show(f"{features}: step {number + 1:,} of {steps:,}")
+            epoch, left = divmod(number + 1, steps_per_epoch)
+            if left:
+                continue
+            logits = {dev: predict_split(dev)}
+            scores = task.score(dev, logits[dev])
+            line = f"{features}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}"
+            screen.print(line)
+            if scores[main] > best.scores[main]:
+                others = task.splits.keys() - {"train", dev}
+                best = Result(epoch, scores, logits | {o: predict_split(o) for o in others})
+    return best
+
+
+def _compile(
+    tx: optax.GradientTransformation, is_joined: bool
+) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
+    """Compile the step, (params, opt_state, batch) -> both and the loss, and the forward pass."""
+
+    def loss(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        logits_BSC = _logits(params, batch, is_joined)
+        nll = optax.softmax_cross_entropy_with_integer_labels(logits_BSC, batch["label_ids"])
+        weights = batch["label_weights"]
+        return jnp.sum(nll * weights) / jnp.maximum(jnp.sum(weights), 1.0)
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, opt_state: Any, batch: Mapping[str, jax.Array]) -> tuple[Any, Any, Any]:
+        value, grads = jax.value_and_grad(loss)(params, batch)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, value
+
+    return step, jax.jit(functools.partial(_logits, is_joined=is_joined))
+
+
+def _split_logits(
+    forward: jax.stages.Wrapped,
+    params: bilstm.Params,
+    rows: EncodedRows,
+    vectors_TKD: np.ndarray,
+    layers: Layers,
+) -> np.ndarray:
+    """Compute float32[N,S,C] logits of a split; the longest rows go first."""
+    order = np.argsort(-rows.lengths_N, kind="stable")
+
+    def results() -> batches.Results:
+        for start in range(0, len(order), 64):
+            index_B = order[start : start + 64]
+            batch = build_batch(rows, vectors_TKD, index_B, layers)
+            inputs = {name: batch[name] for name in ("vectors", "lengths")}
+            yield index_B, {"logits": np.asarray(forward(params, inputs))}
+
+    return batches.collect(results(), rows.examples)["logits"]

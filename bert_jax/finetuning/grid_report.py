@@ -1,0 +1,286 @@
+"""Report what a grid found: mean and spread of each setting as a table, numbers and a picture."""
+
+import dataclasses
+import functools
+import io
+import itertools
+import pathlib
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import rich.box
+import rich.table
+import rich.text
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
+
+from bert_jax.finetuning.grid_runs import NUMBERS, Outcome, describe_setting, format_rate
+from bert_jax.reporting import plots
+from bert_jax.reporting.console import BAD, FAINT, GOOD
+from data_pipeline.io.atomic import write_file, write_json
+
+PICTURE = "grid.png"
+_NAMED_TIES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Hold the finished runs of a learning rate and a number of epochs, over their seeds."""
+
+    learning_rate: float
+    epochs: float
+    outcomes: tuple[Outcome, ...]
+    planned: int  # runs of this setting, finished or not
+
+    @property
+    def name(self) -> str:
+        return describe_setting(self.learning_rate, self.epochs)
+
+    def values(self, score: str) -> list[float]:
+        """Return a score of each run."""
+        return [outcome.scores[score] for outcome in self.outcomes]
+
+    def mean(self, score: str) -> float:
+        return statistics.fmean(self.values(score))
+
+    def deviation(self, score: str) -> float | None:
+        """Return the standard deviation of a sample (divided by N - 1); None of a single run."""
+        return statistics.stdev(self.values(score)) if len(self.outcomes) > 1 else None
+
+    def in_words(self, score: str) -> str:
+        """Write its mean and spread."""
+        deviation = self.deviation(score)
+        spread = "" if deviation is None else f" ± {deviation:.4f}"
+        return f"{self.mean(score):.4f}{spread}"
+
+    def numbers(self, score: str) -> dict[str, Any]:
+        """Return its row of grid.json."""
+        values = self.values(score)
+        return {
+            "learning_rate": self.learning_rate,
+            "epochs": self.epochs,
+            "runs": len(values),
+            "mean": self.mean(score),
+            "standard_deviation": self.deviation(score),
+            "lowest": min(values),
+            "highest": max(values),
+        }
+
+
+class Comparison:
+    """Compare the settings of a grid by the score that decides."""
+
+    def __init__(self, outcomes: Sequence[Outcome], score: str) -> None:
+        """Group the finished runs by falling learning rate, then rising epochs."""
+        self.outcomes, self.score = outcomes, score
+
+        def setting_of(outcome: Outcome) -> tuple[float, float]:
+            return -outcome.run.learning_rate, outcome.run.epochs
+
+        self.settings = list[Setting]()
+        for (rate, epochs), runs in itertools.groupby(sorted(outcomes, key=setting_of), setting_of):
+            planned = list(runs)
+            if finished := tuple(outcome for outcome in planned if outcome.is_finished):
+                self.settings.append(Setting(-rate, epochs, finished, len(planned)))
+        # What is scored without reading the text, where a run has recorded it.
+        self.baseline = next((o.baseline[score] for o in outcomes if score in o.baseline), None)
+
+    @functools.cached_property
+    def best(self) -> Setting:
+        """Return the setting of the highest mean, among those with the most seeds."""
+        most = max(len(setting.outcomes) for setting in self.settings)
+        complete = [setting for setting in self.settings if len(setting.outcomes) == most]
+        return max(complete, key=lambda setting: setting.mean(self.score))
+
+    @property
+    def beats_baseline(self) -> bool:
+        return self.baseline is None or self.best.mean(self.score) > self.baseline
+
+    @property
+    def ties(self) -> list[Setting]:
+        """List the settings with as many seeds whose mean is within a deviation of the best.
+
+        The larger of the two deviations counts; single runs tie only if their scores are equal.
+        """
+        best, score = self.best, self.score
+        return [
+            setting
+            for setting in self.settings
+            if setting is not best
+            and len(setting.outcomes) == len(best.outcomes)
+            and best.mean(score) - setting.mean(score)
+            <= max(best.deviation(score) or 0.0, setting.deviation(score) or 0.0)
+        ]
+
+    @property
+    def best_run(self) -> Outcome:
+        outcomes = [outcome for outcome in self.outcomes if outcome.is_finished]
+        return max(outcomes, key=lambda outcome: outcome.scores[self.score])
+
+
+def build_table(grid: Comparison) -> rich.table.Table:
+    """Build a table of the settings; the best is marked if it is above the baseline."""
+    rows = rich.table.Table(box=rich.box.SIMPLE)
+    for column in ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest"):
+        rows.add_column(column, justify="right")
+    for setting in grid.settings:
+        deviation, values = setting.deviation(grid.score), setting.values(grid.score)
+        is_complete = setting.planned == len(values)
+        runs = f"{len(values)}" if is_complete else f"{len(values)} of {setting.planned}"
+        rows.add_row(
+            format_rate(setting.learning_rate),
+            f"{setting.epochs:g}",
+            rich.text.Text(runs, "" if is_complete else BAD),
+            f"{setting.mean(grid.score):.4f}",
+            "" if deviation is None else f"{deviation:.4f}",
+            f"{min(values):.4f}",
+            f"{max(values):.4f}",
+            style=f"bold {GOOD}" if setting is grid.best and grid.beats_baseline else "",
+        )
+    if grid.baseline is not None:
+        cells = ["baseline", "", "", f"{grid.baseline:.4f}", "", "", ""]
+        rows.add_row(*cells, style=FAINT)
+    return rows
+
+
+def closing_rows(folder: pathlib.Path, grid: Comparison) -> list[tuple[str, str]]:
+    """Return labels and texts: the best setting with all its scores, the best run, the files."""
+    best, first, score = grid.best, grid.best_run, grid.score
+    seeds = f"{len(best.outcomes)} seed{'s' * (len(best.outcomes) > 1)}"
+    result = f"{score} {best.in_words(score)}"
+    if grid.beats_baseline:
+        rows = [("best", f"{best.name}, the mean of {seeds}"), ("", result)]
+    else:
+        rows = [
+            ("best", f"none: no mean is above the baseline, {grid.baseline:.4f}"),
+            ("highest", f"{result}: {best.name}, {seeds}"),
+        ]
+    if tied := grid.ties:
+        names = "; ".join(setting.name for setting in tied[:_NAMED_TIES])
+        more = f"; and {len(tied) - _NAMED_TIES} more" if len(tied) > _NAMED_TIES else ""
+        rows.append(("", f"no better than its seeds differ: {names}{more}"))
+    rows += [
+        ("", f"{name} {best.in_words(name)}")
+        for name in best.outcomes[0].scores
+        if name != score and not name.endswith("_loss")
+    ]
+    return [
+        *rows,
+        ("best run", f"{score} {first.scores[score]:.4f}: {first.run.in_words()}"),
+        ("", str(folder / first.run.name)),
+        ("picture", str(folder / PICTURE)),
+        ("numbers", str(folder / NUMBERS)),
+    ]
+
+
+def write_numbers(folder: pathlib.Path, grid: Comparison, config: dict[str, Any]) -> None:
+    """Write grid.json; before a run is finished it has no settings and no best one."""
+    has_best = bool(grid.settings)
+    numbers: dict[str, Any] = {
+        "score": grid.score,
+        "baseline": grid.baseline,
+        "settings": [setting.numbers(grid.score) for setting in grid.settings],
+        "best": grid.best.numbers(grid.score) if has_best else None,
+        "best_beats_baseline": grid.beats_baseline if has_best else None,
+        "ties_with_best": [tie.numbers(grid.score) for tie in grid.ties] if has_best else [],
+        "best_run": grid.best_run.run.name if has_best else None,
+        "runs": [
+            {
+                "name": outcome.run.name,
+                **dataclasses.asdict(outcome.run),
+                "scores": dict(outcome.scores),
+                "error": outcome.error,
+            }
+            for outcome in grid.outcomes
+        ],
+        "config": config,
+    }
+    write_json(folder / NUMBERS, numbers)
+
+
+# Okabe and Ito's colours, those of the curves first.
+_COLOURS = (plots.TRAIN, plots.HELDOUT, "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_MARKERS = "osD^vP"
+_SHIFT = 0.012  # share of the axis between lines, so that their error bars do not overlap
+
+
+def write_picture(folder: pathlib.Path, grid: Comparison, title: str) -> None:
+    """Write grid.png: the score over the learning rate, a line for each number of epochs."""
+    picture = io.BytesIO()
+    with style.context(["default", plots.LOOK]):
+        draw_figure(grid, title).savefig(picture, format="png")
+    write_file(folder / PICTURE, picture.getvalue())
+
+
+def draw_figure(grid: Comparison, title: str) -> Figure:
+    """Draw means with their spread, each run as a dot, and the baseline where the task has one.
+
+    With a single learning rate the axis shows the epochs, in one line.
+    """
+    settings, score = grid.settings, grid.score
+    over_epochs = len({setting.learning_rate for setting in settings}) == 1
+
+    def x_and_line(setting: Setting) -> tuple[float, float]:
+        values = setting.learning_rate, setting.epochs
+        return (values[1], values[0]) if over_epochs else values
+
+    picture = Figure(figsize=(7.2, 4.2), layout="constrained")
+    ax = picture.add_subplot(label=score)
+    xs = sorted({x_and_line(setting)[0] for setting in settings})
+    lines = sorted({x_and_line(setting)[1] for setting in settings})
+    for number, line in enumerate(lines):
+        shift = _SHIFT * (number - (len(lines) - 1) / 2) * len(xs)
+        points = [
+            (xs.index(x_and_line(setting)[0]) + shift, setting)
+            for setting in settings
+            if x_and_line(setting)[1] == line
+        ]
+        points.sort(key=lambda point: point[0])
+        label = f"rate {format_rate(line)}" if over_epochs else f"{line:g} epoch{'s' * (line != 1)}"
+        _draw_line(ax, points, score, number, label)
+    if grid.baseline is not None:
+        dashes, width = (0, (5, 3)), 1.1
+        ax.axhline(
+            grid.baseline, label="baseline", color=plots.GREY, linewidth=width, linestyle=dashes
+        )
+    _set_axes(ax, xs, over_epochs)
+    handles, labels = ax.get_legend_handles_labels()
+    plots.add_legend(picture, dict(zip(labels, handles, strict=True)), title)
+    return picture
+
+
+def _draw_line(
+    ax: Axes, points: Sequence[tuple[float, Setting]], score: str, number: int, label: str
+) -> None:
+    """Draw the settings of a line at their places on the axis, from left to right."""
+    colour = _COLOURS[number % len(_COLOURS)]
+    ax.errorbar(
+        [place for place, _ in points],
+        [setting.mean(score) for _, setting in points],
+        [setting.deviation(score) or 0.0 for _, setting in points],
+        label=label,
+        color=colour,
+        marker=_MARKERS[number % len(_MARKERS)],
+        markersize=5.0,
+        linewidth=1.4,
+        elinewidth=1.1,
+        capsize=3.0,
+    )
+    for place, setting in points:
+        values = setting.values(score)
+        if len(values) > 1:
+            xs = [place] * len(values)
+            ax.scatter(xs, values, s=14.0, color=colour, alpha=0.45, linewidths=0.0, zorder=1.9)
+
+
+def _set_axes(ax: Axes, xs: Sequence[float], over_epochs: bool) -> None:
+    ax.xaxis.set_major_locator(FixedLocator(range(len(xs))))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ticks = [f"{x:g}" if over_epochs else format_rate(x) for x in xs]
+    ax.xaxis.set_major_formatter(FixedFormatter(ticks))
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    ax.set_xlim(-0.4, len(xs) - 0.6)
+    ax.set_xlabel("epochs" if over_epochs else "learning rate", color=plots.GREY)

@@ -1,0 +1,239 @@
+"""Probe a pre-training run: fine-tune from its checkpoints, record the scores, draw their curve.
+
+PROBE_DIR/probe.json     the run that is probed, and the config of the fine-tuning
+         /probe.jsonl    a line for each checkpoint: its step, the task's main score, the seconds
+         /probe.png      the score over the steps
+         /step-400/      the fine-tuning from step 400, without its checkpoints
+         /step-400.log   its output
+"""
+
+import dataclasses
+import io
+import os
+import pathlib
+import shutil
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+from matplotlib import style
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from bert_jax.checkpoint import directory
+from bert_jax.config import FinetuneConfig, flatten, recorded
+from bert_jax.reporting import plots
+from bert_jax.reporting.console import FAINT, Screen, duration
+from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.runtime.exit_codes import DONE, Refused
+from bert_jax.runtime.run_identity import differing_settings
+from bert_jax.runtime.run_record import CHECKPOINTS
+from data_pipeline.cli import child_process
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.jsonl import append_record, read_records
+from data_pipeline.io.small_files import DamagedFile
+
+PROBE, LINES, PICTURE = "probe.json", "probe.jsonl", "probe.png"
+
+
+_LOOK_SECS = 10.0  # between two looks at the run's folder
+_NICE = 10  # on the same cores the pre-training run has priority
+_COMPILED = "compiled"  # programs, which all fine-tunings share
+_DELETED_AFTER_SCORING = (CHECKPOINTS, _COMPILED)  # within the folder of a fine-tuning
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Describe which run is probed, by which fine-tuning, and where the scores are kept."""
+
+    run: str  # as given by --workdir
+    run_folder: epath.Path
+    folder: pathlib.Path
+    config_arguments: list[str]  # of the command line, for each fine-tuning
+    task: str
+    score: str  # the task's main score
+    baseline: float  # scored without reading the text
+    summary_key: str  # of the score in a fine-tuning's summary
+    every_steps: int
+    platform: str
+
+    def saved_steps(self) -> Collection[int]:
+        """List the steps of the checkpoints that exist now."""
+        return directory.find_steps(self.run_folder / CHECKPOINTS).keys()
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeScore:
+    """Hold the score of a fine-tuning from a checkpoint."""
+
+    step: int  # of the run that is probed
+    score: float
+    secs: float  # of the fine-tuning, including its start
+
+
+def next_step(
+    saved: Collection[int], done: Collection[int], every_steps: int, has_ended: bool
+) -> int | None:
+    """Choose the checkpoint to fine-tune from next; None if there is nothing to do now.
+
+    The newest comes first, so that the curve keeps up with the run; older ones follow while there
+    is nothing newer. Steps less than every_steps from a scored one are skipped, except the last
+    step of a run that has ended.
+    """
+    last = max(saved, default=None)
+    for step in sorted(set(saved) - set(done), reverse=True):
+        is_apart = all(abs(step - other) >= every_steps for other in done)
+        if is_apart or (has_ended and step == last):
+            return step
+    return None
+
+
+def claim_folder(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
+    """Record what is probed in a new folder, or check that the folder has the same probe.
+
+    probed is the address of the run, as "run", and the fine-tuning's settings, as "config".
+    """
+    path = folder / PROBE
+    if path.exists():
+        try:
+            before = small_files.read_object(path, folder)
+        except DamagedFile as error:
+            raise DamagedFile(f"{error}; put a copy of it back, or give a new folder") from None
+
+        def settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
+            config = record.get("config")
+            return {"run": record.get("run"), **flatten(config if isinstance(config, dict) else {})}
+
+        defaults = flatten(recorded(FinetuneConfig()))
+        settings = differing_settings(settings_of(before), settings_of(probed), defaults)
+        if settings:
+            differing = [f"{key} = {was!r}, now {now!r}" for key, (was, now) in settings.items()]
+            raise ValueError(
+                f"{folder} holds a probe with {'; '.join(differing)}: scores would not compare; "
+                "give another --probe_dir, or the settings of that probe to resume it"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"--probe_dir={folder} is not empty and holds no probe; give a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, probed)
+
+
+def read_scores(folder: pathlib.Path) -> list[ProbeScore]:
+    """Read the scores so far, ordered by step; refuse a line that is not a probe's."""
+    path = folder / LINES
+    scores = [small_files.build(ProbeScore, line, path) for line in read_records(path)]
+    for score in scores:
+        for name in ("score", "secs"):
+            small_files.field(vars(score), name, float, path)
+    return sorted(scores, key=lambda score: score.step)
+
+
+def run_probe(probe: Probe) -> int:
+    """Fine-tune from each checkpoint, waiting for new ones until the run has ended."""
+    screen = Screen(is_writer=True)
+    scores = read_scores(probe.folder)
+    baseline = f"{probe.score} {probe.baseline:.3f} without reading the text"
+    rows = [("scores in", str(probe.folder)), ("baseline", baseline)]
+    if scores:
+        rows.append(("resumes", f"{len(scores)} checkpoints have their score"))
+    screen.table(f"probing {probe.run} by {probe.task}", rows)
+    os.nice(_NICE)
+    with child_process.exit_on_sigterm():
+        while True:
+            has_ended = (probe.run_folder / SUMMARY).exists()  # first: the last save precedes it
+            done = [score.step for score in scores]
+            step = next_step(probe.saved_steps(), done, probe.every_steps, has_ended)
+            if step is not None:
+                score = _fine_tune(probe, step, screen)
+                if score is not None:
+                    append_record(probe.folder / LINES, dataclasses.asdict(score))
+                    scores = read_scores(probe.folder)
+                    write_picture(probe, scores)
+                    name = probe.score.replace("_", " ")
+                    secs = duration(score.secs)
+                    screen.print(f"{score.step:>9,}  {name} {score.score:.3f}  in {secs}")
+            elif has_ended:
+                break
+            else:
+                since = f" after step {max(done):,}" if done else ""
+                with screen.spinning(f"waiting for a checkpoint{since}"):
+                    time.sleep(_LOOK_SECS)
+    screen.table("the run has ended", _closing_rows(probe, scores))
+    return DONE
+
+
+def _fine_tune(probe: Probe, step: int, screen: Screen) -> ProbeScore | None:
+    """Return the score from a checkpoint; None if the run has deleted it meanwhile."""
+    workdir, log = probe.folder / f"step-{step}", probe.folder / f"step-{step}.log"
+    command = [sys.executable, "-m", "bert_jax.finetune", *probe.config_arguments]
+    command += [f"--config.init=orbax:{probe.run}@{step}", f"--workdir={workdir}"]
+    # Its checkpoints are deleted before its score is written: it cannot resume.
+    command += ["--config.checkpoint.fresh=True"]
+    environment = {
+        "JAX_PLATFORMS": probe.platform,
+        "JAX_COMPILATION_CACHE_DIR": str((probe.folder / _COMPILED).resolve()),
+    }
+    start = time.monotonic()
+    label = f"fine-tuning from step {step:,}"
+    log.unlink(missing_ok=True)
+    with screen.spinning(label):
+        code = child_process.run(command, log, environment)
+    if code != DONE:
+        if step not in probe.saved_steps():
+            screen.print(f"step {step:,} was deleted by the run before it was read", FAINT)
+            shutil.rmtree(workdir, ignore_errors=True)
+            return None
+        error = child_process.last_error(log)
+        raise Refused(f"{label} ended with exit code {code}: {error}; see {log}")
+    summary = small_files.read_object(workdir / SUMMARY, workdir)
+    score = small_files.field(summary, probe.summary_key, float, workdir / SUMMARY)
+    for name in _DELETED_AFTER_SCORING:
+        shutil.rmtree(workdir / name, ignore_errors=True)
+    return ProbeScore(step, score, time.monotonic() - start)
+
+
+def _closing_rows(probe: Probe, scores: Sequence[ProbeScore]) -> list[tuple[str, str]]:
+    if not scores:
+        return [("scores", "none: the run has left no checkpoint")]
+    best = max(scores, key=lambda score: score.score)
+    return [
+        ("last", f"{scores[-1].score:.3f} from step {scores[-1].step:,}"),
+        ("highest", f"{best.score:.3f} from step {best.step:,}"),
+        ("curve", str(probe.folder / PICTURE)),
+    ]
+
+
+def write_picture(probe: Probe, scores: Sequence[ProbeScore]) -> pathlib.Path:
+    """Draw the curve of one score or more into the probe's folder; return its path."""
+    picture, path = io.BytesIO(), probe.folder / PICTURE
+    with style.context(["default", plots.LOOK]):
+        draw_figure(probe, scores).savefig(picture, format="png")
+    write_file(path, picture.getvalue())
+    return path
+
+
+def draw_figure(probe: Probe, scores: Sequence[ProbeScore]) -> Figure:
+    """Draw the score over the steps of pre-training, with its last value and the baseline."""
+    steps = [score.step for score in scores]
+    values = [score.score for score in scores]
+    spaced = ConstrainedLayoutEngine(wspace=0.05, hspace=0.05)
+    picture = Figure(figsize=(6.0, 3.4), layout=spaced)
+    ax = picture.add_subplot(label=probe.score)
+    ax.plot(steps, values, color=plots.HELDOUT, linewidth=1.8, marker="o", markersize=3.5)
+    ax.axhline(probe.baseline, color=plots.GREY, linewidth=1.1, linestyle=(0, (5, 3)))
+    ax.margins(y=0.15)  # keeps the labels at the end clear of the axis
+    plots.set_axes(ax, probe.score, steps[-1], is_lowest=True)
+    ax.set_title(f"{probe.task}: {probe.score.replace('_', ' ')} after fine-tuning", loc="left")
+    ax.set_xlabel("step of pre-training", color=plots.GREY)
+    plots.write_ends(
+        ax,
+        [
+            plots.End(values[-1], f"{values[-1]:.3f}", plots.HELDOUT),
+            plots.End(probe.baseline, f"baseline\n{probe.baseline:.3f}", plots.GREY),
+        ],
+    )
+    return picture

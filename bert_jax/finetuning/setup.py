@@ -1,0 +1,143 @@
+"""Build a fine-tuning run from a checkpoint, a task and the parts of the trainer."""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Sequence
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax.config import ModelConfig, validate
+from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
+from bert_jax.finetuning.feed import TaskFeed, TaskPhase
+from bert_jax.finetuning.objectives import OBJECTIVES, PACKED
+from bert_jax.interop import load, warm_start
+from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import workdir as workdir_lib
+from bert_jax.runtime.profiler import Window
+from bert_jax.runtime.workdir import Workdir
+from bert_jax.tasks.registry import open_task
+from bert_jax.tasks.task import Task
+from bert_jax.trainer.compile import build_parts
+from bert_jax.trainer.setup import Setup, check_start, claim_workdir
+
+
+def build_finetuning(
+    config: FinetuneConfig,
+    workdir: Workdir | pathlib.Path,
+    devices: Sequence[jax.Device] | None = None,
+    profiled: Window | None = None,
+    began: float | None = None,
+) -> Setup:
+    """Check all of a fine-tuning run that can be checked before compiling, and build its parts.
+
+    bert_jax.trainer.setup.build_setup does so for pre-training.
+
+    Raises:
+      ValueError, OSError: describes the first mismatch.
+    """
+    began = time.time() if began is None else began
+    validate.check_finetune(config)
+    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
+    screen = Screen(is_writer=jax.process_index() == 0)
+    with screen.spinning(f"reading {config.init}"):
+        checkpoint = load.load(config.init)
+    # Without the layer of an earlier task, so that this task's layer is initialized.
+    params = {name: part for name, part in checkpoint.params.items() if name != "classifier"}
+    checkpoint = dataclasses.replace(checkpoint, params=params)
+    positions = checkpoint.config.max_position_embeddings
+    config = dataclasses.replace(config, data=with_length(config.data, positions))
+    if config.data.max_seq_length > positions:
+        raise ValueError(
+            f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
+            f"{positions} positions; set it to {positions} or less"
+        )
+    with screen.spinning(f"reading the examples of {config.data.task}"):
+        task = open_task(config.data, checkpoint.vocabulary)
+    device_count = jax.device_count() if devices is None else len(devices)
+    unit = mesh_lib.batch_unit(config.mesh, device_count, config.micro_batches)
+    resolved = resolve_config(config, task, checkpoint.config)
+    feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
+    start = check_start(feed.config, feed.provenance, storage, devices, profiled)
+    phase = TaskPhase(feed)
+    heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
+    parts = build_parts(feed.config, OBJECTIVES[task.kind], heads, devices)
+    jax.set_mesh(parts.mesh)
+
+    def initial_params() -> bert.Params:
+        return place_params(checkpoint, parts.model, parts.mesh, config.seed)[0]
+
+    return Setup(
+        parts=parts,
+        feed=feed,
+        phases=[phase],
+        initial_params=initial_params,
+        storage=storage,
+        screen=screen,
+        data_rows=_describe_task(feed.config, task, checkpoint, phase),
+        changes=claim_workdir(start, parts, feed.provenance, storage, screen),
+        profiled=profiled,
+        began=began,
+    )
+
+
+def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> FinetuneRun:
+    """Complete the config by what follows from the checkpoint and the examples.
+
+    model is the checkpoint's; the phase, the warm-up and the steps of evaluation follow from the
+    training split. As in Google's script, steps are examples / batch_size * epochs.
+
+    Source: run_classifier.py@eedf5716ce main.
+    """
+    examples = task.splits["train"].examples
+    steps = int(examples / config.batch_size * config.epochs)
+    if steps < 1:
+        raise ValueError(
+            f"the training split has {examples} examples, in config.epochs = {config.epochs} fewer "
+            f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
+            "epochs or examples"
+        )
+    sized = warm_start.merge_sizes(config.model, model, config.init)
+    # Rounded up: if an epoch is not a multiple of the batch, its last evaluation is at the end.
+    evaluated_every = -(-examples // (config.batch_size * config.evaluations_per_epoch))
+    phase = config_lib.Phase(
+        seq_len=config.data.max_seq_length,
+        steps=steps,
+        batch_size=config.batch_size,
+        max_predictions_per_seq=20,  # unused; recorded so by earlier versions
+        micro_batches=config.micro_batches,
+    )
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    settings |= {
+        "model": dataclasses.replace(sized, vocab_size=model.vocab_size),
+        "phases": (phase,),
+        "eval": config_lib.EvalConfig(every_steps=evaluated_every),
+        "optim": dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),
+    }
+    return FinetuneRun(**settings)
+
+
+def _describe_task(
+    config: FinetuneRun, task: Task, checkpoint: Pretrained, task_phase: TaskPhase
+) -> list[tuple[str, str]]:
+    """Return labels and texts on the task for the first block on the screen."""
+    splits = ", ".join(f"{name} {rows.examples:,}" for name, rows in task.splits.items())
+    (phase,) = config.phases
+    packed = f"in {phase.batch_size:,} rows of {phase.seq_len}"
+    layout = packed if task.kind in PACKED else "in rows cut to the longest"
+    epochs = f"{task_phase.per_step['epochs']:,.1f} epochs"
+    rows = [
+        ("init", f"{checkpoint.address}, {checkpoint.parameter_count:,} parameters"),
+        ("task", f"{task.name}: {splits} examples"),
+        ("", f"of at most {config.data.max_seq_length} tokens"),
+        *(("", note) for note in task.notes),
+        ("steps of", f"{config.batch_size:,} examples {layout}, {epochs}"),
+    ]
+    if task.main_score in task.baseline:
+        score = f"{task.main_score} {task.baseline[task.main_score]:.3f}"
+        rows.append(("baseline", f"{score} without reading the text"))
+    return rows

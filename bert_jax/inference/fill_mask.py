@@ -1,0 +1,169 @@
+"""Guess the tokens of sentences that [MASK] hides.
+
+Dimensions: B sentences, S sequence, P masks of a sentence, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.inference import batches
+from bert_jax.interop.pretrained import PlacedModel
+from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import Bert
+from data_pipeline.labelled.rows import build_rows
+from data_pipeline.store import Split
+from data_pipeline.vocab import SENTENCEPIECE, WORD_START, Vocabulary
+
+MASK = "[MASK]"
+_HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
+_BATCH_SIZE = 32  # sentences
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A sentence as token ids, framed by [CLS] and [SEP], with masked tokens."""
+
+    text: str
+    token_ids: list[int]
+    mask_positions: list[int]  # positions of [MASK] in token_ids
+    answers: list[str]  # the hidden tokens, "" where nobody knows
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A token that may stand in the place of a mask."""
+
+    token: str
+    probability: float
+
+
+def read_question(model: PlacedModel, sentence: str) -> Question:
+    """Read a sentence with [MASK] in it.
+
+    Raises:
+      ValueError: there is no [MASK], or the sentence is longer than the model's positions.
+    """
+    parts = sentence.split(MASK)
+    if len(parts) < 2:
+        raise ValueError(
+            f"{sentence!r} has no {MASK}; write it, in capitals, in the place of the word to guess"
+        )
+    special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
+    token_ids, mask_positions = [special_ids["cls"]], []
+    ids, lengths = vocabulary.encode(parts)
+    ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
+    for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
+        if number:
+            mask_positions.append(len(token_ids))
+            token_ids.append(special_ids["mask"])
+        has_space = number == 0 or part.startswith(" ")
+        kept = part_ids.tolist()
+        token_ids += kept if has_space else _drop_space(vocabulary, kept)
+    token_ids.append(special_ids["sep"])
+    longest = model.checkpoint.config.max_position_embeddings
+    if len(token_ids) > longest:
+        raise ValueError(
+            f"{sentence[:40]!r}... is {len(token_ids)} tokens with [CLS] and [SEP], the model "
+            f"reads {longest}; shorten it"
+        )
+    return Question(sentence, token_ids, mask_positions, [""] * len(mask_positions))
+
+
+def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
+    """Remove the space that SentencePiece puts before any text."""
+    tokens = vocabulary.pieces()
+    if vocabulary.kind != SENTENCEPIECE or not token_ids:
+        return token_ids
+    first = tokens[token_ids[0]].removeprefix(WORD_START)
+    if not first:
+        return token_ids[1:]
+    return [tokens.index(first), *token_ids[1:]] if first in tokens else token_ids
+
+
+def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> list[Question]:
+    """Choose held-out sentences and mask one whole word of each, the same ones at every call.
+
+    Raises:
+      ValueError: the split has too few sentences of a fitting length.
+    """
+    rng = np.random.default_rng(0)
+    special_ids, tokens = vocabulary.special_ids, vocabulary.pieces()
+    is_continuation_V = vocabulary.is_continuation  # computed at every access
+    questions = []
+    for sentence in rng.permutation(heldout.sentences):
+        start, end = heldout.sentence_offsets[sentence : sentence + 2]
+        token_ids = heldout.token_ids[start:end].astype(int).tolist()
+        words = _find_words(token_ids, tokens, is_continuation_V)
+        if not _HELDOUT_TOKENS[0] <= len(token_ids) <= _HELDOUT_TOKENS[1] or not words:
+            continue
+        position = int(rng.choice(words))
+        before, answer, after = token_ids[:position], token_ids[position], token_ids[position + 1 :]
+        text = f"{vocabulary.decode(before)} {MASK} {vocabulary.decode(after)}".strip()
+        framed = [
+            *(special_ids["cls"], *before, special_ids["mask"]),
+            *(*after, special_ids["sep"]),
+        ]
+        questions.append(Question(text, framed, [position + 1], [tokens[answer]]))
+        if len(questions) == count:
+            return questions
+    raise ValueError(
+        f"--heldout is {count}; only {len(questions)} held-out sentences of {_HELDOUT_TOKENS[0]} "
+        f"to {_HELDOUT_TOKENS[1]} tokens have a word to hide"
+    )
+
+
+def _find_words(
+    token_ids: Sequence[int], tokens: Sequence[str], is_continuation_V: np.ndarray
+) -> list[int]:
+    """Return the positions of words of a single token, which are no numbers and no signs."""
+    positions = []
+    for position, token_id in enumerate(token_ids):
+        is_word = (
+            tokens[token_id].removeprefix(WORD_START).isalpha() and not is_continuation_V[token_id]
+        )
+        following = token_ids[position + 1 : position + 2]
+        if is_word and not any(is_continuation_V[token_id] for token_id in following):
+            positions.append(position)
+    return positions
+
+
+def guess_tokens(
+    model: PlacedModel, questions: Sequence[Question], top: int
+) -> list[list[list[Guess]]]:
+    """Return for every mask of every question the `top` likeliest tokens, best first.
+
+    Special tokens are never guessed.
+    """
+    masks = max(len(question.mask_positions) for question in questions)
+    positions_BP = np.zeros((len(questions), masks), np.int32)
+    for row, question in enumerate(questions):
+        positions_BP[row, : len(question.mask_positions)] = question.mask_positions
+    framed = [(question.token_ids, len(question.token_ids)) for question in questions]
+    rows = build_rows(framed, {"positions": positions_BP})
+    tokens = model.vocabulary.pieces()
+    special_ids = list(model.vocabulary.special_ids.values())
+
+    def choose_likeliest(probabilities_V: np.ndarray) -> list[Guess]:
+        probabilities_V = probabilities_V[: len(tokens)].copy()  # less the vocabulary's padding
+        probabilities_V[special_ids] = 0.0
+        likeliest = np.argsort(-probabilities_V, kind="stable")[:top]
+        return [Guess(tokens[i], float(probabilities_V[i])) for i in likeliest]
+
+    guesses: list[list[list[Guess]]] = [[] for _ in questions]
+    step = batches.compile_step(model.model, _compute_probabilities)
+    for index_B, outputs in batches.run_rows(step, model, rows, _BATCH_SIZE):
+        for row, probabilities_PV in zip(index_B, outputs["probabilities"], strict=True):
+            count = len(questions[row].mask_positions)
+            guesses[row] = [choose_likeliest(each_V) for each_V in probabilities_PV[:count]]
+    return guesses
+
+
+def _compute_probabilities(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Return float32[B,P,V]."""
+    visible = hide_padding(batch["input_mask"])
+    hidden_BSD = bert.encode(batch["input_ids"], batch["segment_ids"], visible)
+    logits_BPV = bert.compute_mlm_logits(hidden_BSD, batch["positions"])
+    return {"probabilities": jax.nn.softmax(logits_BPV)}

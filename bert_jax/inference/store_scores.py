@@ -1,0 +1,77 @@
+"""Score a checkpoint on a store, beside the scores of a model without context."""
+
+import dataclasses
+
+import jax
+
+from bert_jax.config import predictions_for
+from bert_jax.interop.pretrained import PlacedModel
+from bert_jax.parallel import mesh
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.exit_codes import Refused
+from bert_jax.train_step import metrics
+from bert_jax.train_step import step as step_lib
+from bert_jax.train_step.objectives import MLM, MLM_NSP
+from bert_jax.trainer import heldout
+from bert_jax.trainer.feed import single_pass
+from data_pipeline.sampling import batches as pretrain
+from data_pipeline.sampling.stream import open_examples
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import HELDOUT, TRAIN, Store
+
+SPLITS = (HELDOUT, TRAIN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The examples of a store that are scored."""
+
+    store: Store
+    split: str  # one of SPLITS
+    options: PretrainOptions
+    seq_len: int
+    examples: int  # maximum number, from the start of the split's first pass
+
+
+def score_store(
+    model: PlacedModel, selection: Selection, batch_size: int, screen: Screen
+) -> dict[str, float]:
+    """Return loss (nats), accuracy and perplexity of each term, named as in a run's metrics.
+
+    Also returns unigram_mlm_loss, majority_nsp_accuracy and the number of examples. Next sentences
+    are scored if the checkpoint has their head and the options make pairs. The step is the one that
+    evaluates held-out examples during training.
+
+    Raises:
+      Refused: the split has no examples of this kind.
+    """
+    store, options = selection.store, selection.options
+    shards = mesh.batch_shards(model.mesh)
+    try:
+        source = open_examples(
+            store,
+            store.heldout if selection.split == HELDOUT else store.train,
+            single_pass(options, store),
+            seq_len=selection.seq_len,
+            max_predictions_per_seq=predictions_for(selection.seq_len, options.masked_lm_prob),
+        )
+        batches = pretrain.heldout_batches(
+            source, batch_size=-(-batch_size // shards) * shards, examples=selection.examples
+        )
+    except ValueError as error:
+        raise Refused(f"{store.directory}: {error}") from error
+    examples = sum(int((batch["input_mask"].sum(axis=1) > 1).sum()) for batch in batches)
+    pairs = model.checkpoint.heads.nsp and options.has_next_sentences
+    objective = MLM_NSP if pairs else MLM
+    evaluate = step_lib.make_eval_step(model.model, objective)
+    total: dict[str, float] = {}
+    with screen.spinning(f"scoring {examples:,} examples: compiling") as show:
+        for number, batch in enumerate(batches):
+            sums = evaluate(model.params, mesh.place_batch(batch, model.mesh))
+            total = metrics.add_step(total, metrics.flatten(jax.device_get(sums)))
+            show(f"scoring {examples:,} examples: {(number + 1) / len(batches):.0%}")
+    scores = metrics.compute_heldout_means(total)
+    scores["unigram_mlm_loss"] = heldout.unigram_mlm_loss(store, batches)
+    if objective is MLM_NSP:
+        scores["majority_nsp_accuracy"] = heldout.majority_nsp_accuracy(batches)
+    return scores | {"examples": examples}

@@ -1,0 +1,129 @@
+"""Declare what differs between the encoders of transformers, and the helpers that they share."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bert_jax.config import ModelConfig
+from bert_jax.interop.tensor_names import TensorName
+
+ACTS = {
+    "gelu": "gelu_erf",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+ACT_NAMES = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+# Settings that matter while training alone; a config.json need not hold them.
+_TRAINING = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),
+    *("initializer", "initializer_range"),
+)
+_NUMBERED = re.compile(r"layers/(\d+)/(.+)")
+_LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
+_OLDER = {"scale": "gamma", "bias": "beta"}  # of norms, in 2018
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """Hold the names of a family's modules by ours; a part of ours that is absent has no name."""
+
+    encoder: Mapping[str, str]  # behind the prefix
+    heads: Mapping[str, str]  # never behind it
+    layer: Mapping[str, str]  # behind the prefix and layer_format
+    layer_format: str  # with {} in the place of the layer's number
+    output_bias: tuple[str, ...]  # of the masked language model's logits
+    # Of matrices that lie side by side in one of theirs: its name, which part, how many.
+    fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    skipped_positions: int = 0  # first rows of their position table, which no text reads
+
+    def name_tensor(self, path: str, prefix: str) -> TensorName:
+        """Return the names of the array at our path; none if the family has no such part."""
+        if path == "mlm/output_bias":
+            return TensorName(self.output_bias)
+        module, leaf = path.rsplit("/", 1)
+        layer = _NUMBERED.fullmatch(module)
+        part, parts = 0, 1
+        if layer is None:
+            name = self.heads.get(module) or _behind(prefix, self.encoder.get(module))
+        else:
+            theirs = self.layer.get(layer[2])
+            if layer[2] in self.fused:
+                theirs, part, parts = self.fused[layer[2]]
+            name = _behind(prefix + self.layer_format.format(int(layer[1])), theirs)
+        if name is None:
+            return TensorName(())
+        names = [f"{name}.{_LEAVES[leaf]}"]
+        if module.endswith("layer_norm"):
+            names.append(f"{name}.{_OLDER[leaf]}")
+        skipped = self.skipped_positions if module == "embeddings/position" else 0
+        return TensorName(tuple(names), leaf == "kernel", part, parts, skipped)
+
+    def list_stems(self, prefix: str) -> tuple[str, ...]:
+        """List what the names of an encoder's arrays begin with, but for its pooler's."""
+        modules = [name for ours, name in self.encoder.items() if ours != "pooler"]
+        stems = {name.split(".")[0] for name in (*modules, self.layer_format)}
+        return tuple(sorted(f"{prefix}{stem}." for stem in stems))
+
+
+def _behind(prefix: str, name: str | None) -> str | None:
+    return None if name is None else prefix + name
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Describe one kind of encoder: how its config.json and its arrays correspond to ours."""
+
+    model_type: str  # in config.json
+    prefix: str  # of the encoder's arrays in a model with heads
+    names: Names
+    parse: Callable[[pathlib.Path, Mapping[str, Any]], ModelConfig]
+    describe: Callable[[ModelConfig], dict[str, Any]]  # the settings that parse reads
+    decoder: str  # duplicate of the word table
+    masked_lm: str  # class with the masked language model's head
+    encoder: str  # class without heads
+
+    def fits(self, config: ModelConfig) -> bool:
+        """Return whether the family's config.json can describe what a model computes."""
+        try:
+            described = self.read_back(config)
+        except (KeyError, ValueError):
+            return False
+        of_training = {name: getattr(config, name) for name in _TRAINING}
+        return dataclasses.replace(described, **of_training) == config
+
+    def read_back(self, config: ModelConfig) -> ModelConfig:
+        """Return the model as the family's config.json describes it."""
+        return self.parse(pathlib.Path("config.json"), self.describe(config))
+
+
+def check_fixed(path: pathlib.Path, settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    """Raise if a setting that changes what an encoder computes has another value than ours.
+
+    A setting that is absent has the fixed value.
+
+    Raises:
+      ValueError: names the setting and both values.
+    """
+    for name, value in fixed.items():
+        if settings.get(name, value) != value:
+            raise ValueError(
+                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model with "
+                f"{name} = {value!r} alone: give a checkpoint of that kind"
+            )
+
+
+def parse_act(path: pathlib.Path, settings: Mapping[str, Any], name: str) -> str:
+    """Return our name of the activation function in a setting.
+
+    Raises:
+      ValueError: it is none that bert_jax computes.
+    """
+    act = str(settings.get(name))
+    if act not in ACTS:
+        raise ValueError(
+            f"{path} says {name} = {act!r:.80}; bert_jax computes {', '.join(ACTS)}: give a "
+            "checkpoint with one of these"
+        )
+    return ACTS[act]

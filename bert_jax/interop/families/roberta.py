@@ -1,0 +1,60 @@
+"""Read and write RoBERTa: BERT with one segment type and two unread rows of positions.
+
+Source: modeling_roberta.py, configuration_roberta.py@transformers 5.23; Liu et al. 2019.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import ModelConfig
+from bert_jax.interop.families import bert
+from bert_jax.interop.families.family import Family
+
+_SKIPPED = 2  # positions count from pad_token_id + 1
+_PAD_ID = 1
+
+
+def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
+    """Return the sizes in the settings of a config.json.
+
+    Raises:
+      ValueError: a size is missing or impossible; a setting is none of RoBERTa's.
+    """
+    config = bert.parse(path, settings)
+    if settings.get("pad_token_id", _PAD_ID) != _PAD_ID:
+        raise ValueError(
+            f"{path} says pad_token_id = {settings['pad_token_id']!r:.80}; positions follow from "
+            f"it, and bert_jax reads RoBERTas with {_PAD_ID}: give such a checkpoint"
+        )
+    rows = config.max_position_embeddings - _SKIPPED
+    if rows < 1:
+        raise ValueError(
+            f"{path} says max_position_embeddings = {rows + _SKIPPED}, of which RoBERTa never "
+            f"reads the first {_SKIPPED}; put the file back that the checkpoint came with"
+        )
+    return dataclasses.replace(config, max_position_embeddings=rows)
+
+
+def describe(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings of a config.json for a model."""
+    rows = config.max_position_embeddings + _SKIPPED
+    return bert.describe(config) | {"max_position_embeddings": rows, "pad_token_id": _PAD_ID}
+
+
+FAMILY = Family(
+    model_type="roberta",
+    prefix="roberta.",
+    names=dataclasses.replace(
+        bert.NAMES,
+        heads={"mlm/transform": "lm_head.dense", "mlm/layer_norm": "lm_head.layer_norm"},
+        output_bias=("lm_head.bias", "lm_head.decoder.bias"),
+        skipped_positions=_SKIPPED,
+    ),
+    parse=parse,
+    describe=describe,
+    decoder="lm_head.decoder.weight",
+    masked_lm="RobertaForMaskedLM",
+    encoder="RobertaModel",
+)

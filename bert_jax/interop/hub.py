@@ -1,0 +1,191 @@
+"""Download a checkpoint from the Hugging Face hub into the hub's own cache, or upload an export.
+
+No other module imports huggingface_hub. Account and cache are its own:
+HF_TOKEN or `hf auth login`, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE.
+"""
+
+import fnmatch
+import functools
+import pathlib
+import re
+from typing import Any
+
+# The files of a repository that bert_jax reads.
+FILES = (
+    "config.json",
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "*.model",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
+)
+_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
+_REVISION = re.compile(r"[\w./-]+")
+
+
+def is_name(place: str) -> bool:
+    """Return whether a text can be NAME, ORG/NAME or one of them with @REVISION."""
+    name, mark, revision = place.partition("@")
+    fits = _NAME.fullmatch(name) is not None and ".." not in place
+    return fits and (not mark or _REVISION.fullmatch(revision) is not None)
+
+
+@functools.cache  # a command reads an address several times
+def fetch(place: str) -> pathlib.Path:
+    """Return the folder in the hub's cache with the files of NAME[@REVISION] that are read.
+
+    A process asks the hub once. Without a network the files of an earlier download are used.
+
+    Raises:
+      ValueError: huggingface_hub is missing, or the hub has no such model for this account.
+      OSError: the hub does not answer, and the model is not in the cache.
+    """
+    name, _, revision = place.partition("@")
+    address = f"hf:{place}"
+    unknown = f"the checkpoint {address!r} is not a folder of this machine, and"
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise ValueError(
+            f"{unknown} to download it from the Hugging Face hub huggingface_hub is missing: pip "
+            "install huggingface_hub, or give hf:DIR"
+        ) from error
+    try:
+        return _download(huggingface_hub, address, name, revision or None)
+    except errors.GatedRepoError as error:
+        raise ValueError(
+            f"{address} is for accounts that its owner let in; ask on https://huggingface.co/{name}"
+            ", then set HF_TOKEN or run hf auth login"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise ValueError(
+            f"{unknown} the Hugging Face hub has no such model, or not for this account; look at "
+            "the name, or set HF_TOKEN"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ValueError(f"{name} has no revision {revision!r} on the Hugging Face hub") from error
+    except Exception as error:
+        if not _is_of_the_network(error):
+            raise
+        try:
+            folder = huggingface_hub.snapshot_download(
+                name, revision=revision or None, allow_patterns=list(FILES), local_files_only=True
+            )
+        except Exception:
+            raise OSError(
+                f"{address} is neither a folder of this machine nor in the hub's cache, and "
+                f"{_describe_silence(error)}; give hf:DIR, or try again with a network"
+            ) from error
+        return pathlib.Path(folder)
+
+
+def _download(hub: Any, address: str, name: str, revision: str | None) -> pathlib.Path:
+    """Download the files that are read, but for those in the cache; return their folder there."""
+    info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
+    wanted = {
+        file.rfilename: file.size or 0
+        for file in info.siblings or []
+        if any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in FILES)
+    }
+    if "config.json" not in wanted:
+        raise ValueError(f"{address} on the Hugging Face hub holds no config.json of a BERT")
+    if not any(file.endswith(".safetensors") for file in wanted):
+        raise ValueError(
+            f"{address} on the Hugging Face hub has no model.safetensors; ask its owner for one, "
+            "or convert its weights with transformers' save_pretrained"
+        )
+    size = sum(wanted.values())
+    amount = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size:,} bytes"
+    print(
+        f"{address} at {(info.sha or '')[:12]} of the Hugging Face hub: {len(wanted)} files, "
+        f"{amount}, from its cache where they are there",
+        flush=True,
+    )
+    for file in wanted:
+        path = hub.hf_hub_download(name, file, revision=info.sha or revision)
+    # Keeps in the cache which commit the revision is, for a call without a network.
+    hub.hf_hub_download(name, "config.json", revision=revision)
+    return pathlib.Path(path).parent
+
+
+def check_upload(name: str, is_public: bool) -> None:
+    """Raise if a folder could not be uploaded to ORG/NAME; nothing is changed there."""
+    given = f"--push_to_hub is {name!r}"
+    if "/" not in name or not is_name(name) or "@" in name:
+        raise ValueError(f"{given}; give ORG/NAME, a name on the hub")
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise ValueError(
+            f"{given}, and huggingface_hub is missing: pip install huggingface_hub, or leave the "
+            "flag out"
+        ) from error
+    api = huggingface_hub.HfApi()
+    try:
+        account = api.whoami()
+        owners = [account["name"], *(org["name"] for org in account.get("orgs", []))]
+        if name.partition("/")[0] not in owners:
+            raise ValueError(
+                f"{given}, and the account of the Hugging Face hub may write to "
+                f"{', '.join(owners)}; give one of these, or set HF_TOKEN to another's"
+            )
+        if not (is_public or api.model_info(name).private):
+            raise ValueError(
+                f"{given}, which is on the hub already and can be read by everybody; add "
+                "--public=true, or give another name"
+            )
+    except errors.RepositoryNotFoundError:
+        return
+    except errors.LocalTokenNotFoundError as error:
+        raise ValueError(
+            f"{given}, and no account of the Hugging Face hub is known here; set HF_TOKEN, or run "
+            "hf auth login"
+        ) from error
+    except Exception as error:
+        if not _is_of_the_network(error):
+            raise
+        response = getattr(error, "response", None)
+        if response is None or response.status_code not in (401, 403):
+            raise OSError(_describe_silence(error)) from error
+        raise ValueError(
+            f"{given}, and the Hugging Face hub does not accept the token; set HF_TOKEN to one "
+            "that may write, or run hf auth login"
+        ) from error
+
+
+def upload(folder: pathlib.Path, name: str, is_public: bool) -> str:
+    """Upload a folder to ORG/NAME, private unless is_public; return the URL of its page.
+
+    Raises:
+      OSError: the hub refuses, or does not answer.
+    """
+    import huggingface_hub
+
+    api = huggingface_hub.HfApi()
+    huggingface_hub.utils.disable_progress_bars()  # they would mix with error messages
+    try:
+        repository = api.create_repo(name, private=not is_public, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message="Upload an export of bert_jax"
+        )
+    except Exception as error:
+        if isinstance(error, ValueError) or _is_of_the_network(error):
+            raise OSError(_describe_silence(error)) from error
+        raise
+    return str(repository)
+
+
+def _is_of_the_network(error: Exception) -> bool:
+    """Return whether the hub refused or was not reached; the HTTP client depends on its version."""
+    client = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or client in ("httpx", "httpx2", "requests")
+
+
+def _describe_silence(error: Exception) -> str:
+    line = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    return f"the Hugging Face hub cannot be asked: {line}"

@@ -1,0 +1,379 @@
+"""Read and write a BERT in Hugging Face's format: config.json, safetensors, tokenizer files.
+
+Exports load in transformers and in sentence-transformers.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from bert_jax.config import ModelConfig
+from bert_jax.config.schema import TaskOptions
+from bert_jax.config.validate import check_sizes
+from bert_jax.interop import vocabulary
+from bert_jax.interop.families import FAMILIES, Family, find_family
+from bert_jax.interop.model_json import read_json, write_json
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.tensor_names import (
+    Tensors,
+    list_names,
+    read_params,
+    rename,
+)
+from bert_jax.model.bert import Params
+from bert_jax.tasks import task_layer
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io import small_files
+from data_pipeline.io.small_files import DamagedFile, is_file_name
+from data_pipeline.vocab import FILE_NAMES, WORDPIECE
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
+
+CONFIG = "config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TASK_LAYERS = ("classifier", "qa_outputs")  # of classes; of the starts and ends of answers
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+
+def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
+    """Read the kind of encoder and the sizes in a folder's config.json.
+
+    Raises:
+      ValueError: it is missing, or of an encoder that bert_jax does not compute.
+    """
+    path = directory / CONFIG
+    if not path.is_file():
+        raise ValueError(
+            f"{directory} has no {CONFIG}; give the folder that save_pretrained of transformers "
+            "wrote, or a download of the whole repository"
+        )
+    settings = read_json(path)
+    kind = settings.get("model_type", "bert")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ValueError(
+            f"{path} says model_type = {kind!r:.80}; bert_jax reads {', '.join(FAMILIES)}: give a "
+            "checkpoint of one of these"
+        )
+    config = FAMILIES[kind].parse(path, settings)
+    check_sizes(config, path)
+    return FAMILIES[kind], config
+
+
+def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
+    """Read the sizes and the arrays in a folder: encoder, and pooler and heads if any.
+
+    The third value has the names of all other arrays, such as those of a third-party head.
+
+    Raises:
+      ValueError: a file is missing, damaged, pickled, or of an encoder that is not computed here.
+    """
+    family, config = read_config(directory)
+    with contextlib.ExitStack() as stack:
+        tensors = _open_tensors(directory, stack)
+        prefix = family.prefix
+        if not any(name.startswith(prefix) for name in tensors.dims):
+            prefix = ""  # as the class without heads writes them
+        params, unread = read_params(
+            tensors,
+            functools.partial(family.names.name_tensor, prefix=prefix),
+            config,
+            ignored=[family.decoder, *(prefix + name for name in _BUFFERS)],
+            stems=family.names.list_stems(prefix),
+            config_name=CONFIG,
+        )
+        _check_tied(tensors, params, family.decoder)
+        layer = _read_task_params(tensors, config)
+        if layer:
+            unread = tuple(name for name in unread if not name.startswith(TASK_LAYERS))
+        return config, params | layer, unread
+
+
+def _read_task_params(tensors: Tensors, config: ModelConfig) -> Params:
+    """Read the single layer of a task under our path; {} if there is none, or another head."""
+    for name in TASK_LAYERS:
+        weight, bias = f"{name}.weight", f"{name}.bias"
+        dims = tensors.dims.get(weight, ())
+        if dims[1:] == (config.hidden_size,) and tensors.dims.get(bias) == dims[:1]:
+            kernel = np.ascontiguousarray(tensors.read(weight).astype(np.float32).T)
+            return {"classifier": {"kernel": kernel, "bias": tensors.read(bias).astype(np.float32)}}
+    return {}
+
+
+def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tensors:
+    """Open the safetensors files of a folder until the stack closes."""
+    file_of: dict[str, Any] = {}
+    for path in _find_files(directory):
+        try:
+            opened = stack.enter_context(safetensors.safe_open(path, "np"))
+        except safetensors.SafetensorError as error:
+            raise ValueError(
+                f"{path} is damaged or cut off ({error}); copy or download it again"
+            ) from error
+        file_of |= dict.fromkeys(opened.keys(), opened)
+    dims = {name: tuple(file.get_slice(name).get_shape()) for name, file in file_of.items()}
+
+    def read_tensor(name: str) -> np.ndarray:
+        try:
+            array: np.ndarray = file_of[name].get_tensor(name)
+        except (safetensors.SafetensorError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{directory}: {name} cannot be read ({str(error)[:80]}); copy or download it again"
+            ) from error
+        return array
+
+    return Tensors(str(directory), dims, read_tensor)
+
+
+def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Return the safetensors files of a folder: one, or the parts that its index names."""
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    if (directory / INDEX).is_file():
+        return _read_index(directory / INDEX)
+    pickled = sorted(directory.glob("*.bin")) + sorted(directory.glob("*.pt"))
+    if pickled:
+        raise ValueError(
+            f"{directory} has its weights in {pickled[0].name}, a pickle, which may run code and "
+            "is not read; open it with transformers and save it again: "
+            "AutoModel.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True), with "
+            "the class of its heads in place of AutoModel"
+        )
+    raise ValueError(
+        f"{directory} has no {WEIGHTS}; give the folder that save_pretrained of transformers "
+        "wrote, or a download of the whole repository"
+    )
+
+
+def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
+    """Return the files that an index names, which must be in its folder."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ValueError(f"{index} has no weight_map; copy or download the folder again")
+    parts = sorted(set(map(str, weight_map.values())))
+    # The files themselves may be links: the hub's cache is made of them.
+    wrong = [
+        part
+        for part in parts
+        if pathlib.PurePath(part).name != part
+        or part == ".."
+        or not is_file_name(part)
+        or not (index.parent / part).is_file()
+    ]
+    if wrong:
+        raise ValueError(
+            f"{index} names {list_names(wrong)}, which is not in its folder; copy or download the "
+            "folder again"
+        )
+    return [index.parent / part for part in parts]
+
+
+def _check_tied(tensors: Tensors, params: Params, decoder: str) -> None:
+    """Refuse an MLM output matrix that differs from the word table, as bert_jax ties them."""
+    if decoder not in tensors.dims or "mlm" not in params:
+        return
+    if not np.array_equal(
+        tensors.read(decoder).astype(np.float32), params["embeddings"]["word"]["embedding"]
+    ):
+        raise ValueError(
+            f"{tensors.place} has another {decoder} than its word embeddings; the MLM head "
+            "shares them: save it again with tie_word_embeddings = true, or without the head"
+        )
+
+
+# The kind of task of each class of transformers, by the end of its name.
+_KINDS = {
+    "ForSequenceClassification": CLASSIFY,
+    "ForTokenClassification": TAG,
+    "ForQuestionAnswering": SPAN,
+    "ForMultipleChoice": CHOOSE,
+}
+_LONGEST = 512  # tokens of a row of a third-party model that has more positions
+_LONGEST_SPAN = 384  # source: run_squad.py@eedf5716ce
+
+
+def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) -> TaskLayer:
+    """Read a task layer's meaning from config.json, of bert_jax's export or a third party's.
+
+    Raises:
+      ValueError: config.json names no task, or one that is not computed here.
+    """
+    path = directory / CONFIG
+    settings = small_files.read_object(path)
+    if task_layer.KEY in settings:
+        ours = small_files.field(settings, task_layer.KEY, dict, path)
+        layer = task_layer.from_json(ours, path)
+        # An exported layer outputs unscaled values, not standard scores.
+        return dataclasses.replace(layer, mean=0.0, deviation=1.0)
+    architectures = small_files.field(settings, "architectures", list, path, [])
+    name = str(architectures[0]) if architectures else ""
+    kind = next((kind for end, kind in _KINDS.items() if name.endswith(end)), None)
+    if kind is None:
+        raise ValueError(
+            f"{path} says architectures = {architectures!r:.80}, which names no layer of a task; "
+            f"they are Bert{', Bert'.join(_KINDS)}"
+        )
+    problem = settings.get("problem_type")
+    if kind == CLASSIFY and problem == "multi_label_classification":
+        raise ValueError(
+            f"{path} says problem_type = {problem!r}: several labels a row, which is not computed "
+            "here; give a model of one label a row"
+        )
+    # Source: BertForSequenceClassification.forward@transformers 4.57.
+    if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):
+        kind = REGRESS
+    longest = min(config.max_position_embeddings, _LONGEST_SPAN if kind == SPAN else _LONGEST)
+    labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
+    return TaskLayer(directory.name, kind, labels, options=TaskOptions(max_seq_length=longest))
+
+
+def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:
+    """Read id2label; without it classes have the names that transformers gives them."""
+    unnamed = {str(number): f"LABEL_{number}" for number in range(classes)}
+    by_id = small_files.field(settings, "id2label", dict, path, unnamed)
+    try:
+        return tuple(str(by_id[str(number)]) for number in range(len(by_id)))
+    except KeyError as error:
+        raise DamagedFile(
+            f"{path}: 'id2label' has no label {error.args[0]}; its keys must be 0, 1, 2, ..."
+        ) from None
+
+
+LAST = CONFIG  # written last: a folder without it is not a model
+_TASK_CLASSES = {kind: f"Bert{end}" for end, kind in _KINDS.items()}
+_TASK_CLASSES[REGRESS] = _TASK_CLASSES[CLASSIFY]
+_MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"))  # of sentence-transformers, by folder
+
+
+def check_supported(checkpoint: Pretrained) -> None:
+    """Raise if no class of transformers computes a model and its heads.
+
+    Raises:
+      ValueError: names the checkpoint and what there is no class for.
+    """
+    family = find_family(checkpoint.config)
+    if family is None:
+        raise ValueError(
+            f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "
+            f"computes; those of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
+        )
+    if checkpoint.task is not None and family.model_type != "bert":
+        raise ValueError(
+            f"{checkpoint.address} has a task's layer on an encoder of the kind "
+            f"{family.model_type}; such layers are exported for bert alone: orbax:DIR keeps any"
+        )
+
+
+def choose_architecture(checkpoint: Pretrained) -> str:
+    """Return the class of transformers with these heads, or with the layer of this task."""
+    if checkpoint.task is not None:
+        return _TASK_CLASSES[checkpoint.task.kind]
+    family = _family_of(checkpoint)
+    if family.model_type == "bert" and checkpoint.heads.nsp:
+        has_mlm = checkpoint.heads.mlm
+        return "BertForPreTraining" if has_mlm else "BertForNextSentencePrediction"
+    return family.masked_lm if checkpoint.heads.mlm else family.encoder
+
+
+def _family_of(checkpoint: Pretrained) -> Family:
+    family = find_family(checkpoint.config)
+    assert family is not None, "check_supported comes first"
+    return family
+
+
+def read_back(checkpoint: Pretrained) -> Pretrained:
+    """Return a checkpoint with the settings that its config.json can hold."""
+    return dataclasses.replace(
+        checkpoint, config=_family_of(checkpoint).read_back(checkpoint.config)
+    )
+
+
+def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
+    """Write all files of a model, sentence-transformers' among them, to an empty folder."""
+    _write_tokeniser(checkpoint, folder)
+    _write_pooling(checkpoint, folder)
+    family = _family_of(checkpoint)
+    # The class without heads alone has names without a prefix.
+    prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
+    name_tensor = functools.partial(family.names.name_tensor, prefix=prefix)
+    arrays = rename(checkpoint.params, name_tensor)
+    if checkpoint.task is not None and checkpoint.task.kind == SPAN:
+        arrays = {
+            name.replace("classifier.", "qa_outputs."): array for name, array in arrays.items()
+        }
+    weights, config = folder / WEIGHTS, folder / CONFIG
+    safetensors.numpy.save_file(arrays, weights, metadata={"format": "pt"})
+    write_json(config, _make_config(checkpoint))
+    weights.chmod(config.stat().st_mode)  # safetensors makes it readable by the owner only
+
+
+def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
+    family = _family_of(checkpoint)
+    special_ids = checkpoint.vocabulary.special_ids
+    settings = family.describe(checkpoint.config) | {
+        "architectures": [choose_architecture(checkpoint)],
+        "model_type": family.model_type,
+        "torch_dtype": "float32",
+        "pad_token_id": special_ids["pad"],
+    }
+    if family.model_type != "bert":  # whose other ids transformers would take from its default
+        settings |= {"bos_token_id": special_ids["cls"], "eos_token_id": special_ids["sep"]}
+        settings |= {f"{name}_token_id": special_ids[name] for name in ("cls", "sep")}
+    return dict(sorted(settings.items())) | _make_task_settings(checkpoint)
+
+
+def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
+    """Return the settings of a task in config.json: its classes, and all that predicting needs."""
+    if checkpoint.task is None:
+        return {}
+    ours = {task_layer.KEY: task_layer.to_json(checkpoint.task)}
+    if checkpoint.task.kind == REGRESS:
+        regression = {"problem_type": "regression", "id2label": {"0": "value"}}
+        return {**regression, "label2id": {"value": 0}, **ours}
+    if checkpoint.task.kind not in (CLASSIFY, TAG):
+        return ours
+    labels = checkpoint.task.labels
+    by_id = {str(i): label for i, label in enumerate(labels)}
+    return {**ours, "id2label": by_id, "label2id": {label: i for i, label in enumerate(labels)}}
+
+
+def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
+    """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
+    words = checkpoint.vocabulary
+    (folder / FILE_NAMES[words.kind]).write_bytes(words.file_bytes)
+    text = make_tokenizer_json(words)
+    if text is not None:
+        (folder / vocabulary.TOKENIZER).write_text(text, encoding="utf-8")
+    pieces = words.pieces()
+    special = {f"{name}_token": pieces[i] for name, i in words.special_ids.items()}
+    settings: dict[str, Any] = {"model_max_length": checkpoint.config.max_position_embeddings}
+    if words.kind == WORDPIECE:
+        case = {"do_lower_case": words.lowercase, "strip_accents": None}
+        settings |= {"tokenizer_class": "BertTokenizer", **case, "tokenize_chinese_chars": True}
+    else:
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)
+    write_json(folder / "special_tokens_map.json", special)
+
+
+def _write_pooling(checkpoint: Pretrained, folder: pathlib.Path) -> None:
+    """Write the pooling of sentence-transformers, whose default for a BERT is the mean."""
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(_MODULES)
+    ]
+    write_json(folder / "modules.json", modules)
+    longest = checkpoint.config.max_position_embeddings
+    lengths = {"max_seq_length": longest, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", lengths)
+    pooling = {"word_embedding_dimension": checkpoint.config.hidden_size}
+    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
+    pooling |= {f"pooling_mode_{mode}": mode == "mean_tokens" for mode in modes}
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", pooling)

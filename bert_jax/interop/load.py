@@ -1,0 +1,205 @@
+"""Load a checkpoint of any format: sizes, vocabulary, and arrays under bert_jax's names.
+
+    hf:DIR           Hugging Face: config.json, model.safetensors, vocab.txt or tokenizer.json
+    hf:NAME          the same, downloaded from the Hugging Face hub
+    google:PREFIX    Google's TF1 checkpoint, with bert_config.json and vocab.txt beside it
+    orbax:DIR        the workdir of a run of bert_jax, on a disk or gs://: its newest checkpoint
+    orbax:DIR@STEP   the checkpoint of that step
+
+Without a prefix, the format is detected from the files at the address.
+"""
+
+import contextlib
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import jax
+
+from bert_jax.checkpoint import directory, reader
+from bert_jax.config import MeshConfig
+from bert_jax.interop import hub, huggingface, model_json, pretrained, tensor_names, tf1, vocabulary
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.runtime import run_identity, run_record
+from bert_jax.runtime import workdir as workdir_lib
+from bert_jax.runtime.run_record import PretrainingRun
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io.address import is_address
+
+HF, GOOGLE, ORBAX = "hf", "google", "orbax"
+SCHEMES = (HF, GOOGLE, ORBAX)
+_HOW_TO_FIX = (
+    "give hf:DIR (a folder of Hugging Face's), google:PREFIX (a checkpoint of Google's TF1 code) "
+    "or orbax:DIR (the workdir of a run of bert_jax)"
+)
+
+
+def load(address: str) -> Pretrained:
+    """Read the encoder of a checkpoint, its pooler and heads if it has them, and its vocabulary.
+
+    Raises:
+      ValueError: there is no checkpoint; a file is missing, damaged or not of the others.
+      OSError: a disk or a bucket refuses, or does not answer.
+    """
+    scheme, place = split_address(address)
+    if scheme == ORBAX:
+        return _load_run(address, place)
+    if scheme == HF:
+        folder = _require_folder(address, place)
+        config, params, unread = huggingface.read(folder)
+    else:
+        prefix = tf1.find_prefix(place)
+        config, params, unread = tf1.read(prefix)
+        folder = prefix.parent
+    words = vocabulary.read(folder)
+    vocabulary.check_size(words, config.vocab_size, address)
+    return Pretrained(address, config, params, words, unread=unread)
+
+
+def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
+    """Read a fine-tuned model and the meaning of its outputs.
+
+    bert_jax's runs and exports record the meaning. For third-party transformers folders it follows
+    from the class and the labels (id2label) in config.json.
+
+    Raises:
+      ValueError: as load does; the model was not fine-tuned; its files contradict each other.
+    """
+    checkpoint = load(address)
+    layer = checkpoint.task
+    scheme, place = split_address(address)
+    if scheme == HF and checkpoint.heads.classes:
+        layer = huggingface.read_task_layer(
+            pathlib.Path(place), checkpoint.config, checkpoint.heads.classes
+        )
+    if layer is None or not checkpoint.heads.classes:
+        raise ValueError(
+            f"{address} is not a fine-tuned model: it has no layer of a task; make one with "
+            "python -m bert_jax.finetune --config=configs/finetune/table.py (or glue.py, ner.py, "
+            f"squad.py, swag.py) --config.init={address} --config.data.dir=DIR --workdir=WORKDIR"
+        )
+    width = checkpoint.heads.classes
+    expected = {REGRESS: 1, CHOOSE: 1, SPAN: 2}.get(layer.kind, len(layer.labels))
+    if width != expected:
+        raise ValueError(
+            f"{address}: the layer of the task ({layer.kind}) gives {width} numbers, and "
+            f"{expected} are named; put the config.json back that it came with"
+        )
+    if len(set(layer.labels)) < len(layer.labels):
+        raise ValueError(f"{address} has two labels of one name: {layer.labels!r:.80}")
+    if layer.kind in (CLASSIFY, REGRESS, CHOOSE) and "pooler" not in checkpoint.params:
+        raise ValueError(f"{address} has no pooler, which its layer reads; export it with one")
+    return checkpoint, layer
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """Return the format of the checkpoint at an address, from SCHEMES, and its place.
+
+    A model of the Hugging Face hub is downloaded, and its place is the folder in the hub's cache.
+
+    Raises:
+      ValueError: there is no checkpoint.
+    """
+    scheme, colon, place = address.partition(":")
+    if colon and scheme in SCHEMES:
+        if not place:
+            raise ValueError(f"the checkpoint {address!r} names no place; {_HOW_TO_FIX}")
+        if scheme == HF and not pathlib.Path(place).exists() and hub.is_name(place):
+            place = str(hub.fetch(place))
+        return scheme, place
+    if is_address(address):
+        return ORBAX, address
+    if pathlib.Path(f"{address}.index").is_file() or address.endswith(".index"):
+        return GOOGLE, address
+    folder = _require_folder(address, address)
+    if (folder / tf1.CONFIG).is_file() and any(folder.glob("*.index")):
+        return GOOGLE, address
+    if (folder / run_record.FILE).is_file():
+        return ORBAX, address
+    if (folder / huggingface.CONFIG).is_file():  # older runs of bert_jax have a file of that name
+        is_run = "fixed" in model_json.read_json(folder / huggingface.CONFIG)
+        return (ORBAX if is_run else HF), address
+    raise ValueError(f"{address} holds no checkpoint; {_HOW_TO_FIX}")
+
+
+def _require_folder(address: str, place: str) -> pathlib.Path:
+    if not pathlib.Path(place).is_dir():
+        raise ValueError(
+            f"the checkpoint {address!r} is not a folder of this machine; {_HOW_TO_FIX}, or "
+            "hf:NAME (a model of the Hugging Face hub, which is downloaded)"
+        )
+    return pathlib.Path(place)
+
+
+def split_step(place: str) -> tuple[str, int | None]:
+    """Split DIR@STEP into the workdir and the step, None for the newest checkpoint.
+
+    A folder whose own name is DIR@STEP is a workdir.
+    """
+    workdir, mark, step = place.rpartition("@")
+    if mark and step.isdecimal() and not pathlib.Path(place).exists():
+        return workdir, int(step)
+    return place, None
+
+
+@contextlib.contextmanager
+def open_workdir(place: str) -> Iterator[workdir_lib.Workdir]:
+    """Yield a workdir with readable small files; fetch those in a bucket for the block."""
+    with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
+        yield workdir_lib.fetch_workdir(split_step(place)[0], pathlib.Path(folder))
+
+
+def read_run(address: str) -> PretrainingRun | None:
+    """Read the record of the pre-training run that wrote a checkpoint; None for other formats.
+
+    Raises:
+      ValueError: there is no checkpoint, or it is one of a task.
+    """
+    scheme, place = split_address(address)
+    if scheme != ORBAX:
+        return None
+    with open_workdir(place) as storage:
+        return run_record.read(storage.home)
+
+
+def _load_run(address: str, place: str) -> Pretrained:
+    """Read a checkpoint of a run, the newest unless a step is given, through one device."""
+    workdir, step = split_step(place)
+    with open_workdir(place) as storage:
+        record = run_record.read_model(storage.home)
+        step = _choose_step(address, workdir, step, storage)
+        source = f"checkpoint {step} of {workdir}"
+        words = record.vocabulary
+        saved_by = reader.read_run(storage.checkpoints, step)
+        run_identity.check_vocabulary(words, saved_by, source)
+        vocabulary.check_size(words, record.config.vocab_size, address)
+        mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
+        with jax.set_mesh(mesh):
+            dims = reader.read_param_dims(storage.checkpoints, step)
+            tensor_names.check_layers(dims, record.config, source)
+            model = pretrained.build_model_of_parts(record.config, dims)
+            restored = reader.restore_params(storage.checkpoints, step, model, mesh)
+            params = jax.tree.map(pretrained.to_host, restored, model.declared)
+    trained = {name: part for name, part in params.items() if name not in record.untrained}
+    return Pretrained(address, record.config, trained, words, record.task, record.compute)
+
+
+def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_lib.Workdir) -> int:
+    """Return the given step, or that of the newest checkpoint; refuse one that is not there."""
+    if step is not None:
+        saved = directory.find_steps(directory.make_absolute(storage.checkpoints))
+        if step not in saved:
+            raise ValueError(
+                f"{address}: {workdir} has no checkpoint of step {step}; it has those of "
+                f"{', '.join(map(str, saved)) or 'none'}"
+            )
+        return step
+    newest = reader.find_newest_step(storage.checkpoints)
+    if newest is None:
+        raise ValueError(
+            f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
+            "one, or start its command again"
+        )
+    return newest

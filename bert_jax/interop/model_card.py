@@ -1,0 +1,173 @@
+"""Render the README.md of an exported model: what it is, how it was trained, how to load it."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import Config, total_steps
+from bert_jax.interop import huggingface, load
+from bert_jax.interop.load import GOOGLE, HF, ORBAX
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.tensor_names import OPTIONAL_PARTS
+from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.runtime import run_record
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io import small_files
+from data_pipeline.vocab import WORDPIECE
+
+_HELD_OUT = (
+    ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
+    ("unigram_mlm_loss", "the same without context (unigram)", ".3f"),
+    ("heldout_mlm_accuracy", "MLM accuracy", ".1%"),
+    ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
+    ("majority_nsp_accuracy", "the same of the commoner label", ".1%"),
+)
+_ACTS = {"gelu_erf": "gelu, exact", "gelu_tanh": "gelu, tanh approximation"}
+
+
+def render(
+    checkpoint: Pretrained, name: str, initialized: tuple[str, ...], has_tokenizer: bool
+) -> str:
+    """Return the card in Markdown.
+
+    `name` is the folder's; `initialized` are the parts that were initialized for this export;
+    has_tokenizer tells whether the folder has a tokenizer.json.
+    """
+    mlm_tag = "- fill-mask\n" if checkpoint.heads.mlm else ""
+    parts = [
+        f"---\nlibrary_name: transformers\ntags:\n- bert\n{mlm_tag}---\n",
+        f"# {name}\n\n{_describe_origin(checkpoint)}",
+        _render_sizes(checkpoint),
+        _describe_missing(checkpoint, initialized),
+        _describe_training(checkpoint.address),
+        _describe_use(checkpoint, name, has_tokenizer),
+        "## Licence\n\nTo be filled in by whoever publishes this model: it depends on the text it "
+        "was trained on and on what it was converted from.\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _describe_origin(checkpoint: Pretrained) -> str:
+    """Describe the parts and the source of the export, without the path on this machine."""
+    heads = {"mlm": "masked language model", "nsp": "next sentence prediction"}
+    present = [words for part, words in heads.items() if part in checkpoint.params]
+    parts = f" with the heads of {' and '.join(present)}" if present else " encoder"
+    if checkpoint.task is not None:
+        parts = f" fine-tuned on {checkpoint.task.name}"
+    scheme, place = load.split_address(checkpoint.address)
+    kind = {HF: "the Hugging Face folder", GOOGLE: "Google's checkpoint", ORBAX: "its run"}[scheme]
+    return f"A BERT{parts}, exported by bert_jax from {kind} `{pathlib.PurePath(place).name}`.\n"
+
+
+def _render_sizes(checkpoint: Pretrained) -> str:
+    config, vocabulary = checkpoint.config, checkpoint.vocabulary
+    kind, strips = "SentencePiece", ""
+    if vocabulary.kind == WORDPIECE:
+        kind, strips = "WordPiece", ", accents stripped"
+    case = f"lowercased{strips}" if vocabulary.lowercase else "case is kept"
+    return _render_table(
+        [
+            ("parameters", f"{checkpoint.parameter_count:,}"),
+            ("layers", f"{config.num_hidden_layers}"),
+            ("width, heads", f"{config.hidden_size}, {config.num_attention_heads}"),
+            ("feed-forward units", f"{config.intermediate_size:,}"),
+            ("positions", f"{config.max_position_embeddings:,}"),
+            ("activation", _ACTS[config.hidden_act]),
+            ("vocabulary", f"{kind}, {vocabulary.size:,} pieces, {case}"),
+        ]
+    )
+
+
+def _describe_missing(checkpoint: Pretrained, initialized: tuple[str, ...]) -> str:
+    lines = []
+    if initialized:
+        lines.append(
+            f"Not trained, but initialized at random for this export: {', '.join(initialized)}."
+        )
+    absent = [part for part in OPTIONAL_PARTS if part not in checkpoint.params]
+    if absent and checkpoint.task is None:
+        lines.append(
+            f"Not in this checkpoint: {', '.join(absent)}. Libraries initialize them at random."
+        )
+    return "\n".join(lines) + "\n" if lines else ""
+
+
+def _describe_training(address: str) -> str:
+    """Describe the recorded training of a bert_jax run; "" for a third-party checkpoint."""
+    scheme, place = load.split_address(address)
+    if scheme != ORBAX:
+        return ""
+    _, step = load.split_step(place)
+    with load.open_workdir(place) as storage:
+        home = storage.home
+        numbers: dict[str, Any] = {}
+        if (home / SUMMARY).exists():
+            numbers = small_files.read_object(home / SUMMARY, home)
+            for key in {"steps", *(key for key, _, _ in _HELD_OUT)} & numbers.keys():
+                small_files.field(numbers, key, float, home / SUMMARY)
+        if step is not None and step != numbers.get("steps"):
+            numbers = {}  # they are of the run's end
+        task = run_record.read_model(home).task
+        if task is not None:
+            return "## Training\n\n" + _render_table(_task_rows(task, numbers))
+        record = run_record.read(home)
+    if record.converted_from:
+        origin = pathlib.PurePath(record.converted_from).name
+        return f"The weights were converted from `{origin}`.\n"
+    facts = _setting_rows(record.config, record.store_digest)
+    if "steps" in numbers:
+        facts.append(("steps made", f"{numbers['steps']:,}"))
+    for key, words, how in _HELD_OUT:
+        if key in numbers:
+            facts.append((f"held out: {words}", format(numbers[key], how)))
+    return "## Training\n\n" + _render_table(facts)
+
+
+def _task_rows(task: TaskLayer, numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
+    labels = [("labels, by their ids", ", ".join(task.labels))] if task.labels else []
+    prefix = "heldout_"
+    scores = [
+        (f"development set: {name.removeprefix(prefix)}", f"{value:.4f}")
+        for name, value in numbers.items()
+        if name.startswith(prefix) and isinstance(value, float)
+    ]
+    return [("fine-tuned on", f"{task.name} ({task.kind})"), *labels, *scores]
+
+
+def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
+    phases = [
+        f"{phase.steps:,} steps of {phase.batch_size:,} rows of {phase.seq_len} tokens"
+        for phase in config.phases
+    ]
+    return [
+        ("objective", config.objective),
+        ("planned", f"{total_steps(config):,} steps: {'; then '.join(phases)}"),
+        ("optimiser", f"{config.optim.name}, learning rate {config.optim.learning_rate:g}"),
+        ("text", f"the store `{pathlib.PurePath(config.data.store).name}`, digest {store_digest}"),
+        ("segments, masks", f"{config.data.segments}, {config.data.masking}"),
+    ]
+
+
+def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str:
+    kind = huggingface.choose_architecture(checkpoint)
+    if not has_tokenizer:
+        return (
+            f"## Use\n\n    from transformers import {kind}\n\n"
+            f"    model = {kind}.from_pretrained({name!r})\n\nThe rules of its SentencePiece model "
+            "cannot be said in a tokenizer.json: cut text with the library sentencepiece and "
+            "`vocab.model`.\n"
+        )
+    return (
+        "## Use\n\n"
+        f"    from transformers import AutoTokenizer, {kind}\n\n"
+        f"    tokenizer = AutoTokenizer.from_pretrained({name!r})\n"
+        f"    model = {kind}.from_pretrained({name!r})\n"
+        "    outputs = model(**tokenizer('A sentence.', return_tensors='pt'))\n\n"
+        "sentence-transformers loads it as it is, with the mean of the last layer's vectors; it "
+        "was not trained to compare sentences.\n"
+    )
+
+
+def _render_table(rows: list[tuple[str, str]]) -> str:
+    lines = ["| | |", "|---|---|", *(f"| {label} | {words} |" for label, words in rows)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,157 @@
+"""Hold a checkpoint of any format on the host under bert_jax's names; place it on devices."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
+from bert_jax.interop import tensor_names
+from bert_jax.model import bert
+from bert_jax.model.bert import Declared, Heads, Model, Params
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.vocab import Vocabulary
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """Hold a checkpoint in host memory."""
+
+    address: str  # as the user gave it
+    config: ModelConfig  # vocab_size counts rows of the word table, which may exceed the tokens
+    params: Params  # nested dict of NumPy float32 arrays, named as in model/bert.py, unpadded
+    vocabulary: Vocabulary
+    task: TaskLayer | None = None  # meaning of `classifier`; None unless one of our runs wrote it
+    compute: ComputeConfig = ComputeConfig()  # with the compute_dtype of its run, if it is a run
+    unread: tuple[str, ...] = ()  # names of third-party arrays that belong to no part of a BERT
+
+    @property
+    def heads(self) -> Heads:
+        """Return the heads that the checkpoint has."""
+        classes = len(self.params["classifier"]["bias"]) if "classifier" in self.params else 0
+        return Heads(mlm="mlm" in self.params, nsp="nsp" in self.params, classes=classes)
+
+    @property
+    def parameter_count(self) -> int:
+        """Return the total number of parameters."""
+        return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedModel:
+    """Hold a model and its parameters on the devices of a mesh."""
+
+    checkpoint: Pretrained
+    mesh: jax.sharding.Mesh
+    model: Model
+    params: Params
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary that the checkpoint was trained on."""
+        return self.checkpoint.vocabulary
+
+
+def place_model(
+    checkpoint: Pretrained,
+    heads: Heads,
+    devices: Sequence[jax.Device] | None = None,
+    compute: ComputeConfig | None = None,
+) -> PlacedModel:
+    """Place a checkpoint with some heads, a copy on every device, and make the mesh current.
+
+    The devices are all local ones and compute is the checkpoint's unless given. A missing pooler
+    is initialized from seed 0; the caller must not read it then.
+    """
+    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), devices or jax.local_devices())
+    jax.set_mesh(mesh)
+    compute = compute or checkpoint.compute
+    model = bert.build(checkpoint.config, jax.default_backend(), 1, compute, heads)
+    params, _ = place_params(checkpoint, model, mesh, seed=0)
+    return PlacedModel(checkpoint, mesh, model, params)
+
+
+def place_masked_lm(
+    checkpoint: Pretrained, devices: Sequence[jax.Device] | None = None
+) -> PlacedModel:
+    """Place a checkpoint that predicts words, with its next-sentence head if it has one.
+
+    Logits are float32 on every kind of device.
+
+    Raises:
+      ValueError: as check_masked_lm does.
+    """
+    check_masked_lm(checkpoint)
+    compute = dataclasses.replace(checkpoint.compute, mlm_logits_dtype="float32")
+    return place_model(checkpoint, Heads(mlm=True, nsp=checkpoint.heads.nsp), devices, compute)
+
+
+def check_masked_lm(checkpoint: Pretrained) -> None:
+    """Raise if a checkpoint has no masked language model head."""
+    if not checkpoint.heads.mlm:
+        raise ValueError(
+            f"the checkpoint {checkpoint.address} has no masked language model's head, so it "
+            "predicts no words; give one that was exported with its pre-training heads, or train "
+            f"one: python -m bert_jax.train --config.init={checkpoint.address}"
+        )
+
+
+def place_params(
+    checkpoint: Pretrained, model: Model, mesh: jax.sharding.Mesh, seed: int
+) -> tuple[Params, list[str]]:
+    """Return a model's parameters on a mesh: the checkpoint's, and initialized where it has none.
+
+    The second value has the paths of the initialized arrays, which model.init would give the same
+    values from this seed. Arrays that the model does not have are ignored.
+
+    Raises:
+      ValueError: arrays have another shape; names them with both shapes.
+    """
+    given = tensor_names.by_path(checkpoint.params)
+    declared_by_path = tensor_names.by_path(model.declared)
+    wrong = [
+        f"{path} is {list(given[path].shape)} there and {list(declared.logical_dims)} here"
+        for path, declared in declared_by_path.items()
+        if path in given and given[path].shape != declared.logical_dims
+    ]
+    if wrong:
+        raise ValueError(
+            f"the checkpoint {checkpoint.address} is not one of this model: "
+            f"{tensor_names.list_names(wrong)}; leave config.model to the checkpoint, or give one "
+            "of these sizes"
+        )
+    key = jax.random.key(seed)
+
+    def place(path: tuple[object, ...], declared: Declared) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name not in given:
+            return bert.init_param(key, path, declared)
+        # Rows of zeros where the model pads the vocabulary.
+        padding = np.subtract(declared.dims, given[name].shape)
+        padded = np.pad(given[name], [(0, rows) for rows in padding])
+        sharding = jax.NamedSharding(mesh, declared.spec)
+        return jax.make_array_from_callback(declared.dims, sharding, lambda index: padded[index])
+
+    with jax.set_mesh(mesh):
+        params = jax.tree_util.tree_map_with_path(place, model.declared)
+    return params, [path for path in declared_by_path if path not in given]
+
+
+def to_host(leaf: jax.Array, declared: Declared) -> np.ndarray:
+    """Copy an array of a model to the host, without the rows that pad the vocabulary."""
+    return np.asarray(leaf)[tuple(slice(0, size) for size in declared.logical_dims)]
+
+
+def build_model_of_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]]) -> Model:
+    """Build the model of the parts that arrays belong to; without a pooler it cannot be bound.
+
+    `dims` has the sizes of the arrays by their paths.
+    """
+    parts = {path.split("/")[0] for path in dims}
+    classes = dims.get("classifier/kernel", (0, 0))[-1] if "classifier" in parts else 0
+    heads = Heads("mlm" in parts, "nsp" in parts, classes)
+    model = bert.build(config, jax.default_backend(), heads=heads)
+    declared = {part: tree for part, tree in model.declared.items() if part in parts}
+    return dataclasses.replace(model, declared=declared)

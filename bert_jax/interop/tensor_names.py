@@ -1,0 +1,174 @@
+"""Map the names of third-party arrays to our parameter paths, and read them as parameters.
+
+Google's code and Hugging Face use the same names of modules, with other separators.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.config import ModelConfig
+from bert_jax.model import bert
+from bert_jax.model.bert import Params
+
+OPTIONAL_PARTS = ("pooler", "mlm", "nsp")  # a checkpoint may lack these
+_NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
+_MOST_LISTED, _MOST_CHARACTERS = 8, 90
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensors:
+    """Read the arrays of a third-party checkpoint on demand."""
+
+    place: str  # for messages
+    dims: Mapping[str, tuple[int, ...]]  # by name
+    read: Callable[[str], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorName:
+    """Hold the names that one parameter can have in a third-party checkpoint."""
+
+    names: tuple[str, ...]  # current name first, then older ones; none if they have no such part
+    is_transposed: bool = False
+    # Which of how many equal parts, along the first dimension of the third party's layout.
+    part: int = 0
+    parts: int = 1
+    skipped_rows: int = 0  # first rows of theirs, which ours does not have; written as zeros
+
+
+def by_path(tree: Params) -> dict[str, Any]:
+    """Flatten parameters into leaves by their paths, as in layers/00/mlp/output/kernel."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def rename(params: Params, name_tensor: Callable[[str], TensorName]) -> dict[str, np.ndarray]:
+    """Return the arrays of a model by their third-party names, in the third party's layout."""
+    named: dict[str, dict[int, np.ndarray]] = {}
+    for path, leaf in by_path(params).items():
+        tensor = name_tensor(path)
+        parts = named.setdefault(tensor.names[0], {})
+        array = leaf.T if tensor.is_transposed else leaf
+        skipped = [(tensor.skipped_rows, 0), *[(0, 0)] * (array.ndim - 1)]
+        parts[tensor.part] = np.pad(array, skipped)
+    return {
+        name: np.ascontiguousarray(np.concatenate([parts[i] for i in sorted(parts)]))
+        for name, parts in named.items()
+    }
+
+
+def read_params(
+    tensors: Tensors,
+    name_tensor: Callable[[str], TensorName],
+    config: ModelConfig,
+    *,
+    ignored: Sequence[str],
+    stems: tuple[str, ...],
+    config_name: str,
+) -> tuple[Params, tuple[str, ...]]:
+    """Read the arrays of a BERT, float32 under our paths; also return the names of unread ones.
+
+    The pooler or a head without any array is skipped. Unread is what belongs to no part of a BERT,
+    is not ignored, and is no optimizer's: TF1 keeps those under the name of their parameter, as
+    .../kernel/adam_m. `stems` are the prefixes of the names of an encoder's arrays.
+
+    Raises:
+      ValueError: arrays are missing, have another shape or are not floating-point, or the encoder
+        has more of them, which would be ignored.
+    """
+    check_layers(tensors.dims, config, tensors.place)
+    declared = by_path(bert.build(config, "cpu").declared)
+    named = {path: name_tensor(path) for path in declared}
+    known = {name for tensor in named.values() for name in tensor.names} | set(ignored)
+    unread = sorted(
+        name for name in set(tensors.dims) - known if name.rpartition("/")[0] not in tensors.dims
+    )
+    if more := [name for name in unread if name.startswith(stems)]:
+        raise ValueError(
+            f"{tensors.place} holds {list_names(more)}, which the encoder of its {config_name} "
+            "has no use for; put the config back that belongs to it, or give a plain BERT"
+        )
+    names = _choose_names(tensors, named, config)
+    wrong = []
+    for path, name in names.items():
+        dims = declared[path].logical_dims
+        expected = dims[::-1] if named[path].is_transposed else dims
+        rows = expected[0] * named[path].parts + named[path].skipped_rows
+        expected = (rows, *expected[1:])
+        if tuple(tensors.dims[name]) != expected:
+            wrong.append(f"{name} as {list(tensors.dims[name])} in place of {list(expected)}")
+    if wrong:
+        raise ValueError(
+            f"{tensors.place} holds {list_names(wrong)}; the sizes are those of the config.json or "
+            "bert_config.json beside it: give the one that belongs to these arrays"
+        )
+    params: Params = {}
+    for path, name in names.items():
+        *parts, leaf = path.split("/")
+        branch = params
+        for part in parts:
+            branch = branch.setdefault(part, {})
+        branch[leaf] = _read(tensors, name, named[path])
+    return params, tuple(unread)
+
+
+def _choose_names(
+    tensors: Tensors, named: Mapping[str, TensorName], config: ModelConfig
+) -> dict[str, str]:
+    """Return the name in a checkpoint of each array, by our path, without the parts it lacks."""
+    chosen = {
+        path: next((name for name in tensor.names if name in tensors.dims), None)
+        for path, tensor in named.items()
+    }
+    present = {path.split("/")[0] for path, name in chosen.items() if name}
+    absent = set(OPTIONAL_PARTS) - present
+    expected = {path: name for path, name in chosen.items() if path.split("/")[0] not in absent}
+    missing = [named[path].names[0] for path, name in expected.items() if name is None]
+    if missing:
+        raise ValueError(
+            f"{tensors.place} lacks {len(missing)} of the {len(expected)} arrays of a BERT with "
+            f"{config.num_hidden_layers} layers: {list_names(missing)}; give a whole checkpoint, "
+            "with the config.json or bert_config.json that belongs to it"
+        )
+    return {path: name for path, name in expected.items() if name is not None}
+
+
+def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:
+    """Raise if a checkpoint has fewer layers than its config says, before a model is built.
+
+    `names` may be ours, Google's or Hugging Face's.
+    """
+    numbers = {int(number[1]) for name in names if (number := _NUMBERED.search(name))}
+    layers = 0 if config.share_layers else config.num_hidden_layers
+    if max(numbers, default=-1) + 1 < layers:
+        raise ValueError(
+            f"{place} lacks layers: its config says num_hidden_layers = {layers}, and it has "
+            f"arrays of {len(numbers)}; give a whole checkpoint, with the config that belongs to it"
+        )
+
+
+def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
+    array = tensors.read(name)
+    if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
+        raise ValueError(
+            f"{tensors.place} holds {name} as {array.dtype}; only arrays of float32, float16, "
+            "bfloat16 and float64 are read: give a checkpoint that is not quantised"
+        )
+    widened = array.astype(np.float32)[tensor.skipped_rows :]
+    widened = np.split(widened, tensor.parts)[tensor.part]
+    return np.ascontiguousarray(widened.T) if tensor.is_transposed else widened
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Join names with commas: the first few, each cut to a fitting length."""
+    more = len(names) - _MOST_LISTED
+    return ", ".join(name[:_MOST_CHARACTERS] for name in names[:_MOST_LISTED]) + (
+        f" and {more} more" if more > 0 else ""
+    )

@@ -1,0 +1,189 @@
+"""Read and write a BERT in the format of Google's TF1 code: checkpoint and bert_config.json.
+
+Google's code takes lowercasing as a flag; tokenizer_config.json records it for other readers.
+
+Source: modeling.py, run_pretraining.py@eedf5716ce.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_jax.config import ModelConfig
+from bert_jax.interop import model_json, vocabulary
+from bert_jax.interop.families import bert
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.tensor_names import (
+    TensorName,
+    Tensors,
+    read_params,
+    rename,
+)
+from bert_jax.model.bert import Params
+from data_pipeline.io import small_files
+from data_pipeline.vocab import FILE_NAMES, WORDPIECE
+
+CONFIG = "bert_config.json"
+ACTS = {"gelu": "gelu_tanh"}  # its code computes the tanh approximation under that name
+_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimiser
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
+
+
+def name_tensor(path: str) -> TensorName:
+    """Return the name that Google's code gives the array at our path."""
+    if path == "mlm/output_bias":
+        return TensorName(("cls/predictions/output_bias",))
+    if path.startswith("nsp/"):
+        is_kernel = path == "nsp/kernel"
+        leaf = "output_weights" if is_kernel else "output_bias"
+        return TensorName((f"cls/seq_relationship/{leaf}",), is_transposed=is_kernel)
+    module, leaf = path.rsplit("/", 1)
+    theirs = bert.NAMES.name_tensor(path, "bert.").names[0].removesuffix(".weight")
+    theirs = (
+        theirs.removesuffix(".bias").replace(".", "/").replace("encoder/layer/", "encoder/layer_")
+    )
+    if leaf == "embedding":
+        return TensorName((theirs,))
+    if module.endswith("layer_norm"):
+        leaf = {"scale": "gamma", "bias": "beta"}[leaf]
+    return TensorName((f"{theirs}/{leaf}",))
+
+
+def find_prefix(address: str) -> pathlib.Path:
+    """Return the prefix of a checkpoint's files, given the prefix, one of the files or the folder.
+
+    Raises:
+      ValueError: there is none, or several in the folder.
+    """
+    path = pathlib.Path(address)
+    if path.is_dir():
+        indices = sorted(path.glob("*.index"))
+        if len(indices) > 1:
+            names = ", ".join(index.stem for index in indices)
+            raise ValueError(f"{path} holds several checkpoints: {names}; name one of them")
+        if not indices:
+            raise ValueError(
+                f"{path} holds no checkpoint of TensorFlow (*.index); give the prefix of one, as "
+                "DIR/bert_model.ckpt"
+            )
+        return indices[0].with_suffix("")
+    for suffix in (".index", ".meta", ".data-00000-of-00001"):
+        path = pathlib.Path(str(path).removesuffix(suffix))
+    if not pathlib.Path(f"{path}.index").is_file():
+        raise ValueError(
+            f"{path}.index does not exist; give the prefix of a checkpoint of TensorFlow, as "
+            "DIR/bert_model.ckpt"
+        )
+    return path
+
+
+def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
+    """Read the sizes and the arrays of a BERT: encoder, and pooler and heads if it has them.
+
+    The third value has the names of all other arrays, such as those of a task's layer.
+
+    Raises:
+      ValueError: a file is missing or damaged, or not of a BERT.
+    """
+    path = prefix.parent / CONFIG
+    if not path.is_file():
+        raise ValueError(
+            f"{prefix.parent} has no {CONFIG}; put the one beside {prefix.name} that it was "
+            "trained with"
+        )
+    config = model_json.parse_model_config(path, model_json.read_json(path), ACTS)
+    tensors = _open_tensors(prefix)
+    if _OBJECTS in tensors.dims:
+        raise ValueError(
+            f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
+            "those of Google's TF1 code are read: export it from the program that wrote it"
+        )
+    params, unread = read_params(
+        tensors,
+        name_tensor,
+        config,
+        ignored=_COUNTERS,
+        stems=("bert/embeddings/", "bert/encoder/"),
+        config_name=CONFIG,
+    )
+    return config, params, unread
+
+
+def _open_tensors(prefix: pathlib.Path) -> Tensors:
+    import tensorflow as tf
+
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        small_files.open_regular(path).close()  # TensorFlow would wait for a pipe
+    with _explain_damage(f"{prefix} is damaged or not whole"):
+        reader = tf.train.load_checkpoint(str(prefix))
+
+    def read_tensor(name: str) -> np.ndarray:
+        with _explain_damage(f"{prefix}: {name} is damaged"):
+            array: np.ndarray = reader.get_tensor(name)
+        return array
+
+    dims = {name: tuple(sizes) for name, sizes in reader.get_variable_to_shape_map().items()}
+    return Tensors(str(prefix), dims, read_tensor)
+
+
+@contextlib.contextmanager
+def _explain_damage(words: str) -> Iterator[None]:
+    """Raise ValueError for damage: IndexError, ValueError or tf.errors.OpError, by its kind."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).split("\n")[0][:120]
+        raise ValueError(f"{words} ({reason}); copy or download its files again") from error
+
+
+LAST = CONFIG
+_ACTS = {ours: theirs for theirs, ours in ACTS.items()}
+_EPSILON = 1e-12  # of every layer norm; Google's code has no other
+
+
+def check_supported(config: ModelConfig, address: str) -> None:
+    """Raise if Google's code would compute something else from these weights."""
+    if config.hidden_act not in _ACTS:
+        raise ValueError(
+            f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
+            'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
+            "--hidden_act=gelu_tanh that the approximation is meant"
+        )
+    if not bert.FAMILY.fits(config):
+        raise ValueError(
+            f"{address} has another encoder than BERT's, and Google's code computes no other; "
+            "export to hf:DIR"
+        )
+    if config.layer_norm_eps != _EPSILON:
+        raise ValueError(
+            f"{address} has layer_norm_eps {config.layer_norm_eps:g}, and Google's code takes none "
+            f"but {_EPSILON:g}; export to hf:DIR"
+        )
+
+
+def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
+    """Write a checkpoint under a prefix, and its JSON and vocabulary beside it."""
+    import tensorflow as tf
+
+    arrays = rename(checkpoint.params, name_tensor)
+    names = sorted(arrays)
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=str(prefix),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.constant(arrays[name]) for name in names],
+        )
+    except tf.errors.OpError as error:
+        raise OSError(f"{prefix} cannot be written: {str(error).splitlines()[0]}") from error
+    words = checkpoint.vocabulary
+    (prefix.parent / FILE_NAMES[words.kind]).write_bytes(words.file_bytes)
+    if words.kind == WORDPIECE:
+        case = {"do_lower_case": words.lowercase}
+        model_json.write_json(prefix.with_name(vocabulary.TOKENIZER_CONFIG), case)
+    settings = {name: getattr(checkpoint.config, name) for name in model_json.BERT_NUMBERS}
+    del settings["layer_norm_eps"]
+    settings["hidden_act"] = _ACTS[checkpoint.config.hidden_act]
+    model_json.write_json(prefix.with_name(CONFIG), dict(sorted(settings.items())))

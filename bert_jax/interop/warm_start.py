@@ -1,0 +1,185 @@
+"""Initialize a run from a checkpoint (config.init), fitting its rows to the run's vocabulary.
+
+Once the run has saved its own checkpoint, config.init is not read: the record has the sizes.
+
+Dimensions: V tokens, D width.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
+from bert_jax.checkpoint.restore import NoIntactCheckpoint
+from bert_jax.config import Config, ModelConfig, validate
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.model.bert import Model, Params
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_record
+from bert_jax.runtime.workdir import Workdir
+from data_pipeline.store import Store
+from data_pipeline.vocab import WORDPIECE, Vocabulary, load_vocabulary
+from data_pipeline.vocab.grow import UNUSED
+
+# Fields of config.model that a run sets, vocab_size by its store; others are the checkpoint's.
+OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob")
+_PARTS = {"pooler": "pooler", "mlm": "masked language model's head", "nsp": "next sentence's head"}
+
+
+@dataclasses.dataclass(frozen=True)
+class InitialWeights:
+    """A checkpoint on the host with a row for each token of the run's vocabulary."""
+
+    checkpoint: Pretrained
+    new_tokens: int  # tokens whose rows are means of others'
+
+    def place(self, model: Model, mesh: jax.sharding.Mesh, seed: int) -> Params:
+        """Return the parameters on a mesh; parts that the checkpoint lacks are initialized."""
+        params, _ = place_params(self.checkpoint, model, mesh, seed)
+        return params
+
+    def describe(self) -> str:
+        """Describe the source of the weights and which of them are new."""
+        checkpoint = self.checkpoint
+        text = f"{checkpoint.parameter_count:,} from {checkpoint.address}"
+        if self.new_tokens == 1:
+            text += "; 1 new token begins as the mean of those it was cut into"
+        elif self.new_tokens:
+            text += f"; {self.new_tokens:,} new tokens begin as means of those they were cut into"
+        missing = [name for part, name in _PARTS.items() if part not in checkpoint.params]
+        return f"{text}; initialized: {', '.join(missing)}" if missing else text
+
+
+def resolve_run(
+    config: Config, storage: Workdir, store: Store, screen: Screen
+) -> tuple[Config, InitialWeights | None]:
+    """Return the config with the sizes of its checkpoint, and the weights unless the run has saved.
+
+    Raises:
+      ValueError: there is no such checkpoint; config.model or the vocabulary contradicts it.
+    """
+    if not config.init:
+        return config, None
+    weights = None
+    try:
+        has_saved = find_newest_step(storage.checkpoints) is not None
+    except NoIntactCheckpoint:
+        if not config.checkpoint.fresh:
+            raise
+        has_saved = False
+    if not has_saved:
+        weights = read_weights(config, store, screen)
+        theirs = weights.checkpoint.config
+    else:
+        record, _ = run_record.find(storage.home, lambda: read_newest_run(storage.checkpoints))
+        if record is None:
+            return config, None  # refused later, for the checkpoints without a record
+        theirs = run_record.model_of(record, storage.home)
+    config = dataclasses.replace(config, model=merge_sizes(config.model, theirs, config.init))
+    validate.check(config)
+    return config, weights
+
+
+def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights:
+    """Read the checkpoint in config.init, fitted to the store's vocabulary."""
+    manifest = store.manifest["vocabulary"]
+    ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
+    with screen.spinning(f"reading {config.init}"):
+        return fit_vocabulary(load.load(config.init), ours)
+
+
+def resolve_sizes(config: Config) -> Config:
+    """Return the config with the sizes of its checkpoint, for a plan or a benchmark."""
+    if not config.init:
+        return config
+    theirs = load.load(config.init).config
+    model = merge_sizes(config.model, theirs, config.init)
+    if not model.vocab_size and not config.data.store:
+        model = dataclasses.replace(model, vocab_size=theirs.vocab_size)
+    return dataclasses.replace(config, model=model)
+
+
+def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
+    """Return the model of a checkpoint with the dropout that a config gives.
+
+    Raises:
+      ValueError: the config sets a size to something that is neither the default nor the
+        checkpoint's.
+    """
+    for field in dataclasses.fields(ModelConfig):
+        ours, theirs = getattr(given, field.name), getattr(saved, field.name)
+        if field.name not in OF_THE_RUN and ours not in (field.default, theirs):
+            raise ValueError(
+                f"config.model.{field.name} is {ours!r}, but config.init={address} has "
+                f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
+            )
+    return dataclasses.replace(saved, **{name: getattr(given, name) for name in OF_THE_RUN})
+
+
+def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary) -> InitialWeights:
+    """Give a checkpoint rows for a vocabulary: its own, or its own grown by new tokens.
+
+    New tokens take [unusedN] slots or follow at the end. The row of a new token in the word table
+    is the mean of the rows of the tokens that it was cut into, as is its bias of the masked
+    language model's logits. Rows without a token, by which some tables are padded, are dropped.
+
+    Raises:
+      ValueError: the vocabulary is another one; names the first token that differs.
+    """
+    known, pieces = checkpoint.vocabulary, vocabulary.pieces()
+    new = _new_tokens(checkpoint, vocabulary)
+    ids, lengths = known.encode([pieces[i].removeprefix("##") for i in new])
+    cut_into, unknown = np.split(ids, np.cumsum(lengths)[:-1]), [known.special_ids["unk"]]
+
+    def grow(rows: np.ndarray) -> np.ndarray:
+        """Add rows to [V] or [V,D]."""
+        added = np.zeros((len(pieces) - known.size, *rows.shape[1:]), rows.dtype)
+        fitted = np.concatenate([rows[: known.size], added])
+        for new_id, token_ids in zip(new, cut_into, strict=False):
+            fitted[new_id] = rows[token_ids if len(token_ids) else unknown].mean(axis=0)
+        return fitted
+
+    params = dict(checkpoint.params)
+    words = {"embedding": grow(params["embeddings"]["word"]["embedding"])}
+    params["embeddings"] = params["embeddings"] | {"word": words}
+    if "mlm" in params:
+        params["mlm"] = params["mlm"] | {"output_bias": grow(params["mlm"]["output_bias"])}
+    config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
+    fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
+    return InitialWeights(fitted, len(new))
+
+
+def _new_tokens(checkpoint: Pretrained, vocabulary: Vocabulary) -> list[int]:
+    """Return the ids of the tokens of a grown vocabulary that the checkpoint's does not have."""
+    known, address = checkpoint.vocabulary, checkpoint.address
+    theirs, ours = known.pieces(), vocabulary.pieces()
+    how_to_fix = (
+        f"build the store with --vocab={known.path}, or with that list grown by python -m "
+        "data_pipeline.grow_vocab"
+    )
+    for i, (their, our) in enumerate(zip(theirs, ours, strict=False)):
+        if their != our and not (known.kind == WORDPIECE and UNUSED.fullmatch(their)):
+            raise ValueError(
+                f"piece {i} of {vocabulary.path} is {our!r}, of the vocabulary of {address} "
+                f"{their!r}: the rows of the checkpoint mean other words; {how_to_fix}"
+            )
+    if len(ours) < len(theirs):
+        raise ValueError(
+            f"{vocabulary.path} ends after {len(ours):,} pieces, the vocabulary of {address} "
+            f"continues with {theirs[len(ours)]!r}; {how_to_fix}"
+        )
+    if known.kind != vocabulary.kind or (known.kind != WORDPIECE and len(ours) > len(theirs)):
+        raise ValueError(
+            f"{vocabulary.path} is a {vocabulary.kind} vocabulary of {len(ours):,} pieces, that of "
+            f"{address} a {known.kind} one of {len(theirs):,}; build the store with "
+            f"--vocab={known.path}"
+        )
+    if known.lowercase != vocabulary.lowercase:
+        raise ValueError(
+            f"{vocabulary.path} was built with --lowercase={str(vocabulary.lowercase).lower()}, "
+            f"the vocabulary of {address} is read with {str(known.lowercase).lower()}; build the "
+            "store as that"
+        )
+    return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]

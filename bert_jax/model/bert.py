@@ -1,0 +1,285 @@
+"""Define BERT with its heads, declare and initialize its parameters, and bind them.
+
+Dimensions: B rows, S sequence, N examples in a packed row, P predictions, D width,
+V vocabulary (padded).
+"""
+
+import dataclasses
+import functools
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.model import ops
+from bert_jax.model.attention import Visible
+from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
+from bert_jax.model.embeddings import Embeddings
+from bert_jax.model.encoder import Layer, Views, make_views
+from bert_jax.model.heads import MaskedLmHead
+from bert_jax.model.layers import Choices, Initial, LayerNumber, Linear, Norm, resolve_choices
+from bert_jax.model.losses import Losses
+from bert_jax.parallel import mesh
+
+Params = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """Select the heads that the model has on its encoder and pooler."""
+
+    mlm: bool = True
+    nsp: bool = True
+    classes: int = 0  # number of logits of a task's layer, `classifier`; 0 for no such layer
+
+
+PRETRAINING = Heads()
+
+
+class Bert(nnx.Module):
+    """Compute the encoder and its heads with the parameters they are bound to."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        padded_vocab_size: int,
+        dtype: jnp.dtype,
+        choices: Choices,
+        heads: Heads = PRETRAINING,
+    ) -> None:
+        self.embeddings = Embeddings(config, padded_vocab_size, choices)
+        own = 1 if config.share_layers else config.num_hidden_layers
+        self.layers = nnx.Dict({f"{i:02d}": Layer(config, choices, i) for i in range(own)})
+        is_pre_norm = config.norm_position == "pre"
+        self.layer_norm = Norm(config, config.hidden_size, choices) if is_pre_norm else None
+        width = (config.hidden_size, "embed")
+        pooled = (config.hidden_size, None)
+        has_pooler = config.pooler_type == "tanh"
+        self.pooler = Linear(width, pooled, config.initializer_range) if has_pooler else None
+        if heads.mlm or not has_pooler:
+            self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
+        if heads.nsp:
+            self.nsp = Linear(pooled, (2, None), config.initializer_range)
+        if heads.classes:
+            self.classifier = Linear(pooled, (heads.classes, None), config.initializer_range)
+        self.config = config
+        self.dtype = dtype
+        self.choices = choices
+
+    def encode(
+        self,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        visible: Visible,
+        dropout: Dropout | None = None,
+        position_ids_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """Compute the hidden vectors of the last layer, without dropout if that is None.
+
+        Shapes: int32[B,S] twice -> compute dtype[B,S,D]. Positions count from 0 unless given.
+        Layers are applied as config.compute.remat and rolled_layers say.
+        """
+        x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
+        views = make_views(self.config, visible, position_ids_BS, input_ids_BS.shape[1])
+        x_BSD = self._apply_layers(x_BSD, views, dropout)
+        return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
+
+    def _layers_in_order(self) -> list[Layer]:
+        layers = list(self.layers.values())
+        return layers * self.config.num_hidden_layers if self.config.share_layers else layers
+
+    def _apply_layers(self, x_BSD: jax.Array, views: Views, dropout: Dropout | None) -> jax.Array:
+        """Apply the layers in order."""
+
+        def apply(graphdef: Any, x_BSD: jax.Array, weights: Any, number: LayerNumber) -> jax.Array:
+            return nnx.merge(graphdef, weights)(x_BSD, views, number, dropout)
+
+        if self.choices.remat_layers:
+            # In a rolled loop XLA cannot merge the recomputation with the forward pass.
+            apply = jax.checkpoint(
+                apply, prevent_cse=not self.choices.rolled_layers, static_argnums=0
+            )
+        layers = [nnx.split(layer) for layer in self._layers_in_order()]
+        if not self.choices.rolled_layers:
+            for number, (graphdef, weights) in enumerate(layers):
+                x_BSD = apply(graphdef, x_BSD, weights, number)
+            return x_BSD
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[state for _, state in layers])
+        numbers = jnp.arange(len(layers), dtype=jnp.uint32)
+        graphdef = layers[0][0]
+        return jax.lax.scan(
+            lambda x_BSD, layer: (apply(graphdef, x_BSD, *layer), None), x_BSD, (stacked, numbers)
+        )[0]
+
+    def encode_layers(
+        self, input_ids_BS: jax.Array, segment_ids_BS: jax.Array, visible: Visible
+    ) -> list[jax.Array]:
+        """Compute the hidden vectors of the embeddings and of every layer, without dropout.
+
+        Shapes: int32[B,S] twice -> L + 1 times compute dtype[B,S,D]. The last are what encode
+        returns: only they pass a pre-norm model's final norm.
+        """
+        hidden = [self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, None)]
+        views = make_views(self.config, visible, None, input_ids_BS.shape[1])
+        for number, layer in enumerate(self._layers_in_order()):
+            hidden.append(layer(hidden[-1], views, number, None))
+        if self.layer_norm is not None:
+            hidden[-1] = self.layer_norm(hidden[-1])
+        return hidden
+
+    def compute_mlm_logits(self, hidden_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+        """Compute the logits of the token at each of these positions: float32[B,P,V]."""
+        gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
+        return self.mlm.compute_logits(gathered_BPD, self.embeddings.word.embedding[...])
+
+    def compute_mlm_losses(
+        self, hidden_BSD: jax.Array, positions_BP: jax.Array, labels_BP: jax.Array
+    ) -> Losses:
+        """Compute the loss (nats) at each position, and whether the label is the likeliest token.
+
+        Shapes: float[B,S,D], int32[B,P] twice -> float32[B,P] twice. As cross_entropy of
+        compute_mlm_logits, for less memory: config.compute.mlm_logits_dtype.
+        """
+        gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
+        table_VD = self.embeddings.word.embedding[...]
+        return self.mlm.compute_losses(gathered_BPD, table_VD, labels_BP)
+
+    def compute_nsp_logits(
+        self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None
+    ) -> jax.Array:
+        """Compute the logits of (B follows A, it does not): float32[B,2], or [B,N,2] if packed.
+
+        Source: modeling.py@eedf5716ce pooler; run_pretraining.py get_next_sentence_output.
+        """
+        return self.nsp(self.pool(hidden_BSD, cls_positions_BN)).astype(jnp.float32)
+
+    def pool(self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None) -> jax.Array:
+        """Pool the vector of [CLS]: float[B,D], or [B,N,D] of the N examples in a packed row."""
+        if cls_positions_BN is None:
+            first = hidden_BSD[:, 0]
+        else:
+            first = ops.gather_positions(hidden_BSD, cls_positions_BN)
+        if self.pooler is None:
+            return self.mlm.transform_vectors(first)
+        return jnp.tanh(self.pooler(first))
+
+    def compute_class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
+        """Compute a task's logits from float[...,D], after dropout: float32[...,C].
+
+        Source: run_classifier.py@eedf5716ce create_model.
+        """
+        if dropout is not None:
+            layer, rate = self.config.num_hidden_layers, self.config.hidden_dropout_prob
+            x = dropout.apply(x, rate, layer, CLASSIFIER_INPUT, 1)
+        return self.classifier(x).astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """Describe a parameter before it exists; sizes are those in memory unless logical."""
+
+    dims: tuple[int, ...]
+    logical_dims: tuple[int, ...]  # without rows that pad the vocabulary
+    spec: PartitionSpec
+    initial: Initial
+
+    @property
+    def is_matrix(self) -> bool:
+        """Return whether it is a kernel or table, not a bias or norm."""
+        return self.initial.stddev > 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Hold a BERT without parameters, to initialize parameters and bind them."""
+
+    config: ModelConfig
+    dtype: jnp.dtype  # of matmuls and of activations between them
+    graphdef: Any
+    declared: Params  # nested dict of Declared
+
+    def init(self, key: jax.Array) -> Params:
+        """Initialize float32 parameters on the current mesh, from the key and their paths.
+
+        Arrays are initialized one by one (decision 4). Rows that pad the vocabulary are zeros.
+        """
+        return jax.tree_util.tree_map_with_path(functools.partial(init_param, key), self.declared)
+
+    def bind(self, params: Params) -> Bert:
+        """Bind the model to these parameters; cheap, and called in every trace."""
+        return nnx.merge(self.graphdef, params)
+
+    @property
+    def abstract_params(self) -> Params:
+        """Return the shapes of the parameters in memory, as float32 jax.ShapeDtypeStruct."""
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.dims, jnp.float32), self.declared
+        )
+
+    @property
+    def specs(self) -> Params:
+        """Return the PartitionSpec of each parameter."""
+        return jax.tree.map(lambda leaf: leaf.spec, self.declared)
+
+    @property
+    def parameter_count(self) -> int:
+        """Count the parameters of encoder and heads, without padding."""
+        return sum(math.prod(leaf.logical_dims) for leaf in jax.tree.leaves(self.declared))
+
+
+def init_param(key: jax.Array, path: tuple[Any, ...], parameter: Declared) -> jax.Array:
+    """Initialize the parameter at a path of the tree, on the current mesh."""
+    return _jit_draw(parameter)(
+        jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
+    )
+
+
+@functools.cache
+def _jit_draw(parameter: Declared) -> Callable[[jax.Array], jax.Array]:
+    sizes = zip(parameter.dims, parameter.logical_dims, strict=True)
+    padding = [(0, padded - logical) for padded, logical in sizes]
+    return jax.jit(
+        lambda key: jnp.pad(parameter.initial.draw(key, parameter.logical_dims), padding),
+        out_shardings=parameter.spec,
+    )
+
+
+def resolve_dtype(compute: ComputeConfig, platform: str) -> jnp.dtype:
+    """Return the dtype of matmuls and activations."""
+    if compute.compute_dtype != "auto":
+        return jnp.dtype(compute.compute_dtype)
+    return jnp.dtype(jnp.float32 if platform == "cpu" else jnp.bfloat16)
+
+
+def build(
+    config: ModelConfig,
+    platform: str,
+    model_size: int = 1,
+    compute: ComputeConfig = ComputeConfig(),
+    heads: Heads = PRETRAINING,
+) -> Model:
+    """Build a BERT with the shapes and shardings of its parameters, without allocating them.
+
+    `platform` ("cpu", "tpu", ...) will run it; model_size is the length of the mesh's model axis,
+    for which vocabulary rows are padded. compute changes no parameter.
+    """
+    padded = mesh.padded_vocab_size(config.vocab_size, model_size)
+    dtype = resolve_dtype(compute, platform)
+    graphdef, state = nnx.split(Bert(config, padded, dtype, resolve_choices(compute, dtype), heads))
+
+    def declare(param: nnx.Variable[Any]) -> Declared:
+        axes, dims = param.get_metadata("logical_axes"), param.get_value().shape
+        logical_dims = tuple(
+            config.vocab_size if axis == "vocab" else size
+            for axis, size in zip(axes, dims, strict=True)
+        )
+        return Declared(dims, logical_dims, mesh.spec(*axes), param.get_metadata("initial"))
+
+    declared = jax.tree.map(declare, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
+    return Model(config, dtype, graphdef, nnx.to_pure_dict(declared))

@@ -1,0 +1,152 @@
+"""Define a layer of the Transformer encoder: self-attention, then the feed-forward part.
+
+Dimensions: B batch, S sequence, D width, H heads, K head width.
+Source: modeling.py@eedf5716ce transformer_model; Warner et al. 2024 (ModernBERT), section 2.1.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.config import ModelConfig
+from bert_jax.model import attention, ops
+from bert_jax.model.attention import Visible, tpu_kernel
+from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
+from bert_jax.model.layers import Choices, LayerNumber, Linear, Residual, residual_stddev
+from bert_jax.model.mlp import FeedForward
+from bert_jax.model.positions import Rotation, make_rotation, rotate
+from bert_jax.parallel import mesh
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Hold what the attention of a kind of layer reads besides its input."""
+
+    visible: Visible
+    rotation: Rotation | None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Views:
+    """Hold the views of layers that attend to the complete row, and of those with a window."""
+
+    complete: View
+    window: View | None
+
+
+def make_views(
+    config: ModelConfig, visible: Visible, position_ids_BS: jax.Array | None, seq_len: int
+) -> Views:
+    """Make what every layer of one kind shares: the visible keys and the angles of positions."""
+
+    def view(visible: Visible, theta: float) -> View:
+        if config.position_embedding_type != "rotary":
+            return View(visible, None)
+        head_width = config.hidden_size // config.num_attention_heads
+        return View(visible, make_rotation(position_ids_BS, seq_len, head_width, theta))
+
+    complete = view(visible, config.global_rope_theta)
+    if config.global_attn_every_n_layers == 1:
+        return Views(complete, None)
+    windowed = attention.hide_outside_window(visible, seq_len, config.local_attention)
+    return Views(complete, view(windowed, config.local_rope_theta))
+
+
+class Attention(Residual):
+    """Compute multi-head self-attention and its output projection."""
+
+    def __init__(self, config: ModelConfig, choices: Choices, number: int) -> None:
+        is_normed = config.norm_position == "pre" and config.embedding_norm and number == 0
+        super().__init__(config, choices, "attention", ATTENTION_OUTPUT, has_norm=not is_normed)
+        heads = config.num_attention_heads
+        width, all_heads = (config.hidden_size, "embed"), (config.hidden_size, "heads")
+        stddev, has_bias = config.initializer_range, config.linear_bias
+        self.query = Linear(width, all_heads, stddev, has_bias)
+        self.key = Linear(width, all_heads, stddev, has_bias)
+        self.value = Linear(width, all_heads, stddev, has_bias)
+        self.output = Linear(all_heads, width, residual_stddev(config), has_bias)
+        self.heads = heads
+        self.head_width = config.hidden_size // heads
+        self.config = config
+        self.weights_rate = config.attention_probs_dropout_prob
+        self.setting = choices.attention
+        self.has_window = number % config.global_attn_every_n_layers != 0
+
+    def compute(
+        self, x_BSD: jax.Array, views: Views, layer: LayerNumber, dropout: Dropout | None
+    ) -> jax.Array:
+        """Compute the part without residual, norm and dropout of its output: float[B,S,D]."""
+        view = views.window if self.has_window and views.window is not None else views.complete
+        if attention.takes_kernel(
+            self.setting, view.visible, x_BSD.shape[1], self.config, x_BSD.dtype
+        ):
+            return self._by_kernel(x_BSD, view.visible, layer, dropout)
+        return self._plain(x_BSD, view, layer, dropout)
+
+    def _plain(
+        self, x_BSD: jax.Array, view: View, layer: LayerNumber, dropout: Dropout | None
+    ) -> jax.Array:
+        def drop(weights_BHST: jax.Array) -> jax.Array:
+            if dropout is None:
+                return weights_BHST
+            return dropout.apply(weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS)
+
+        batch, seq_len, width = x_BSD.shape
+        by_head = mesh.spec("batch", None, "heads", None)
+
+        def heads_of(y_BSE: jax.Array) -> jax.Array:
+            apart = (batch, seq_len, self.heads, self.head_width)
+            return jnp.reshape(y_BSE, apart, out_sharding=by_head)
+
+        q_BSHK, k_BTHK, v_BTHK = (
+            heads_of(linear(x_BSD)) for linear in (self.query, self.key, self.value)
+        )
+        if view.rotation is not None:
+            q_BSHK, k_BTHK = rotate(q_BSHK, view.rotation), rotate(k_BTHK, view.rotation)
+        out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, view.visible.mask, drop)
+        together = mesh.spec("batch", None, "heads")
+        return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
+
+    def _by_kernel(
+        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: Dropout | None
+    ) -> jax.Array:
+        """Attend by the TPU kernel: one matmul for queries, keys and values, side by side."""
+        maps = (self.query, self.key, self.value)
+        kernel_DE = jnp.concatenate(
+            [ops.gather_weight(linear.kernel[...], x_BSD.dtype) for linear in maps], axis=1
+        )
+        bias_E = jnp.concatenate(
+            [
+                jnp.zeros(self.query.kernel.shape[1:]) if linear.bias is None else linear.bias[...]
+                for linear in maps
+            ]
+        )
+        qkv_BSE = ops.einsum("bsd,de->bse", x_BSD, kernel_DE, ("batch", None, None))
+        # The kernel computes the bias gradient, so none flows through this addition.
+        qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)
+        if dropout is None:
+            rate, words = 0.0, (jnp.zeros(len(x_BSD), jnp.uint32),) * 2  # not read
+        else:
+            rate, words = self.weights_rate, dropout.words(layer, ATTENTION_WEIGHTS)
+        out_BSD = tpu_kernel.attend(qkv_BSE, bias_E, visible.ids_BS, *words, self.heads, rate)
+        return self.output(out_BSD)
+
+
+class Layer(nnx.Module):
+    """Compute one layer of the encoder: attention, then the feed-forward part."""
+
+    def __init__(self, config: ModelConfig, choices: Choices, number: int) -> None:
+        self.attention = Attention(config, choices, number)
+        self.mlp = FeedForward(config, choices)
+
+    def __call__(
+        self, x_BSD: jax.Array, views: Views, layer: LayerNumber, dropout: Dropout | None
+    ) -> jax.Array:
+        x_BSD = self.attention.add(
+            x_BSD, lambda x: self.attention.compute(x, views, layer, dropout), layer, dropout
+        )
+        return self.mlp.add(x_BSD, self.mlp.compute, layer, dropout)

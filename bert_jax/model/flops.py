@@ -1,0 +1,41 @@
+"""Count the floating-point operations that training needs, for utilization."""
+
+from bert_jax.config import ModelConfig
+
+FORMULA = (
+    "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
+    "(attention) + 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
+    "+ 6 x (width + 2) x width (pooler, next sentence)"
+)
+
+
+def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> float:
+    """Count the operations of matrix products for a row, forward and backward; an addition is one.
+
+    A weight costs 2 forward and 4 backward at each position that it sees: layers all seq_len,
+    the masked LM head `predictions`, the pooler one. Padding counts as text, since the matrix
+    units work on it; recomputation to save memory does not count. model.vocab_size is
+    the real one, without the rows that pad it.
+
+    Source: Kaplan et al. 2020, section 2.1, table 1; attention over all pairs of positions, in a
+    layer with a window over those that it shows.
+    """
+    width, layers = model.hidden_size, model.num_hidden_layers
+    embedding = model.embedding_size or width
+    mlp_maps = 3 if model.gated_mlp else 2
+    layer_weights = 4 * width**2 + mlp_maps * width * model.intermediate_size
+    every = 6 * layers * layer_weights * seq_len
+    complete_layers = -(-layers // model.global_attn_every_n_layers)
+    windowed_layers = layers - complete_layers
+    attention = 12 * width * complete_layers * seq_len**2
+    attention += 12 * width * windowed_layers * count_window_pairs(seq_len, model.local_attention)
+    masked_lm = 6 * (width + model.vocab_size) * embedding * predictions
+    mapped = 0 if embedding == width else 6 * embedding * width * seq_len
+    pooler = 6 * (width + 2) * width
+    return float(every + attention + mapped + masked_lm + pooler)
+
+
+def count_window_pairs(seq_len: int, window: int) -> int:
+    """Count the pairs of positions at most half a window apart in a row."""
+    reach = min(window // 2, seq_len - 1)
+    return seq_len * (2 * reach + 1) - reach * (reach + 1)

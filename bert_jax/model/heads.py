@@ -1,0 +1,59 @@
+"""Define the head of the masked language model.
+
+Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded).
+Source: run_pretraining.py@eedf5716ce get_masked_lm_output.
+"""
+
+import jax
+from flax import nnx
+
+from bert_jax.config import ModelConfig
+from bert_jax.model import ops
+from bert_jax.model.layers import Choices, Initial, Linear, Norm, declare
+from bert_jax.model.losses import Losses, word_cross_entropy, word_logits
+
+
+class MaskedLmHead(nnx.Module):
+    """Compute logits over the vocabulary, or their loss; the decoder is the word table itself.
+
+    Both take float[B,P,D] and the word table, float[V,D]; rows past the vocabulary get no weight.
+    """
+
+    def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
+        width = config.embedding_size or config.hidden_size
+        self.transform = Linear(
+            (config.hidden_size, "embed"),
+            (width, None),
+            config.initializer_range,
+            config.linear_bias,
+        )
+        self.layer_norm = Norm(config, width, choices)
+        self.output_bias = declare((padded_vocab_size,), ("vocab",), Initial())
+        self.hidden_act = config.hidden_act
+        self.vocab_size = config.vocab_size
+        self.choices = choices
+
+    def transform_vectors(self, x: jax.Array) -> jax.Array:
+        """Compute what the decoder reads: float[...,D] -> float[...,E]."""
+        saves = self.choices.gelu_saves_derivative
+        return self.layer_norm(ops.activate(self.transform(x), self.hidden_act, saves))
+
+    def compute_logits(self, x_BPD: jax.Array, word_table_VD: jax.Array) -> jax.Array:
+        """Compute the logits: float32[B,P,V]."""
+        table_VD = ops.gather_weight(word_table_VD, x_BPD.dtype)
+        return word_logits(
+            self.transform_vectors(x_BPD), table_VD, self.output_bias[...], self.vocab_size
+        )
+
+    def compute_losses(
+        self, x_BPD: jax.Array, word_table_VD: jax.Array, labels_BP: jax.Array
+    ) -> Losses:
+        """Compute nats of labels, int32[B,P], and which are likeliest: float32[B,P] twice."""
+        return word_cross_entropy(
+            self.transform_vectors(x_BPD),
+            ops.gather_weight(word_table_VD, x_BPD.dtype),
+            self.output_bias[...],
+            labels_BP,
+            self.vocab_size,
+            self.choices.mlm_logits_dtype,
+        )

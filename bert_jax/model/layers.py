@@ -1,0 +1,167 @@
+"""Define the modules that hold parameters: linear maps, layer norms and tables.
+
+A parameter is declared with the logical name of each of its dimensions; bert_jax/parallel/mesh.py
+maps these names to mesh axes. Modules hold settings and parameters and never change after __init__.
+`resolve_choices` decides how they compute, from config.compute and the dtype of matmuls.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.config import ComputeConfig, ModelConfig
+from bert_jax.model import ops
+from bert_jax.model.dropout import POSITIONS, Dropout
+
+LayerNumber = int | jax.Array  # an array, uint32 [], where the loop over layers is rolled
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Select how modules compute; no choice changes their parameters."""
+
+    single_pass_variance: bool
+    mlm_logits_dtype: jnp.dtype
+    gelu_saves_derivative: bool
+    attention: str  # the unresolved setting: the implementation depends on mesh and lengths
+    remat_layers: bool
+    rolled_layers: bool
+
+
+def resolve_choices(config: ComputeConfig, dtype: jnp.dtype) -> Choices:
+    """Resolve "auto" settings: exact in float32, cheap where matmuls round anyway."""
+    rounds = dtype != jnp.float32
+    logits = config.mlm_logits_dtype
+    return Choices(
+        single_pass_variance=_is(config.layer_norm_variance, "single_pass", rounds),
+        mlm_logits_dtype=jnp.dtype(dtype if logits == "auto" else logits),
+        gelu_saves_derivative=_is(config.gelu_backward, "saved", rounds),
+        attention=config.attention,
+        remat_layers=config.remat == "layer",
+        rolled_layers=config.rolled_layers,
+    )
+
+
+def _is(setting: str, cheap: str, rounds: bool) -> bool:
+    return rounds if setting == "auto" else setting == cheap
+
+
+Dim = tuple[int, str | None]  # size and logical axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Initial:
+    """Initialize a parameter: a constant plus a normal, truncated at two standard deviations.
+
+    Source of the cut normal: modeling.py@eedf5716ce create_initializer.
+    """
+
+    constant: float = 0.0
+    stddev: float = 0.0
+
+    def draw(self, key: jax.Array, dims: tuple[int, ...]) -> jax.Array:
+        """Sample a float32 array of these dims."""
+        if self.stddev == 0.0:
+            return jnp.full(dims, self.constant, jnp.float32)
+        normal = jax.random.truncated_normal(key, -2.0, 2.0, dims, jnp.float32)
+        return self.constant + self.stddev * normal
+
+
+def declare(
+    dims: tuple[int, ...], logical_axes: tuple[str | None, ...], initial: Initial
+) -> nnx.Param[Any]:
+    """Declare a float32 parameter, to be initialized by bert.Model.init."""
+    shape = jax.ShapeDtypeStruct(dims, jnp.float32)
+    return nnx.Param(shape, logical_axes=logical_axes, initial=initial)
+
+
+class Linear(nnx.Module):
+    """Compute x @ kernel + bias over the last dimension; heads are side by side in a matrix."""
+
+    def __init__(self, inputs: Dim, outputs: Dim, stddev: float, has_bias: bool = True) -> None:
+        rows, row_axis = inputs
+        columns, column_axis = outputs
+        self.kernel = declare((rows, columns), (row_axis, column_axis), Initial(stddev=stddev))
+        # A bias is added to activations, which are sharded only over heads and mlp.
+        self.out_axis = None if column_axis == "embed" else column_axis
+        self.bias = declare((columns,), (self.out_axis,), Initial()) if has_bias else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map float[...,inputs] of two or three dimensions to float[...,outputs], dtype of x."""
+        rows = "bs"[: x.ndim - 1]
+        out_axes = (*("batch", None)[: len(rows)], self.out_axis)
+        y = ops.einsum(
+            f"{rows}d,de->{rows}e", x, ops.gather_weight(self.kernel[...], x.dtype), out_axes
+        )
+        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
+
+
+class Norm(nnx.Module):
+    """Normalize over the last dimension, with a learned scale and, where configured, a bias."""
+
+    def __init__(self, config: ModelConfig, width: int, choices: Choices) -> None:
+        self.scale = declare((width,), (None,), Initial(constant=1.0))
+        has_bias = config.norm_bias and config.norm_type == "layer_norm"
+        self.bias = declare((width,), (None,), Initial()) if has_bias else None
+        self.is_rms = config.norm_type == "rms_norm"
+        self.eps = config.layer_norm_eps
+        self.single_pass = choices.single_pass_variance
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale_D = self.scale[...]
+        if self.is_rms:
+            return ops.rms_norm(x, scale_D, self.eps)
+        bias_D = jnp.zeros_like(scale_D) if self.bias is None else self.bias[...]
+        return ops.layer_norm(x, scale_D, bias_D, self.eps, self.single_pass)
+
+
+class Residual(nnx.Module):
+    """Add a part of a layer to its input, with dropout; normalize the sum, or the part's input."""
+
+    def __init__(
+        self, config: ModelConfig, choices: Choices, name: str, site: int, has_norm: bool = True
+    ) -> None:
+        self.layer_norm = Norm(config, config.hidden_size, choices) if has_norm else None
+        self.is_pre_norm = config.norm_position == "pre"
+        self.output_rate = config.dropout_rate(name)
+        self.site = site
+
+    def add(
+        self,
+        x_BSD: jax.Array,
+        compute: Callable[[jax.Array], jax.Array],
+        layer: LayerNumber,
+        dropout: Dropout | None,
+    ) -> jax.Array:
+        """Return float[B,S,D] plus what `compute` makes of it, normalized as configured."""
+        norm = self.layer_norm or (lambda x_BSD: x_BSD)
+        y_BSD = compute(norm(x_BSD) if self.is_pre_norm else x_BSD)
+        if dropout is not None:
+            y_BSD = dropout.apply(y_BSD, self.output_rate, layer, self.site, POSITIONS)
+        return x_BSD + y_BSD if self.is_pre_norm else norm(x_BSD + y_BSD)
+
+
+def residual_stddev(config: ModelConfig) -> float:
+    """Return the standard deviation of new weights that write to the residual stream.
+
+    Source: Shoeybi et al. 2019 (Megatron-LM), section 5.1.
+    """
+    if config.initializer == "bert":
+        return config.initializer_range
+    return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
+
+
+class Table(nnx.Module):
+    """Look up rows of a table by id."""
+
+    def __init__(self, rows: int, width: int, row_axis: str | None, stddev: float) -> None:
+        self.embedding = declare((rows, width), (row_axis, "embed"), Initial(stddev=stddev))
+
+    def __call__(self, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+        """Look up int32[B,S] -> dtype[B,S,D]."""
+        return ops.lookup(self.embedding[...], ids_BS, dtype)

@@ -1,0 +1,186 @@
+"""Compute array functions without parameters, with named layouts: every einsum and lookup is here.
+
+Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from jax.typing import DTypeLike
+
+from bert_jax.parallel import mesh
+
+Saved = tuple[jax.Array, ...]  # what a forward pass keeps for its backward pass
+
+
+def gather_weight(w: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Cast a weight, then gather it along fsdp: in this order the gather is small."""
+    axes = (None if axis == "fsdp" else axis for axis in jax.typeof(w).sharding.spec)
+    return jax.sharding.reshard(w.astype(dtype), PartitionSpec(*axes))
+
+
+def einsum(
+    subscripts: str,
+    x: jax.Array,
+    y: jax.Array,
+    out_axes: tuple[str | None, ...],
+    dtype: DTypeLike | None = None,
+) -> jax.Array:
+    """Compute jnp.einsum of two arrays with a result sharded by out_axes; dtype is the result's."""
+    return jnp.einsum(
+        subscripts, x, y, out_sharding=mesh.spec(*out_axes), preferred_element_type=dtype
+    )
+
+
+def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Look up rows of a table.
+
+    Shapes: float32[V,D], int32[B,S] -> dtype[B,S,D]. The complete table is gathered first
+    (decision 6) and cast after the lookup: the gradients of a row that occurs thousands
+    of times in a batch are then added up in float32.
+    """
+    whole = jax.sharding.reshard(table_VD, PartitionSpec(None, None))
+    return whole.at[ids_BS].get(out_sharding=mesh.spec("batch", None, None)).astype(dtype)
+
+
+def select_rows(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Look up rows of a very small table; the gradient is a sum for each row and no scatter."""
+    rows = jax.sharding.reshard(table_VD, PartitionSpec(None, None))
+    x_BSD = take_first_rows(rows[:1], (ids_BS.shape[0], 1), jnp.float32)
+    for number in range(1, len(rows)):
+        x_BSD = jnp.where((ids_BS == number)[..., None], rows[number], x_BSD)
+    return x_BSD.astype(dtype)
+
+
+def take_first_rows(table_VD: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Look up the ids 0, 1, 2, ... for each row of a batch; dims are (B, S)."""
+    batch_size, seq_len = dims
+    rows_SD = jax.sharding.reshard(table_VD, PartitionSpec(None, None))[:seq_len]
+    shape = (batch_size, *rows_SD.shape)
+    spread = jnp.broadcast_to(rows_SD, shape, out_sharding=mesh.spec("batch", None, None))
+    return spread.astype(dtype)
+
+
+def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+    """Pick the hidden vectors at some positions of each row, such as the masked ones.
+
+    Shapes: float[B,S,D], int32[B,P] -> float[B,P,D]; dtype and batch sharding of x_BSD.
+    Positions count from 0, the row's first [CLS]. Unused slots hold 0 and are cancelled by weights.
+
+    Source: Devlin et al. 2019, section 3.1, task 1.
+    """
+    return jax.vmap(lambda x_SD, positions_P: x_SD[positions_P])(x_BSD, positions_BP)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def layer_norm(
+    x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float, single_pass: bool = False
+) -> jax.Array:
+    """Normalize over the last dimension in float32; saves only its input for the backward.
+
+    Shapes: float[...,D], float[D], float[D] -> float[...,D] in the dtype of x. single_pass takes
+    the variance as mean(x^2) - mean(x)^2, at least 0, which reads x once; its rounding is
+    float32's times mean^2 / variance.
+    Source: Ba et al. 2016; modeling.py@eedf5716ce layer_norm, eps 1e-12.
+    """
+    normalised = _normalised(x, eps, single_pass)[0]
+    return (normalised * scale_D.astype(jnp.float32) + bias_D.astype(jnp.float32)).astype(x.dtype)
+
+
+def _normalised(x: jax.Array, eps: float, single_pass: bool) -> tuple[jax.Array, jax.Array]:
+    x32 = x.astype(jnp.float32)
+    mean = jnp.mean(x32, axis=-1, keepdims=True)
+    centred = x32 - mean
+    if single_pass:
+        mean_square = jnp.mean(x32 * x32, axis=-1, keepdims=True)
+        variance = jnp.maximum(mean_square - mean * mean, 0.0)
+    else:
+        variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
+    inverse_std = jax.lax.rsqrt(variance + eps)
+    return centred * inverse_std, inverse_std
+
+
+def _layer_norm_forward(
+    x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, eps: float, single_pass: bool
+) -> tuple[jax.Array, Saved]:
+    return layer_norm(x, scale_D, bias_D, eps, single_pass), (x, scale_D, bias_D)
+
+
+def _layer_norm_backward(eps: float, single_pass: bool, saved: Saved, dy: jax.Array) -> Saved:
+    x, scale_D, bias_D = saved
+    normalised, inverse_std = _normalised(x, eps, single_pass)
+    dy32 = dy.astype(jnp.float32)
+    dn = dy32 * scale_D.astype(jnp.float32)
+    dx = inverse_std * (
+        dn
+        - jnp.mean(dn, axis=-1, keepdims=True)
+        - normalised * jnp.mean(dn * normalised, axis=-1, keepdims=True)
+    )
+    rows = tuple(range(x.ndim - 1))
+    dscale_D = jnp.sum(dy32 * normalised, axis=rows).astype(scale_D.dtype)
+    return dx.astype(x.dtype), dscale_D, jnp.sum(dy32, axis=rows).astype(bias_D.dtype)
+
+
+layer_norm.defvjp(_layer_norm_forward, _layer_norm_backward)
+
+
+def rms_norm(x: jax.Array, scale_D: jax.Array, eps: float) -> jax.Array:
+    """Divide by the root of the mean square over the last dimension, in float32; then scale.
+
+    Source: Zhang and Sennrich 2019, equation 4.
+    """
+    x32 = x.astype(jnp.float32)
+    inverse_rms = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return (x32 * inverse_rms * scale_D).astype(x.dtype)
+
+
+def activate(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:
+    """Apply the activation function of config.model.hidden_act."""
+    return jax.nn.silu(x) if hidden_act == "silu" else gelu(x, hidden_act, saves_derivative)
+
+
+def gelu(x: jax.Array, hidden_act: str, saves_derivative: bool = False) -> jax.Array:
+    """Compute gelu: "gelu_tanh" is Google BERT's approximation, "gelu_erf" is exact.
+
+    saves_derivative: the forward keeps dy/dx in the dtype of x and not x, so that the backward is
+    one product instead of the function again.
+
+    Source: Hendrycks and Gimpel 2016; modeling.py@eedf5716ce gelu.
+    """
+    if saves_derivative:
+        return _gelu_saving(x, hidden_act)
+    return jax.nn.gelu(x, approximate=hidden_act == "gelu_tanh")
+
+
+def _gelu_and_derivative(x: jax.Array, hidden_act: str) -> Saved:
+    x32 = x.astype(jnp.float32)
+    if hidden_act == "gelu_tanh":
+        slope = math.sqrt(2.0 / math.pi)
+        tanh = jnp.tanh(slope * (x32 + 0.044715 * x32 * x32 * x32))
+        share = 0.5 * (1.0 + tanh)
+        dshare = 0.5 * (1.0 - tanh * tanh) * slope * (1.0 + 3.0 * 0.044715 * x32 * x32)
+    else:
+        share = 0.5 * (1.0 + jax.lax.erf(x32 * math.sqrt(0.5)))
+        dshare = jnp.exp(-0.5 * x32 * x32) / math.sqrt(2.0 * math.pi)
+    return (x32 * share).astype(x.dtype), (share + x32 * dshare).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _gelu_saving(x: jax.Array, hidden_act: str) -> jax.Array:
+    return _gelu_and_derivative(x, hidden_act)[0]
+
+
+def _gelu_saving_forward(x: jax.Array, hidden_act: str) -> tuple[jax.Array, Saved]:
+    y, derivative = _gelu_and_derivative(x, hidden_act)
+    return y, (derivative,)
+
+
+def _gelu_saving_backward(hidden_act: str, saved: Saved, dy: jax.Array) -> Saved:
+    del hidden_act
+    return (dy * saved[0],)
+
+
+_gelu_saving.defvjp(_gelu_saving_forward, _gelu_saving_backward)

@@ -1,0 +1,85 @@
+"""List the peak rates of chips: matrix units, memory and links, from data sheets."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """Peaks of one chip; a JAX device is a part of it where the chip has several.
+
+    The interconnect joins the chips of a slice (ICI, NVLink), the network joins slices.
+    """
+
+    name: str
+    bf16_flops_per_sec: float
+    hbm_bytes: int
+    hbm_bytes_per_sec: float
+    link_bytes_per_sec: float  # of one link of the interconnect, in one direction
+    links: int  # of the chip
+    network_bytes_per_sec: float  # the chip's share of its host's network; 0: not published
+    clock_hz: float  # of the matrix units, at which the peak is stated
+    devices_per_chip: int = 1
+
+    @property
+    def device_bf16_flops_per_sec(self) -> float:
+        """Return the share of the chip's peak that a JAX device has."""
+        return self.bf16_flops_per_sec / self.devices_per_chip
+
+
+_GIB = 2**30
+
+# TPUs. Peak, memory and interconnect: the page of each version under
+# https://cloud.google.com/tpu/docs/system-architecture-tpu-vm; it states the interconnect for all
+# links of a chip, in both directions in newer pages (v5e: 400 GB/s over 4 links). Links of v2 and
+# v3, and their clocks: Jouppi et al. 2020, "A domain-specific supercomputer for training deep
+# neural networks", table 3; of v4: Jouppi et al. 2023, "TPU v4", table 4. Network: bandwidth a pod
+# of v5e and v6e over its 256 chips; v5p: https://jax-ml.github.io/scaling-book/tpus.
+# Clocks of v5e and v5p follow from their peaks: 4 matrix units of 128 x 128 a core, and one or two
+# cores. That of v6e is not published; it is taken to be v5p's.
+TPUS = (
+    Chip("v2", 45e12, 16 * _GIB, 700e9, 62e9, 4, 0, 0.70e9, devices_per_chip=2),
+    Chip("v3", 123e12, 32 * _GIB, 900e9, 82e9, 4, 0, 0.94e9, devices_per_chip=2),
+    Chip("v4", 275e12, 32 * _GIB, 1228e9, 50e9, 6, 0, 1.05e9),
+    Chip("v5e", 197e12, 16 * _GIB, 819e9, 50e9, 4, 3.125e9, 1.50e9),
+    Chip("v5p", 459e12, 95 * _GIB, 2765e9, 100e9, 6, 6.25e9, 1.75e9),
+    Chip("v6e", 918e12, 32 * _GIB, 1638e9, 100e9, 4, 12.5e9, 1.75e9),
+)
+
+# NVIDIA's data sheets; peaks are of dense matrices, links are all of NVLink's in one direction
+# (PCIe's where the card has none), clocks those at which the peak is reached.
+GPUS = (
+    Chip("H200", 989.4e12, 141 * 10**9, 4.8e12, 450e9, 1, 0, 1.83e9),
+    Chip("H100 PCIe", 756e12, 80 * 10**9, 2.0e12, 64e9, 1, 0, 1.62e9),
+    Chip("H100", 989.4e12, 80 * 10**9, 3.35e12, 450e9, 1, 0, 1.83e9),
+    Chip("A100 80GB", 312e12, 80 * 10**9, 2.039e12, 300e9, 1, 0, 1.41e9),
+    Chip("A100 40GB", 312e12, 40 * 10**9, 1.555e12, 300e9, 1, 0, 1.41e9),
+)
+
+# What JAX calls a TPU's devices (`device.device_kind`).
+_TPU_KINDS = {
+    "TPU v2": "v2",
+    "TPU v3": "v3",
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+}
+
+
+def find_tpu(name: str) -> Chip | None:
+    """Find the TPU of a version such as "v5e"; None if unknown."""
+    return next((chip for chip in TPUS if chip.name == name), None)
+
+
+def find_chip(device_kind: str) -> Chip | None:
+    """Find the chip of a JAX device kind; None if its peaks are not listed here.
+
+    A GPU matches if all words of its name occur: "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB".
+    """
+    if device_kind in _TPU_KINDS:
+        return find_tpu(_TPU_KINDS[device_kind])
+    words = device_kind.upper().replace("-", " ").split()
+    return next((chip for chip in GPUS if set(chip.name.upper().split()) <= set(words)), None)

@@ -1,0 +1,279 @@
+"""Make the device mesh, map logical axes to it, and place batches.
+
+Every array of the model names its dimensions by logical axes; RULES alone maps them to mesh axes:
+
+    data    shards of the batch, and the only axis across TPU slices. zero1 also shards weights and
+            optimizer state over it between steps
+    fsdp    as data, with weights and optimizer state sharded along their width and gathered for use
+    model   heads, feed-forward units and vocabulary rows sharded (tensor parallel)
+
+The chips of a slice are wired to each other (ICI); slices meet over the data-center network. So
+data is the outermost axis: it carries one sum of gradients a step, while fsdp and model carry
+weights and activations all the time.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.config import MeshConfig, RunConfig
+
+
+def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
+    """Group devices by their TPU slice, in order; ValueError unless num_slices of one size."""
+    if num_slices == 1 and devices[0].platform != "tpu":
+        return [list(devices)]  # others number hosts, not slices
+    missing = getattr(devices[0], "slice_index", None) is None
+    if missing and num_slices > 1:
+        raise ValueError(
+            f"config.mesh.num_slices is {num_slices}, but {devices[0].platform} devices have "
+            "no slice_index, as those of TPU slices do; set it to 1"
+        )
+    members: dict[int, list[Any]] = {}
+    for device in devices:
+        members.setdefault(0 if missing else device.slice_index, []).append(device)
+    slices = [members[number] for number in sorted(members)]
+    sizes = [len(devices) for devices in slices]
+    if len(members) != num_slices:
+        raise ValueError(
+            f"config.mesh.num_slices is {num_slices}, but the {len(devices)} devices form "
+            f"{len(members)} slices; set it to {len(members)}"
+        )
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"config.mesh.num_slices is {num_slices}, but these hold "
+            f"{', '.join(map(str, sizes))} devices; join slices of one size"
+        )
+    return slices
+
+
+def arrange_devices(sizes: tuple[int, int, int], slices: Sequence[Sequence[Any]]) -> np.ndarray:
+    """Arrange devices on the axes data, fsdp and model; a slice is contiguous along data.
+
+    Shapes: object[data, fsdp, model]. Inside a slice the order follows the wiring of its chips.
+    Where data is the only axis the chips are taken row by row: then the exchanges of neighbours
+    and those of chips one row apart (collectives.reduce_scatter) share no link.
+    """
+    data, fsdp, model = sizes
+    inside = (data // len(slices), fsdp, model)
+    if fsdp == model == 1 and slices[0][0].platform == "tpu":
+        rows = [
+            sorted(members, key=lambda device: (*device.coords, device.core_on_chip))
+            for members in slices
+        ]
+        return np.concatenate([np.array(row) for row in rows]).reshape(sizes)
+    grids = [
+        mesh_utils.create_device_mesh(inside, members, allow_split_physical_axes=True)
+        for members in map(list, slices)
+    ]
+    return np.concatenate(grids)
+
+
+AXES = ("data", "fsdp", "model")
+BATCH_AXES = ("data", "fsdp")
+PRESETS = ("dp", "zero1", "fsdp", "tp")
+
+# Mesh axis of each logical axis of weights and activations. A name that is absent here would be a
+# KeyError: None says that a dimension is not sharded.
+RULES: dict[str, str | tuple[str, ...]] = {
+    "batch": BATCH_AXES,
+    "vocab": "model",
+    "heads": "model",
+    "mlp": "model",
+    "embed": "fsdp",
+}
+
+VOCAB_TILE = 128  # lanes of a TPU register: vocabulary rows are padded to a multiple of it
+
+
+def spec(*logical_axes: str | None) -> PartitionSpec:
+    """Return the PartitionSpec of an array with these logical axes; None is not sharded.
+
+    Axes that are manual in the current mesh are dropped: inside a shard_map each device sees only
+    its own part.
+    """
+    whole = PartitionSpec(*(None if name is None else RULES[name] for name in logical_axes))
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    return restrict_spec(whole, [axis for axis in AXES if axis not in manual]) if manual else whole
+
+
+def restrict_spec(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
+    """Keep only these mesh axes of a spec."""
+
+    def kept(entry: Any) -> Any:
+        if isinstance(entry, tuple):
+            return tuple(axis for axis in entry if axis in axes) or None
+        return entry if entry in axes else None
+
+    return PartitionSpec(*map(kept, spec))
+
+
+def parse_preset(config: MeshConfig) -> tuple[str, ...]:
+    """Split `config.preset` into its parts; raise ValueError if one is unknown."""
+    parts = tuple(config.preset.split("+"))
+    unknown = [part for part in parts if part not in PRESETS]
+    if unknown:
+        raise ValueError(
+            f"config.mesh.preset is {config.preset!r}; it must be one of {', '.join(PRESETS)}, "
+            "or several of them joined by +, such as fsdp+tp"
+        )
+    return parts
+
+
+def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int]:
+    """Compute the sizes of the axes data, fsdp and model; ValueError if they do not divide."""
+    parts = parse_preset(config)
+    in_a_slice, left_over = divmod(device_count, config.num_slices)
+    if left_over:
+        raise ValueError(
+            f"config.mesh.num_slices is {config.num_slices}, which does not divide the "
+            f"{device_count} devices; set it to the number of their TPU slices"
+        )
+    model = config.model_size if "tp" in parts else 1
+    rest, left_over = divmod(in_a_slice, model)
+    if left_over:
+        raise ValueError(
+            f"config.mesh.model_size is {model}, which does not divide the {in_a_slice} devices"
+            f"{' of a slice' if config.num_slices > 1 else ''}; try one of {_divisors(in_a_slice)}"
+        )
+    fsdp = (config.fsdp_size or rest) if "fsdp" in parts else 1
+    if rest % fsdp:
+        raise ValueError(
+            f"config.mesh.fsdp_size is {fsdp}, which does not divide the {rest} devices left "
+            f"beside the model axis; try one of {_divisors(rest)}, or 0 for all of them"
+        )
+    return config.num_slices * rest // fsdp, fsdp, model
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Make the mesh over these devices (default: all), with explicit axes.
+
+    TPUs are ordered by the wiring of their chips, whatever order they are given in. Raises
+    ValueError if devices do not divide over the axes, or do not form num_slices slices.
+    """
+    chosen = list(jax.devices() if devices is None else devices)
+    sizes = mesh_shape(config, len(chosen))
+    explicit = (AxisType.Explicit,) * len(AXES)
+    slices = group_by_slice(chosen, config.num_slices)
+    if devices is None or config.num_slices > 1 or chosen[0].platform == "tpu":
+        return Mesh(arrange_devices(sizes, slices), AXES, axis_types=explicit)
+    return Mesh(np.array(chosen).reshape(sizes), AXES, axis_types=explicit)
+
+
+def batch_shards(mesh: Mesh | jax.sharding.AbstractMesh) -> int:
+    """Count the shards of a batch."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def batch_unit(config: MeshConfig, device_count: int, micro_batches: int) -> int:
+    """Return the number that the rows of a batch must be a multiple of."""
+    data, fsdp, _ = mesh_shape(config, device_count)
+    return data * fsdp * micro_batches
+
+
+def check_divides(config: RunConfig, device_count: int) -> None:
+    """Raise ValueError with values that divide if batch or model do not divide over the mesh."""
+    data, fsdp, model = mesh_shape(config.mesh, device_count)
+    for index, phase in enumerate(config.phases):
+        unit = batch_unit(config.mesh, device_count, phase.micro_batches)
+        if phase.batch_size % unit:
+            below = phase.batch_size // unit * unit
+            near = [size for size in (below, below + unit) if size > 0]
+            raise ValueError(
+                f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of "
+                f"{unit} ({data * fsdp} devices on mesh axes data*fsdp x {phase.micro_batches} "
+                f"micro-batches); try {' or '.join(map(str, near))}"
+            )
+    for name, axis, parts in (
+        ("num_attention_heads", "model", model),
+        ("intermediate_size", "model", model),
+        ("hidden_size", "fsdp", fsdp),
+        ("embedding_size", "fsdp", fsdp),  # 0 if it is hidden_size
+    ):
+        size = getattr(config.model, name)
+        if size % parts:
+            raise ValueError(
+                f"config.model.{name} is {size}, not a multiple of the {parts} devices on mesh "
+                f"axis {axis}; set config.mesh.{axis}_size to a divisor of {size}"
+            )
+
+
+def padded_vocab_size(vocab_size: int, model_size: int) -> int:
+    """Round the rows of the vocabulary up to complete tiles on every device of the model axis."""
+    tile = VOCAB_TILE * model_size
+    return -(-vocab_size // tile) * tile
+
+
+def shard_over_data(
+    spec: PartitionSpec, dims: Sequence[int], sizes: Mapping[str, int]
+) -> PartitionSpec:
+    """Shard the first unsharded dimension that the data axis divides over it as well (ZeRO-1).
+
+    sizes are those of the mesh axes; a dimension on an axis of one device counts as unsharded. An
+    array without such a dimension keeps its spec.
+
+    Source: Rajbhandari et al. 2020, "ZeRO", stage 1.
+    """
+    axes = list(spec) + [None] * (len(dims) - len(spec))
+    data_size = sizes["data"]
+    for dim, size in enumerate(dims):
+        is_whole = axes[dim] is None or sizes[axes[dim]] == 1
+        if data_size > 1 and is_whole and size % data_size == 0:
+            axes[dim] = "data"
+            return PartitionSpec(*axes)
+    return spec
+
+
+def batch_sharding(mesh: Mesh, ndim: int) -> NamedSharding:
+    """Return the sharding of an array of a batch: along its first dimension."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES, *(None,) * (ndim - 1)))
+
+
+def abstract_batch(
+    fields: Mapping[str, tuple[tuple[int, ...], Any]], mesh: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Describe a global batch by the dimensions and dtype of each field, for compilation."""
+    return {
+        name: jax.ShapeDtypeStruct(dims, dtype, sharding=batch_sharding(mesh, len(dims)))
+        for name, (dims, dtype) in fields.items()
+    }
+
+
+def process_rows(batch_size: int, mesh: Mesh) -> np.ndarray:
+    """Return the rows of a batch that devices of this process store: int64[n], ascending.
+
+    A mesh follows the wiring of its chips, so these need not be adjacent, and where the model axis
+    spans processes several of them store the same row.
+    """
+    indices = batch_sharding(mesh, 1).addressable_devices_indices_map((batch_size,))
+    return np.unique(np.concatenate([np.arange(batch_size)[index] for index in indices.values()]))
+
+
+def place_batch_rows(
+    batch: Mapping[str, np.ndarray], mesh: Mesh, batch_size: int, rows: np.ndarray
+) -> dict[str, jax.Array]:
+    """Make global arrays, sharded over the batch, from the rows that this process has."""
+
+    def placed(array: np.ndarray) -> jax.Array:
+        def part(index: Any) -> np.ndarray:  # slices of the global array
+            return array[np.searchsorted(rows, np.arange(batch_size)[index[0]])]
+
+        dims = (batch_size, *array.shape[1:])
+        return jax.make_array_from_callback(dims, batch_sharding(mesh, array.ndim), part)
+
+    return {name: placed(array) for name, array in batch.items()}
+
+
+def place_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Make global arrays, sharded over the batch, from a batch that every process has complete."""
+    batch_size = len(next(iter(batch.values())))
+    return place_batch_rows(batch, mesh, batch_size, np.arange(batch_size))

@@ -1,0 +1,133 @@
+"""Compile the training step of a phase for a TPU slice, on a machine without one."""
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.config import Config
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.perf.slices import Slice
+from bert_jax.train_step.objectives import Objective
+from bert_jax.trainer.compile import build_parts, lower_step
+from data_pipeline.spec.schema import row_shape
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_TOO_LARGE = (
+    re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
+    re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """The memory that a step takes on one chip, in bytes."""
+
+    parameters: int
+    optimizer: int
+    batch: int
+    temporaries: int  # activations, gradients, gathered weights
+    program: int
+
+    @property
+    def total(self) -> int:
+        """Return the sum of all parts."""
+        return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A step that fits."""
+
+    text: str | None  # of the compiled program; None where jaxlib cannot print it
+    memory: Memory
+    mesh: dict[str, int]
+    coordinates: list[tuple[int, ...]]  # of the chip of each device of a slice, as the text counts
+    parameters: int
+    matmul_dtype: str
+    compile_secs: float
+
+
+@dataclasses.dataclass(frozen=True)
+class TooLarge:
+    """A step that does not fit, by the compiler's account; bytes of one chip."""
+
+    needed: int
+    available: int
+
+
+def compile_step(
+    config: Config, index: int, objective: Objective, tpu_slice: Slice, devices: Sequence[Any]
+) -> Compiled | TooLarge:
+    """Compile the step of a phase; devices are those of the slice.
+
+    Raises:
+      ValueError: the batch or the model does not divide over the devices.
+    """
+    phase = config.phases[index]
+    shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
+    start = time.perf_counter()
+    parts = build_parts(config, objective, devices=devices, backend="tpu")
+    batch_shape = shape.arrays(phase.batch_size)
+    try:
+        compiled: Any = lower_step(parts, phase, batch_shape).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return _too_large(error, tpu_slice.chip.devices_per_chip)
+    mesh, state, used = parts.mesh, parts.abstract_state, compiled.memory_analysis()
+    device_bytes = {
+        "parameters": _stored_bytes(state.params),
+        "optimizer": _stored_bytes((state.step, state.opt_state)),
+        "batch": _stored_bytes(mesh_lib.abstract_batch(batch_shape, mesh)),
+        "temporaries": used.temp_size_in_bytes
+        + used.output_size_in_bytes
+        - used.alias_size_in_bytes,
+        "program": used.generated_code_size_in_bytes,
+    }
+    per_chip = tpu_slice.chip.devices_per_chip
+    slice_devices = list(mesh.devices.flat)[: len(devices) // tpu_slice.num_slices]
+    return Compiled(
+        text=_text(compiled),
+        memory=Memory(**{part: per_chip * size for part, size in device_bytes.items()}),
+        mesh=dict(mesh.shape),
+        coordinates=[tuple(device.coords[: len(tpu_slice.dims)]) for device in slice_devices],
+        parameters=parts.model.parameter_count,
+        matmul_dtype=str(parts.model.dtype),
+        compile_secs=time.perf_counter() - start,
+    )
+
+
+def _text(compiled: jax.stages.Compiled) -> str | None:
+    """Return the compiled text, or None where this jaxlib cannot print it.
+
+    jaxlib 0.10 and 0.12 refuse the asynchronous updates in the programs of some chips.
+    """
+    try:
+        return compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        if "async-update" not in str(error):
+            raise
+        return None
+
+
+def _stored_bytes(tree: Any) -> int:
+    """Count the bytes of abstract arrays that one device stores."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _too_large(error: jax.errors.JaxRuntimeError, devices_per_chip: int) -> TooLarge:
+    """Read from the compiler's error how much memory it needs; raise any other error again."""
+    for pattern in _TOO_LARGE:
+        if match := pattern.search(str(error)):
+            needed, needed_unit, available, available_unit = match.groups()
+            sizes = (needed, needed_unit), (available, available_unit)
+            return TooLarge(
+                *(round(float(n) * _UNITS[unit]) * devices_per_chip for n, unit in sizes)
+            )
+    raise error

@@ -1,0 +1,191 @@
+"""Describe a plan for the screen, as rows of a label and a text."""
+
+from bert_jax.perf.aot_compile import Memory
+from bert_jax.perf.estimate import Alternative, Estimate, PhasePlan
+from bert_jax.perf.plan import Plan, RunTotals, ScaleRow
+from bert_jax.perf.prices import Prices, format_dollars
+from bert_jax.perf.slices import Slice
+from bert_jax.reporting.console import duration
+
+Rows = list[tuple[str, str]]
+
+
+def format_slice(plan: Plan, tpu_slice: Slice) -> Rows:
+    """Describe the slice, the model and the mesh: labels and texts."""
+    chip, shape = tpu_slice.chip, plan.config["model"]
+    joined = f"{tpu_slice.num_slices} x " if tpu_slice.num_slices > 1 else ""
+    cores = f" of {chip.devices_per_chip} devices" if chip.devices_per_chip > 1 else ""
+    count = "" if plan.parameters is None else f"{plan.parameters:,} parameters: "
+    rows = [
+        (
+            "slice",
+            f"{joined}{tpu_slice.name} (gcloud: {tpu_slice.accelerator_type}), "
+            f"{tpu_slice.chips:,} chips{cores}: "
+            f"{chip.bf16_flops_per_sec / 1e12:,.0f} TFLOP/s and "
+            f"{_gib(tpu_slice.usable_bytes)} a chip, {tpu_slice.links} links of "
+            f"{chip.link_bytes_per_sec / 1e9:.0f} GB/s at a corner",
+        ),
+        (
+            "model",
+            f"{count}{shape['num_hidden_layers']} layers of "
+            f"{shape['hidden_size']}; matmuls in {plan.matmul_dtype or 'bfloat16'}",
+        ),
+        ("vocabulary", _vocabulary(plan)),
+        ("mesh", _mesh(plan)),
+    ]
+    return rows + [("note", note) for note in plan.notes]
+
+
+def _vocabulary(plan: Plan) -> str:
+    size = f"{plan.vocabulary_size:,} pieces"
+    return {
+        "store": f"{size}, the store's",
+        "config": f"{size}, as the config says; no --store to compare with",
+        "assumed": f"{size}, BERT's: neither --store nor config.model.vocab_size says",
+    }[plan.vocabulary_from]
+
+
+def _mesh(plan: Plan) -> str:
+    preset = f"preset {plan.config['mesh']['preset']}"
+    if plan.mesh is None:
+        return preset
+    return f"{preset}: " + " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
+
+
+NO_TEXT = "none: this jaxlib cannot print the program that libtpu made for this chip"
+
+
+def format_phase_title(plan: PhasePlan, index: int) -> str:
+    """Describe steps and rows of a phase in one line."""
+    parts = f" in {plan.micro_batches} parts" if plan.micro_batches > 1 else ""
+    return (
+        f"phase {index}: {plan.steps:,} steps of {plan.rows_per_step:,} rows{parts} of "
+        f"{plan.seq_len}, {plan.rows_per_chip:g} a chip"
+    )
+
+
+def format_phase(plan: PhasePlan, sequences_per_row: float | None) -> Rows:
+    """Describe memory, time and collectives of a phase, or the settings that would fit."""
+    if plan.memory is None:
+        needed, available = _gib(plan.needed_bytes), _gib(plan.available_bytes)
+        words = f"does not fit: it needs {needed} or more, and a chip has {available}"
+        return [("memory", words), *_alternatives(plan), ("attention", plan.attention)]
+    memory = _memory(plan.memory, plan.available_bytes)
+    if plan.estimate is None:
+        return [*memory, ("estimate", NO_TEXT), ("attention", plan.attention)]
+    time = _time(plan.estimate, sequences_per_row)
+    return [*memory, *time, ("attention", plan.attention), *_collectives(plan.estimate)]
+
+
+def _memory(memory: Memory, available: int) -> Rows:
+    share = memory.total / available
+    parts = {"parameters": memory.parameters, "optimiser": memory.optimizer, "batch": memory.batch}
+    parts |= {"activations": memory.temporaries, "program": memory.program}
+    return [
+        ("memory", f"fits: {_gib(memory.total)} of {_gib(available)} a chip, {share:.0%}"),
+        ("", ", ".join(f"{name} {_gib(size)}" for name, size in parts.items())),
+    ]
+
+
+def _time(estimate: Estimate, sequences_per_row: float | None) -> Rows:
+    pace = f"{estimate.rows_per_sec_per_chip:,.0f} rows/s a chip"
+    if sequences_per_row:
+        pace = f"{sequences_per_row * estimate.rows_per_sec_per_chip:,.0f} sequences/s a chip"
+    step = f"{_ms(estimate.step_secs)} a step, {pace}, {estimate.peak_share:.1%} of peak"
+    kernels = f", of which kernels {_ms(estimate.kernel_secs)}" if estimate.kernel_calls else ""
+    work = f"work {_ms(estimate.work_secs)} = {estimate.cycles / 1e6:,.2f}M cycles{kernels}"
+    rows = [
+        ("estimate", f"{step} (compiler estimate)"),
+        ("", f"{work}; waiting for collectives {_ms(estimate.exposed_secs)}"),
+    ]
+    for name, calls in estimate.unpriced_kernels.items():
+        words = f"{calls} calls of the kernel {name}, which has no price for this shape and counts "
+        words += "as nothing: price it with python -m benchmarks.kernel_price"
+        rows.append(("too low by", words))
+    return rows
+
+
+def _collectives(estimate: Estimate) -> Rows:
+    rows = [
+        (
+            "" if number else "collectives",
+            f"{traffic.kind:18} {traffic.calls:4} x  {_megabytes(traffic.wire_bytes):>10} over the "
+            f"{traffic.path:7}  {_ms(traffic.secs):>9}, waited for {_ms(traffic.exposed_secs)}",
+        )
+        for number, traffic in enumerate(estimate.collectives)
+    ]
+    return rows or [("collectives", "none")]
+
+
+def _alternatives(plan: PhasePlan) -> Rows:
+    rows = [
+        ("" if number else "tried", _tried(alternative))
+        for number, alternative in enumerate(plan.alternatives)
+    ]
+    if not any(alternative.fits for alternative in plan.alternatives):
+        rows.append(("", "nothing tried fits: take a larger slice or fewer rows"))
+    return rows
+
+
+def _tried(alternative: Alternative) -> str:
+    flags = " ".join(f"--{name}={value}" for name, value in alternative.settings.items())
+    if not alternative.fits:
+        return f"{flags}: does not fit, {_gib(alternative.memory_bytes)} or more"
+    pace = "" if alternative.step_secs is None else f", {_ms(alternative.step_secs)} a step"
+    return f"{flags}: fits, {_gib(alternative.memory_bytes)}{pace}"
+
+
+def format_run(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> Rows:
+    """Describe steps, epochs, time, money and the learning rate of all phases."""
+    run, chip = plan.run, plan.chip["name"]
+    rows = [("steps", f"{run.steps:,}"), ("epochs", _epochs(run)), *warnings]
+    if run.secs is None:
+        rows.append(("time", "not known before every phase fits and has an estimate"))
+    else:
+        length = f"{duration(run.secs)} (compiler estimate), {run.days:.2f} days"
+        rows.append(("time", f"{length}; reading, evaluating and saving come on top"))
+    if run.usd_per_chip_hour is None:
+        rows.append(("cost", prices.missing(chip)))
+    elif run.usd is not None:
+        price = f"{format_dollars(run.usd_per_chip_hour)} a chip and hour"
+        rows.append(("cost", f"{format_dollars(run.usd)} at {price}"))
+        rows.append(("", f"{prices.path.name}: {prices.read}"))
+    rates = plan.learning_rate["rates"]
+    peak = f"{max(rates):.2e} at step {plan.learning_rate['steps'][rates.index(max(rates))]:,.0f}"
+    steps = f"0{run.steps:>{len(curve[0]) - 1},}"
+    labels = [f"highest {peak}, at the end {rates[-1]:.2e}", *curve, steps]
+    return rows + [("" if i else "rate", text) for i, text in enumerate(labels)]
+
+
+def _epochs(run: RunTotals) -> str:
+    if run.epochs is None:
+        return "not known without --store"
+    each = ", ".join(f"{epochs:,.1f}" for epochs in run.epochs)
+    of_phases = f" ({each})" if len(run.epochs) > 1 else ""
+    return f"{sum(run.epochs):,.1f} over the training split{of_phases}"
+
+
+def format_scaled(row: ScaleRow) -> str:
+    """Describe a slice of another size in one line."""
+    text = f"{row.topology:10} {row.rows_per_step:8,} rows, rate {row.learning_rate:.2e}: "
+    if not row.fits:
+        return f"{text}does not fit, {_gib(row.needed_bytes)} or more"
+    if row.estimate is None:
+        return f"{text}fits; estimate {NO_TEXT}"
+    estimate = row.estimate
+    return (
+        f"{text}{_ms(estimate.step_secs)} a step, waiting {_ms(estimate.exposed_secs)}, "
+        f"{estimate.rows_per_sec_per_chip:,.0f} rows/s a chip, {estimate.peak_share:.1%} of peak"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f} GiB"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _ms(secs: float) -> str:
+    return f"{1e3 * secs:,.2f} ms"

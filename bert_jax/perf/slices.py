@@ -1,0 +1,204 @@
+"""Describe slices of TPU chips (names, shapes, links); open devices to compile for without one."""
+
+import dataclasses
+import importlib.util
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.parallel import chips
+from bert_jax.parallel.chips import Chip
+from data_pipeline.io.address import how_to_install
+
+_SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12")
+_LARGE_BOXES = ("8x8x16", "8x16x16")
+
+# Shapes that Google offers, by version. Source: the page of each version under
+# https://cloud.google.com/tpu/docs/system-architecture-tpu-vm.
+SHAPES: dict[str, tuple[str, ...]] = {
+    "v2": ("2x2", "4x4", "8x8", "8x16", "16x16"),
+    "v3": ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"),
+    "v4": _BOXES + _LARGE_BOXES,
+    "v5e": _SQUARES,
+    "v5p": _BOXES + _LARGE_BOXES + ("16x16x16", "16x16x24"),
+    "v6e": _SQUARES,
+}
+
+# gcloud's accelerator types: how a version is written, and whether they count its cores (two a
+# chip) or its chips.
+_GCLOUD = {name: (name, 2) for name in ("v2", "v3", "v4", "v5p")}
+_GCLOUD |= {"v5e": ("v5litepod", 1), "v6e": ("v6e", 1)}
+
+# Chips along an edge of the block from which slices of v4 and v5p get wrap-around links; of others,
+# only an edge of so many chips wraps around.
+_CUBE_EDGE = 4
+_POD_EDGE = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
+
+# Memory of a device that libtpu 0.0.52 leaves to programs, as its compiler says of one that is too
+# large for it, in GiB.
+_USABLE_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.73, "v6e": 31.24}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Chips in a box, joined by their links; several such boxes are joined by the network."""
+
+    chip: Chip
+    dims: tuple[int, ...]  # chips along each edge
+    num_slices: int = 1
+
+    @property
+    def name(self) -> str:
+        """Return the topology of one box, such as v5e:4x4."""
+        return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
+
+    @property
+    def accelerator_type(self) -> str:
+        """Return gcloud's name for one box."""
+        word, counted = _GCLOUD[self.chip.name]
+        return f"{word}-{math.prod(self.dims) * counted}"
+
+    @property
+    def chips(self) -> int:
+        """Count the chips of all boxes."""
+        return math.prod(self.dims) * self.num_slices
+
+    @property
+    def devices(self) -> int:
+        """Count JAX's devices: on v2 and v3 each core of a chip is one."""
+        return self.chips * self.chip.devices_per_chip
+
+    @property
+    def usable_bytes(self) -> int:
+        """Return the memory of a chip that programs may use."""
+        return round(_USABLE_GIB[self.chip.name] * 2**30) * self.chip.devices_per_chip
+
+    @property
+    def links(self) -> int:
+        """Count the links of a corner chip, which has the fewest and so bounds a collective."""
+        return self._links([range(size) for size in self.dims])
+
+    def ring(self, positions: Sequence[Sequence[int]]) -> tuple[int, float]:
+        """Return the number of chips at these coordinates, and the bytes/s that each can forward.
+
+        A chip in a corner has one link along an edge without wrap-around and two along one with
+        it; a collective moves no faster than that chip. Chips with others between them share the
+        links with the groups of those others.
+        """
+        members = {tuple(position) for position in positions}
+        along = [[position[axis] for position in members] for axis in range(len(self.dims))]
+        between = math.prod(max(places) - min(places) + 1 for places in along)
+        links = max(self._links([set(places) for places in along]), 1)
+        return len(members), links * len(members) / between * self.chip.link_bytes_per_sec
+
+    def hop(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> float:
+        """Return the bytes/s of each (sender, receiver) pair of chips while all pairs send.
+
+        Routes follow one edge after the other, the shorter way round where it wraps around; pairs
+        share the link that most of them use.
+        """
+        crossed: Counter[tuple[tuple[int, ...], int, int]] = Counter()
+        for sender, receiver in pairs:
+            position = list(sender)
+            for axis, size in enumerate(self.dims):
+                ahead = (receiver[axis] - position[axis]) % size
+                goes_up = receiver[axis] > position[axis]
+                if self._wraps(axis):
+                    goes_up = 2 * ahead <= size
+                while position[axis] != receiver[axis]:
+                    crossed[tuple(position), axis, 1 if goes_up else -1] += 1
+                    position[axis] = (position[axis] + (1 if goes_up else -1)) % size
+        return self.chip.link_bytes_per_sec / max(crossed.values(), default=1)
+
+    def _links(self, extents: Sequence[Any]) -> int:
+        spans = zip(extents, self.dims, range(len(self.dims)), strict=True)
+        return sum(
+            0 if len(extent) == 1 else 2 if len(extent) == size and self._wraps(axis) else 1
+            for extent, size, axis in spans
+        )
+
+    def _wraps(self, axis: int) -> bool:
+        if self.chip.name in _POD_EDGE:
+            return self.dims[axis] == _POD_EDGE[self.chip.name]
+        return all(size % _CUBE_EDGE == 0 for size in self.dims)
+
+
+def find_slice(name: str, num_slices: int = 1) -> Slice:
+    """Return the slice of a topology such as v5e:8x8, or of gcloud's name for it, v5litepod-64.
+
+    Raises:
+      ValueError: no slice has this name; lists those that exist.
+    """
+    known = {member.name: member for version in SHAPES for member in _list_slices(version)}
+    known |= {member.accelerator_type: member for member in known.values()}
+    if name not in known:
+        version = name.partition(":")[0].partition("-")[0].replace("v5litepod", "v5e")
+        if version in SHAPES:
+            members = _list_slices(version)
+            names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
+        else:
+            names = "; ".join(f"{each}: {', '.join(shapes)}" for each, shapes in SHAPES.items())
+        raise ValueError(f"--topology={name}: there is no such TPU slice; there are {names}")
+    tpu_slice = dataclasses.replace(known[name], num_slices=num_slices)
+    if num_slices < 1:
+        raise ValueError(f"config.mesh.num_slices is {num_slices}; it must be 1 or more")
+    if num_slices > 1 and tpu_slice.chip.name in ("v2", "v3"):
+        raise ValueError(
+            f"config.mesh.num_slices is {num_slices}, and slices of {tpu_slice.chip.name} cannot "
+            "be joined by the network; take one slice, or v4, v5e, v5p or v6e"
+        )
+    return tpu_slice
+
+
+def resize_slice(like: Slice, count: int) -> Slice:
+    """Return the slice of so many chips of the same version.
+
+    Raises:
+      ValueError: there is none of that size.
+    """
+    sizes = {candidate.chips: candidate for candidate in _list_slices(like.chip.name)}
+    if count not in sizes:
+        raise ValueError(
+            f"--scale has {count}, and there is no {like.chip.name} slice of {count} chips; there "
+            f"are slices of {', '.join(map(str, sizes))}"
+        )
+    return dataclasses.replace(sizes[count], num_slices=like.num_slices)
+
+
+def _list_slices(version: str) -> list[Slice]:
+    chip = next(chip for chip in chips.TPUS if chip.name == version)
+    return [Slice(chip, tuple(int(n) for n in text.split("x"))) for text in SHAPES[version]]
+
+
+def open_devices(tpu_slice: Slice) -> list[Any]:
+    """Return devices to compile for, slice after slice; requires libtpu, but no TPU.
+
+    Raises:
+      ValueError: libtpu is not installed.
+    """
+    if importlib.util.find_spec("libtpu") is None:
+        raise ValueError(
+            "libtpu, which has the TPU's compiler and exists for Linux on x86-64 only, is not "
+            f"installed; {how_to_install('plan')}"
+        )
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {}
+    if tpu_slice.chip.name == "v4":  # else a device is a core, as it is on v2 and v3
+        options["chip_config_name"] = "megacore"
+    if tpu_slice.num_slices > 1:
+        options["num_slices"] = tpu_slice.num_slices
+    try:
+        topology = topologies.get_topology_desc(
+            platform="tpu", topology_name=tpu_slice.name, **options
+        )
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(
+            f"--topology={tpu_slice.name}: this libtpu does not know it ({error}); install another "
+            "version of libtpu, or plan for another slice"
+        ) from error
+    return list(topology.devices)

@@ -1,0 +1,236 @@
+"""Print what a person sees of a run: its opening block, one line an interval, a live line.
+
+Colors only on a terminal, and not if NO_COLOR is set; rich decides.
+"""
+
+import collections
+import contextlib
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import rich.text
+
+from data_pipeline.cli.live_line import LINE, duration
+from data_pipeline.cli.terminal import make_console, wrap_command, wrap_text
+
+FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
+_LABEL_WIDTH = 12
+
+
+class Screen:
+    """Print on the first process, and nothing on the others."""
+
+    def __init__(self, is_writer: bool) -> None:
+        self._console = make_console(highlight=False, soft_wrap=True, quiet=not is_writer)
+        if is_writer and self._console.is_terminal:
+            LINE.start()
+
+    def print(self, text: str, style: str = "") -> None:
+        """Print a line."""
+        self._print(*(rich.text.Text(line, style) for line in self._wrapped(text)))
+
+    def _print(self, *lines: rich.text.Text) -> None:
+        with LINE.hidden():
+            for line in lines:
+                self._console.print(line)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Print a block of labelled lines; an empty label continues the line above.
+
+        A label that begins with ! marks a warning.
+        """
+        width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows), 0)
+        lines = [rich.text.Text(title, "bold")]
+        styles = LABEL, "default"
+        for label, text in rows:
+            if label:
+                styles = (BAD, BAD) if label.startswith("!") else (LABEL, "default")
+            for line in self._wrapped(text, width + 4):
+                lines.append(rich.text.Text(f"  {label:{width}}  ", styles[0]))
+                lines[-1].append(line, styles[1])
+                label = ""
+        self._print(*lines)
+
+    def _wrapped(self, text: str, indent: int = 0) -> list[str]:
+        """Break a text between words on a terminal."""
+        if not self._console.is_terminal:
+            return [text]
+        return wrap_text(text, self._console.width - indent)
+
+    def command(self, command: str, before: str = "") -> None:
+        """Print a command for a shell, after some words; on a terminal so that it can be pasted."""
+        columns = self._console.width
+        if not self._console.is_terminal or len(before) + len(command) < columns:
+            self.print(before + command)
+            return
+        lines = [before.rstrip()] * bool(before) + wrap_command(command, columns)
+        self._print(*map(rich.text.Text, lines))
+
+    @contextlib.contextmanager
+    def spinning(self, words: str) -> Iterator[Callable[[str], None]]:
+        """Show on the live line what the process does inside the context; terminals only.
+
+        Yields a function that replaces the words.
+        """
+        if self._console.quiet:
+            yield lambda words: None
+        else:
+            with LINE.doing(words) as show:
+                yield show
+
+    def show(self, words: str) -> None:
+        """Replace the words on the live line."""
+        if not self._console.quiet:
+            LINE.show(words)
+
+    @contextlib.contextmanager
+    def copying(self, words: str) -> Iterator[Callable[[int, int], None]]:
+        """Yield a function of (bytes copied, total bytes) that shows the progress of a copy."""
+        is_announced = False
+        with self.spinning(f"opening {words}") as show:
+
+            def advance(done_bytes: int, total_bytes: int) -> None:
+                nonlocal is_announced
+                if not is_announced:
+                    self.print(f"copying {words}, {total_bytes / 1e9:.2f} GB", FAINT)
+                is_announced = True
+                show(f"{done_bytes / 1e9:.2f} of {total_bytes / 1e9:.2f} GB are copied")
+
+            yield advance
+
+    def print_without_line(self, words: str) -> None:
+        """Print words where there is no live line to show them."""
+        if not LINE.is_on:
+            self.print(words, FAINT)
+
+    @contextlib.contextmanager
+    def waiting(self, words: str) -> Iterator[Callable[[str], None]]:
+        """Show a long wait, without a terminal too. Yields as spinning does."""
+        self.print_without_line(words)
+        with self.spinning(words) as show:
+            yield show
+
+    def training_line(
+        self, step: int, steps: int, numbers: Mapping[str, float], secs_left: float | None
+    ) -> None:
+        """Print the means of an interval; no pace if none of its steps was timed."""
+        mantissa, exponent = f"{numbers['learning_rate']:.1e}".split("e")
+        pace = f"lr {mantissa}e{int(exponent)}"
+        if secs_left is not None:
+            pace += f"  {numbers['sequences_per_sec']:,.0f} seq/s  {duration(secs_left)} left"
+        self._print(
+            rich.text.Text.assemble(
+                (f"{step:>{len(f'{steps:,}')},}/{steps:,}  ", "bold"),
+                f"{_terms(numbers)}  ",
+                (pace, FAINT),
+            )
+        )
+
+    def heldout_line(
+        self, step: int, numbers: Mapping[str, float], baseline: Mapping[str, float]
+    ) -> None:
+        """Print an evaluation beside the score of a model without context."""
+        style = ""
+        if "unigram_mlm_loss" in baseline:
+            style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
+        self.print(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
+
+    def scores_line(
+        self, step: int, main: str, scores: Mapping[str, float], baseline: Mapping[str, float]
+    ) -> None:
+        """Print the scores of a task, the main one first, beside the majority's."""
+        words = [f"{main} {scores[main]:.4f}"]
+        style, guessed = "", baseline.get(f"majority_{main}")
+        if guessed is not None:
+            words[0] += f" (majority {guessed:.4f})"
+            style = GOOD if scores[main] > guessed else BAD
+        words += [f"{name} {value:.4f}" for name, value in scores.items() if name != main]
+        self.print(f"dev at {step:,}  {'  '.join(words)}", style)
+
+    def input_bound(self, share: float, advice: str) -> None:
+        """Print which share of an interval the devices waited for batches, and what to do."""
+        self.print(
+            f"the devices waited for batches for {share:.0%} of this interval: the input pipeline "
+            f"is the bottleneck. {advice}",
+            BAD,
+        )
+
+    def expected_end(self, secs_left: float) -> None:
+        """Print when the run ends at the pace just measured."""
+        now = datetime.datetime.now()
+        end = now + datetime.timedelta(seconds=secs_left)
+        day = "" if end.date() == now.date() else f" on {end:%Y-%m-%d}"
+        self.print(f"at this pace the last step is done in {duration(secs_left)}, {end:%H:%M}{day}")
+
+
+def _names(numbers: Mapping[str, float]) -> list[str]:
+    """Return the terms of the objective."""
+    return [key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")]
+
+
+def _terms(numbers: Mapping[str, float]) -> str:
+    """Format loss and accuracy of each term; the loss alone for regression."""
+    names = _names(numbers)
+    if not names:
+        return f"loss {numbers['loss']:.3f}"
+    return "  ".join(
+        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:5.1%}" for name in names
+    )
+
+
+def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    """Format the same beside the baselines: accuracy if that has one, loss otherwise."""
+    parts = []
+    for name in _names(numbers):
+        loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
+        unigram = baseline.get(f"unigram_{name}_loss")
+        majority = baseline.get(f"majority_{name}_accuracy")
+        if majority is not None:
+            parts.append(f"{name} {right} (majority {majority:.1%})")
+        else:
+            beside = "" if unigram is None else f" (unigram {unigram:.3f})"
+            parts.append(f"{name} {loss}{beside} {right}")
+    return "  ".join(parts)
+
+
+_EVERY_SECS = 0.2  # at most; a person reads no faster
+_WINDOW_SECS = 20.0  # of the steps whose pace is shown
+
+
+class StepLine:
+    """Show completed steps, pace and time left on the live line; nothing without a terminal."""
+
+    def __init__(
+        self, screen: Screen, total_steps: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._screen, self._total_steps, self._clock = screen, total_steps, clock
+        self._seen: collections.deque[tuple[float, int]] = collections.deque()  # (time, step)
+
+    def restart(self, step: int) -> None:
+        """Show a completed step and restart the pace, so that a save, for example, is excluded."""
+        self._seen.clear()
+        self._screen.show(self._words(step))
+
+    def show(self, step: int, rows_per_step: float, steps_left: float) -> None:
+        """Show a completed step.
+
+        rows_per_step counts examples; steps_left is the rest of the run in steps of this length.
+        """
+        if not LINE.is_on:
+            return
+        now = self._clock()
+        if self._seen and now - self._seen[-1][0] < _EVERY_SECS:
+            return
+        self._seen.append((now, step))
+        while now - self._seen[0][0] > _WINDOW_SECS and len(self._seen) > 2:
+            self._seen.popleft()
+        words = self._words(step)
+        since, first = self._seen[0]
+        if step > first:
+            secs = (now - since) / (step - first)
+            words += f"  {rows_per_step / secs:,.0f} seq/s  {duration(secs * steps_left)} left"
+        self._screen.show(words)
+
+    def _words(self, step: int) -> str:
+        return f"step {step:,}/{self._total_steps:,}"

@@ -1,0 +1,103 @@
+"""Write the metrics of a run: metrics.jsonl, TensorBoard events, summary.json."""
+
+import json
+import os
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorboardX.summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from bert_jax.reporting.wandb_writer import WandbWriter
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_json
+from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.jsonl import read_metrics, truncate_records
+
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+PREDICTIONS = "predictions"  # a folder, of fine-tuning
+EVENTS = "tensorboard"
+CURVES = "curves.png"  # written by reporting/plots.py
+BAD_STEPS = "bad_steps.jsonl"  # by trainer/bad_steps.py
+LEFT_OUT = "left_out.json"  # by trainer/bad_steps.py
+
+
+class Records:
+    """Write on the first process, and nothing on the others."""
+
+    def __init__(
+        self,
+        workdir: pathlib.Path,
+        first_step: int,
+        is_writer: bool,
+        wandb: WandbWriter | None = None,
+    ) -> None:
+        """Cut off the lines of steps after first_step, which a resumed run repeats."""
+        self._workdir = workdir
+        self._is_writer = is_writer
+        self._wandb = wandb
+        if not is_writer:
+            return
+        with explain_errors(str(workdir), "writing the records of the run"):
+            (workdir / SUMMARY).unlink(missing_ok=True)  # of an earlier end of the run
+            self._open(first_step)
+
+    def _open(self, last_step: int) -> None:
+        """Continue after this step, as if no later line had been written."""
+        truncate_records(self._workdir / METRICS, last_step, read_metrics)
+        lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
+        self._lines = os.fdopen(lines, "a", encoding="utf-8")
+        self._events = _events(self._workdir / EVENTS, last_step)
+
+    def go_back(self, last_step: int) -> None:
+        """Cut off the lines of later steps, after a roll-back."""
+        if self._is_writer:
+            with explain_errors(str(self._workdir), "writing the records of the run"):
+                self._lines.close()
+                self._events.close()
+                self._open(last_step)
+
+    def write(self, step: int, split: str, numbers: Mapping[str, float]) -> None:
+        """Add a line of metrics; split is "train" or "heldout"."""
+        if not self._is_writer:
+            return
+        with explain_errors(str(self._workdir), "writing the records of the run"):
+            self._lines.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+            self._lines.flush()
+            named = {f"{split}/{name}": value for name, value in numbers.items()}
+            for name, value in named.items():
+                scalar = tensorboardX.summary.scalar(name, value)
+                self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar))
+            self._events.flush()
+        if self._wandb is not None:
+            self._wandb.write(step, named)
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
+        """Close the files; a finished run also writes its summary."""
+        if not self._is_writer:
+            return
+        if self._wandb is not None:
+            self._wandb.end(is_whole=summary is not None)
+        with explain_errors(str(self._workdir), "writing the records of the run"):
+            self._lines.close()
+            self._events.close()
+            if summary is not None:
+                write_json(self._workdir / SUMMARY, summary)
+
+
+def _events(folder: pathlib.Path, first_step: int) -> EventsWriter:
+    """Open a file of TensorBoard events that hides those of later steps in earlier files.
+
+    Not tensorboardX's SummaryWriter: it writes in a thread, where the error of a full disk is lost
+    and the run then waits forever for the thread to take the next event.
+    """
+    folder.mkdir(exist_ok=True)
+    events = EventsWriter(str(folder / "events"), f".{time.time_ns()}")  # not twice in a second
+    if first_step:
+        log = SessionLog(status=SessionLog.START)
+        events.write_event(Event(wall_time=time.time(), step=first_step + 1, session_log=log))
+    return events

@@ -1,0 +1,20 @@
+"""Define the exit codes of commands, for shells and restart scripts.
+
+0         the run reached its last step
+1         it failed; the same command resumes from the newest checkpoint
+2         the request was refused, and would be again
+3         the guard of bad numbers stopped it, and would again
+86        a step, a save or another piece of work took longer than config.hosts allows
+128 + n   signal n ended it: 130 and 143 after a save, 134 where another process died
+"""
+
+from data_pipeline.cli.main import REFUSED
+
+DONE, FAILED, BAD_NUMBERS, STUCK = 0, 1, 3, 86
+BY_SIGNAL = 128  # plus the signal's number
+# Codes after which the same command would fail again.
+FINAL = (DONE, REFUSED, BAD_NUMBERS)
+
+
+class Refused(ValueError):
+    """Signal a request that cannot be fulfilled; ends the command with exit code 2."""

@@ -1,0 +1,202 @@
+"""Account for the wall time of a run since its first start, over all attempts.
+
+Goodput is the share of wall time spent in training steps whose result was kept. An attempt is the
+life of a process, or the time between two restores within one. Each line in attempts.jsonl records
+the time an attempt had spent by a step. Time spent after the step that the next attempt resumed
+from counts as lost.
+Decision 27 in docs/design/ has the definitions.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import pathlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bert_jax.reporting.console import duration
+from data_pipeline.io import small_files
+from data_pipeline.io.jsonl import append_record, read_records
+from data_pipeline.io.small_files import DamagedFile
+
+FILE = "attempts.jsonl"  # in the workdir
+
+# The kinds of wall time; every moment since the first start belongs to exactly one.
+STARTING, RESTORING, COMPILING = "starting", "restoring", "compiling"
+TRAINING, WAITING = "training", "waiting_for_data"
+EVALUATING, SAVING = "evaluating", "saving"
+LOST, STOPPED = "lost", "stopped"
+KINDS = {
+    TRAINING: "in steps whose result was kept",
+    WAITING: "of steps, but no batch was there",
+    COMPILING: "",
+    EVALUATING: "",
+    SAVING: "the devices stood still for a save",
+    RESTORING: "",
+    STARTING: "imports left out; and what is no other kind",
+    LOST: "in steps that were done again",
+    STOPPED: "from the last line of an attempt to the next attempt",
+}
+_DONE_AGAIN = (TRAINING, WAITING, EVALUATING, SAVING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Hold the time that an attempt had spent when it reached a step: one line of the file."""
+
+    began: float  # start of the attempt, in seconds since 1970; identifies it
+    written: float  # time of writing, in seconds since 1970; "at" in the file
+    step: int
+    secs: Mapping[str, float]  # seconds by kind since the attempt began
+
+
+Attempt = Sequence[Entry]
+
+
+def read_attempts(path: pathlib.Path) -> list[Attempt]:
+    """Read the attempts in a file; [] without a file. Incomplete lines are skipped.
+
+    Raises:
+      DamagedFile: a line is not a valid entry.
+    """
+    entries = []
+    for number, line in enumerate(read_records(path), 1):
+        name = f"{path}, entry {number}"
+        small_files.field(line, "began", float, name)
+        written = small_files.field(line, "at", float, name)
+        others = {key: value for key, value in line.items() if key != "at"}
+        entries.append(small_files.build(Entry, {**others, "written": written}, name))
+        secs = small_files.field(line, "secs", dict, name)
+        for kind in secs:
+            small_files.field(secs, kind, float, name)
+        if unknown := sorted(secs.keys() - KINDS.keys()):
+            raise DamagedFile(f"{name} has the kind {unknown[0]!r}; delete that line")
+    return [tuple(group) for _, group in itertools.groupby(entries, key=lambda entry: entry.began)]
+
+
+def sum_by_kind(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """Sum the seconds of each kind over consecutive attempts.
+
+    An attempt resumes from the step of its first line. Time that earlier attempts spent on later
+    steps counts as lost; starting, restoring and compiling never do.
+    """
+    secs = dict.fromkeys(KINDS, 0.0)
+    kept_step: float = float("inf")
+    next_began: float | None = None
+    for attempt in reversed(attempts):
+        last = attempt[-1]
+        kept = next((entry for entry in reversed(attempt) if entry.step <= kept_step), None)
+        for kind, spent in last.secs.items():
+            if kind in _DONE_AGAIN:
+                of_kept_steps = kept.secs.get(kind, 0.0) if kept else 0.0
+                secs[LOST] += spent - of_kept_steps
+                spent = of_kept_steps
+            secs[kind] += spent
+        if next_began is not None:
+            secs[STOPPED] += max(0.0, next_began - last.written)
+        kept_step, next_began = min(kept_step, attempt[0].step), attempt[0].began
+    return secs
+
+
+class Ledger:
+    """Count the wall time of this attempt by kind, and add it to earlier attempts."""
+
+    def __init__(self, workdir: pathlib.Path, began: float, is_writer: bool) -> None:
+        """Read earlier attempts; `began` is the start of setup, in seconds since 1970."""
+        self.step = 0  # the last dispatched step
+        self._path, self._is_writer = workdir / FILE, is_writer
+        self._before = read_attempts(self._path) if is_writer else []
+        self._began, self._secs = began, dict.fromkeys(KINDS, 0.0)
+        self._first: Entry | None = None
+        self._kinds = [STARTING]  # nested kinds; the last one is being counted
+        self._since = time.perf_counter() - max(0.0, time.time() - began)
+
+    @contextlib.contextmanager
+    def spent(self, kind: str) -> Iterator[None]:
+        """Count the time inside the context as this kind, excluding nested contexts."""
+        self._count()
+        self._kinds.append(kind)
+        try:
+            yield
+        finally:
+            self._count()
+            self._kinds.pop()
+
+    def waited(self, secs: float) -> None:
+        """Move seconds from training to waiting for input."""
+        self._secs[TRAINING] -= secs
+        self._secs[WAITING] += secs
+
+    def resume_from(self, step: int) -> None:
+        """Record that the state of this step was restored or initialized.
+
+        After a roll-back this starts another attempt, as later steps are repeated.
+        """
+        if self._first is not None:
+            self.write()
+            self._before = read_attempts(self._path) if self._is_writer else []
+            self._began, self._secs = time.time(), dict.fromkeys(KINDS, 0.0)
+        self.step = step
+        self._first = self._entry()
+        self.write()
+
+    def write(self) -> None:
+        """Append a line with the time spent up to the current step."""
+        if self._is_writer:
+            entry = dataclasses.asdict(self._entry())
+            entry["at"] = entry.pop("written")
+            entry["secs"] = {kind: round(secs, 3) for kind, secs in entry["secs"].items() if secs}
+            append_record(self._path, entry)
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """Append the last line; a write error does not mask the error that ended the run."""
+        with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+            self.write()
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        self._secs[self._kinds[-1]] += now - self._since
+        self._since = now
+
+    def _entry(self) -> Entry:
+        self._count()
+        return Entry(self._began, time.time(), self.step, dict(self._secs))
+
+    def _attempts(self) -> list[Attempt]:
+        now = self._entry()
+        return [*self._before, (self._first or now, now)]
+
+    @property
+    def goodput(self) -> float:
+        """Return the share of wall time since the first start spent in training that was kept."""
+        secs = sum_by_kind(self._attempts())
+        return max(0.0, secs[TRAINING]) / max(sum(secs.values()), 1e-9)
+
+    def summary(self) -> dict[str, Any]:
+        """Return goodput, seconds by kind and the number of attempts, for summary.json."""
+        attempts = self._attempts()
+        secs = sum_by_kind(attempts)
+        return {"goodput": self.goodput, "wall_secs": secs, "attempts": len(attempts)}
+
+    def opening_rows(self) -> list[tuple[str, str]]:
+        """Return the opening block's row about earlier attempts; [] for the first attempt."""
+        if not self._before:
+            return []
+        since = duration(self._began - self._before[0][0].began)
+        return [("attempts", f"this is number {len(self._before) + 1}, {since} after the first")]
+
+
+def closing_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of the closing table from a summary: each kind that took time."""
+    secs = summary["wall_secs"]
+    whole = max(sum(secs.values()), 1e-9)
+    rows = [("all", f"{duration(whole):>12}")]
+    for kind, words in KINDS.items():
+        if secs[kind] > 0:
+            text = f"{duration(secs[kind]):>12}  {secs[kind] / whole:6.1%}"
+            rows.append((kind.replace("_", " "), f"{text}  {words}".rstrip()))
+    return rows

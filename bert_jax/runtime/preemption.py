@@ -1,0 +1,92 @@
+"""Stop a run on a signal or preemption notice: all processes end after the same step."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from jax.experimental import multihost_utils
+
+from bert_jax.parallel import processes
+from bert_jax.runtime.exit_codes import BY_SIGNAL
+from data_pipeline.cli.live_line import LINE
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EXIT_CODES = tuple(BY_SIGNAL + number for number in STOP_SIGNALS)
+
+
+class Interrupted(Exception):
+    """Signal that the run was stopped on request and saved at this step."""
+
+    def __init__(self, signal_number: int, step: int) -> None:
+        super().__init__(f"stopped by signal {signal_number} after step {step}")
+        self.signal_number = signal_number
+        self.step = step
+
+
+class Stop:
+    """Detect requests to stop: SIGINT, SIGTERM or a preemption notice to any process.
+
+    A single process handles both signals; a second signal has its usual effect. With several
+    processes, jax's C++ handler of SIGTERM notifies all of them, as does a preemption notice. A
+    Python handler would silently replace it, so SIGINT is forwarded as SIGTERM, and a second SIGINT
+    ends the process.
+    """
+
+    def __init__(self) -> None:
+        self._signals: list[int] = []
+        self._is_asked_here = False
+        self._polls = 0
+        self._is_reached = False
+
+    @property
+    def signal_number(self) -> int:
+        """Return the signal that this process received; SIGTERM if another process did."""
+        return self._signals[0] if self._signals else signal.SIGTERM
+
+    def is_asked(self) -> bool:
+        """Return whether to stop now; the same on every process.
+
+        All processes must call this at the same points of the run. Calls are counted, and all
+        processes stop at a call that none has passed yet.
+        """
+        if not processes.are_joined():
+            return bool(self._signals) or self._is_asked_here
+        if not self._is_reached:
+            self._polls += 1
+            self._is_reached = multihost_utils.reached_preemption_sync_point(self._polls)
+        return self._is_reached
+
+    def ask(self) -> None:
+        """Make all processes stop after a step; may be called from any thread of any process."""
+        self._is_asked_here = True
+        if processes.are_joined():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Handle signals that arrive inside the context."""
+        numbers = (signal.SIGINT,) if processes.are_joined() else STOP_SIGNALS
+        before = {number: signal.getsignal(number) for number in numbers}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def note(number: int, _: Any) -> None:
+            self._signals.append(number)
+            restore()
+            # Not print: the signal may have interrupted one.
+            with LINE.hidden():
+                os.write(1, b"stopping after this step; once more to stop without saving\n")
+            if processes.are_joined():
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        for number in numbers:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            restore()

@@ -1,0 +1,186 @@
+"""Identify a run: the settings, the data and the vocabulary that it keeps, and what may change.
+
+`fixed_settings` must stay the same within a run; `changes` lists the others that a later start set
+differently. The vocabulary is identified by digests.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import MOVED, RunConfig, flatten
+from bert_jax.model import dropout
+from bert_jax.parallel import processes
+from data_pipeline.vocab import Vocabulary
+
+STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
+# Settings that earlier versions recorded for grids and probes, at their defaults.
+_UNREAD_IN_FINE_TUNING = ("phases", "eval.every_steps", "eval.examples")
+# Fields of a vocabulary in run records, checkpoints and store manifests.
+PINNED = ("file", "size", "lowercase", "sha256")
+_SHA256_OF_OLDER_RECORDS = "vocabulary_sha256"
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Identify the training data, for the record of a run."""
+
+    learns: str  # the kind of training, as printed and recorded: "pre-training"
+    origin: pathlib.Path  # folder of the data; a run must not write there
+    vocab_path: pathlib.Path  # the vocabulary's file, which is copied to the workdir
+    vocabulary: Mapping[str, Any]  # its name, size, case and SHA-256: make_vocabulary_record
+    fixed: Mapping[str, Any]  # settings of the data and digests that a resumed run must keep
+    fixed_by_default: Mapping[str, Any]  # values assumed for records older than a setting
+    details: Mapping[str, Any]  # entry "store" or "task" of the record: digests, the task's labels
+
+
+def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
+    """Return the settings that a resumed run must keep, by config key, including those of the data.
+
+    With other values it would be a different run, or would not continue with unseen examples. What
+    is not here may change; the rest of config.compute affects only rounding.
+    """
+    model = {f"model.{k}": v for k, v in dataclasses.asdict(config.model).items()}
+    steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
+    return {
+        "seed": config.seed,
+        "optim.name": config.optim.name,
+        "compute.compute_dtype": config.compute.compute_dtype,
+        "dropout_hash_version (of this bert_jax)": dropout.HASH_VERSION,
+        **model,
+        **steps,
+        **provenance.fixed,
+    }
+
+
+def check_processes_agree(config: RunConfig, provenance: Provenance) -> None:
+    """Raise ValueError on every process if those of this run differ in config or data."""
+    settings = [fixed_settings(config, provenance), dataclasses.asdict(config)]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    # A process with a slow disk may still be copying the store.
+    digests = processes.agree("the config and the store", digest, config.hosts.stuck_secs)
+    odd = [number for number, other in enumerate(digests) if other != digests[0]]
+    if odd:
+        raise ValueError(
+            f"{processes.name_processes(odd)} found another config or store than "
+            "process 0; start all of them with the same flags, on stores that are copies of each "
+            "other"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Describe a setting that a later start of a run changed."""
+
+    since_step: int  # saved steps at that start
+    setting: str  # the setting's key, without "config."
+    before: Any
+    now: Any
+
+    def in_words(self) -> str:
+        return f"{self.setting} {self.before} -> {self.now} since step {self.since_step:,}"
+
+
+def changes(record: Mapping[str, Any] | None, config: RunConfig, step: int) -> list[Change]:
+    """List the settings changed since the run began, including by this start at `step`.
+
+    Settings missing from the record were added to bert_jax later. Several starts after the same
+    step count as one.
+    """
+    if record is None:
+        return []
+    known = [Change(**change) for change in record.get("changes", [])]
+    listed = {(change.since_step, change.setting): change for change in known}
+    now = flatten(json.loads(json.dumps(dataclasses.asdict(config))))
+    for setting, value in flatten(record["config"]).items():
+        if setting in now and now[setting] != value:
+            first = listed.pop((step, setting), Change(step, setting, value, None))
+            if first.before != now[setting]:
+                listed[step, setting] = dataclasses.replace(first, now=now[setting])
+    return list(listed.values())
+
+
+def differing_settings(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that must agree within a run but differ: key to both values.
+
+    Both arguments are flat. `before` may come from an earlier version of bert_jax; settings that it
+    lacks count as their defaults.
+    """
+    earlier = {key: value for key, value in defaults.items() if key in now}
+    for key, value in before.items():
+        if key not in _UNREAD_IN_FINE_TUNING:
+            earlier[MOVED.get(key, key)] = value
+    current = json.loads(json.dumps(dict(now)))
+    return {
+        key: (earlier.get(key), current.get(key))
+        for key in sorted(earlier.keys() | current.keys())
+        if earlier.get(key) != current.get(key)
+    }
+
+
+def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
+    """Build the entry for a vocabulary stored in `file`, for run records and checkpoints."""
+    return {
+        "file": file,
+        "size": vocabulary.size,
+        "lowercase": vocabulary.lowercase,
+        "sha256": vocabulary.digest,
+    }
+
+
+def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) -> None:
+    """Raise ValueError if a vocabulary differs from the one in a run record or checkpoint.
+
+    `source` names that record in the error. Old records without digests pass.
+    """
+    pinned = _pinned_fields(run)
+    size, digest = pinned.get("size", vocabulary.size), pinned.get("sha256", vocabulary.digest)
+    if (vocabulary.size, vocabulary.digest) != (size, digest):
+        how = f"it has {vocabulary.size:,} pieces, not {size!r:.40}"
+        if vocabulary.size == size:
+            how = (
+                f"its pieces or their order differ, SHA-256 {vocabulary.digest[:12]}, not "
+                f"{str(digest)[:12]}"
+            )
+        raise ValueError(
+            f"{vocabulary.path} is not the vocabulary of {source}: {how}; put back the one that it "
+            "was trained with, from the store or another copy of the folder"
+        )
+    lowercase = pinned.get("lowercase", vocabulary.lowercase)
+    if lowercase != vocabulary.lowercase:
+        raise ValueError(
+            f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
+            f"{source} was trained with {json.dumps(lowercase)}; put back the run record beside it"
+        )
+
+
+def describe_vocabulary_difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Describe how two recorded vocabularies differ; "" if they agree or one lacks digests."""
+    before, after = _pinned_fields(saved), _pinned_fields(current)
+    for name in ("sha256", "lowercase"):
+        if name in before and name in after and before[name] != after[name]:
+            return (
+                f"was saved with another vocabulary ({name} {before[name]}, now {after[name]}); "
+                "give the data with the vocabulary of this run, or another --workdir"
+            )
+    return ""
+
+
+def _pinned_fields(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vocabulary fields of a record; early records have only a digest."""
+    fields: dict[str, Any] = {}
+    for part in ("store", "task", "vocabulary"):
+        content = run.get(part)
+        if isinstance(content, dict):
+            older = content.get(_SHA256_OF_OLDER_RECORDS)
+            fields |= {} if older is None else {"sha256": older}
+            fields |= {name: content[name] for name in PINNED if name in content}
+    return fields

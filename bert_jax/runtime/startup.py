@@ -1,0 +1,434 @@
+"""Join the processes of a multi-host run: wait for all, start jax.distributed, compare code.
+
+If a process is absent, jax.distributed aborts in C++ without naming it; it also misses differing
+process counts. So process 0 first counts the others on the coordinator's port, which jax takes over
+once all are present. Code and command are then compared over jax's coordination service.
+"""
+
+import contextlib
+import dataclasses
+import json
+import shlex
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax.config import HostsConfig
+from bert_jax.parallel import processes
+from bert_jax.runtime.code_version import code_version
+from data_pipeline.io import small_files
+from data_pipeline.io.small_files import DamagedFile
+
+READ_SECS = 2.0  # time limit for the line of a connecting process; slower connections are dropped
+RETRY_SECS = 0.5  # delay between two attempts to reach process 0, or to take the port
+LINGER_SECS = 5.0  # time for which process 0 still answers after a refusal
+REPORT_AFTER_SECS = 15.0  # waiting time after which missing processes are logged
+SHUTDOWN_SECS = 600  # limit for others to wait for process 0, which plots and uploads at the end
+MAX_LINE_BYTES = 65536  # an answer may name a thousand hosts
+MAX_CONNECTIONS = 256  # most connections without an introduction; more drop the oldest
+MAX_PROCESSES = 1 << 20
+
+_KEY = "bert_jax process"
+# Flags that may differ between processes.
+_FLAGS_OF_A_PROCESS = ("process_id", "num_processes", "coordinator_address")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank:
+    """Hold the coordinator, process count and number of a process in its run."""
+
+    coordinator: str  # host:port of process 0
+    count: int
+    number: int  # from 0
+
+    def __post_init__(self) -> None:
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(
+                f"--coordinator_address is {self.coordinator!r}; it is host:port of process 0, as "
+                "10.0.0.2:8482"
+            )
+        if not 0 <= self.number < self.count:
+            raise ValueError(
+                f"--process_id is {self.number} and --num_processes {self.count}; processes count "
+                "from 0, so it must be less"
+            )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return host and port of process 0."""
+        host, _, port = self.coordinator.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+def find_rank(
+    coordinator: str | None, count: int | None, number: int | None, limit_secs: float
+) -> Rank | None:
+    """Return the rank from the flags, else from the platform; None if only jax can detect it.
+
+    Raises ValueError if neither flags nor platform provide it.
+    """
+    if coordinator is None or count is None or number is None:
+        try:
+            # jax.distributed.initialize finds the pod's hosts this way; there is no public API.
+            from jax._src import clusters
+
+            detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
+            coordinator, count, number, _ = detect(
+                coordinator, count, number, None, None, round(limit_secs)
+            )
+        except (ImportError, AttributeError, TypeError, ValueError):
+            return None  # other versions of jax still detect it themselves
+    values = {"coordinator_address": coordinator, "num_processes": count, "process_id": number}
+    missing = [f"--{name}" for name, value in values.items() if value is None]
+    if coordinator is None or count is None or number is None:
+        raise ValueError(
+            f"--multihost without {' and '.join(missing)}, and this is no platform that tells (a "
+            "TPU VM, GKE, Slurm or Open MPI); give "
+            "--coordinator_address=HOST_OF_PROCESS_0:8482 --num_processes=N --process_id=0..N-1"
+        )
+    return Rank(coordinator, count, number)
+
+
+def join(
+    rank: Rank | None, hosts: HostsConfig, arguments: Sequence[str], log: Callable[[str], None]
+) -> None:
+    """Join the processes of a run once all are present, and compare their code and command.
+
+    Raises:
+      ValueError: counts, numbers, code or command conflict; the same message on every process.
+      TimeoutError: not all are present within hosts.start_secs.
+    """
+    if rank is not None:
+        wait_for_all(rank, hosts.start_secs, log)
+    jax.distributed.initialize(
+        coordinator_address=rank.coordinator if rank else None,
+        num_processes=rank.count if rank else None,
+        process_id=rank.number if rank else None,
+        initialization_timeout=hosts.start_secs,
+        heartbeat_timeout_seconds=hosts.heartbeat_secs,
+        shutdown_timeout_seconds=SHUTDOWN_SECS,
+    )
+    start = Start(socket.gethostname(), code_version(), shared_arguments(arguments))
+    text = json.dumps(dataclasses.astuple(start))
+    texts = processes.agree("how it was started", text, hosts.start_secs)
+    check_alike([Start(*json.loads(text)) for text in texts])
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Describe how a process was started."""
+
+    host: str
+    code: str  # digest of its code, and versions of its libraries
+    arguments: list[str]  # command-line arguments that must be equal on all processes
+
+
+def check_alike(starts: Sequence[Start]) -> None:
+    """Raise ValueError for the first process whose code or command differs from process 0's."""
+    first = starts[0]
+    for number, start in enumerate(starts):
+        if start.code != first.code:
+            raise ValueError(
+                f"process {number} ({start.host}) runs other code than process 0 ({first.host}): "
+                f"{start.code} and {first.code}; install the same bert_jax and the same packages "
+                "on all hosts"
+            )
+        if sorted(start.arguments) != sorted(first.arguments):
+            only = [_describe_extra(start, first, number), _describe_extra(first, start, 0)]
+            raise ValueError(
+                f"process {number} ({start.host}) was started with other flags than process 0 "
+                f"({first.host}): {' and '.join(filter(None, only))}; start the same command on "
+                "all hosts"
+            )
+
+
+def _describe_extra(start: Start, other: Start, number: int) -> str:
+    more = [argument for argument in start.arguments if argument not in other.arguments]
+    return f"{shlex.join(more)} only on {start.host}, process {number}" if more else ""
+
+
+def shared_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command that must be the same for all processes."""
+    kept, skips_next = [], False
+    for argument in arguments:
+        name, equals, _ = argument.lstrip("-").partition("=")
+        is_own = argument.startswith("-") and name in _FLAGS_OF_A_PROCESS
+        if not (is_own or skips_next):
+            kept.append(argument)
+        skips_next = is_own and not equals
+    return kept
+
+
+def wait_for_all(rank: Rank, limit_secs: float, log: Callable[[str], None]) -> None:
+    """Wait until all processes of the run are present; log missing ones if it takes long.
+
+    Raises:
+      ValueError: two have the same number, or counts differ; the same message on every process.
+      TimeoutError: names the missing processes, or reports that process 0 does not answer.
+    """
+    end_secs = time.monotonic() + limit_secs
+    if rank.number == 0:
+        _count_others(rank, limit_secs, end_secs, log)
+        return
+    reason = ""
+    while time.monotonic() < end_secs:
+        answer, reason = _ask(rank, max(READ_SECS, end_secs + READ_SECS - time.monotonic()))
+        if _is_all_present(answer):
+            return
+        time.sleep(RETRY_SECS)
+    raise TimeoutError(
+        f"process 0 does not answer at {rank.coordinator} within {limit_secs:g} s ({reason}); "
+        f"{_advice(rank)}"
+    )
+
+
+class _Presence:
+    """Track, in process 0, which processes are present and how the wait ended."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self.hosts = {0: socket.gethostname()}  # host names by process number
+        self.outcome: dict[str, Any] | None = None  # answer to all processes
+        self.dropped = 0  # connections from outside this run
+        self.unnamed: list[socket.socket] = []  # connections without an introduction yet
+        self.changed = threading.Condition()
+
+    @property
+    def missing(self) -> list[int]:
+        return [number for number in range(self.rank.count) if number not in self.hosts]
+
+    def admit(self, number: int, count: int, host: str) -> None:
+        """Register a process that introduced itself; a conflicting one ends the wait for all."""
+        with self.changed:
+            if count != self.rank.count:
+                self.refuse(
+                    f"process {number} ({host}) was started for --num_processes={count}, process "
+                    f"0 ({self.hosts[0]}) for {self.rank.count}; start all of them with the same "
+                    "number"
+                )
+            elif number in self.hosts:
+                self.refuse(
+                    f"two processes have --process_id={number}, on {self.hosts[number]} and "
+                    f"{host}; give each its own, from 0 to {self.rank.count - 1}"
+                )
+            else:
+                self.hosts[number] = host
+            if not self.missing and self.outcome is None:
+                self.outcome = {"all_present": True}
+            self.changed.notify_all()
+
+    def refuse(self, reason: str, is_late: bool = False) -> None:
+        """End the wait, unless it has ended."""
+        with self.changed:
+            self.outcome = self.outcome or {"wrong": reason, "is_late": is_late}
+            self.changed.notify_all()
+
+    def describe(self, within: str) -> str:
+        present = ", ".join(f"{number} ({self.hosts[number]})" for number in sorted(self.hosts))
+        return (
+            f"{len(self.hosts)} of {self.rank.count} processes reported to "
+            f"{self.rank.coordinator} {within}: {present}; missing: "
+            f"{', '.join(map(str, self.missing))}"
+        )
+
+
+class _Handler(socketserver.BaseRequestHandler):
+    """Answer one connection, in its own thread."""
+
+    server: "_Server"
+
+    def handle(self) -> None:
+        presence = self.server.presence
+        number = self._introduction(presence)
+        if number is None:
+            return
+        while True:
+            with presence.changed:
+                if presence.outcome is not None:
+                    break
+                presence.changed.wait(RETRY_SECS)
+            if _is_closed(self.request):  # it died while waiting, and may reconnect
+                with presence.changed:
+                    presence.hosts.pop(number, None)
+                return
+        with contextlib.suppress(OSError):
+            self.request.sendall(json.dumps({_KEY: presence.outcome}).encode() + b"\n")
+            self.request.shutdown(socket.SHUT_WR)
+            self.request.settimeout(READ_SECS)
+            self.request.recv(1)  # the other side closes first, which keeps the port free for jax
+
+    def _introduction(self, presence: _Presence) -> int | None:
+        """Read the introduction of a process and admit it; None if it is not of this run."""
+        with presence.changed:
+            presence.unnamed.append(self.request)
+            if len(presence.unnamed) > MAX_CONNECTIONS:
+                with contextlib.suppress(OSError):  # its thread sees the end of the connection
+                    presence.unnamed[0].shutdown(socket.SHUT_RDWR)
+        try:
+            content = _parse(_read_line(self.request, READ_SECS))
+            number = small_files.field(content, "number", int, _KEY)
+            count = small_files.field(content, "count", int, _KEY)
+            host = small_files.field(content, "host", str, _KEY)
+            if 0 <= number < count <= MAX_PROCESSES:
+                presence.admit(number, count, host)
+                return number
+        except (OSError, DamagedFile):
+            pass
+        finally:
+            with presence.changed:
+                presence.unnamed.remove(self.request)
+        with presence.changed:
+            presence.dropped += 1
+        with contextlib.suppress(OSError):  # close at once, leaving nothing pending on the port
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        return None
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """Listen on all addresses of this host."""
+
+    allow_reuse_address = True
+    request_queue_size = 1024
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def __init__(self, port: int, presence: _Presence) -> None:
+        self.presence = presence
+        super().__init__(("", port), _Handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore errors: stray connections to an open port need no traceback."""
+
+
+def _count_others(
+    rank: Rank, limit_secs: float, end_secs: float, log: Callable[[str], None]
+) -> None:
+    """Act as process 0: answer all others once all are present, or the wait has failed."""
+    if rank.count == 1:
+        return
+    presence = _Presence(rank)
+    with _listen(rank, presence, end_secs) as server:  # exiting sends the last answers
+        serving = threading.Thread(target=server.serve_forever, args=(RETRY_SECS / 5,))
+        serving.start()
+        try:
+            _await_outcome(presence, limit_secs, end_secs, log)
+        finally:
+            presence.refuse("process 0 was stopped", is_late=True)
+            server.shutdown()
+            serving.join()
+    if presence.dropped:
+        log(
+            f"{presence.dropped:,} connections to port {rank.address[1]} were not of processes of "
+            "this run, and were dropped"
+        )
+    _is_all_present(presence.outcome)
+
+
+def _listen(rank: Rank, presence: _Presence, end_secs: float) -> _Server:
+    """Return a server on the coordinator's port, once the port is free."""
+    while True:
+        try:
+            return _Server(rank.address[1], presence)
+        except OSError as error:
+            # If another process 0 holds the port, it answers with a refusal.
+            answer, _ = _ask(dataclasses.replace(rank, coordinator=f"localhost:{rank.address[1]}"))
+            _is_all_present(answer)
+            if time.monotonic() >= end_secs:
+                raise TimeoutError(
+                    f"port {rank.address[1]} of this host, of --coordinator_address, cannot be "
+                    f"used ({error.strerror}); an earlier run may still have it: end it, or give "
+                    "another port"
+                ) from error
+            time.sleep(RETRY_SECS)
+
+
+def _await_outcome(
+    presence: _Presence, limit_secs: float, end_secs: float, log: Callable[[str], None]
+) -> None:
+    report_secs = time.monotonic() + REPORT_AFTER_SECS
+    with presence.changed:
+        while presence.outcome is None:
+            presence.changed.wait(min(RETRY_SECS, max(0.0, end_secs - time.monotonic())))
+            if presence.outcome is None and time.monotonic() >= end_secs:
+                late = presence.describe(f"within {limit_secs:g} s")
+                presence.refuse(f"{late}; {_advice(presence.rank)}", is_late=True)
+            elif presence.outcome is None and time.monotonic() >= report_secs:
+                log(f"{presence.describe('so far')}; waiting")
+                report_secs = end_secs
+        is_refused = not presence.outcome.get("all_present") and not presence.outcome["is_late"]
+    if is_refused and presence.missing:
+        time.sleep(LINGER_SECS)  # late processes receive the reason, too
+
+
+def _advice(rank: Rank) -> str:
+    return (
+        "start the same command on every host, look at the output of those that are missing, and "
+        f"let TCP port {rank.address[1]} through between them"
+    )
+
+
+def _is_all_present(answer: dict[str, Any] | None) -> bool:
+    """Return whether process 0 answered that all are present."""
+    if answer is not None and "wrong" in answer:
+        raise TimeoutError(answer["wrong"]) if answer["is_late"] else ValueError(answer["wrong"])
+    return answer is not None
+
+
+def _ask(rank: Rank, limit_secs: float = READ_SECS) -> tuple[dict[str, Any] | None, str]:
+    """Introduce this process to process 0; return (answer, "") or (None, reason)."""
+    introduction = {"number": rank.number, "count": rank.count, "host": socket.gethostname()}
+    try:
+        with socket.create_connection(rank.address, 2 * READ_SECS) as connection:
+            connection.sendall(json.dumps({_KEY: introduction}).encode() + b"\n")
+            answer = _parse(_read_line(connection, limit_secs))
+        if "wrong" in answer:
+            small_files.field(answer, "wrong", str, _KEY)
+            small_files.field(answer, "is_late", bool, _KEY)
+        elif not small_files.field(answer, "all_present", bool, _KEY):
+            return None, "it is not ready"
+        return answer, ""
+    except DamagedFile:
+        return None, "what answers there is no process of bert_jax"
+    except OSError as error:
+        return None, error.strerror or str(error)
+
+
+def _read_line(connection: socket.socket, limit_secs: float) -> bytes:
+    """Read one line of limited length within a time limit."""
+    end_secs, data = time.monotonic() + limit_secs, b""
+    while b"\n" not in data:
+        connection.settimeout(max(end_secs - time.monotonic(), 0.001))
+        more = connection.recv(MAX_LINE_BYTES)
+        if not more:
+            raise ConnectionError("it closed the connection")
+        data += more
+        if len(data) > MAX_LINE_BYTES:
+            raise DamagedFile("the line is too long")
+    return data.partition(b"\n")[0]
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    return small_files.field(small_files.parse_object(line, _KEY), _KEY, dict, _KEY)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Return whether the other end, which is not expected to send more, has disconnected."""
+    connection.settimeout(0.0)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.settimeout(READ_SECS)

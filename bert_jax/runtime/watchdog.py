@@ -1,0 +1,188 @@
+"""End a process whose work exceeds its time limit, after dumping its stacks.
+
+A hung process is worse than a dead one, as nothing restarts it. The other processes block in
+collectives, and jax notices nothing while heartbeats continue, so each process has a watchdog. The
+watchdog also ends its process when another one reports its end. Work names a piece of work once for
+the watchdog, the goodput ledger and the screen.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import faulthandler
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import jax
+
+from bert_jax.config import HostsConfig
+from bert_jax.parallel import processes
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.exit_codes import STUCK
+from bert_jax.runtime.goodput import TRAINING, Ledger
+from data_pipeline.io import small_files
+
+TICK_SECS = 0.5
+LISTEN_SECS = 1.0
+# Delay after another process ended: this one may be about to find the same reason itself.
+GRACE_SECS = 5.0
+SHOW_STACKS = signal.SIGUSR1  # dumps the stacks at any time without ending the process
+
+
+@dataclasses.dataclass
+class _Work:
+    name: str
+    limit_secs: float
+    secs: float = 0.0  # running time so far
+
+
+class Watchdog:
+    """Limit the duration of each piece of work of the process, from begin() to close()."""
+
+    def __init__(self) -> None:
+        self._work: _Work | None = None
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._stacks: IO[bytes] | None = None
+        self._path: pathlib.Path | None = None
+        self._screen = 2
+        self._say: Callable[[str], None] = print
+
+    def begin(self, screen: int, say: Callable[[str], None]) -> None:
+        """Start watching; write stacks to the file descriptor `screen` and messages to `say`.
+
+        Stacks requested by SHOW_STACKS also go to `screen`, which operators of a pod can read.
+        """
+        self._screen, self._say = screen, say
+        faulthandler.register(SHOW_STACKS, screen)
+        targets = [self._watch, *[self._listen] * processes.are_joined()]
+        self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
+        for thread in self._threads:
+            thread.start()
+
+    def keep_stacks_in(self, folder: pathlib.Path) -> None:
+        """Also append the stacks of stuck work to FOLDER/stacks-PROCESS.txt."""
+        self._path = folder / f"stacks-{processes.number()}.txt"
+        stacks = small_files.open_to_write(self._path, os.O_WRONLY | os.O_APPEND)
+        self._stacks = os.fdopen(stacks, "ab")
+
+    @contextlib.contextmanager
+    def doing(self, work: str, limit_secs: float) -> Iterator[None]:
+        """Name the work inside the context; end the process if it exceeds its limit.
+
+        A nested context suspends the outer one, whose limit then starts again.
+        """
+        outer = self._work
+        self._work = _Work(work, limit_secs)
+        try:
+            yield
+        finally:
+            if outer is not None:
+                outer.secs = 0.0
+            self._work = outer
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(timeout=2 * LISTEN_SECS)  # abandoned if the service hangs
+        if self._threads:
+            faulthandler.unregister(SHOW_STACKS)
+        if self._stacks is not None and self._path is not None:
+            is_empty = self._stacks.tell() == 0
+            self._stacks.close()
+            if is_empty:
+                self._path.unlink(missing_ok=True)
+
+    def _watch(self) -> None:
+        last_secs = time.monotonic()
+        while not self._ended.wait(TICK_SECS):
+            now_secs = time.monotonic()
+            # Not the time since the start: a suspended process or machine would count as stuck.
+            seen_secs, last_secs = min(now_secs - last_secs, 4 * TICK_SECS), now_secs
+            work = self._work
+            if work is None:
+                continue
+            work.secs += seen_secs
+            if work.secs > work.limit_secs:
+                self._stuck(work)
+
+    def _stuck(self, work: _Work) -> None:
+        reason = (
+            f"{work.name} has taken {work.secs:.0f} s, and config.hosts allows "
+            f"{work.limit_secs:g} s; the newest checkpoint is kept"
+        )
+        with contextlib.suppress(OSError):  # a full disk must not prevent the exit
+            self._dump(reason)
+            self._say(f"stuck: {reason}{self._where()}")
+        processes.leave(STUCK, reason)
+
+    def _dump(self, reason: str) -> None:
+        work = self._work
+        doing = f"{work.name}, for {work.secs:.0f} s" if work is not None else "nothing"
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        heading = f"--- process {processes.number()}, {now}: {reason}; doing: {doing}\n"
+        if self._stacks is not None:
+            self._stacks.write(heading.encode())
+            self._stacks.flush()
+            faulthandler.dump_traceback(self._stacks)
+        faulthandler.dump_traceback(self._screen)
+
+    def _where(self) -> str:
+        return "" if self._path is None else f"; the stacks of all threads are in {self._path}"
+
+    def _listen(self) -> None:
+        """Wait until another process reports its end, then end this one."""
+        while not self._ended.wait(LISTEN_SECS):
+            try:
+                others = processes.failures()
+            except jax.errors.JaxRuntimeError:
+                continue  # service lost or slow: jax ends the process, or it recovers
+            others.pop(processes.number(), None)
+            for number, (code, reason) in sorted(others.items()):
+                self._follow(number, code, reason)
+
+    def _follow(self, number: int, code: int, reason: str) -> None:
+        if code != STUCK and self._ended.wait(GRACE_SECS):
+            return
+        hint = self._where() if code == STUCK else ""
+        with contextlib.suppress(OSError):
+            if code == STUCK:
+                self._dump(f"process {number} is stuck")
+            self._say(f"process {number} has ended with exit code {code}: {reason}{hint}")
+        processes.leave(code, f"process {number} has ended: {reason}")
+
+
+class Work:
+    """Name and limit the pieces of work of a run, by config.hosts."""
+
+    def __init__(
+        self, watchdog: Watchdog, ledger: Ledger, hosts: HostsConfig, screen: Screen
+    ) -> None:
+        self.ledger = ledger
+        self._watchdog, self._hosts, self._screen = watchdog, hosts, screen
+
+    @contextlib.contextmanager
+    def doing(self, kind: str, work: str) -> Iterator[Callable[[str], None]]:
+        """Run a piece of work that may take config.hosts.stuck_secs.
+
+        Yields a function that replaces its description on the screen.
+        """
+        with (
+            self._watchdog.doing(work, self._hosts.stuck_secs),
+            self.ledger.spent(kind),
+            self._screen.spinning(work) as show,
+        ):
+            yield show
+
+    @contextlib.contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Dispatch a step or wait for the devices, limited by config.hosts.stuck_step_secs."""
+        work = f"step {number}, or one of the two before it,"
+        with self._watchdog.doing(work, self._hosts.stuck_step_secs), self.ledger.spent(TRAINING):
+            yield

@@ -1,0 +1,192 @@
+"""Lock a workdir: a second run is refused, a killed one does not block the next.
+
+    folder    WORKDIR/lock is locked (flock) until the process ends in any way. Other hosts see the
+              lock over NFS, but not over gcsfuse.
+    bucket    WORKDIR/lock is an object that the run rewrites every few seconds. Another run waits
+              to see whether it changes; if not, the holder is dead.
+
+A run whose host loses the bucket for longer may lose its workdir to another run. It notices before
+it publishes or saves again, and stops.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import socket
+import threading
+import time
+import uuid
+from typing import IO, Any
+
+from data_pipeline.io import small_files
+from data_pipeline.io.bucket import Bucket
+from data_pipeline.io.small_files import DamagedFile
+
+FILE = "lock"
+RENEW_SECS = 15.0
+DEAD_SECS = 60.0  # time without a change after which a holder is dead: four renewals
+_LOOK_SECS = 1.0
+_MOST_BYTES = 4096  # size limit of a lock
+_MOST_OF_A_VALUE = 256
+
+
+def _holder(**more: Any) -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), **_numbering(), **more}
+
+
+def _numbering() -> dict[str, str]:
+    """Identify the kernel boot and the pid namespace, within which a pid identifies a process.
+
+    A host name would not do: containers may share one, and each counts pids from 1. Returns {} if
+    the kernel provides neither.
+    """
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return {"boot": boot, "pids": os.readlink("/proc/self/ns/pid")}
+    except OSError:
+        return {}
+
+
+def _refusal(place: str, holder: dict[str, Any]) -> ValueError:
+    return ValueError(
+        f"--workdir={place} is in use by the run of process {holder.get('pid', 'unknown')} on "
+        f"{holder.get('host', 'an unknown host')}; wait until it ends or stop it, or give another "
+        "--workdir"
+    )
+
+
+# Folders locked by this process until it ends, by path.
+_locked: dict[pathlib.Path, IO[bytes]] = {}
+
+
+def lock_folder(folder: pathlib.Path) -> None:
+    """Lock a folder until this process ends; do nothing if its file system has no locks.
+
+    Raises ValueError if another run has locked it, or the lock is a symbolic link.
+    """
+    folder = folder.resolve()
+    if folder in _locked:
+        return
+    number = small_files.open_to_write(folder / FILE, os.O_RDWR | os.O_APPEND)
+    file = os.fdopen(number, "r+b", buffering=0)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = _read(file.read(_MOST_BYTES))
+        file.close()
+        raise _refusal(str(folder), holder) from None
+    except OSError:  # some network file systems have no locks
+        file.close()
+        return
+    file.truncate(0)
+    file.write(f"{json.dumps(_holder())}\n".encode())
+    _locked[folder] = file
+
+
+def _read(content: bytes | None) -> dict[str, Any]:
+    """Read the holder from a lock; {} if it is empty, half written or damaged."""
+    try:
+        holder = small_files.parse_object(content or b"{}", FILE)
+    except DamagedFile:
+        return {}
+    kinds = {"pid": int, "renewed": int}
+    return {
+        name: value
+        for name, value in holder.items()
+        if type(value) is kinds.get(name, str)
+        and len(text := str(value)) <= _MOST_OF_A_VALUE
+        and text.isprintable()
+    }
+
+
+class _TakenOver(OSError):
+    """Signal that another run has taken over the lock."""
+
+
+class Lease:
+    """Hold the lock of a bucket, renewed in a thread until it is released or taken over."""
+
+    def __init__(self, bucket: Bucket, **more: Any) -> None:
+        """Acquire the lock, if necessary from a dead run; `more` is stored in it.
+
+        Raises:
+          ValueError: a live run holds it.
+          OSError: the bucket does not answer.
+        """
+        self._bucket = bucket
+        self._mine = _holder(run=uuid.uuid4().hex, **more)
+        self.before: dict[str, Any] = {}  # the previous holder
+        if not bucket.create(FILE, self._text(0)):
+            self.before = self._of_a_dead_run()
+            bucket.write(FILE, self._text(0))
+            time.sleep(_LOOK_SECS)  # if two take it at once, the later one wins
+        self._taken_by: dict[str, Any] = {}
+        self.check()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True, name="workdir lock")
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise OSError if another run holds the lock, or the bucket does not answer."""
+        holder = _read(self._bucket.read(FILE))
+        if holder.get("run") not in (self._mine["run"], None):
+            raise _TakenOver(
+                f"{self._bucket.address} was taken by the run of process {holder.get('pid')} on "
+                f"{holder.get('host')} while this one could not reach the bucket; this one stops"
+            )
+
+    def close(self) -> None:
+        """Release the lock; the object remains, marked as released."""
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self.check()
+            self._bucket.write(FILE, self._text(-1))
+
+    def _text(self, renewed: int) -> bytes:
+        return json.dumps(self._mine | {"renewed": renewed}).encode()
+
+    def _of_a_dead_run(self) -> dict[str, Any]:
+        """Wait until the holder's run is known to be dead; return the holder."""
+        text = self._bucket.read(FILE)
+        holder = _read(text)
+        if holder.get("renewed", -1) < 0 or _is_gone_from_here(holder):
+            return holder
+        end = time.monotonic() + DEAD_SECS
+        while time.monotonic() < end:
+            time.sleep(_LOOK_SECS)
+            if self._bucket.read(FILE) != text:
+                raise _refusal(self._bucket.address, holder)
+        return holder
+
+    def _renew(self) -> None:
+        renewed = 0
+        while not self._ended.wait(RENEW_SECS):
+            renewed += 1
+            try:
+                self.check()
+                self._bucket.write(FILE, self._text(renewed))
+            except _TakenOver:
+                return
+            except Exception:
+                # A short outage ends before this run counts as dead; check() reports a long one.
+                continue
+
+
+def _is_gone_from_here(holder: dict[str, Any]) -> bool:
+    """Return whether a holder was a process of this kernel and namespace that has ended."""
+    here = {"host": socket.gethostname(), **_numbering()}
+    if "pids" not in here or any(holder.get(name) != value for name, value in here.items()):
+        return False
+    if holder.get("pid") == os.getpid():  # the pid was reused
+        return True
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except (KeyError, ValueError, PermissionError):
+        return False
+    return False

@@ -1,0 +1,355 @@
+"""Find the files of a task's splits and read their columns: tsv, csv, JSON lines or Parquet.
+
+A file's format follows from its extension. In a tsv, as GLUE publishes it, a quotation mark is an
+ordinary character (many rows have only half of a pair), there may be a byte order mark or no
+header, and only a line feed ends a row: other line breaks of Unicode occur within sentences.
+"""
+
+import csv
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bert_jax.config.schema import TaskOptions
+from data_pipeline.io import small_files
+from data_pipeline.io.small_files import MAX_BYTES
+
+TRAIN, DEV, TEST = "train", "dev", "test"
+TSV, CSV, JSON_LINES, PARQUET = ".tsv", ".csv", (".jsonl", ".json", ".ndjson"), ".parquet"
+SUFFIXES = (TSV, CSV, *JSON_LINES, PARQUET)
+HOW_TO_FIX = (
+    "name them with config.data.text_column, config.data.second_text_column and "
+    "config.data.label_column"
+)
+_BOM = b"\xef\xbb\xbf"
+_SHOWN_CHARACTERS = 60
+_SHOWN_NAMES, _SHOWN_NAME = 20, 40
+_MOST_CHARACTERS = MAX_BYTES  # of a text of a csv; Python's own limit is 131,072
+_PARQUET_ROWS = 64  # in memory at once: a file of some hundred bytes may hold long texts
+
+Read = TypeVar("Read")
+Rows = Iterator[tuple[int, Mapping[str, Any]]]  # number of each row, and its columns by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """Hold some columns of a file as text, with the row numbers in the file."""
+
+    path: pathlib.Path
+    values: dict[str, list[str]]
+    row_numbers: list[int]  # from 1, as an editor counts lines
+    short_rows: tuple[int, ...] = ()  # numbers of rows skipped because they lack fields
+
+    def __len__(self) -> int:
+        return len(self.row_numbers)
+
+    def place(self, index: int) -> str:
+        """Name the file and the row of an entry, for an error message."""
+        return f"{self.path} row {self.row_numbers[index]}"
+
+
+def read_columns(
+    path: pathlib.Path,
+    wanted: Sequence[str],
+    header: Sequence[str] = (),
+    also: Sequence[str] = (),
+    drops_short_rows: bool = False,
+) -> Columns:
+    """Read the wanted columns of a tsv file, and those of `also` that it has.
+
+    The first row names the columns, unless `header` does. Blank lines are skipped. With
+    drops_short_rows a row with too few fields is skipped and noted instead of refused.
+
+    Raises:
+      ValueError: a column is missing, a row has another number of fields, text is not UTF-8, or
+        there are no rows.
+    """
+    rows = fields_of_rows(path)
+    names = list(header) if header else next(rows, (0, []))[1]
+    if not names:
+        raise ValueError(f"{path} is empty; copy or download it again")
+    check_columns(path, names, wanted, "is it the file of another task, or without its header?")
+    places = {name: names.index(name) for name in (*wanted, *also) if name in names}
+    values: dict[str, list[str]] = {name: [] for name in places}
+    numbers, short = list[int](), list[int]()
+    for number, fields in rows:
+        if drops_short_rows and len(fields) < len(names):
+            short.append(number)
+            continue
+        _check_fields(path, number, fields, names)
+        for name, place in places.items():
+            values[name].append(fields[place])
+        numbers.append(number)
+    if not numbers:
+        raise ValueError(f"{path} has a header and no rows; copy or download it again")
+    return Columns(path, values, numbers, tuple(short))
+
+
+def check_columns(
+    path: pathlib.Path, names: Sequence[str], wanted: Sequence[str], how_to_fix: str
+) -> None:
+    """Refuse a file that lacks a wanted column or has it twice."""
+    for name in wanted:
+        if names.count(name) != 1:
+            state = f"{names.count(name)} columns" if name in names else "no column"
+            raise ValueError(
+                f"{path} has {state} {name!r}; its columns are {listed(names)}, and "
+                f"{', '.join(wanted)} are read: {how_to_fix}"
+            )
+
+
+def listed(names: Sequence[str]) -> str:
+    """List the names of columns for a message: the first ones, shortened and escaped."""
+    texts = [
+        name if name.isprintable() and len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]!r:.60}"
+        for name in names[:_SHOWN_NAMES]
+    ]
+    more = [f"and {len(names) - _SHOWN_NAMES:,} more"] * (len(names) > _SHOWN_NAMES)
+    return ", ".join([*texts, *more]) or "none"
+
+
+def fields_of_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each row of a tsv that is not blank."""
+    for number, line in decoded_lines(path):
+        text = line.removesuffix("\n").removesuffix("\r")
+        if text:
+            yield number, text.split("\t")
+
+
+def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file with their numbers and line ends; drop a byte order mark."""
+    with small_files.open_regular(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
+            if len(line) > MAX_BYTES:
+                raise ValueError(
+                    f"{path} row {number} is longer than {MAX_BYTES:,} bytes; is it the file that "
+                    "is meant, and is it text?"
+                )
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            try:
+                yield number, line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
+                    f"{error.start + 1}; convert the file, as `iconv -f latin1 -t utf-8` does for "
+                    "one in Latin-1, or download it again"
+                ) from error
+
+
+def _check_fields(
+    path: pathlib.Path,
+    number: int,
+    fields: Sequence[str],
+    names: Sequence[str],
+    how_to_fix: str = "or download the file again",
+) -> None:
+    """Refuse a row that has more or fewer fields than the header."""
+    if len(fields) != len(names):
+        start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
+        raise ValueError(
+            f"{path} row {number} has {len(fields)} fields and not {len(names)} ({listed(names)}); "
+            f"it begins {start!r}: correct or remove the row, {how_to_fix}"
+        )
+
+
+def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
+    """Read the wanted columns of a table as text.
+
+    Raises:
+      ValueError: an unknown extension, a missing column, a row that cannot be read, a value that is
+        not a text, number or truth value, or no rows.
+    """
+    values: dict[str, list[str]] = {name: [] for name in wanted}
+    numbers = list[int]()
+    for number, row in read_rows(path, wanted):
+        for name in wanted:
+            values[name].append(text_of(path, number, name, row[name]))
+        numbers.append(number)
+    if not numbers:
+        raise ValueError(f"{path} has no rows; copy or download it again")
+    return Columns(path, values, numbers)
+
+
+def read_rows(
+    path: pathlib.Path,
+    wanted: Sequence[str],
+    how_to_fix: str = HOW_TO_FIX,
+    headers: Sequence[Sequence[str]] = (),
+) -> Rows:
+    """Yield the rows, numbered as an editor counts lines; of Parquet only the wanted columns.
+
+    headers are candidates for the column names of a tsv whose first row is data: the one as long as
+    that row is used, unless the row itself names the wanted columns. Raises as read_table does, but
+    not for a table without rows.
+    """
+    if path.suffix == TSV:
+        return _tsv_rows(path, wanted, how_to_fix, headers)
+    if path.suffix == CSV:
+        return csv_rows(path, wanted, how_to_fix)
+    if path.suffix in JSON_LINES:
+        return _json_rows(path, wanted, how_to_fix)
+    if path.suffix == PARQUET:
+        return _parquet_rows(path, wanted, how_to_fix)
+    raise ValueError(
+        f"{path} ends in {path.suffix!r}; a table is known by its extension, one of "
+        f"{', '.join(SUFFIXES)}: rename or convert the file"
+    )
+
+
+def column_names(path: pathlib.Path) -> list[str]:
+    """Return the names of a table's columns; none where its first row cannot be read."""
+    if path.suffix == PARQUET:
+        try:
+            return list(pq.read_schema(path).names)
+        except pa.ArrowException as error:
+            raise ValueError(f"{path} is not a complete Parquet file; copy it again") from error
+    _, line = next(decoded_lines(path), (1, ""))
+    if path.suffix in JSON_LINES:
+        return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
+    return next(csv.reader([line], delimiter="," if path.suffix == CSV else "\t"), [])
+
+
+def text_of(path: pathlib.Path, number: int, name: str, value: Any) -> str:
+    """Return a value of a table as text, null as ""; refuse a list or an object."""
+    if value is None:
+        return ""
+    if not isinstance(value, str | int | float):
+        raise ValueError(
+            f"{path} row {number} has a {type(value).__name__} under {name!r}; a text, a number "
+            "or true or false can be read: choose another column, or write the table again"
+        )
+    return str(value)
+
+
+def _tsv_rows(
+    path: pathlib.Path, wanted: Sequence[str], how_to_fix: str, headers: Sequence[Sequence[str]]
+) -> Rows:
+    names: Sequence[str] = ()
+    for number, fields in fields_of_rows(path):
+        if not names:
+            fitting = [header for header in headers if len(header) == len(fields)]
+            if set(wanted) <= set(fields) or not fitting:
+                names = fields
+                check_columns(path, names, wanted, how_to_fix)
+                continue
+            names = fitting[0]
+        _check_fields(path, number, fields, names)
+        yield number, dict(zip(names, fields, strict=True))
+
+
+def csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
+    """Yield the rows of a csv file with the line each begins in (a text may have several)."""
+    csv.field_size_limit(_MOST_CHARACTERS)
+    reader = csv.reader((line for _, line in decoded_lines(path)), strict=True)
+    names = list[str]()
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path} row {number} is not csv ({error}): a text with commas, quotes or line "
+                'breaks stands in double quotes, and a quote in it is doubled ("")'
+            ) from error
+        if fields is None:
+            return
+        if not fields:  # a blank line
+            continue
+        if not names:
+            names = fields
+            check_columns(path, names, wanted, how_to_fix)
+        else:
+            _check_fields(path, number, fields, names, "or quote a text with commas in it")
+            yield number, dict(zip(names, fields, strict=True))
+
+
+def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
+    for number, line in decoded_lines(path):
+        if not line.strip():
+            continue
+        record = small_files.parse_json(line.encode(), f"{path} row {number}")
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{path} row {number} is {small_files.kind_in_words(record)}, not an object; JSON "
+                "lines have one object a line"
+            )
+        missing = [name for name in wanted if name not in record]
+        if missing:
+            raise ValueError(
+                f"{path} row {number} has no {missing[0]!r}; its keys are {listed(list(record))}, "
+                f"and {', '.join(wanted)} are read: {how_to_fix}"
+            )
+        yield number, record
+
+
+def _parquet_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
+    batches = parquet_batches(path, wanted, how_to_fix, list(wanted))
+    yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+
+
+def parquet_batches(
+    path: pathlib.Path, wanted: Sequence[str], how_to_fix: str, columns: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a Parquet file a few rows at a time; columns=None means all of them."""
+    try:
+        with (
+            small_files.open_regular(path) as stored,
+            pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True) as file,
+        ):
+            check_columns(path, file.schema_arrow.names, wanted, how_to_fix)
+            yield from file.iter_batches(_PARQUET_ROWS, columns=columns)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # the disk's error, not the file's
+            raise
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise ValueError(
+            f"{path} is not a complete Parquet file ({reason}); copy or download it again"
+        ) from error
+
+
+def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:
+    """Find the file of a split in the task's folder; return None where there is no test file."""
+    if options.source != "files":
+        raise ValueError(
+            f"config.data.source is {options.source!r}, but {options.task} is read from files "
+            "alone; leave it at 'files'"
+        )
+    key = f"config.data.{split}_file"
+    given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
+    folder = pathlib.Path(options.dir).expanduser()
+    if not options.dir or not folder.is_dir():  # or the current folder would be taken for it
+        raise ValueError(
+            f"config.data.dir is {options.dir!r}, which is not a folder; give the folder "
+            f"of the files of {options.task}, --config.data.dir=DIR"
+        )
+    if given:
+        if not (folder / given).is_file():
+            raise ValueError(f"{key} is {given!r}, but there is no file {folder / given}")
+        return folder / given
+    matches = [folder / name for name in names if (folder / name).is_file()]
+    if len(matches) > 1:
+        raise ValueError(
+            f"{folder} holds both {matches[0].name} and {matches[1].name}; choose one with "
+            f"--{key}=NAME"
+        )
+    if not matches and split != TEST:
+        raise ValueError(
+            f"{folder} has no {split} file of {options.task}: none of {', '.join(names)}; name "
+            f"yours with --{key}=NAME"
+        )
+    return matches[0] if matches else None
+
+
+def read_splits(
+    options: TaskOptions,
+    file_names: Mapping[str, Sequence[str]],
+    read: Callable[[pathlib.Path], Read],
+) -> dict[str, Read]:
+    """Read the file of each split with `read`; a missing test file is skipped."""
+    paths = {split: split_file(options, split, names) for split, names in file_names.items()}
+    return {split: read(path) for split, path in paths.items() if path is not None}

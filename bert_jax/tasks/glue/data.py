@@ -1,0 +1,209 @@
+"""Read the examples of a GLUE task from its tsv files or from TensorFlow Datasets.
+
+Nothing is downloaded: a TFDS data set must be on this machine. Its labels are numbers in an order
+of its own, so they are read by name.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.files import read_columns
+from bert_jax.tasks.glue.specs import (
+    DIAGNOSTIC,
+    DIAGNOSTIC_FILES,
+    DIAGNOSTIC_FOLDER,
+    DIAGNOSTIC_LABELLED,
+    TRAIN,
+    GlueTask,
+    SplitFile,
+)
+from data_pipeline.io.errors import explain_errors
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitTexts:
+    """Hold the texts and labels of a split."""
+
+    texts: list[str]
+    second_texts: list[str] | None  # None: single sentences
+    labels: list[str] | None  # as written in the files; None: a test set
+    indices: list[str]  # that number the predictions
+    place: Callable[[int], str]  # names an example in error messages
+    short_rows: tuple[int, ...] = ()  # numbers of skipped rows of the file
+
+    def first(self, count: int) -> "SplitTexts":
+        """Return the first `count` examples."""
+        return dataclasses.replace(
+            self,
+            texts=self.texts[:count],
+            second_texts=None if self.second_texts is None else self.second_texts[:count],
+            labels=None if self.labels is None else self.labels[:count],
+            indices=self.indices[:count],
+        )
+
+
+def read_files(
+    task: GlueTask, options: TaskOptions, needs_diagnostic: bool = False
+) -> dict[str, SplitTexts]:
+    """Read the examples of each split; test and diagnostic sets only where their files exist."""
+    folder = _find_folder(task, options)
+    splits = {}
+    for files, given, is_labelled in (
+        ((TRAIN,), options.train_file, True),
+        (task.dev, options.dev_file, True),
+        (task.test, options.test_file, False),
+    ):
+        for number, file in enumerate(files):
+            is_given = number == 0 and bool(given)
+            path = folder / (given if is_given else file.file)
+            if path.is_file():
+                drops_short_rows = task.drops_short_rows and file is TRAIN
+                splits[file.split] = _read_split(task, path, is_labelled, drops_short_rows)
+            elif is_given or is_labelled:
+                raise ValueError(
+                    f"{path} is missing, the {file.split} set of {task.name}; copy it there, or "
+                    "name another file of that folder (config.data.dev_file, test_file)"
+                )
+    if task.name == "MNLI":
+        splits |= _diagnostic(task, folder, needs_diagnostic)
+    return splits
+
+
+def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
+    """Find the folder of the training file: options.dir, or the task's folder in it."""
+    folder = pathlib.Path(options.dir).expanduser()
+    name = options.train_file or TRAIN.file
+    for place in (folder, folder / task.name):
+        if (place / name).is_file():
+            return place
+    raise ValueError(
+        f"config.data.dir is {options.dir}, and there is no {folder / name} and no "
+        f"{folder / task.name / name}; give the folder that GLUE's {task.name} was unpacked to"
+    )
+
+
+def _read_split(
+    task: GlueTask, path: pathlib.Path, is_labelled: bool, drops_short_rows: bool = False
+) -> SplitTexts:
+    label = task.label if is_labelled else ""
+    columns = read_columns(
+        path,
+        [name for name in (task.text, task.second, label) if name],
+        header=task.header if is_labelled else (),
+        also=[task.index],
+        drops_short_rows=drops_short_rows,
+    )
+    counted = [str(number) for number in range(len(columns))]
+    return SplitTexts(
+        texts=columns.values[task.text],
+        second_texts=columns.values[task.second] if task.second else None,
+        labels=columns.values[label] if label else None,
+        indices=columns.values.get(task.index, counted),
+        place=columns.place,
+        short_rows=columns.short_rows,
+    )
+
+
+def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[str, SplitTexts]:
+    """Read what exists of the diagnostic set: within the task's folder or beside it."""
+    labelled = dataclasses.replace(task, text="Premise", second="Hypothesis", label="Label")
+    places = (folder / DIAGNOSTIC_FOLDER, folder.parent / DIAGNOSTIC_FOLDER, folder)
+    splits = {}
+    for split, name in DIAGNOSTIC_FILES.items():
+        path = next((place / name for place in places if (place / name).is_file()), None)
+        is_labelled = split == DIAGNOSTIC_LABELLED
+        if path is not None:
+            splits[split] = _read_split(labelled if is_labelled else task, path, is_labelled)
+    if is_needed and DIAGNOSTIC not in splits:
+        raise ValueError(
+            f"{places[1] / DIAGNOSTIC_FILES[DIAGNOSTIC]} is missing, the diagnostic set that the "
+            "task ax requires; copy it there, or use the task mnli"
+        )
+    return splits
+
+
+_BATCH_EXAMPLES = 1024
+_TEXTS = {"glue/mnli": ("premise", "hypothesis"), "glue/mrpc": ("sentence1", "sentence2")}
+_DIAGNOSTIC_CONFIG = "glue/ax"
+
+
+def read_tfds(
+    task: GlueTask, options: TaskOptions, needs_diagnostic: bool = False
+) -> dict[str, SplitTexts]:
+    """Read the splits of the newest version of glue/TASK in TFDS_DATA_DIR."""
+    if options.dir or options.train_file or options.dev_file or options.test_file:
+        raise ValueError(
+            "config.data.source is tfds, and config.data.dir or a file is set as well; TFDS reads "
+            "the folder of the environment variable TFDS_DATA_DIR: leave them empty"
+        )
+    columns = _TEXTS.get(task.tfds_config, (task.text, task.second))
+    builder = _builder(task.tfds_config)
+    splits = {
+        file.split: _tfds_split(task, builder, file, columns, is_labelled=file not in task.test)
+        for file in (TRAIN, *task.dev, *task.test)
+    }
+    if task.name == "MNLI":
+        try:
+            builder = _builder(_DIAGNOSTIC_CONFIG)
+        except ValueError:
+            if needs_diagnostic:
+                raise
+        else:
+            file = SplitFile(DIAGNOSTIC, "", "test")
+            splits[DIAGNOSTIC] = _tfds_split(task, builder, file, columns, is_labelled=False)
+    return splits
+
+
+def _tfds_split(
+    task: GlueTask, builder: Any, file: SplitFile, columns: tuple[str, str], is_labelled: bool
+) -> SplitTexts:
+    import tensorflow_datasets as tfds
+
+    if file.tfds_split not in builder.info.splits:
+        raise ValueError(
+            f"{builder.data_path} has no split {file.tfds_split!r}; its splits are "
+            f"{', '.join(builder.info.splits)}: prepare the data set of TFDS again"
+        )
+    texts, seconds, labels, indices = list[str](), list[str](), list[str](), list[str]()
+    feature = builder.info.features["label"]
+    stored = builder.as_dataset(split=file.tfds_split, shuffle_files=False)
+    for batch in tfds.as_numpy(stored.batch(_BATCH_EXAMPLES)):
+        texts += [text.decode() for text in batch[columns[0]]]
+        if columns[1]:
+            seconds += [text.decode() for text in batch[columns[1]]]
+        indices += [str(index) for index in batch["idx"]]
+        if is_labelled and task.labels and not task.labels[0].isdigit():
+            labels += [feature.int2str(int(label)) for label in batch["label"]]
+        elif is_labelled:
+            labels += [str(label) for label in batch["label"]]
+    # TFDS shuffles when it prepares; the leaderboard requires rows in the order of their index.
+    order = list(range(len(texts)))
+    if not is_labelled:
+        order.sort(key=lambda i: int(indices[i]))
+    return SplitTexts(
+        texts=[texts[i] for i in order],
+        second_texts=[seconds[i] for i in order] if columns[1] else None,
+        labels=labels if is_labelled else None,
+        indices=[indices[i] for i in order],
+        place=lambda i: f"{builder.data_path} split {file.tfds_split} example {i + 1}",
+    )
+
+
+def _builder(config: str) -> Any:
+    """Build TFDS's description of a data set from its files."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import constants, read_only_builder
+
+    try:
+        with explain_errors(str(constants.DATA_DIR)):
+            return read_only_builder.builder_from_files(config)
+    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"config.data.source is tfds, and {config} is not among the data sets in "
+            f"{constants.DATA_DIR}; name the folder by TFDS_DATA_DIR, or prepare it there first "
+            '(nothing is downloaded here), as in: python -c "import tensorflow_datasets as tfds; '
+            f"tfds.builder('{config}').download_and_prepare()\""
+        ) from error

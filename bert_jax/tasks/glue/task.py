@@ -1,0 +1,164 @@
+"""Open GLUE's nine tasks and the diagnostic set: rows, official scores, predictions to upload.
+
+Names: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli; ax is mnli with the diagnostic set
+required.
+"""
+
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.glue.data import SplitTexts, read_files, read_tfds
+from bert_jax.tasks.glue.specs import (
+    DIAGNOSTIC,
+    DIAGNOSTIC_LABELLED,
+    STSB_LEAST,
+    STSB_MOST,
+    TASKS,
+    GlueTask,
+)
+from bert_jax.tasks.metrics import MATTHEWS, class_scores, majority_scores, number_scores
+from bert_jax.tasks.task import CLASSIFY, REGRESS, Scores, Task
+from data_pipeline.io.atomic import write_file
+from data_pipeline.vocab import Vocabulary
+
+NAMES = (*TASKS, DIAGNOSTIC)
+_SHOWN_ROWS = 3
+
+
+def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
+    """Read a task's files, check its labels and encode its rows."""
+    if options.source not in ("files", "tfds"):
+        raise ValueError(f"config.data.source is {options.source!r}; it must be files or tfds")
+    is_diagnostic = options.task == DIAGNOSTIC
+    task = TASKS["mnli" if is_diagnostic else options.task]
+    read = read_tfds if options.source == "tfds" else read_files
+    texts = read(task, options, is_diagnostic)
+    if options.train_examples > 0:
+        texts["train"] = texts["train"].first(options.train_examples)
+    labels = {
+        split: _read_labels(task, examples)
+        for split, examples in texts.items()
+        if examples.labels is not None
+    }
+    splits, notes = {}, list[str]()
+    for split, examples in texts.items():
+        notes += _describe_skipped(split, examples.short_rows)
+        encoded = encode_texts(
+            examples.texts, examples.second_texts, vocabulary, options.max_seq_length
+        )
+        notes += encoded.notes(split, options.max_seq_length)
+        splits[split] = encoded.rows
+        if split in labels:
+            field = "label_values" if task.is_regression else "label_ids"
+            splits[split] = encoded.labelled({field: labels[split]})
+    first = task.dev[0]
+    baseline = _baseline(task, labels["train"], labels[first.split])
+    return Task(
+        name=task.name,
+        kind=REGRESS if task.is_regression else CLASSIFY,
+        classes=max(1, len(task.labels)),
+        splits=splits,
+        dev_splits=tuple(split for split in labels if split != "train"),
+        score=functools.partial(_score, task, labels),
+        main_score=first.scored_as + task.scores[0],
+        baseline=_rename(first.scored_as, baseline),
+        write_predictions=functools.partial(
+            _write_predictions,
+            task,
+            {split: examples.indices for split, examples in texts.items()},
+        ),
+        labels=task.labels,
+        notes=tuple(notes),
+    )
+
+
+def _describe_skipped(split: str, short_rows: Sequence[int]) -> list[str]:
+    if not short_rows:
+        return []
+    numbers = ", ".join(f"{number:,}" for number in short_rows[:_SHOWN_ROWS])
+    more = " ..." if len(short_rows) > _SHOWN_ROWS else ""
+    return [
+        f"{split}: {len(short_rows):,} rows are truncated in the file and skipped "
+        f"(row {numbers}{more})"
+    ]
+
+
+def _read_labels(task: GlueTask, examples: SplitTexts) -> np.ndarray:
+    """Return int32[N] classes, or float32[N] scores."""
+    texts = examples.labels or []
+    if task.is_regression:
+        scores = [_read_score(text, examples.place(i)) for i, text in enumerate(texts)]
+        return np.array(scores, np.float32)
+    class_of = {label: number for number, label in enumerate(task.labels)}
+    for i, label in enumerate(texts):
+        if label not in class_of:
+            raise ValueError(
+                f"{examples.place(i)} has the label {label!r:.60}; {task.name} has "
+                f"{', '.join(task.labels)}: correct the row, or download the file again"
+            )
+    return np.array([class_of[label] for label in texts], np.int32)
+
+
+def _read_score(text: str, place: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not STSB_LEAST <= value <= STSB_MOST:
+        raise ValueError(
+            f"{place} has the score {text!r:.60}; it must be a number from {STSB_LEAST:g} to "
+            f"{STSB_MOST:g}: correct the row, or download the file again"
+        )
+    return value
+
+
+def _baseline(task: GlueTask, train_N: np.ndarray, dev_N: np.ndarray) -> Scores:
+    if task.is_regression:
+        return number_scores(dev_N, np.full_like(dev_N, train_N.mean()))
+    return majority_scores(task.scores, train_N, dev_N)
+
+
+def _score(
+    task: GlueTask, labels: Mapping[str, np.ndarray], split: str, logits: np.ndarray
+) -> Scores:
+    """Compute the official scores of a development set."""
+    if task.is_regression:
+        return number_scores(labels[split], logits[:, 0])
+    names, scored_as = [MATTHEWS], f"{DIAGNOSTIC}_"
+    if split != DIAGNOSTIC_LABELLED:
+        names = list(task.scores)
+        scored_as = next(file.scored_as for file in task.dev if file.split == split)
+    return _rename(scored_as, class_scores(names, labels[split], logits.argmax(axis=1)))
+
+
+def _rename(scored_as: str, scores: Scores) -> Scores:
+    return {scored_as + name: value for name, value in scores.items()}
+
+
+def _write_predictions(
+    task: GlueTask,
+    indices: Mapping[str, list[str]],
+    split: str,
+    logits: np.ndarray,
+    folder: pathlib.Path,
+) -> list[pathlib.Path]:
+    """Write predictions in the leaderboard's format; development sets have names of their own.
+
+    Source: gluebenchmark.com/faq, the format of a submission.
+    """
+    if task.is_regression:
+        predictions = [f"{value:.3f}" for value in np.clip(logits[:, 0], STSB_LEAST, STSB_MOST)]
+    else:
+        predictions = [task.labels[number] for number in logits.argmax(axis=1)]
+    names = {file.split: file.predictions or task.name for file in task.test} | {DIAGNOSTIC: "AX"}
+    path = folder / f"{names.get(split, f'{task.name}-{split}')}.tsv"
+    lines = ["index\tprediction"]
+    lines += [f"{i}\t{text}" for i, text in zip(indices[split], predictions, strict=True)]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(path, ("\n".join(lines) + "\n").encode())
+    return [path]

@@ -1,0 +1,54 @@
+"""Score predicted classes and numbers, and a prediction made without reading the text.
+
+scikit-learn and SciPy are imported within the functions: --help and refusals do not need them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_jax.tasks.task import Scores
+
+MATTHEWS = "matthews_correlation"
+F1, MACRO_F1, ACCURACY = "f1", "macro_f1", "accuracy"
+PEARSON, SPEARMAN = "pearson", "spearman"
+
+
+def class_scores(names: Sequence[str], label_ids_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
+    """Compute the named scores of predicted classes: accuracy, Matthews correlation, F1.
+
+    F1 is that of class 1; macro F1 is the mean over all classes that occur in either array.
+    """
+    return {name: _class_score(name, label_ids_N, predicted_N) for name in names}
+
+
+def _class_score(name: str, label_ids_N: np.ndarray, predicted_N: np.ndarray) -> float:
+    from sklearn import metrics
+
+    if name == MATTHEWS:
+        return float(metrics.matthews_corrcoef(label_ids_N, predicted_N))
+    if name == F1:
+        return float(metrics.f1_score(label_ids_N, predicted_N, pos_label=1, zero_division=0.0))
+    if name == MACRO_F1:
+        return float(metrics.f1_score(label_ids_N, predicted_N, average="macro", zero_division=0.0))
+    return float(metrics.accuracy_score(label_ids_N, predicted_N))
+
+
+def number_scores(values_N: np.ndarray, predicted_N: np.ndarray) -> Scores:
+    """Compute Spearman's and Pearson's correlation; 0 where one side is constant."""
+    if len(values_N) < 2 or np.ptp(values_N) == 0.0 or np.ptp(predicted_N) == 0.0:
+        return {SPEARMAN: 0.0, PEARSON: 0.0}
+    from scipy import stats
+
+    return {
+        SPEARMAN: float(stats.spearmanr(values_N, predicted_N).statistic),
+        PEARSON: float(stats.pearsonr(values_N, predicted_N).statistic),
+    }
+
+
+def majority_scores(
+    names: Sequence[str], train_label_ids_N: np.ndarray, label_ids_N: np.ndarray
+) -> Scores:
+    """Score the prediction of the training split's most frequent class everywhere."""
+    most_frequent = np.bincount(train_label_ids_N).argmax()
+    return class_scores(names, label_ids_N, np.full_like(label_ids_N, most_frequent))

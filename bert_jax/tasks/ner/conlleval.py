@@ -1,0 +1,142 @@
+"""Find entities in tags, and compute precision, recall and F1 as the script conlleval does.
+
+An entity begins at every B-, and at an I- after O, after a tag of another type or at the beginning
+of a sentence. It continues over I- of its type. A predicted entity is correct if its type, first
+and last word are. Tags that no scheme allows have a meaning too, so a model's tags are scored as
+they are.
+Source: conlleval, version 2004-01-26, of the CoNLL-2003 shared task; rules for B, I and O.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+OUTSIDE = "O"
+
+
+class Entity(NamedTuple):
+    """Name a type, and the words start to end - 1 of a sentence."""
+
+    kind: str
+    start: int
+    end: int
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Split a tag into letter and type: "B-creative-work" -> ("B", "creative-work")."""
+    letter, _, kind = tag.partition("-")
+    return letter, kind
+
+
+def begins_entity(before: str, tag: str) -> bool:
+    """Return whether an entity begins at a tag that follows `before` ("O" at a sentence start)."""
+    letter, kind = split_tag(tag)
+    return letter == "B" or (letter == "I" and split_tag(before)[1] != kind)
+
+
+def find_entities(tags: Sequence[str]) -> list[Entity]:
+    """Return the entities of a sentence in their order, from its tags B-, I- and O."""
+    entities: list[Entity] = []
+    before = OUTSIDE
+    for place, tag in enumerate(tags):
+        if begins_entity(before, tag):
+            entities.append(Entity(split_tag(tag)[1], place, place + 1))
+        elif tag != OUTSIDE:
+            entities[-1] = entities[-1]._replace(end=place + 1)
+        before = tag
+    return entities
+
+
+def to_iob2(entities: Iterable[Entity], words: int) -> tuple[str, ...]:
+    """Return the IOB2 tags of a sentence of `words` words: every entity begins with B-."""
+    tags = [OUTSIDE] * words
+    for kind, start, end in entities:
+        tags[start:end] = [f"B-{kind}", *[f"I-{kind}"] * (end - start - 1)]
+    return tuple(tags)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Count the entities of the text, the predicted ones, and those in both."""
+
+    gold: int
+    predicted: int
+    correct: int
+
+    @property
+    def precision(self) -> float:
+        """Return the share of predicted entities that are correct; 0 if none was predicted."""
+        return self.correct / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Return the share of the text's entities that were predicted; 0 if there are none."""
+        return self.correct / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Return the harmonic mean of precision and recall; 0 if both are 0."""
+        both = self.precision + self.recall
+        return 2 * self.precision * self.recall / both if both else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class EntityScore:
+    """Hold the numbers that conlleval reports for a file."""
+
+    overall: Counts
+    by_type: Mapping[str, Counts]  # in the order of their names
+    words: int
+    right_tags: int  # words whose tag is the gold one, letter and type
+
+    @property
+    def token_accuracy(self) -> float:
+        """Return the share of words with the right tag."""
+        return self.right_tags / self.words if self.words else 0.0
+
+
+def score_entities(
+    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
+) -> EntityScore:
+    """Compare the tags of sentences with the gold ones, sentence by sentence."""
+    in_text, claimed, correct = (collections.Counter[str]() for _ in range(3))
+    words = right_tags = 0
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        gold_entities = set(find_entities(gold_tags))
+        predicted_entities = set(find_entities(predicted_tags))
+        in_text.update(entity.kind for entity in gold_entities)
+        claimed.update(entity.kind for entity in predicted_entities)
+        correct.update(entity.kind for entity in gold_entities & predicted_entities)
+        words += len(gold_tags)
+        right_tags += sum(map(str.__eq__, gold_tags, predicted_tags))
+    kinds = sorted(in_text.keys() | claimed.keys())
+    return EntityScore(
+        overall=Counts(in_text.total(), claimed.total(), correct.total()),
+        by_type={kind: Counts(in_text[kind], claimed[kind], correct[kind]) for kind in kinds},
+        words=words,
+        right_tags=right_tags,
+    )
+
+
+def format_report(score: EntityScore) -> str:
+    """Format a score as conlleval prints it, percentages with two digits."""
+    all_types = score.overall
+    lines = [
+        f"processed {score.words} tokens with {all_types.gold} phrases; "
+        f"found: {all_types.predicted} phrases; correct: {all_types.correct}.",
+        f"accuracy: {100 * score.token_accuracy:6.2f}%; {_percentages(all_types)}",
+    ]
+    lines += [
+        f"{kind:>17}: {_percentages(counts)}  {counts.predicted}"
+        for kind, counts in score.by_type.items()
+    ]
+    return "\n".join(lines)
+
+
+def _percentages(counts: Counts) -> str:
+    # Multiplied first, as the script does: ties then round the same way.
+    precision = 100 * counts.correct / max(counts.predicted, 1)
+    recall = 100 * counts.correct / max(counts.gold, 1)
+    f1 = 2 * precision * recall / (precision + recall) if counts.correct else 0.0
+    return f"precision: {precision:6.2f}%; recall: {recall:6.2f}%; FB1: {f1:6.2f}"

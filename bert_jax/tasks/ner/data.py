@@ -1,0 +1,182 @@
+"""Read files of words and their entity tags (CoNLL columns; IOB1, IOB2 or BIOES) as IOB2 sentences.
+
+A line is a word, then columns, the last of which is its tag, separated by tabs, or by spaces where
+the file has no tab. A blank line ends a sentence, and -DOCSTART- is not a word. A file with one
+column has words without tags.
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+from bert_jax.tasks.files import decoded_lines
+from bert_jax.tasks.ner.conlleval import (
+    OUTSIDE,
+    Entity,
+    begins_entity,
+    find_entities,
+    split_tag,
+    to_iob2,
+)
+
+_DOCUMENT = "-DOCSTART-"
+_TAG = re.compile("O|[BIESLU]-.+")
+_ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Hold the words of a sentence, one on each line of a file."""
+
+    first_line: int  # its number in the file, from 1
+    words: tuple[str, ...]
+    tags: tuple[str, ...]  # in IOB2; none where the file has no tags
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedFile:
+    """Hold a file's sentences."""
+
+    path: pathlib.Path
+    sentences: tuple[Sentence, ...]
+    has_tags: bool
+    note: str  # for the screen: counts, and the scheme of its tags
+
+    @property
+    def words(self) -> int:
+        """Count the words of all sentences."""
+        return sum(len(sentence.words) for sentence in self.sentences)
+
+    def tags_by_line(self) -> Iterator[tuple[int, str]]:
+        """Yield every tag with the number of its line."""
+        for sentence in self.sentences:
+            yield from enumerate(sentence.tags, sentence.first_line)
+
+
+def read(path: pathlib.Path) -> TaggedFile:
+    """Read a file and convert its tags to IOB2."""
+    rows = list(read_columns(path))
+    columns = {len(row) for _, row in rows if row}
+    if not columns:
+        raise ValueError(
+            f"{path} has no words; it must have one on each line, with its tag in the last column"
+        )
+    has_tags = columns != {1}
+    sentences = _sentences(rows, has_tags)
+    if not has_tags:
+        return TaggedFile(path, tuple(sentences), False, f"{len(sentences):,} sentences, no tags")
+    scheme = _check_tags(path, sentences)
+    converted, entities = list[Sentence](), 0
+    for sentence in sentences:
+        is_bioes = scheme == "BIOES"
+        spans = _bioes_entities(path, sentence) if is_bioes else find_entities(sentence.tags)
+        tags = to_iob2(spans, len(sentence.words))
+        converted.append(dataclasses.replace(sentence, tags=tags))
+        entities += len(spans)
+    words = sum(len(sentence.words) for sentence in converted)
+    note = f"{len(converted):,} sentences, {words:,} words, {entities:,} entities, {scheme}"
+    return TaggedFile(path, tuple(converted), True, note)
+
+
+def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield each line's number and columns; none for a line that ends a sentence."""
+    has_tabs = any("\t" in line for _, line in decoded_lines(path) if line.strip())
+    expected = since = 0
+    for number, line in decoded_lines(path):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            yield number, []
+            continue
+        # Not str.split(): some words are other white space.
+        row = line.split("\t") if has_tabs else [column for column in line.split(" ") if column]
+        if row[0] == _DOCUMENT:
+            yield number, []
+            continue
+        expected, since = expected or len(row), since or number
+        if len(row) != expected or not row[0]:
+            wrong = "no word in its first column" if not row[0] else f"{len(row)} columns"
+            raise ValueError(
+                f"{path} row {number} has {wrong}, where row {since} has {expected} columns "
+                f"separated by {'tabs' if has_tabs else 'spaces'}; a line is a word and its tag, "
+                "and an empty line ends a sentence"
+            )
+        yield number, row
+
+
+def _sentences(rows: Sequence[tuple[int, list[str]]], has_tags: bool) -> list[Sentence]:
+    sentences: list[Sentence] = []
+    words: list[str] = []
+    tags: list[str] = []
+    for number, row in [*rows, (len(rows) + 1, [])]:
+        if row:
+            words.append(row[0])
+            tags += [row[-1].strip()] * has_tags
+        elif words:
+            sentences.append(Sentence(number - len(words), tuple(words), tuple(tags)))
+            words, tags = [], []
+    return sentences
+
+
+def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:
+    """Refuse malformed tags; return the name of the scheme that the file follows.
+
+    IOB2 begins every entity with B-, IOB1 only one that follows another of its type. A file that
+    mixes both is read by conlleval's rule, under which either scheme has the intended entities.
+    """
+    first_by: dict[str, int] = {}  # line of the first entity that begins with B- after O, or I-
+    counts = {"B": 0, "I": 0}
+    has_ends = False
+    for sentence in sentences:
+        before = OUTSIDE
+        for number, tag in enumerate(sentence.tags, sentence.first_line):
+            if not _TAG.fullmatch(tag):
+                raise ValueError(
+                    f"{path} row {number} has the tag {tag!r:.60}; a tag is O, or B- or I- and a "
+                    "type, as B-PER: of IOB1, IOB2 or BIOES, in the last column"
+                )
+            letter = split_tag(tag)[0]
+            has_ends |= letter in _ENDS_ENTITIES
+            if begins_entity(before, tag) and (letter == "I" or before == OUTSIDE):
+                counts[letter] += 1
+                first_by.setdefault(letter, number)
+            before = tag
+    if has_ends:
+        return "BIOES"
+    if not counts["I"]:
+        return "IOB2"
+    if not counts["B"]:
+        return "IOB1"
+    rarer = min(counts, key=lambda letter: counts[letter])
+    return (
+        f"mixed IOB1 and IOB2: {counts['B']:,} entities begin with B- after O, {counts['I']:,} "
+        f"with I-; the first with {rarer}- is row {first_by[rarer]}; each is read as conlleval "
+        "reads it, as the beginning of an entity"
+    )
+
+
+def _bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
+    """Return the entities of tags B- I- E- and S-, or B- I- L- and U-."""
+    entities: list[Entity] = []
+    start, open_type = 0, ""  # of the entity that has not ended
+    for place, tag in enumerate((*sentence.tags, OUTSIDE)):
+        letter, kind = split_tag(tag)
+        continues, ends = letter in "IEL", letter in "ELSU"
+        if (continues and kind != open_type) or (not continues and open_type):
+            before = sentence.tags[place - 1] if place else "a sentence's beginning"
+            is_past_end = place == len(sentence.tags)
+            wrong = (
+                f"{before} cannot end a sentence"
+                if is_past_end
+                else f"{tag} cannot follow {before}"
+            )
+            raise ValueError(
+                f"{path} row {sentence.first_line + place - is_past_end}: {wrong}, because the "
+                "file has tags that end entities (E-, S-, L-, U-), it is read as BIOES; correct "
+                "the row, or give the file in one scheme"
+            )
+        start = start if continues else place
+        if ends:
+            entities.append(Entity(kind, start, place + 1))
+        open_type = "" if ends else kind
+    return entities

@@ -1,0 +1,109 @@
+"""Predict a tag for every word of a file that has a word on each line.
+
+The output has the columns of the input, then the tag and its probability, separated by tabs; an
+empty line ends a sentence.
+"""
+
+import itertools
+import pathlib
+from collections.abc import Callable, Iterator
+
+from bert_jax.tasks.ner import data, task
+from bert_jax.tasks.ner.data import Sentence, TaggedFile
+from bert_jax.tasks.predicting import (
+    ComputeLogits,
+    PredictRequest,
+    check_request,
+    describe_count,
+    probabilities,
+    reread,
+)
+from data_pipeline.io.atomic import new_file
+
+ENDINGS = (".conll", ".txt", ".tsv")
+_PIECE_SENTENCES = 1024
+_PIECE_WORDS = 1 << 14  # a longer sentence is cut: it would be many rows anyway
+
+
+_Sentences = list[list[list[str]]]  # all columns of the words of consecutive sentences
+
+
+class TagPredictor:
+    """Tag the words of a file."""
+
+    unit = "sentences"
+
+    def __init__(
+        self, request: PredictRequest, output: pathlib.Path, show: Callable[[int], None]
+    ) -> None:
+        """Read the whole input once."""
+        check_request(request, output, ENDINGS, "a file of words", 3)
+        self._request = request
+        self.total = self._words = self._unknown = self._cut = 0
+        for piece in _pieces(request.path):
+            self.total += len(piece)
+            self._words += _count_words(piece)
+            show(self.total)
+        if not self.total:
+            raise ValueError(f"{request.path} has no words; it must have one on each line")
+
+    def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
+        """Tag and write the file; see Predictor.run."""
+        path = self._request.path
+        with (
+            new_file(output) as unfinished,
+            unfinished.open("w", encoding="utf-8", newline="") as file,
+        ):
+            for piece in reread(_pieces(path), _count_words, self._words, path):
+                for line in self._lines(piece, compute_logits):
+                    file.write(line + "\n")
+        return [output]
+
+    def _lines(self, piece: _Sentences, compute_logits: ComputeLogits) -> Iterator[str]:
+        words = tuple(Sentence(0, tuple(row[0] for row in rows), ()) for rows in piece)
+        file = TaggedFile(self._request.path, words, False, "")
+        labels, most = self._request.layer.labels, self._request.max_seq_length
+        encoded = task.encode_words(file, labels, self._request.vocabulary, most)
+        self._unknown += encoded.unknown_words
+        self._cut += encoded.rows.examples - len(words)
+        logits_NSC = compute_logits(encoded.rows, len(words))
+        logits_WC = logits_NSC[encoded.row_W, encoded.position_W]
+        best_W, share_W = logits_WC.argmax(axis=1), probabilities(logits_WC).max(axis=1)
+        word = 0
+        for sentence in piece:
+            for row in sentence:
+                yield "\t".join([*row, labels[best_W[word]], f"{share_W[word]:.6f}"])
+                word += 1
+            yield ""
+
+    def summary_rows(self) -> list[tuple[str, str]]:
+        """Report sentences that were cut and words without a token."""
+        cut = {"longer than a row and cut": self._cut}
+        unknown = {"without a token": self._unknown}
+        return [
+            ("sentences", describe_count(self.total, self.unit, cut)),
+            ("words", describe_count(self._words, "words", unknown)),
+            ("columns", "the file's, then the tag and its probability, separated by tabs"),
+        ]
+
+
+def _count_words(piece: _Sentences) -> int:
+    return sum(map(len, piece))
+
+
+def _pieces(path: pathlib.Path) -> Iterator[_Sentences]:
+    done: _Sentences = []
+    sentence: list[list[str]] = []
+    words = 0
+    for _, row in itertools.chain(data.read_columns(path), [(0, list[str]())]):
+        if row:
+            sentence.append(row)
+            words += 1
+        if sentence and (not row or words >= _PIECE_WORDS):
+            done.append(sentence)
+            sentence = []
+        if len(done) == _PIECE_SENTENCES or words >= _PIECE_WORDS:
+            yield done
+            done, words = [], 0
+    if done:
+        yield done

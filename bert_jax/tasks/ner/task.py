@@ -1,0 +1,229 @@
+"""Open named-entity files as a task: a tag for every word, scored as conlleval does.
+
+A row is a sentence; one longer than max_seq_length becomes several rows, cut between words. The
+first token of each word carries its tag, and the tag predicted there is the word's. Source: Devlin
+et al. 2019, section 5.3; unlike the paper's, a row has no neighbouring sentences.
+"""
+
+import collections
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
+from bert_jax.tasks.ner import data
+from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
+from bert_jax.tasks.ner.data import TaggedFile
+from bert_jax.tasks.task import TAG, Scores, Task
+from data_pipeline.io.atomic import write_file
+from data_pipeline.labelled.framing import FramedRow, frame
+from data_pipeline.labelled.rows import EncodedRows, build_rows
+from data_pipeline.vocab import Vocabulary
+
+# CoNLL-2003 and WNUT-17 as published, and the usual names of one's own files.
+FILE_NAMES = {
+    TRAIN: ("eng.train", "wnut17train.conll", "train.txt", "train.conll"),
+    DEV: ("eng.testa", "emerging.dev.conll", "dev.txt", "valid.txt", "dev.conll"),
+    TEST: ("eng.testb", "emerging.test.annotated", "test.txt", "test.conll"),
+}
+Tags = Sequence[Sequence[str]]  # by sentence
+
+
+@dataclasses.dataclass(frozen=True)
+class WordRows:
+    """Hold a file's W words as rows of tokens, and the position of each word's first token."""
+
+    file: TaggedFile
+    rows: EncodedRows
+    row_W: np.ndarray  # int64
+    position_W: np.ndarray  # int64, within the row: 0 = [CLS]
+    unknown_words: int  # words without a token; each is [UNK] in its row
+
+    def tags_from(self, logits_NSC: np.ndarray, classes: Sequence[str]) -> Tags:
+        """Return the likeliest tag of each word, by sentence."""
+        class_W = logits_NSC[self.row_W, self.position_W].argmax(axis=-1)
+        ends = np.cumsum([len(sentence.words) for sentence in self.file.sentences])[:-1]
+        return [[classes[i] for i in class_ids] for class_ids in np.split(class_W, ends)]
+
+    @property
+    def gold(self) -> Tags:
+        """Return the tags of the file."""
+        return [sentence.tags for sentence in self.file.sentences]
+
+
+def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
+    """Read the files of config.data.dir."""
+    if options.max_seq_length < 3:
+        raise ValueError(
+            f"config.data.max_seq_length is {options.max_seq_length}; a row needs 3 tokens at "
+            "least, for [CLS], a token and [SEP]"
+        )
+    files = read_splits(options, FILE_NAMES, data.read)
+    classes = _classes(files)
+    splits = {
+        split: encode_words(file, classes, vocabulary, options.max_seq_length)
+        for split, file in files.items()
+    }
+    train, dev = splits[TRAIN], splits[DEV]
+    by_word = score_entities(dev.gold, most_frequent_tags(train.file, dev.file))
+    empty = score_entities(dev.gold, [[OUTSIDE] * len(tags) for tags in dev.gold])
+    return Task(
+        name="NER",
+        kind=TAG,
+        classes=len(classes),
+        splits={split: words.rows for split, words in splits.items()},
+        dev_splits=(DEV,),
+        score=functools.partial(_score, splits, classes),
+        main_score="f1",
+        baseline=_scores(empty),
+        write_predictions=functools.partial(_write_predictions, splits, classes),
+        labels=classes,
+        notes=(
+            *(_note(split, words) for split, words in splits.items()),
+            f"tags: {', '.join(classes)}",
+            "tagging each word of dev with its most frequent tag in train (O if unseen) scores F1 "
+            f"{by_word.overall.f1:.1%}; no entity at all scores 0",
+        ),
+    )
+
+
+def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
+    """Return O, and B- and I- of every type in training; refuse other types in other files."""
+    for split in (TRAIN, DEV):
+        if not files[split].has_tags:
+            raise ValueError(
+                f"{files[split].path} has one column, words without tags; as the {split} file of "
+                "ner it must have tags in its last column"
+            )
+    train = files[TRAIN]
+    kinds = sorted({split_tag(tag)[1] for _, tag in train.tags_by_line() if tag != OUTSIDE})
+    if not kinds:
+        raise ValueError(
+            f"{train.path} has no entity: all its {train.words:,} words have the tag O, so "
+            "there is nothing to learn"
+        )
+    for file in files.values():
+        for line, tag in file.tags_by_line():
+            if tag != OUTSIDE and split_tag(tag)[1] not in kinds:
+                raise ValueError(
+                    f"{file.path} row {line} has an entity of type {split_tag(tag)[1]!r:.60}, "
+                    f"which {train.path} never has; its types are {', '.join(kinds)}"
+                )
+    return (OUTSIDE, *(f"{letter}-{kind}" for kind in kinds for letter in "BI"))
+
+
+def encode_words(
+    file: TaggedFile, classes: Sequence[str], vocabulary: Vocabulary, max_seq_length: int
+) -> WordRows:
+    """Encode the rows of a file; each word's label and weight are at its first token."""
+    words = sorted({word for sentence in file.sentences for word in sentence.words})
+    flat, lengths = vocabulary.encode(words)
+    ids_of_words = np.split(np.asarray(flat, np.int32), np.cumsum(lengths)[:-1])
+    unknown = [vocabulary.special_ids["unk"]]
+    tokens = {
+        # A word longer than a row is cut: its first token is the one that counts.
+        word: ids[: max_seq_length - 2].tolist() or unknown
+        for word, ids in zip(words, ids_of_words, strict=True)
+    }
+    no_token = {word for word, length in zip(words, lengths, strict=True) if length == 0}
+    rows: list[FramedRow] = []
+    row_of_words: list[int] = []
+    position_of_words: list[int] = []
+    for sentence in file.sentences:
+        words_of_tokens = [tokens[word] for word in sentence.words]
+        for window in _windows(words_of_tokens, max_seq_length - 2):
+            row_of_words += [len(rows)] * len(window)
+            position_of_words += np.cumsum([1, *map(len, window)])[:-1].tolist()
+            ids = [token for word in window for token in word]
+            rows.append(frame(ids, None, vocabulary.special_ids, max_seq_length))
+    framed = build_rows(rows)
+    row_W, position_W = np.array(row_of_words), np.array(position_of_words)
+    if file.has_tags:
+        number_of = {name: number for number, name in enumerate(classes)}
+        place_W = framed.offsets[row_W] + position_W
+        label_ids_T = np.zeros(len(framed.token_ids), np.int32)
+        label_ids_T[place_W] = [number_of[tag] for _, tag in file.tags_by_line()]
+        label_weights_T = np.zeros(len(framed.token_ids), np.float32)
+        label_weights_T[place_W] = 1.0
+        token_labels = {"label_ids": label_ids_T, "label_weights": label_weights_T}
+        framed = dataclasses.replace(framed, token_labels=token_labels)
+    unknown_words = sum(word in no_token for sentence in file.sentences for word in sentence.words)
+    return WordRows(file, framed, row_W, position_W, unknown_words)
+
+
+def _windows(words_of_tokens: Sequence[list[int]], most: int) -> list[list[list[int]]]:
+    """Split a sentence's words greedily into runs of at most `most` tokens."""
+    windows: list[list[list[int]]] = []
+    room = 0
+    for tokens in words_of_tokens:
+        if len(tokens) > room:
+            windows.append([])
+            room = most
+        windows[-1].append(tokens)
+        room -= len(tokens)
+    return windows
+
+
+def most_frequent_tags(train: TaggedFile, file: TaggedFile) -> Tags:
+    """Tag each word of a file with its most frequent tag in training; O if it is not there."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for sentence in train.sentences:
+        for word, tag in zip(sentence.words, sentence.tags, strict=True):
+            counts[word][tag] += 1
+    best = {word: max(sorted(tags), key=tags.__getitem__) for word, tags in counts.items()}
+    return [[best.get(word, OUTSIDE) for word in sentence.words] for sentence in file.sentences]
+
+
+def _score(
+    splits: Mapping[str, WordRows], classes: Sequence[str], split: str, logits_NSC: np.ndarray
+) -> Scores:
+    words = splits[split]
+    return _scores(score_entities(words.gold, words.tags_from(logits_NSC, classes)))
+
+
+def _scores(score: EntityScore) -> Scores:
+    return {
+        "f1": score.overall.f1,
+        "precision": score.overall.precision,
+        "recall": score.overall.recall,
+        "token_accuracy": score.token_accuracy,
+        # Only types in the text: which others are predicted changes from run to run.
+        **{f"f1_{kind}": counts.f1 for kind, counts in score.by_type.items() if counts.gold},
+    }
+
+
+def _write_predictions(
+    splits: Mapping[str, WordRows],
+    classes: Sequence[str],
+    split: str,
+    logits_NSC: np.ndarray,
+    folder: pathlib.Path,
+) -> list[pathlib.Path]:
+    """Write a line for each word, as conlleval reads it: word, gold tag if any, predicted tag.
+
+    Spaces separate the columns, so a space within a word becomes an underscore.
+    """
+    words = splits[split]
+    path = folder / f"{split}.conll"
+    lines = []
+    tags = words.tags_from(logits_NSC, classes)
+    for sentence, predicted in zip(words.file.sentences, tags, strict=True):
+        texts = [word.replace(" ", "_") for word in sentence.words]
+        columns = (texts, sentence.tags, predicted) if sentence.tags else (texts, predicted)
+        lines += [" ".join(row) for row in zip(*columns, strict=True)] + [""]
+    write_file(path, ("\n".join(lines) + "\n").encode())
+    return [path]
+
+
+def _note(split: str, words: WordRows) -> str:
+    note = f"{split} ({words.file.path.name}): {words.file.note}"
+    cut = words.rows.examples - len(words.file.sentences)
+    if cut:
+        note += f"; {cut:,} more rows than sentences, because some are longer than a row"
+    if words.unknown_words:
+        note += f"; {words.unknown_words:,} words have no token and are [UNK]"
+    return note

@@ -1,0 +1,172 @@
+"""Turn the logits of windows into answers: n-best spans, their text in the context, null odds."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import scipy.special
+
+from bert_jax.tasks.squad.windows import Windows, window_of_most_context
+from data_pipeline.io.atomic import write_file
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Hold a text that may be the answer; "" means no answer."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+
+    @property
+    def logit(self) -> float:
+        """Return the logit by which candidates are ordered."""
+        return self.start_logit + self.end_logit
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """Hold the candidate answers of a question."""
+
+    candidates: tuple[Candidate, ...]  # different texts that are not empty, the best first
+    null: Candidate  # no answer: of the window whose [CLS] has the smallest sum of logits
+
+    @property
+    def text(self) -> str:
+        """Return the best text; empty where the context has no token."""
+        return self.candidates[0].text if self.candidates else ""
+
+    @property
+    def null_odds(self) -> float:
+        """Return the logit of no answer minus that of the best text."""
+        return self.null.logit - self.candidates[0].logit if self.candidates else np.inf
+
+
+def best_answers(
+    windows: Windows, logits_RS2: np.ndarray, n_best_size: int, max_answer_length: int, texts: int
+) -> Iterator[Prediction]:
+    """Yield the prediction of each question in order, with at most `texts` candidates.
+
+    A span may start at positions for which no other window has more context, and end anywhere in
+    the window's context. The n_best_size best starts and ends are combined into spans of at most
+    max_answer_length tokens.
+
+    Shapes: float32[R,S,2] start and end logits of all rows in order; S is at least the longest row.
+    Source: run_squad.py@eedf5716ce write_predictions.
+    """
+    for question, rows in enumerate(windows.rows_of()):
+        spans = [
+            (int(windows.first_piece_R[row]), int(windows.window_pieces_R[row])) for row in rows
+        ]
+        best_window_T = window_of_most_context(spans, sum(spans[-1]))
+        spans_of_rows = []
+        for window, (row, (first, length)) in enumerate(zip(rows, spans, strict=True)):
+            begin = int(windows.context_at_R[row])
+            start_S, end_S = logits_RS2[row, begin : begin + length].astype(np.float64).T
+            may_start = best_window_T[first : first + length] == window
+            start_S = np.where(may_start, start_S, -np.inf)
+            spans_of_rows.append(
+                first + _best_spans(start_S, end_S, n_best_size, max_answer_length)
+            )
+        nulls = (Candidate("", *map(float, logits_RS2[row, 0])) for row in rows)
+        yield Prediction(
+            _candidates(windows, question, rows, logits_RS2, spans_of_rows, texts),
+            min(nulls, key=lambda null: null.logit),
+        )
+
+
+def _best_spans(
+    start_S: np.ndarray, end_S: np.ndarray, n_best_size: int, max_answer_length: int
+) -> np.ndarray:
+    """Return int64[N,2]: spans within a window, by the rank of their start, then of their end."""
+    starts = np.argsort(-start_S, kind="stable")[:n_best_size]
+    starts = starts[np.isfinite(start_S[starts])]
+    ends = np.argsort(-end_S, kind="stable")[:n_best_size]
+    span_pieces = ends - starts[:, None] + 1
+    chosen = np.argwhere((span_pieces >= 1) & (span_pieces <= max_answer_length))
+    return np.stack([starts[chosen[:, 0]], ends[chosen[:, 1]]], axis=1)
+
+
+def _candidates(
+    windows: Windows,
+    question: int,
+    rows: Sequence[int],
+    logits_RS2: np.ndarray,
+    spans_of_rows: Sequence[np.ndarray],
+    texts: int,
+) -> tuple[Candidate, ...]:
+    """Return the best different texts among the spans of a question's windows."""
+    row_N = np.repeat(rows, [len(spans) for spans in spans_of_rows])
+    span_N2 = np.concatenate(spans_of_rows)
+    place_N2 = span_N2 + (windows.context_at_R - windows.first_piece_R)[row_N][:, None]
+    start_N = logits_RS2[row_N, place_N2[:, 0], 0].astype(np.float64)
+    end_N = logits_RS2[row_N, place_N2[:, 1], 1].astype(np.float64)
+    context, pieces = windows.contexts[question], windows.pieces[question]
+    best: dict[str, Candidate] = {}
+    for i in np.argsort(-(start_N + end_N), kind="stable"):
+        first, last = span_N2[i]
+        text = context[pieces.starts_T[first] : pieces.ends_T[last]].strip()
+        if text and text not in best:
+            best[text] = Candidate(text, float(start_N[i]), float(end_N[i]))
+            if len(best) == texts:
+                break
+    return tuple(best.values())
+
+
+def n_best(prediction: Prediction, n_best_size: int, has_unanswerable: bool) -> list[Candidate]:
+    """Return the best candidates; with has_unanswerable, no answer is always among them."""
+    candidates = list(prediction.candidates)
+    if has_unanswerable:
+        candidates.append(prediction.null)
+        candidates.sort(key=lambda candidate: -candidate.logit)
+    best = candidates[:n_best_size]
+    if has_unanswerable and prediction.null not in best:
+        best.append(prediction.null)
+    return best or [prediction.null]
+
+
+def to_documents(
+    prediction: Prediction, n_best_size: int, threshold: float | None
+) -> tuple[str, list[dict[str, str | float]], float]:
+    """Return a question's answer, its best texts with probabilities, and its null odds.
+
+    With a threshold (SQuAD 2.0) the answer is empty where the null odds are above it.
+    """
+    is_null = threshold is not None and prediction.null_odds > threshold
+    best = n_best(prediction, n_best_size, threshold is not None)
+    shares = scipy.special.softmax([candidate.logit for candidate in best])
+    texts: list[dict[str, str | float]] = [
+        {
+            "text": candidate.text,
+            "probability": float(share),
+            "start_logit": candidate.start_logit,
+            "end_logit": candidate.end_logit,
+        }
+        for candidate, share in zip(best, shares, strict=True)
+    ]
+    odds = min(prediction.null_odds, float(np.finfo(np.float32).max))  # JSON has no infinity
+    return "" if is_null else prediction.text, texts, odds
+
+
+def write_files(
+    folder: pathlib.Path,
+    by_id: Mapping[str, Prediction],
+    n_best_size: int,
+    threshold: float | None,
+) -> list[pathlib.Path]:
+    """Write the files of run_squad.py, to_documents of every question; return their paths."""
+    documents = {
+        question_id: to_documents(prediction, n_best_size, threshold)
+        for question_id, prediction in by_id.items()
+    }
+    names = ["predictions.json", "nbest_predictions.json"]
+    names += ["null_odds.json"] * (threshold is not None)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number, name in enumerate(names):
+        document = {question_id: parts[number] for question_id, parts in documents.items()}
+        write_file(folder / name, f"{json.dumps(document, indent=4)}\n".encode())
+        written.append(folder / name)
+    return written

@@ -1,0 +1,204 @@
+"""Read and check SQuAD's official JSON: paragraphs, their questions, the positions of answers."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from data_pipeline.io import small_files
+from data_pipeline.io.compression import decompress
+from data_pipeline.io.json_stream import JsonStream
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Hold an answer as it is in the file."""
+
+    text: str
+    answer_start: int  # index of its first character in the context
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadQuestion:
+    """Hold a question; without answers it is unanswerable, or from a test set."""
+
+    id: str
+    text: str
+    answers: tuple[Answer, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Paragraph:
+    """Hold a text and the questions about it."""
+
+    context: str
+    questions: tuple[SquadQuestion, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadFile:
+    """Hold a file of SQuAD."""
+
+    path: pathlib.Path
+    version: str  # as written in the file: "1.1", "v2.0" or ""
+    paragraphs: tuple[Paragraph, ...]
+
+    def questions(self) -> Iterator[SquadQuestion]:
+        """Yield all questions in the order of the file."""
+        for paragraph in self.paragraphs:
+            yield from paragraph.questions
+
+    @property
+    def has_unanswerable(self) -> bool:
+        """Return whether the file is SQuAD 2.0, by its version or a question without answers."""
+        if self.version.removeprefix("v").startswith("2"):
+            return True
+        return any(not question.answers for question in self.questions())
+
+
+_FORM = (
+    'SQuAD\'s JSON is {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ..., '
+    '"question": ..., "answers": [{"text": ..., "answer_start": ...}]}]}]}]}'
+)
+_JSON_NAMES = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
+
+
+def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
+    """Read a file of SQuAD 1.1 or 2.0, plain or compressed; a test set may lack answers.
+
+    Raises:
+      ValueError: the file is missing or malformed; names the article, paragraph and question.
+      OSError: it cannot be read.
+    """
+    facts: dict[str, Any] = {}
+    paragraphs = tuple(stream_paragraphs(path, has_answers, facts))
+    return SquadFile(path, str(facts.get("version", "")), paragraphs)
+
+
+def stream_paragraphs(
+    path: pathlib.Path, has_answers: bool, facts: dict[str, Any] | None = None
+) -> Iterator[Paragraph]:
+    """Yield the paragraphs of a file of any length, one in memory at a time.
+
+    The file's other values, such as its version, are in `facts` after the last paragraph.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; give the path of one")
+    seen: dict[str, str] = {}
+    with small_files.open_regular(path) as stored:
+        stream = JsonStream(decompress(str(path), stored), path)
+        has_data = False
+        for key in stream.members(path):
+            if key == "data":
+                has_data = True
+                yield from _articles(stream, path, has_answers, seen)
+            else:
+                value = stream.value()
+                if facts is not None:
+                    facts[key] = value
+        stream.end()
+    if not has_data:
+        raise ValueError(f"{path} has no 'data'; {_FORM}")
+    if not seen:
+        raise ValueError(f"{path} has no question; {_FORM}")
+
+
+def _articles(
+    stream: JsonStream, path: pathlib.Path, has_answers: bool, seen: dict[str, str]
+) -> Iterator[Paragraph]:
+    for number in stream.items(f"{path}: 'data'"):
+        has_paragraphs = False
+        for key in stream.members(f"{path} article {number}"):
+            if key != "paragraphs":
+                stream.value()
+                continue
+            has_paragraphs = True
+            for index in stream.items(f"{path} article {number}: 'paragraphs'"):
+                place = f"article {number} paragraph {index}"
+                yield _paragraph(stream.value(), path, place, has_answers, seen)
+        if not has_paragraphs:
+            raise ValueError(f"{path} article {number} has no 'paragraphs'; {_FORM}")
+
+
+def read_json_object(path: pathlib.Path) -> dict[str, Any]:
+    """Read the JSON object of a file of predictions or odds, plain or compressed."""
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file; give the path of one")
+    with small_files.open_regular(path) as stored:
+        stream = JsonStream(decompress(str(path), stored), path)
+        values = {key: stream.value() for key in stream.members(path)}
+        stream.end()
+    return values
+
+
+def _paragraph(
+    record: Any, path: pathlib.Path, place: str, has_answers: bool, seen: dict[str, str]
+) -> Paragraph:
+    """Read a paragraph; `seen` maps the ids so far to their places and gets the new ones."""
+    context = _field(record, "context", str, f"{path} {place}")
+    questions = []
+    for number, qa in enumerate(_field(record, "qas", list, f"{path} {place}"), 1):
+        question_id = _question_id(qa, f"{path} {place} question {number}")
+        full_place = f"{path} {place} question {number} ({question_id})"
+        if question_id in seen:
+            raise ValueError(
+                f"{full_place} has the id of {seen[question_id]}; predictions are stored by id: "
+                "give each question its own"
+            )
+        seen[question_id] = f"{place} question {number}"
+        text = _field(qa, "question", str, full_place)
+        # The plausible answers of an unanswerable question are not answers.
+        reads_answers = (has_answers or "answers" in qa) and not qa.get("is_impossible", False)
+        answers = _answers(qa, full_place) if reads_answers else ()
+        questions.append(SquadQuestion(question_id, text, answers))
+    return Paragraph(context, tuple(questions))
+
+
+def _question_id(qa: Any, place: str) -> str:
+    """Return an id as a string; some published files have numbers, which others read too."""
+    if type(qa) is dict and type(qa.get("id")) is int:
+        return str(qa["id"])
+    return str(_field(qa, "id", str, place))
+
+
+def _answers(qa: Any, place: str) -> tuple[Answer, ...]:
+    return tuple(
+        Answer(
+            _field(answer, "text", str, f"{place} answer {number}"),
+            _field(answer, "answer_start", int, f"{place} answer {number}"),
+        )
+        for number, answer in enumerate(_field(qa, "answers", list, place), 1)
+    )
+
+
+def _field(record: Any, name: str, kind: type, place: str) -> Any:
+    if type(record) is not dict:
+        raise ValueError(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
+    if name not in record:
+        raise ValueError(f"{place} has no {name!r}; {_FORM}")
+    if type(record[name]) is not kind:
+        raise ValueError(f"{place}: {name!r} is {record[name]!r:.80}, not {_JSON_NAMES[kind]}")
+    return record[name]
+
+
+def answer_span(context: str, answer: Answer) -> tuple[int, int] | None:
+    """Find the first character of an answer in its context and the one after its last; or None.
+
+    As in run_squad.py, the answer may begin elsewhere within the words at answer_start, and its
+    white space may differ; beyond those words it is not searched for.
+
+    Source: run_squad.py@eedf5716ce read_squad_examples.
+    """
+    start, words = answer.answer_start, answer.text.split()
+    end = start + len(answer.text)
+    if not words or start < 0 or end > len(context):
+        return None
+    if context[start:end] == answer.text:
+        return start, end
+    while start > 0 and not context[start - 1].isspace():
+        start -= 1
+    while end < len(context) and not context[end].isspace():
+        end += 1
+    match = re.search(r"\s+".join(map(re.escape, words)), context[start:end])
+    return (start + match.start(), start + match.end()) if match else None

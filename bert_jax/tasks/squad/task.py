@@ -1,0 +1,296 @@
+"""Open SQuAD 1.1 and 2.0 as a task: files -> rows of windows, logits -> answers and scores."""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.files import DEV, TEST, TRAIN
+from bert_jax.tasks.squad import answers as squad_answers
+from bert_jax.tasks.squad import metrics
+from bert_jax.tasks.squad.answers import Prediction
+from bert_jax.tasks.squad.data import (
+    Paragraph,
+    SquadFile,
+    SquadQuestion,
+    answer_span,
+    read_json_object,
+    read_squad,
+)
+from bert_jax.tasks.squad.windows import Windows, make_windows
+from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Scores, Task
+from data_pipeline.io.atomic import write_file
+from data_pipeline.vocab import Vocabulary
+
+_find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
+
+
+def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
+    """Open SQuAD, version 2.0 if options.has_unanswerable, from config.data.dir.
+
+    Unless named, the files are train-v1.1.json and dev-v1.1.json, or those of v2.0, perhaps with
+    .gz. As in run_squad.py, training skips questions whose answer is not where the file says. With
+    train_examples only that many first questions are used.
+    """
+    notes: list[str] = []
+    paragraphs = _read_splits(options, notes)
+    windows = {
+        split: _encode_split(split, texts, vocabulary, options, notes)
+        for split, texts in paragraphs.items()
+    }
+    squad = _Squad(options, windows)
+    return Task(
+        name=f"SQuAD {_version(options)}",
+        kind=SPAN,
+        classes=2,
+        splits={split: encoded.rows for split, encoded in windows.items()},
+        dev_splits=(DEV,),
+        score=squad.score,
+        main_score="f1",
+        baseline=best_constant(paragraphs[TRAIN], paragraphs[DEV], options.has_unanswerable),
+        write_predictions=squad.write_predictions,
+        notes=tuple(notes),
+    )
+
+
+def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[Paragraph]]:
+    """Read the paragraphs of each split; add lines for the screen to `notes`."""
+    if options.max_seq_length <= options.max_query_length + 3:
+        raise ValueError(
+            f"config.data.max_seq_length is {options.max_seq_length}, which leaves no room for a "
+            f"context beside a question of {options.max_query_length} tokens and three special "
+            f"ones; give at least {options.max_query_length + 4}, or a smaller max_query_length"
+        )
+    if options.source != "files":
+        raise ValueError(
+            f"config.data.source is {options.source!r}; SQuAD is read from its official JSON "
+            "alone: give source='files' and its folder as --config.data.dir"
+        )
+    train = read_squad(_find_file(options, TRAIN, options.train_file))
+    splits: dict[str, Sequence[Paragraph]] = {TRAIN: _select_training(train, options, notes)}
+    dev = read_squad(_find_file(options, DEV, options.dev_file))
+    _check_development(dev, options, notes)
+    splits[DEV] = dev.paragraphs
+    if options.test_file:
+        path = _find_file(options, TEST, options.test_file)
+        splits[TEST] = read_squad(path, has_answers=False).paragraphs
+    return splits
+
+
+def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) -> list[Paragraph]:
+    """Keep the questions that can be learned from, options.train_examples at most."""
+    questions = several = 0
+    misplaced, kept = list[str](), list[Paragraph]()
+    for paragraph in file.paragraphs:
+        learned = []
+        for question in paragraph.questions:
+            if options.train_examples and questions == options.train_examples:
+                break
+            questions += 1
+            _check_answered(file, question, options)
+            several += len(question.answers) > 1
+            if question.answers and not answer_span(paragraph.context, question.answers[0]):
+                misplaced.append(question.id)
+            else:
+                learned.append(question)
+        if learned:
+            kept.append(dataclasses.replace(paragraph, questions=tuple(learned)))
+    if not kept:
+        raise ValueError(
+            f"{file.path} has no question to learn from: none of its {questions} answers is "
+            "where its answer_start says; write the file with the right positions"
+        )
+    if misplaced:
+        notes.append(
+            "train: skipped answers that are not where answer_start says: "
+            f"{len(misplaced):,} of {questions:,}, the first is of question {misplaced[0]}"
+        )
+    if several:
+        notes.append(
+            f"train: questions with several answers, of which the first is learned: {several:,}"
+        )
+    return kept
+
+
+def _check_answered(file: SquadFile, question: SquadQuestion, options: TaskOptions) -> None:
+    if not question.answers and not options.has_unanswerable:
+        raise ValueError(
+            f"{file.path} question {question.id} has no answer, and in SQuAD 1.1 each has one; for "
+            "SQuAD 2.0 give --config=configs/finetune/squad.py:version=2.0"
+        )
+
+
+def _check_development(file: SquadFile, options: TaskOptions, notes: list[str]) -> None:
+    misplaced = []
+    for paragraph in file.paragraphs:
+        for question in paragraph.questions:
+            _check_answered(file, question, options)
+            if not all(answer_span(paragraph.context, answer) for answer in question.answers):
+                misplaced.append(question.id)
+    if misplaced:
+        notes.append(
+            "dev: questions with an answer that is not where answer_start says: "
+            f"{len(misplaced):,}, the first is {misplaced[0]}; it is scored by its text"
+        )
+
+
+def _encode_split(
+    split: str,
+    paragraphs: Sequence[Paragraph],
+    vocabulary: Vocabulary,
+    options: TaskOptions,
+    notes: list[str],
+) -> Windows:
+    """Encode the rows of a split; add lines for the screen to `notes`."""
+    windows, findings = make_windows(paragraphs, vocabulary, options, labelled=split != TEST)
+    notes.append(
+        f"{split}: {len(windows.questions):,} questions in {windows.rows.examples:,} rows; the "
+        f"context of {len(findings.in_several_windows):,} is longer than a row of "
+        f"{options.max_seq_length}"
+    )
+    for ids, finding in (
+        (findings.cut, f"cut to their first {options.max_query_length} tokens"),
+        (findings.without_pieces, "without a token of the vocabulary"),
+    ):
+        if ids:
+            notes.append(f"{split}: questions {finding}: {len(ids):,}, the first is {ids[0]}")
+    return windows
+
+
+def _version(options: TaskOptions) -> str:
+    """Return the version as in the names of SQuAD's files."""
+    return "2.0" if options.has_unanswerable else "1.1"
+
+
+def _find_file(options: TaskOptions, split: str, given: str) -> pathlib.Path:
+    """Find a split's file, which is given or has the published name."""
+    folder = pathlib.Path(options.dir).expanduser()
+    name = given or f"{split}-v{_version(options)}.json"
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise ValueError(
+        f"{folder / name} is not a file; give the folder of SQuAD {_version(options)} as "
+        f"--config.data.dir, or the file as --config.data.{split}_file"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Squad:
+    """Score and write the predictions of an opened task."""
+
+    options: TaskOptions
+    windows: Mapping[str, Windows]  # of each split
+
+    def score(self, split: str, logits_RS2: np.ndarray) -> Scores:
+        """Compute exact match and F1; for SQuAD 2.0 at the threshold that is best for F1 here."""
+        by_id = self._predictions(split, logits_RS2, texts=1)
+        golds = metrics.gold_texts(self.windows[split].questions)
+        answers = {question_id: prediction.text for question_id, prediction in by_id.items()}
+        exact, f1s = metrics.score_questions(golds, answers, self.options.has_unanswerable)
+        if not self.options.has_unanswerable:
+            return _means(exact, f1s)
+        odds = {question_id: prediction.null_odds for question_id, prediction in by_id.items()}
+        threshold = _threshold(by_id, golds)
+        exact = metrics.apply_threshold(exact, golds, odds, threshold)
+        f1s = metrics.apply_threshold(f1s, golds, odds, threshold)
+        return _means(exact, f1s) | _by_answerability(exact, f1s, golds)
+
+    def write_predictions(
+        self, split: str, logits_RS2: np.ndarray, folder: pathlib.Path
+    ) -> list[pathlib.Path]:
+        """Write the files of run_squad.py into a folder of the split's name.
+
+        For SQuAD 2.0 the null threshold is chosen on dev and kept in null_threshold.json beside the
+        folders; a test set, which is predicted after dev, uses it, or 0 if there is none.
+        """
+        by_id = self._predictions(split, logits_RS2, texts=self.options.n_best_size)
+        threshold, written = None, []
+        kept = folder / THRESHOLD_FILE
+        if self.options.has_unanswerable and split == DEV:
+            threshold = _threshold(by_id, metrics.gold_texts(self.windows[split].questions))
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(kept, f"{json.dumps({THRESHOLD: threshold})}\n".encode())
+            written.append(kept)
+        elif self.options.has_unanswerable:
+            threshold = read_json_object(kept)[THRESHOLD] if kept.exists() else 0.0
+        written += squad_answers.write_files(
+            folder / split, by_id, self.options.n_best_size, threshold
+        )
+        return written
+
+    def _predictions(self, split: str, logits_RS2: np.ndarray, texts: int) -> dict[str, Prediction]:
+        windows, options = self.windows[split], self.options
+        predictions = squad_answers.best_answers(
+            windows, logits_RS2, options.n_best_size, options.max_answer_length, texts
+        )
+        return dict(zip((question.id for question in windows.questions), predictions, strict=True))
+
+
+def _threshold(by_id: Mapping[str, Prediction], golds: metrics.Golds) -> float:
+    """Find the null odds above which no answer is given, for the best F1."""
+    answers = {question_id: prediction.text for question_id, prediction in by_id.items()}
+    odds = {question_id: prediction.null_odds for question_id, prediction in by_id.items()}
+    _, f1s = metrics.score_questions(golds, answers, is_version_2=True)
+    _, threshold = metrics.find_best_threshold(answers, f1s, golds, odds)
+    return min(odds.values()) - 1 if threshold is None else threshold
+
+
+def _means(exact: metrics.PerQuestion, f1s: metrics.PerQuestion) -> Scores:
+    return {"f1": metrics.mean(f1s), "exact_match": metrics.mean(exact)}
+
+
+def _by_answerability(
+    exact: metrics.PerQuestion, f1s: metrics.PerQuestion, golds: metrics.Golds
+) -> Scores:
+    """Score the questions that have an answer, and those that have none."""
+    with_answer = {question_id for question_id, texts in golds.items() if texts}
+    scores = {}
+    if with_answer:
+        scores["has_answer_f1"] = metrics.mean(metrics.select(f1s, with_answer))
+        scores["has_answer_exact_match"] = metrics.mean(metrics.select(exact, with_answer))
+    if without := golds.keys() - with_answer:
+        scores["no_answer_exact_match"] = metrics.mean(metrics.select(exact, without))
+    return scores
+
+
+def best_constant(
+    train: Sequence[Paragraph], dev: Sequence[Paragraph], has_unanswerable: bool
+) -> Scores:
+    """Score the best of four ways to answer dev without reading the question.
+
+    They are: nothing, the most frequent answer of training, the first sentence, the whole context.
+    """
+    answers = [
+        question.answers[0].text
+        for paragraph in train
+        for question in paragraph.questions
+        if question.answers
+    ]
+    most_frequent = collections.Counter(answers).most_common(1)[0][0] if answers else ""
+    golds = metrics.gold_texts(question for paragraph in dev for question in paragraph.questions)
+    best: Scores = {"f1": -1.0}
+    for answer_of in (
+        lambda context: "",
+        lambda context: most_frequent,
+        _first_sentence,
+        lambda context: context,
+    ):
+        given = {
+            question.id: answer_of(paragraph.context)
+            for paragraph in dev
+            for question in paragraph.questions
+        }
+        exact, f1s = metrics.score_questions(golds, given, has_unanswerable)
+        best = max(best, _means(exact, f1s), key=lambda scores: scores["f1"])
+    return best
+
+
+def _first_sentence(context: str) -> str:
+    match = _find_first_sentence(context)
+    return match.group() if match else context

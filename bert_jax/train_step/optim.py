@@ -1,0 +1,315 @@
+"""Make optimizers (BERT's AdamW, AdamW, StableAdamW, LAMB), schedules and layer-wise rates.
+
+An optimizer is an optax transformation from gradients to a descent direction, including clipping;
+train_step/step.py multiplies by the learning rate and subtracts.
+
+Layer-wise rates (ULMFiT) use groups counted from the top: 0 for heads, pooler and task layer; 1 for
+the encoder's last layer; L for its first; L + 1 for the embeddings, whose word table is shared with
+the masked language model's logits.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.config import OptimConfig, RunConfig
+
+Tree = Any
+
+
+class AdamState(NamedTuple):
+    """Hold the moments of the gradient; float32, shaped as the parameters."""
+
+    mu: Tree
+    nu: Tree
+
+
+def _next_moments(
+    grads: Tree,
+    state: Any,
+    beta1: float | jax.Array,
+    beta2: float | jax.Array,
+    is_bad: jax.Array | bool,
+) -> tuple[Tree, Tree]:
+    """Update mu and nu with this gradient, or keep them if the step is bad.
+
+    Selecting before the direction is computed lets XLA:CPU avoid copies (decision 38).
+    """
+
+    def moved(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jnp.where(is_bad, old, new)
+
+    mu = jax.tree.map(lambda m, g: moved(m, beta1 * m + (1.0 - beta1) * g), state.mu, grads)
+    nu = jax.tree.map(lambda v, g: moved(v, beta2 * v + (1.0 - beta2) * g * g), state.nu, grads)
+    return mu, nu
+
+
+def scale_by_moments(
+    beta1: float, beta2: float, epsilon: float, corrects_bias: bool
+) -> optax.GradientTransformationExtraArgs:
+    """Make Adam: m / (sqrt(v) + epsilon), or as optax.scale_by_adam if it corrects their bias.
+
+    A bad step keeps the moments.
+
+    Source: optimization.py@eedf5716ce AdamWeightDecayOptimizer; with bias correction Kingma and Ba
+    2015, algorithm 1.
+    """
+
+    def init(params: Tree) -> AdamState | optax.ScaleByAdamState:
+        if corrects_bias:
+            return optax.scale_by_adam().init(params)  # type: ignore[return-value]
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return AdamState(mu, nu)
+
+    def update(
+        grads: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        is_bad: jax.Array | bool = False,
+        **of_others: Any,
+    ) -> tuple[Tree, AdamState | optax.ScaleByAdamState]:
+        del params, of_others
+        mu, nu = _next_moments(grads, state, beta1, beta2, is_bad)
+        if not corrects_bias:
+            direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
+            return direction, AdamState(mu, nu)
+        count = jnp.where(is_bad, state.count, optax.safe_increment(state.count))
+        times = count.astype(jnp.float32)
+        of_mean, of_square = 1.0 - beta1**times, 1.0 - beta2**times
+        direction = jax.tree.map(
+            lambda m, v: m / of_mean / (jnp.sqrt(v / of_square) + epsilon), mu, nu
+        )
+        return direction, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def scale_by_stable_adam(
+    beta1: float, beta2: float, epsilon: float, weight_decay: float
+) -> optax.GradientTransformationExtraArgs:
+    """Make Adam whose update of a tensor is divided by max(1, RMS(g / sqrt(v))), decay included.
+
+    The betas are corrected instead of the moments: b' = (b - b^t) / (1 - b^t). A bad step keeps the
+    state.
+
+    Source: Wortsman et al. 2023 (StableAdamW), algorithm 2; Warner et al. 2024 (ModernBERT).
+    """
+
+    def update(
+        grads: Tree,
+        state: optax.ScaleByAdamState,
+        params: Tree,
+        *,
+        is_bad: jax.Array | bool = False,
+        **of_others: Any,
+    ) -> tuple[Tree, optax.ScaleByAdamState]:
+        del of_others
+        count = jnp.where(is_bad, state.count, optax.safe_increment(state.count))
+        times = count.astype(jnp.float32)
+        mean_decay, square_decay = (
+            (beta - beta**times) / (1.0 - beta**times) for beta in (beta1, beta2)
+        )
+        mu, nu = _next_moments(grads, state, mean_decay, square_decay, is_bad)
+
+        def direct(g: jax.Array, m: jax.Array, v: jax.Array, p: jax.Array, decays: bool) -> Any:
+            rms = jnp.sqrt(jnp.mean(g * g / jnp.maximum(v, epsilon**2)))
+            step = m / (jnp.sqrt(v) + epsilon) + (weight_decay * p if decays else 0.0)
+            return step / jnp.maximum(1.0, rms)
+
+        direction = jax.tree.map(direct, grads, mu, nu, params, mask_decayed(params))
+        return direction, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
+
+    init = optax.scale_by_adam(beta1, beta2, epsilon).init
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
+    """Scale gradients to at most this global norm.
+
+    Multiplies by a scalar. optax instead selects between the gradient and a scaled copy, which
+    XLA:CPU materializes and reads again for each of the two moments.
+
+    Source: optimization.py@eedf5716ce create_optimizer, tf.clip_by_global_norm.
+    """
+
+    def clipped(grads: Tree, params: Tree | None = None) -> Tree:
+        del params
+        scale = clip_norm / jnp.maximum(optax.tree.norm(grads), clip_norm)
+        return jax.tree.map(lambda g: g * scale, grads)
+
+    return optax.stateless(clipped)
+
+
+def mask_decayed(params: Tree) -> Tree:
+    """Return a tree of bools: True for parameters with weight decay, all but biases and norms.
+
+    Source: optimization.py@eedf5716ce exclude_from_weight_decay = LayerNorm, layer_norm, bias.
+    """
+
+    def decayed(path: tuple[Any, ...], _: Any) -> bool:
+        names = [entry.key for entry in path]
+        return "layer_norm" not in names and names[-1] not in ("bias", "output_bias")
+
+    return jax.tree_util.tree_map_with_path(decayed, params)
+
+
+def make_optimizer(config: OptimConfig) -> optax.GradientTransformationExtraArgs:
+    """Make the transformation from gradients to the direction of descent, clipping first.
+
+    Its update takes is_bad, bool []. A bad step keeps the optimizer state, and its direction, which
+    may be NaN, must not be used.
+
+    LAMB follows You et al. 2020: bias-corrected moments, decay added, then each tensor's direction
+    scaled by norm(weights) / norm(direction); tensors without decay are not scaled
+    (NVIDIA's and MLPerf's use_nvlamb=False). The clip is its pre-normalisation of the gradient.
+    """
+    betas = config.beta1, config.beta2, config.epsilon
+    if config.name == "stable_adamw":
+        # Decoupled from the learning rate: at its peak a step shrinks weights by weight_decay.
+        parts = [scale_by_stable_adam(*betas, config.weight_decay / config.learning_rate)]
+    else:
+        decay = optax.add_decayed_weights(config.weight_decay, mask=mask_decayed)
+        parts = [scale_by_moments(*betas, config.name != "bert_adamw"), decay]
+    if config.name == "lamb":
+        parts.append(optax.masked(optax.scale_by_trust_ratio(), mask_decayed))
+    if config.clip_norm > 0:
+        parts.insert(0, clip_by_global_norm(config.clip_norm))
+    return optax.chain(*parts)
+
+
+class Ramp(NamedTuple):
+    """Hold one schedule: a linear warm-up and a decay over a range of steps."""
+
+    first_step: int
+    steps: int
+    peak: float
+    warmup_steps: int  # 0 if the schedule is counted in tokens
+    decay: str
+    end: float  # learning rate at the end of the decay
+
+
+def list_ramps(config: RunConfig) -> list[Ramp]:
+    """List the schedules of a run: one from step 0, and one from each phase that restarts."""
+    optim = config.optim
+    warmup_steps = 0 if optim.warmup_tokens else optim.warmup_steps
+    ramps = [Ramp(0, 0, optim.learning_rate, warmup_steps, optim.decay, optim.end_learning_rate)]
+    step = 0
+    for phase in config.phases:
+        if phase.restart_learning_rate > 0:
+            ramps.append(
+                Ramp(
+                    step,
+                    0,
+                    phase.restart_learning_rate,
+                    phase.restart_warmup_steps,
+                    phase.restart_decay or optim.decay,
+                    phase.restart_end_learning_rate or optim.end_learning_rate,
+                )
+            )
+        ramps[-1] = ramps[-1]._replace(steps=ramps[-1].steps + phase.steps)
+        step += phase.steps
+    return ramps
+
+
+def _phases_of(config: RunConfig, ramp: Ramp) -> list[tuple[int, int, int]]:
+    """List the phases of a schedule: first step, steps, and tokens (padding included) of a step."""
+    phases, first_step = [], 0
+    for phase in config.phases:
+        if ramp.first_step <= first_step < ramp.first_step + ramp.steps:
+            phases.append((first_step, phase.steps, phase.batch_size * phase.seq_len))
+        first_step += phase.steps
+    return phases
+
+
+def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
+    """Make the function from a step (int32, from 0) to its learning rate (float32), 0 at step 0.
+
+    During warm-up peak * step / warmup_steps, then end + (peak - end) * f(share done), where f(x)
+    is (1 - x) ** power, 1 or 1 - sqrt(x) (config.optim.decay). The share is counted from the
+    schedule's start (decay_counts_warmup, Google's rule) or from the end of warm-up; in steps, or
+    with warmup_tokens in tokens.
+
+    Source: optimization.py@eedf5716ce create_optimizer; Hägele et al. 2024, section 4 (1-sqrt).
+    """
+    optim = config.optim
+
+    def rate_of(ramp: Ramp, step: jax.Array) -> jax.Array:
+        if optim.warmup_tokens:
+            phases = _phases_of(config, ramp)
+            done = sum(
+                jnp.clip(step - first_step, 0, steps).astype(jnp.float32) * tokens
+                for first_step, steps, tokens in phases
+            )
+            length = sum(steps * tokens for _, steps, tokens in phases)
+            warmup = optim.warmup_tokens if ramp.first_step == 0 else 0
+        else:
+            done = (step - ramp.first_step).astype(jnp.float32)
+            length, warmup = ramp.steps, ramp.warmup_steps
+        skipped = 0 if optim.decay_counts_warmup else warmup
+        left = 1.0 - jnp.clip((done - skipped) / max(length - skipped, 1), 0.0, 1.0)
+        share = {
+            "polynomial": left**optim.decay_power,
+            "constant": jnp.ones_like(left),
+            "one_minus_sqrt": 1.0 - jnp.sqrt(1.0 - left),
+        }[ramp.decay]
+        warming = ramp.peak * done / max(warmup, 1)
+        return jnp.where(done < warmup, warming, (ramp.peak - ramp.end) * share + ramp.end)
+
+    def rate(step: jax.Array) -> jax.Array:
+        now = jnp.zeros((), jnp.float32)
+        for ramp in list_ramps(config):
+            now = jnp.where(step >= ramp.first_step, rate_of(ramp, step), now)
+        return now
+
+    return rate
+
+
+def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:
+    """Scale the rate for each parameter: a tree of float32 [], shaped as the parameters.
+
+    Group g has rate * layer_rate_decay ** g, and 0 before step g * unfreeze_every_steps, which
+    freezes its parameters completely, without weight decay. With the defaults every leaf is `rate`
+    itself, and nothing is computed.
+
+    Source: Howard and Ruder 2018 (ULMFiT), sections 3.2 (discriminative fine-tuning, decay
+    1 / 2.6) and 3.3 (gradual unfreezing).
+    """
+    layers = len(params["layers"])
+
+    def rate_of(path: tuple[Any, ...], _: Any) -> jax.Array:
+        part, group, of_group = path[0].key, 0, rate
+        if part == "embeddings":
+            group = layers + 1
+        elif part == "layers":
+            group = layers - int(path[1].key)
+        if config.layer_rate_decay != 1.0 and group > 0:
+            of_group = of_group * jnp.float32(config.layer_rate_decay**group)
+        if config.unfreeze_every_steps > 0 and group > 0:
+            is_trained = step >= group * config.unfreeze_every_steps
+            of_group = jnp.where(is_trained, of_group, jnp.zeros((), jnp.float32))
+        return of_group
+
+    return jax.tree_util.tree_map_with_path(rate_of, params)
+
+
+def describe_rates(config: OptimConfig, layers: int, total_steps: int) -> str:
+    """Summarize layer-wise rates that are not the default; "" if there are none."""
+    parts = []
+    if config.layer_rate_decay != 1.0:
+        lowest = config.layer_rate_decay ** (layers + 1)
+        parts.append(
+            f"each layer has {config.layer_rate_decay:.3g} of the rate of the one above, the "
+            f"embeddings {lowest:.2g} of the heads'"
+        )
+    every = config.unfreeze_every_steps
+    if every > 0:
+        frozen = sum(group * every >= total_steps for group in range(1, layers + 2))
+        end = f"all are trained from step {(layers + 1) * every + 1:,} on"
+        if frozen:
+            end = f"{frozen} of {layers + 2} parts stay frozen to the end"
+        parts.append(f"first the heads alone, then one part more every {every:,} steps; {end}")
+    return "; ".join(parts)

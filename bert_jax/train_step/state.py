@@ -1,0 +1,112 @@
+"""Make the state of training and its shardings: step, parameters, moments, the guard's window."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.config import MeshConfig
+from bert_jax.model.bert import Declared, Model
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.train_step import guard
+
+Tree = Any
+_FEWEST_ROWS = 8  # minimum rows of a matrix that ZeRO-1 partitions: those of a TPU register
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Hold the training state; `step` counts finished optimizer steps over all phases."""
+
+    step: Any  # int32 []
+    params: Tree
+    opt_state: Tree
+    guard: Any  # the window of the guard of bad numbers
+
+
+def map_like_params(function: Callable[..., Any], tree: Tree, like: Tree) -> Tree:
+    """Apply function(leaf, leaf of like) to all parts of a state with the structure of `like`.
+
+    With parameters as `like`, these are the parameters and the optimizer's moments; counters are
+    unchanged.
+    """
+    structure: Any = jax.tree.structure(like)
+
+    def built_as_params(part: Any) -> bool:
+        return bool(structure == jax.tree.structure(part))
+
+    return jax.tree.map(
+        lambda part: jax.tree.map(function, part, like) if built_as_params(part) else part,
+        tree,
+        is_leaf=built_as_params,
+    )
+
+
+def make_shardings(
+    model: Model, tx: optax.GradientTransformation, mesh: Mesh, config: MeshConfig
+) -> TrainState:
+    """Make a NamedSharding for each array of the state: by logical axes, moments as parameters.
+
+    Presets with zero1 also partition kernels, tables and their moments over the data axis: each
+    device updates its part, and a step gathers complete weights. Biases, norms and small matrices
+    stay replicated, as gathering would cost more than updating them.
+    """
+    cut_over_data = "zero1" in mesh_lib.parse_preset(config)
+
+    def shard(parameter: Declared) -> NamedSharding:
+        is_cut = cut_over_data and parameter.is_matrix and min(parameter.dims) >= _FEWEST_ROWS
+        dims, spec = parameter.dims, parameter.spec
+        spec = mesh_lib.shard_over_data(spec, dims, mesh.shape) if is_cut else spec
+        return NamedSharding(mesh, spec)
+
+    params = jax.tree.map(shard, model.declared)
+    whole = NamedSharding(mesh, PartitionSpec())
+    shapes = _make_shapes(model, tx)
+    opt_state = map_like_params(lambda _, sharding: sharding, shapes.opt_state, params)
+    opt_state, window = jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, NamedSharding) else whole, (opt_state, shapes.guard)
+    )
+    return TrainState(whole, params, opt_state, window)
+
+
+def _make_shapes(model: Model, tx: optax.GradientTransformation) -> TrainState:
+    params = model.abstract_params
+    return TrainState(
+        jax.ShapeDtypeStruct((), jnp.int32),
+        params,
+        jax.eval_shape(tx.init, params),
+        jax.eval_shape(guard.make_recent_steps),
+    )
+
+
+def init_state(
+    model: Model, tx: optax.GradientTransformation, shardings: TrainState, seed: int
+) -> TrainState:
+    """Initialize the state before the first step, on the current mesh, from a seed."""
+    return make_state(model.init(jax.random.key(seed)), tx, shardings)
+
+
+def make_state(params: Tree, tx: optax.GradientTransformation, shardings: TrainState) -> TrainState:
+    """Make the state before the first step from these parameters."""
+    params = jax.device_put(params, shardings.params)
+    opt_state = jax.jit(tx.init, out_shardings=shardings.opt_state)(params)
+    step = jax.device_put(jnp.int32(0), shardings.step)
+    return TrainState(
+        step, params, opt_state, jax.device_put(guard.make_recent_steps(), shardings.guard)
+    )
+
+
+def make_abstract_state(
+    model: Model, tx: optax.GradientTransformation, shardings: TrainState
+) -> TrainState:
+    """Make the state of jax.ShapeDtypeStruct with shardings, to restore into and to compile for."""
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        _make_shapes(model, tx),
+        shardings,
+    )

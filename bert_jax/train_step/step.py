@@ -1,0 +1,175 @@
+"""Make the jitted training step and evaluation step.
+
+A training step seeds dropout with its step number, accumulates gradients over micro-batches,
+divides sums by weights once, and donates the old state's memory to the new state.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import Phase, RunConfig, phase_start
+from bert_jax.model.bert import Model
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.parallel import collectives
+from bert_jax.train_step import guard, optim
+from bert_jax.train_step.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
+from bert_jax.train_step.optim import make_schedule
+from bert_jax.train_step.state import TrainState
+
+Sums = dict[str, Any]
+
+
+def _mean_loss(terms: dict[str, Term], weights: dict[str, jax.Array]) -> jax.Array:
+    means = [term.loss_sum / weights[name] for name, term in terms.items()]
+    return sum(means, start=jnp.zeros(()))
+
+
+def _accumulate(
+    grad: Callable[..., Any], params: Any, batch: Batch, dropout: Dropout | None, micro_batches: int
+) -> Any:
+    """Sum the results of grad over one device's rows, computed in micro-batches."""
+    if micro_batches == 1:
+        return grad(params, batch, dropout)
+
+    def cut(array: jax.Array) -> jax.Array:
+        rows, *rest = array.shape
+        return jnp.reshape(array, (micro_batches, rows // micro_batches, *rest))
+
+    def part(rows: Batch, rows_B: jax.Array | None) -> Any:
+        if dropout is None or rows_B is None:
+            return grad(params, rows, None)
+        return grad(params, rows, dataclasses.replace(dropout, rows_B=rows_B))
+
+    parts = jax.tree.map(cut, (dict(batch), None if dropout is None else dropout.rows_B))
+    shapes = jax.eval_shape(part, *jax.tree.map(lambda array: array[0], parts))
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, out_sharding=leaf.sharding.spec), shapes
+    )
+    total, _ = jax.lax.scan(
+        lambda total, rows: (jax.tree.map(jnp.add, total, part(*rows)), None), zeros, parts
+    )
+    return total
+
+
+def compute_gradients(
+    model: Model,
+    objective: Objective,
+    params: Any,
+    batch: Batch,
+    dropout: Dropout | None,
+    micro_batches: int = 1,
+    gradient_dtype: jnp.dtype | None = None,
+) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
+    """Compute the gradient of the loss over the global batch: (gradients, terms, weights).
+
+    Gradients are sharded as the parameters. Each device accumulates its own over its micro-batches,
+    and devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default
+    that of the matmuls.
+    """
+    specs = collectives.specs(params)
+    exchanged = jax.tree.map(
+        lambda parameter: (
+            (gradient_dtype or model.dtype) if parameter.is_matrix else jnp.dtype(jnp.float32)
+        ),
+        model.declared,
+    )
+
+    def on_a_device(
+        params: Any, batch: Batch, dropout: Dropout | None
+    ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
+        counted = collectives.sum_over_batch(objective.weights(batch))
+        weights = {name: jnp.maximum(sum, SMALLEST_WEIGHT) for name, sum in counted.items()}
+
+        def loss(params: Any, batch: Batch, dropout: Dropout | None) -> tuple[jax.Array, Any]:
+            terms = objective.terms(model.bind(params), batch, dropout)
+            return _mean_loss(terms, weights), terms
+
+        whole = collectives.gather_params(params, specs, model.dtype)
+        grad = jax.grad(loss, has_aux=True)
+        tree, terms = _accumulate(grad, whole, batch, dropout, micro_batches)
+        tree = collectives.reduce_scatter_grads(tree, specs, exchanged)
+        return tree, collectives.sum_over_batch(terms), weights
+
+    out_specs = specs, PartitionSpec(), PartitionSpec()
+    return collectives.map_over_batch(on_a_device, (params, dict(batch), dropout), out_specs)
+
+
+def make_train_step(
+    model: Model,
+    objective: Objective,
+    tx: optax.GradientTransformationExtraArgs,
+    config: RunConfig,
+    phase: Phase,
+    shardings: TrainState,
+) -> jax.stages.Wrapped:
+    """Make the jitted step of a phase: (state, batch) -> (next state, sums), state donated.
+
+    The sums are float32 scalars on the device: {"terms": {name: Term}, "weights": {name: ...},
+    "grad_norm", "learning_rate", "guard": Verdict}; train_step/metrics.py computes means of them. A
+    bad step changes only the step number.
+    """
+    rate = make_schedule(config)
+    starts = np.array([phase_start(config, index) for index in range(len(config.phases))])
+    setting = config.mesh.gradient_dtype
+    gradient_dtype = None if setting == "auto" else jnp.dtype(setting)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+        dropout = Dropout(
+            seed=jnp.uint32(config.seed),
+            step=state.step.astype(jnp.uint32),
+            rows_B=number_rows(phase.batch_size),
+        )
+        grads, terms, weights = compute_gradients(
+            model, objective, state.params, batch, dropout, phase.micro_batches, gradient_dtype
+        )
+        sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
+        loss = _mean_loss(terms, weights)
+        verdict, window = guard.judge(
+            config.guard,
+            state.guard,
+            jnp.any(state.step == starts),
+            loss,
+            sums["grad_norm"],
+            (terms, weights),
+        )
+        is_bad = verdict.is_bad > 0.0
+        direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
+        learning_rate = rate(state.step)
+        rates = optim.scale_rates(config.optim, state.params, learning_rate, state.step)
+        params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
+        params |= {name: state.params[name] for name in objective.untrained if name in params}
+        params = guard.keep_old_if(is_bad, params, state.params)
+        sums |= {"learning_rate": learning_rate, "guard": verdict}
+        return TrainState(state.step + 1, params, opt_state, window), sums
+
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+
+
+def make_eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
+    """Make the jitted evaluation of one batch without dropout: (params, batch) -> sums.
+
+    If the objective has outputs, those of every row of the batch are beside the sums.
+    """
+
+    def step(params: Any, batch: Batch) -> Sums:
+        specs = collectives.specs(params)
+
+        def on_a_device(params: Any, batch: Batch) -> Sums:
+            whole = collectives.gather_params(params, specs, model.dtype)
+            bert = model.bind(whole)
+            terms, weights = objective.terms(bert, batch, None), objective.weights(batch)
+            sums = collectives.sum_over_batch({"terms": terms, "weights": weights})
+            if objective.outputs is not None:
+                sums["outputs"] = collectives.all_gather_rows(objective.outputs(bert, batch))
+            return sums
+
+        return collectives.map_over_batch(on_a_device, (params, dict(batch)), PartitionSpec())
+
+    return jax.jit(step)

@@ -1,0 +1,248 @@
+"""Record bad steps in bad_steps.jsonl and decide whether the run continues, rolls back or stops.
+
+A roll-back restores the newest checkpoint and advances its step number past the bad step, so the
+rows in between are skipped. Skipped ranges are written to left_out.json before the next step runs,
+so a run killed after a roll-back resumes identically. guard.py in train_step/ detects bad steps and
+keeps the state unchanged; loop.py performs the roll-back.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.config import RunConfig
+from bert_jax.parallel import processes
+from bert_jax.reporting.console import BAD, Screen
+from bert_jax.reporting.metrics_writer import BAD_STEPS, LEFT_OUT
+from bert_jax.runtime.workdir import Workdir
+from bert_jax.train_step import metrics
+from bert_jax.train_step.state import TrainState
+from bert_jax.trainer.feed import Feed
+from bert_jax.trainer.throughput import Progress
+from data_pipeline.cli.main import find_python
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_file
+from data_pipeline.io.jsonl import append_record, read_records, truncate_records
+from data_pipeline.io.small_files import DamagedFile
+
+
+def read(workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """Read the bad steps that a run recorded; [] without a file, DamagedFile for other lines."""
+    path = workdir / BAD_STEPS
+    lines = read_records(path)
+    for number, line in enumerate(lines, 1):
+        name = f"{path}, entry {number}"
+        small_files.field(line, "phase", int, name)
+        small_files.field(line, "reason", str, name)
+        rows = small_files.field(line, "rows", dict, name)
+        small_files.field(rows, "first", int, name)
+        small_files.field(rows, "last", int, name)
+        small_files.field(rows, "epochs", list, name)
+    return lines
+
+
+class RollBack(Exception):
+    """Request a roll-back to the newest checkpoint, where config.guard.action asks for one."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(f"step {step}: {reason}")
+        self.step, self.reason = step, reason
+
+
+class BadSteps:
+    """Report the bad steps of a run in step order; process 0 also records them."""
+
+    def __init__(
+        self, storage: Workdir, config: RunConfig, feed: Feed, screen: Screen, progress: Progress
+    ) -> None:
+        self.screen = screen
+        self._workdir, self._address = storage.home, storage.address
+        self._config, self._feed, self._progress = config, feed, progress
+        self._is_writer = processes.number() == 0
+
+    def cut_after(self, step: int) -> None:
+        """Delete the records of later steps, which will be repeated."""
+        if self._is_writer and (self._workdir / BAD_STEPS).exists():
+            truncate_records(self._workdir / BAD_STEPS, step)
+
+    def report_bad(self, step: int, numbers: Mapping[str, float], usual: np.ndarray) -> None:
+        """Report and record a bad step; `usual` is its guard.Verdict.usual.
+
+        Raises FloatingPointError if the run must stop, and RollBack if it must roll back.
+        """
+        self._progress.skipped_steps += 1
+        self._progress.bad_in_a_row += 1
+        config = self._config.guard
+        line = make_record(self._config, self._feed, step, numbers, usual)
+        words = f"{line['reason']} ({self._rows(step, step)})"
+        self.screen.print(f"step {step:,} changes nothing: {words}", BAD)
+        if self._is_writer:
+            append_record(self._workdir / BAD_STEPS, line)
+        if config.action == "roll_back":
+            raise RollBack(step, line["reason"])
+        if config.action == "stop":
+            raise self.make_error(step, 1, line["reason"], "config.guard.action is 'stop'")
+        if self._progress.bad_in_a_row >= config.most_in_a_row:
+            why = f"config.guard.most_in_a_row is {config.most_in_a_row}"
+            raise self.make_error(step, self._progress.bad_in_a_row, line["reason"], why)
+
+    def make_error(self, step: int, many: int, reason: str, why: str) -> FloatingPointError:
+        """Build the error that ends a run after `many` consecutive bad steps, `step` the last."""
+        first = step - many + 1
+        steps = f"step {step} was bad" if many == 1 else f"steps {first} to {step} were bad"
+        last = "" if many == 1 else " at the last"
+        directory = shlex.quote(self._address)
+        return FloatingPointError(
+            f"{steps} ({reason}{last}) and {why}: the run stops. "
+            f"Their rows are {self._rows(first, step)}; "
+            f"`{find_python()} -m bert_jax.replay --workdir={directory} --step={step}` shows the "
+            "text of a step. Lower config.optim.learning_rate, warm up longer, or change "
+            "config.guard, and start again"
+        )
+
+    def _rows(self, first_step: int, last_step: int) -> str:
+        """Describe the rows of a range of steps, phase by phase."""
+        words = []
+        for index, phase in enumerate(self._config.phases):
+            start = config_lib.phase_start(self._config, index)
+            first, last = max(first_step, start + 1), min(last_step, start + phase.steps)
+            if first <= last:
+                rows = [self._feed.locate_step(step).positions_B for step in (first, last)]
+                words.append(f"rows {rows[0][0]:,} to {rows[1][-1]:,} of phase {index}'s stream")
+        return " and ".join(words)
+
+
+def make_record(
+    config: RunConfig, feed: Feed, step: int, numbers: Mapping[str, float], usual: np.ndarray
+) -> dict[str, Any]:
+    """Build the record of a bad step: reason, metrics with their usual values, and rows."""
+    rows = feed.locate_step(step)
+    measured = {
+        "loss": metrics.compute_means(metrics.add_step({}, numbers))["loss"],
+        "grad_norm": numbers["grad_norm"],
+    }
+    values = {
+        name: {"value": value, "mean": mean, "deviation": deviation}
+        for (name, value), (mean, deviation) in zip(
+            measured.items(), np.reshape(usual, (2, 2)).tolist(), strict=True
+        )
+    }
+    reason = _find_reason(numbers, values)
+    for entry in values.values():
+        if not math.isfinite(entry["value"]):  # which JSON has no number for
+            entry["value"] = str(entry["value"])
+    epochs = [
+        {
+            "epoch": int(epoch),
+            "first_index": int(rows.index_B[rows.epoch_B == epoch][0]),
+            "last_index": int(rows.index_B[rows.epoch_B == epoch][-1]),
+        }
+        for epoch in np.unique(rows.epoch_B)
+    ]
+    first, last = int(rows.positions_B[0]), int(rows.positions_B[-1])
+    return {
+        "step": step,
+        "phase": config_lib.phase_of_step(config, step),
+        "reason": reason,
+        **values,
+        "rows": {"first": first, "last": last, "epochs": epochs},
+    }
+
+
+def _find_reason(numbers: Mapping[str, float], values: Mapping[str, dict[str, Any]]) -> str:
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            return f"{name} is {number}"
+    deviations = {
+        name: (entry["value"] - entry["mean"]) / max(entry["deviation"], 1e-30)
+        for name, entry in values.items()
+    }
+    name = max(deviations, key=deviations.__getitem__)
+    value, mean = values[name]["value"], values[name]["mean"]
+    return f"{name} is {value:.4g}, {deviations[name]:.1f} deviations above {mean:.4g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SkippedRange:
+    """Represent the steps skipped after a checkpoint, up to and including a bad step."""
+
+    after_step: int
+    through_step: int
+    reason: str
+
+
+def read_skipped(workdir: pathlib.Path) -> list[SkippedRange]:
+    """Read the ranges of steps that a run has skipped, oldest first; DamagedFile if damaged."""
+    path = workdir / LEFT_OUT
+    if not path.exists() and not path.is_symlink():
+        return []
+    try:
+        return _parse(small_files.read_bytes(path, workdir), path)
+    except DamagedFile as error:
+        hint = "put the one of this run back, or give another --workdir"
+        raise DamagedFile(f"{error}; {hint}") from None
+
+
+def _parse(data: bytes, path: object) -> list[SkippedRange]:
+    content = small_files.parse_json(data, path)
+    if not isinstance(content, list):
+        raise DamagedFile(f"{path} holds {small_files.kind_in_words(content)}, not a list")
+    for entry in content:
+        if not isinstance(entry, dict):
+            raise DamagedFile(f"{path} lists {small_files.kind_in_words(entry)}, not an object")
+        for key, kind in (("after_step", int), ("through_step", int), ("reason", str)):
+            small_files.field(entry, key, kind, path)
+    return [small_files.build(SkippedRange, entry, path) for entry in content]
+
+
+def _as_json(ranges: Sequence[SkippedRange]) -> str:
+    return json.dumps([dataclasses.asdict(skipped) for skipped in ranges], indent=2)
+
+
+class SkippedRanges:
+    """Keep the skipped ranges of a run, equal on all processes; process 0 writes them."""
+
+    def __init__(self, workdir: pathlib.Path, config: RunConfig) -> None:
+        """Read the ranges on process 0 and broadcast them.
+
+        Other processes' local copies of a workdir in a bucket may be stale.
+        """
+        self._workdir, self._most = workdir, config.guard.most_in_a_row
+        own = read_skipped(workdir) if processes.number() == 0 else []
+        answers = processes.agree(f"what {LEFT_OUT} says", _as_json(own), config.hosts.start_secs)
+        self._all = _parse(answers[0].encode(), LEFT_OUT)
+
+    def pass_over(self, state: TrainState, progress: Progress, shardings: TrainState) -> TrainState:
+        """Advance a restored state's step number past the ranges skipped after its checkpoint."""
+        step = int(state.step)
+        through = [skipped.through_step for skipped in self._all if skipped.after_step == step]
+        last = max([step, *through])
+        progress.left_out_steps += last - step
+        return dataclasses.replace(state, step=jax.device_put(jnp.int32(last), shardings.step))
+
+    def add(self, after_step: int, roll: RollBack, bad_steps: BadSteps) -> None:
+        """Record the range skipped after a checkpoint; raise FloatingPointError if too many."""
+        rolls = 1 + sum(skipped.after_step == after_step for skipped in self._all)
+        if rolls >= self._most:
+            why = (
+                f"it is roll back number {rolls} to step {after_step} "
+                f"(config.guard.most_in_a_row is {self._most})"
+            )
+            raise bad_steps.make_error(roll.step, 1, roll.reason, why)
+        self._all.append(SkippedRange(after_step, roll.step, roll.reason))
+        if processes.number() == 0:
+            write_file(self._workdir / LEFT_OUT, f"{_as_json(self._all)}\n".encode())
+        bad_steps.screen.print(
+            f"back at the weights of step {after_step:,}; steps {after_step + 1:,} to "
+            f"{roll.step:,} are skipped, the run resumes with step {roll.step + 1:,}",
+            BAD,
+        )

@@ -1,0 +1,244 @@
+"""Compile the training and evaluation steps of each phase, on demand or ahead in a thread.
+
+`build_parts` builds mesh, model and optimizer; `lower_step` traces the step. Training,
+bert_jax.benchmark and bert_jax.plan all compile through these two. Compiled programs are cached in
+the workdir for later starts. Compile times for TPUs are recorded in a small file in the user's home
+folder.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import optax
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import Mesh
+
+from bert_jax.config import Phase, RunConfig
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.runtime.workdir import COMPILED
+from bert_jax.train_step import optim
+from bert_jax.train_step import state as state_lib
+from bert_jax.train_step import step as step_lib
+from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.state import TrainState
+from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
+from bert_jax.trainer.prefetch import PlacedBatch
+from data_pipeline.io.atomic import write_file
+from data_pipeline.io.small_files import read_object
+
+
+@dataclasses.dataclass(frozen=True)
+class StepParts:
+    """Hold what the steps of all phases are compiled from."""
+
+    config: RunConfig
+    objective: Objective
+    mesh: Mesh
+    model: bert.Model
+    tx: optax.GradientTransformationExtraArgs
+    shardings: TrainState  # a NamedSharding for each array of the state
+
+    @property
+    def abstract_state(self) -> TrainState:
+        """Return shapes, dtypes and shardings of the state, to compile for and restore into."""
+        return state_lib.make_abstract_state(self.model, self.tx, self.shardings)
+
+
+def build_parts(
+    config: RunConfig,
+    objective: Objective,
+    heads: bert.Heads = bert.PRETRAINING,
+    devices: Sequence[Any] | None = None,
+    backend: str | None = None,
+) -> StepParts:
+    """Build mesh, model and optimizer, by default on all devices and for this process's platform.
+
+    Raises ValueError if the batch or the model does not divide evenly over the devices.
+    """
+    mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
+    mesh = mesh_lib.make_mesh(config.mesh, devices)
+    backend = jax.default_backend() if backend is None else backend
+    with jax.set_mesh(mesh):
+        model = bert.build(config.model, backend, mesh.shape["model"], config.compute, heads)
+        tx = optim.make_optimizer(config.optim)
+        shardings = state_lib.make_shardings(model, tx, mesh, config.mesh)
+    return StepParts(config, objective, mesh, model, tx, shardings)
+
+
+def lower_step(parts: StepParts, phase: Phase, batch: BatchShape) -> jax.stages.Lowered:
+    """Lower the training step of a phase for batches of this shape; call .compile() on the result.
+
+    The compiled program maps (state, batch) to (next state, sums); see step.make_train_step.
+    """
+    take_step = step_lib.make_train_step(
+        parts.model, parts.objective, parts.tx, parts.config, phase, parts.shardings
+    )
+    arguments = parts.abstract_state, mesh_lib.abstract_batch(batch, parts.mesh)
+    with jax.set_mesh(parts.mesh):
+        return take_step.lower(*arguments)
+
+
+def compiles_ahead(mesh: Mesh) -> bool:
+    """Return whether a phase may be compiled while another trains.
+
+    Not on GPUs: XLA tunes kernels by timing them, which concurrent steps would distort. Not on CPUs
+    with several processes: compiling occupies the threads that exchange gradients: a deadlock.
+    """
+    platform = mesh.devices.flat[0].platform
+    return bool(platform == "tpu" or (platform == "cpu" and jax.process_count() == 1))
+
+
+_Key = tuple[int, tuple[int, ...]]  # phase index, shape of a batch's input_ids
+
+
+class Programs:
+    """Compile and keep the steps and evaluations of a run, by phase index. Must be closed."""
+
+    def __init__(self, parts: StepParts, feed: Feed, phases: Sequence[RunPhase]) -> None:
+        self._parts, self._feed, self._phases = parts, feed, phases
+        self._thread = ThreadPoolExecutor(1, "compiling")
+        self._ahead: dict[int, Future[None]] = {}
+        self._steps: dict[_Key, jax.stages.Compiled] = {}
+        self._evaluations: dict[_Key, jax.stages.Compiled] = {}
+
+    def begin(self, index: int) -> None:
+        """Start compiling a phase in the background, once; do nothing if no such phase exists."""
+        is_new = index < len(self._phases) and index not in self._ahead
+        if is_new and compiles_ahead(self._parts.mesh):
+            self._ahead[index] = self._thread.submit(self._compile, index)
+
+    def is_ready(self, index: int) -> bool:
+        """Return whether a phase's step was compiled ahead."""
+        return index in self._ahead and self._ahead[index].done()
+
+    def compile_steps(
+        self, index: int, first_step: int, report: Callable[[str], object] = lambda words: None
+    ) -> None:
+        """Compile a phase's training steps, one per batch shape from the given step on.
+
+        `report` receives a text for each shape if there are several. Errors of background compiles
+        are raised here.
+        """
+        if index in self._ahead:
+            self._ahead[index].result()
+        shapes = self._feed.batch_shapes(index, first_step)
+        for done, shape in enumerate(shapes):
+            if len(shapes) > 1:
+                report(f" for {shape['input_ids'][0][-1]} tokens ({done + 1} of {len(shapes)})")
+            if (index, shape["input_ids"][0]) not in self._steps:
+                self._compile_step(index, shape)
+
+    def step(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
+        """Return the program for a batch of this shape: (state, batch) -> (next state, sums)."""
+        return self._steps[index, batch["input_ids"].shape]
+
+    def compile_evaluations(self, index: int) -> None:
+        """Compile the evaluations of a phase, one per held-out batch shape."""
+        if index in self._ahead:
+            self._ahead[index].result()
+        for batch in self._phases[index].heldout_batches:
+            self._compile_evaluation(index, batch)
+
+    def evaluation(self, index: int, batch: PlacedBatch) -> jax.stages.Compiled:
+        """Return the program for a batch of this shape: (params, batch) -> evaluation sums."""
+        return self._evaluations[index, batch["input_ids"].shape]
+
+    def _compile(self, index: int) -> None:
+        for shape in self._feed.batch_shapes(index, first_step=0):
+            self._compile_step(index, shape)
+        for batch in self._phases[index].heldout_batches:
+            self._compile_evaluation(index, batch)
+
+    def _compile_step(self, index: int, shape: BatchShape) -> None:
+        phase = self._parts.config.phases[index]
+        self._steps[index, shape["input_ids"][0]] = lower_step(self._parts, phase, shape).compile()
+
+    def _compile_evaluation(self, index: int, batch: HostBatch) -> None:
+        parts, key = self._parts, (index, batch["input_ids"].shape)
+        if key in self._evaluations:
+            return
+        shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
+        arguments = parts.abstract_state.params, mesh_lib.abstract_batch(shape, parts.mesh)
+        evaluate = step_lib.make_eval_step(parts.model, parts.objective)
+        with jax.set_mesh(parts.mesh):  # the current mesh is thread-local
+            self._evaluations[key] = evaluate.lower(*arguments).compile()
+
+    def close(self) -> bool:
+        """Start no further compile; return whether one is still running (it cannot be stopped)."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        return any(not future.done() for future in self._ahead.values())
+
+
+MOST_BYTES = 4 * 2**30  # cache size enforced at each start; the oldest programs are deleted first
+
+
+def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
+    """Set jax's compilation cache to a folder in the workdir; return the folder, "" if disabled.
+
+    Only the writer, process 0, deletes old programs, as jax writes the cache in that process alone.
+    JAX_COMPILATION_CACHE_DIR overrides the folder; JAX_ENABLE_COMPILATION_CACHE=false disables it.
+    """
+    settings: Any = jax.config
+    if not settings.jax_enable_compilation_cache:
+        return ""
+    if settings.jax_compilation_cache_dir:
+        return str(settings.jax_compilation_cache_dir)
+    folder = workdir / COMPILED
+    if is_writer:
+        _delete_oldest(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # jax has already checked whether a cache is configured, and would not check again.
+    compilation_cache.reset_cache()
+    return str(folder)
+
+
+def _delete_oldest(folder: pathlib.Path) -> None:
+    programs = []
+    for path in folder.glob("*-cache"):  # jax's names for cached programs
+        with contextlib.suppress(FileNotFoundError):  # deleted by another run
+            status = path.stat()
+            programs.append((status.st_mtime_ns, status.st_size, path))
+    kept_bytes = 0
+    for _, size_bytes, path in sorted(programs, reverse=True):
+        kept_bytes += size_bytes
+        if kept_bytes > MOST_BYTES:
+            path.unlink(missing_ok=True)
+
+
+FILE = pathlib.Path("~/.cache/bert_jax/compile_secs.json")
+_MOST = 1000  # entries kept; the oldest are deleted first
+
+
+def key_of(parts: Any) -> str:
+    """Hash the inputs of a compile, any JSON-serializable value."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def secs_of(key: str, path: pathlib.Path = FILE) -> float | None:
+    """Return how many seconds a compile took, None if unknown or the file is damaged."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        secs = read_object(path.expanduser()).get(key)
+        if isinstance(secs, int | float) and 0 <= secs < 1e6:
+            return float(secs)
+    return None
+
+
+def remember(key: str, secs: float, path: pathlib.Path = FILE) -> None:
+    """Record how many seconds a compile took; ignore a home folder that is not writable."""
+    with contextlib.suppress(OSError, RuntimeError):
+        path = path.expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entries: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            entries = read_object(path)
+        entries.pop(key, None)  # re-inserted as the newest
+        newest = list(entries.items())[1 - _MOST :]
+        write_file(path, json.dumps(dict([*newest, (key, round(secs, 1))])).encode())

@@ -1,0 +1,376 @@
+"""Open a run's store, produce this process's rows of each global batch, and verify the files.
+
+`Feed` is the loop's interface to its data: `StoreFeed` implements it for pre-training,
+bert_jax/finetuning/feed.py for tasks. Only train_batches imports TensorFlow. `DataCheck` verifies
+the store's files against the digests in its manifest, in a thread, during the first steps.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, validate
+from bert_jax.parallel import processes
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.preemption import Stop
+from bert_jax.runtime.run_identity import PINNED, STORE_DIGEST, Provenance
+from data_pipeline import store as store_lib
+from data_pipeline.cli.main import find_python
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_file
+from data_pipeline.sampling import batches
+from data_pipeline.sampling.epochs import WALKS_VERSION
+from data_pipeline.sampling.stream import ExampleSource, open_examples
+from data_pipeline.spec.hashing import HASH_VERSION
+from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
+from data_pipeline.store import MANIFEST, Split, Store, writer
+from data_pipeline.store.cache import Advance, fetch_store
+
+# The dimensions of the global batch and the dtype, by field.
+BatchShape = dict[str, tuple[tuple[int, ...], type[np.generic]]]
+HostBatch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepRows:
+    """Identify the rows of the stream in the global batch of a step; B is its batch_size."""
+
+    positions_B: np.ndarray  # int64, in the stream of the step's phase
+    epoch_B: np.ndarray  # epoch of the stream, from 0
+    index_B: np.ndarray  # number of the row or example within that epoch
+
+
+class Feed(Protocol):
+    """Produce the batches of a run as pure functions of phase and step."""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Identify the data, which a resumed run must not change."""
+
+    @property
+    def advice(self) -> str:
+        """Return advice for a run whose input pipeline is too slow."""
+
+    def batch_shapes(self, index: int, first_step: int) -> Sequence[BatchShape]:
+        """Return the distinct shapes of a phase's batches from the given step on."""
+
+    def train_batches(
+        self, index: int, first_step: int, rows: np.ndarray
+    ) -> Generator[HostBatch, None, None]:
+        """Yield rows of the batches of a phase from a step, counted within it, to its last."""
+
+    def locate_step(self, step: int) -> StepRows:
+        """Find the rows of a step, counted from 1 over all phases."""
+
+
+class RunPhase:
+    """Describe a phase before its first step, and score its evaluations; a base class."""
+
+    examples_per_row: float  # the mean over the rows of a batch
+    per_step: dict[str, float]  # counts (tokens, examples), named as in summary.json
+    baseline: dict[str, float]  # scores of a context-free model, named as in the records
+    heldout_examples: int
+    heldout_batches: Sequence[HostBatch]  # global batches, the same in every evaluation
+
+    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
+        """Compute the recorded scores from eval_step's result for each batch."""
+        raise NotImplementedError
+
+    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
+        """Print the scores beside the baselines."""
+        raise NotImplementedError
+
+
+BUILD_COMMAND = (
+    "python -m data_pipeline.build --input='TEXTS/*.txt' --output=STORE "
+    "--train_vocab=wordpiece --vocab_size=30522"
+)
+
+
+def open_store(
+    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
+) -> Store:
+    """Open the store that config.data names, after copying one in a bucket once per host.
+
+    `advance` receives the bytes copied so far and the total.
+
+    Raises:
+      ValueError: there is no store; the message shows the command that builds one.
+      OSError: the bucket cannot be read, or the copy cannot be written.
+    """
+    if not options.store:
+        raise ValueError(
+            "config.data.store is empty; build a store with "
+            f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
+        )
+    return store_lib.open_store(fetch_store(options.store, options.data_cache, advance))
+
+
+def short_digest(store: Store) -> str:
+    """Return the prefix of a store's digest that is written to the record of a run."""
+    return store.digest[:12]
+
+
+_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")  # determine a step's rows
+
+
+def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
+    """Return the options for evaluation, so that scores of runs with other rows are comparable.
+
+    Rows are unpacked, and there is a single pass over the split.
+    """
+    alone = dataclasses.replace(options, packed_examples=1)
+    if store.kind != store_lib.TEXT:
+        return alone
+    return dataclasses.replace(alone, dupe_factor=1, new_masks_each_epoch=True)
+
+
+def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
+    return {
+        f"data.{name}": value
+        for name, value in dataclasses.asdict(options).items()
+        if name not in OPTIONS_OF_A_RUN
+    }
+
+
+def _slots(store: Store) -> dict[int, int]:
+    """Return predictions per row by row length, for stores of prebuilt examples; {} for text."""
+    if store.kind == store_lib.TEXT:
+        return {}
+    lengths = store.manifest["examples"].items()
+    return {int(seq_len): length["max_predictions_per_seq"] for seq_len, length in lengths}
+
+
+class StoreFeed:
+    """Produce pre-training batches from a store as pure functions of phase and step."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self.store = store
+        self.config = config_lib.with_predictions(config, _slots(store))
+        self._sources: dict[tuple[str, int, int], ExampleSource] = {}
+
+    def open_source(self, index: int, split: Split | None = None) -> ExampleSource:
+        """Open the rows of a split, by default the training stream, at a phase's length.
+
+        Sources are cached, as phases may share them.
+        """
+        split = self.store.train if split is None else split
+        phase, options = self.config.phases[index], self.config.data
+        sizes = phase.seq_len, phase.max_predictions_per_seq
+        kind = (split.name, *sizes)
+        if kind not in self._sources:
+            if split.name != store_lib.TRAIN:
+                options = single_pass(options, self.store)
+            self._sources[kind] = open_examples(self.store, split, options, *sizes)
+        return self._sources[kind]
+
+    def check(self) -> None:
+        """Open the sources of all phases, to refuse an unsuitable store early."""
+        if self.store.kind == store_lib.TEXT:
+            validate.check_predictions(self.config)
+        for index in range(len(self.config.phases)):
+            self.open_source(index)
+            self.open_source(index, self.store.heldout)
+
+    @property
+    def provenance(self) -> Provenance:
+        """Identify the store and the options of sampling."""
+        vocabulary = self.store.manifest["vocabulary"]  # its file is already verified
+        phases = {
+            f"phases[{i}].{name}": getattr(phase, name)
+            for i, phase in enumerate(self.config.phases)
+            for name in _FIXED_PHASE
+        }
+        fixed = {
+            "init": self.config.init,
+            "objective": self.config.objective,
+            **_fixed_options(self.config.data),
+            **phases,
+            "hash_version (of this bert_jax)": HASH_VERSION,
+            "walks_version (of this bert_jax)": WALKS_VERSION,
+            STORE_DIGEST: short_digest(self.store),
+        }
+        return Provenance(
+            learns="pre-training",
+            origin=self.store.directory,
+            vocab_path=self.store.vocab_path,
+            vocabulary={name: vocabulary[name] for name in PINNED},
+            fixed=fixed,
+            fixed_by_default={"init": ""} | _fixed_options(PretrainOptions()),
+            details={"store": {"digest": self.store.digest}},
+        )
+
+    @property
+    def advice(self) -> str:
+        """Return the command that measures the speed of the input pipeline."""
+        store = shlex.quote(str(self.store.directory))
+        return (
+            f"`{find_python()} -m data_pipeline.benchmark {store}` measures its rate here, which "
+            "requires idle cores and a store on a local disk"
+        )
+
+    def batch_shapes(self, index: int, first_step: int) -> list[BatchShape]:
+        """Return the one shape that a phase's batches have."""
+        del first_step
+        return [self.open_source(index).shape.arrays(self.config.phases[index].batch_size)]
+
+    def train_batches(
+        self, index: int, first_step: int, rows: np.ndarray
+    ) -> Generator[HostBatch, None, None]:
+        """Yield rows of the batches of a phase from a step, counted within it, to its last."""
+        phase = self.config.phases[index]
+        return batches.train_batches(
+            self.open_source(index),
+            batch_size=phase.batch_size,
+            first_row=config_lib.first_row(self.config, index),
+            first_step=first_step,
+            last_step=phase.steps,
+            rows=rows,
+        )
+
+    def locate_step(self, step: int) -> StepRows:
+        """Find the rows of a step, counted from 1 over all phases."""
+        index = config_lib.phase_of_step(self.config, step)
+        batch_size = self.config.phases[index].batch_size
+        (positions_B,) = batches.compute_positions(
+            config_lib.first_row(self.config, index),
+            batch_size,
+            np.array([step - 1 - config_lib.phase_start(self.config, index)]),
+            np.arange(batch_size),
+        )
+        return StepRows(positions_B, *self.open_source(index).locate(positions_B))
+
+    def first_rows(self, index: int, most: int) -> HostBatch:
+        """Return up to `most` rows from the start of epoch 0 of a phase's training split."""
+        source = self.open_source(index)
+        return source.rows(np.arange(min(most, source.rows_in_epoch(0))))
+
+    def heldout_batches(self, index: int) -> list[HostBatch]:
+        """Return the fixed held-out batches at a phase's length, each of micro-batch size."""
+        phase = self.config.phases[index]
+        return batches.heldout_batches(
+            self.open_source(index, self.store.heldout),
+            batch_size=phase.batch_size // phase.micro_batches,
+            examples=self.config.eval.examples,
+        )
+
+
+VERIFIED_FILE = "data_verified.json"  # in the workdir
+BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
+_LOWEST_PRIORITY = 19
+
+
+class _Ended(Exception):
+    """Signal that the run ended before all files were read."""
+
+
+class DataCheck:
+    """Verify each file of a store against its SHA-256 in the manifest, in a thread. Must be closed.
+
+    Process 0 hashes at the lowest priority. Size and time of each verified file are recorded in the
+    workdir, so a restart reads only changed files.
+    """
+
+    def __init__(self, store: Store | None, workdir: pathlib.Path, stop: Stop) -> None:
+        """Start the thread in process 0, unless there is no store or it is already verified."""
+        self._path, self._stop = workdir / VERIFIED_FILE, stop
+        self._problem = ""
+        self._ended, self._hurries = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        if store is not None and processes.number() == 0 and not self._is_known(store):
+            self._thread = threading.Thread(
+                target=self._run, args=(store,), daemon=True, name="data check"
+            )
+            self._thread.start()
+
+    def problem(self, limit_secs: float, waits: bool = False) -> str:
+        """Return the damage found so far, "" if none; the same on every process.
+
+        All processes must call this at the same steps. With `waits`, verify all files first.
+        """
+        if waits and self._thread is not None:
+            self._hurries.set()
+            self._thread.join()
+        name = "whether the data are as they were built"
+        return processes.agree(name, self._problem, limit_secs)[0]
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, store: Store) -> None:
+        if sys.platform == "linux":  # where priorities are per thread
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        try:
+            before = _marks(store)
+            writer.verify(store.directory, store.manifest, self._advance)
+            if before == _marks(store):
+                write_file(self._path, f"{json.dumps(before)}\n".encode())
+        except _Ended:
+            return
+        except ValueError as error:
+            self._problem = str(error)
+            self._stop.ask()
+        except OSError:  # an unreadable file fails in the step that needs it
+            return
+
+    def _advance(self, read_bytes: int) -> None:
+        if self._ended.is_set():
+            raise _Ended
+        if not self._hurries.is_set():
+            self._hurries.wait(read_bytes / BYTES_PER_SEC)
+
+    def _is_known(self, store: Store) -> bool:
+        """Return whether an earlier start of the run verified exactly these files."""
+        try:
+            known = small_files.read_object(self._path, self._path.parent)
+            return known == _marks(store)
+        except (OSError, ValueError):
+            return False
+
+
+def _marks(store: Store) -> dict[str, object]:
+    """Return size, time and inode of each file of a store, and the digest of its manifest."""
+    manifest = small_files.read_bytes(store.directory / MANIFEST, store.directory)
+    marks: dict[str, object] = {"manifest": hashlib.sha256(manifest).hexdigest()}
+    for path in writer.list_verified_files(store.directory, store.manifest):
+        status = path.stat()
+        marks[str(path)] = [status.st_size, status.st_mtime_ns, status.st_ino]
+    return marks
+
+
+def describe_damage(
+    problem: str, started_step: int, step: int, saved: Sequence[int], quarantined: Sequence[int]
+) -> str:
+    """Build the message that ends a run with damaged data.
+
+    The run started at started_step and reached `step`. `saved` are the checkpoints written since
+    its start, `quarantined` those of them that were moved to checkpoints_damaged/.
+    """
+    trained = "no step was trained on them"
+    if step > started_step:
+        trained = f"steps {started_step + 1:,} to {step:,} were trained on them"
+    if quarantined:
+        listed = ", ".join(f"{number:,}" for number in quarantined)
+        trained += f", and their checkpoints ({listed}) are in checkpoints_damaged/"
+    remedy = "once the data are restored the same command resumes from the newest checkpoint"
+    if set(saved) - set(quarantined):
+        trained += ", and no checkpoint of an earlier step is left"
+        remedy = "once the data are restored train anew in another --workdir"
+    elif started_step:
+        remedy += "; if they were damaged before this start too, train anew"
+    return f"the data of this run are damaged: {problem}; {trained}; {remedy}"

@@ -1,0 +1,218 @@
+"""Prepare a phase before its first step: example counts, held-out batches and baselines.
+
+The baselines are the scores of a context-free model on the same held-out predictions.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.config import Config, Phase
+from bert_jax.reporting.console import Screen
+from bert_jax.train_step import metrics
+from bert_jax.train_step.objectives import Objective
+from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
+from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
+
+# Never masked-language-model targets, so the baseline gives them no probability.
+NEVER_TARGETS = ("pad", "cls", "sep", "mask")
+
+
+def unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> float:
+    """Compute the masked-token cross-entropy (nats) of training-split unigram frequencies.
+
+    Uses add-one smoothing over the vocabulary without [PAD], [CLS], [SEP] and [MASK].
+    """
+    counts_V = np.asarray(store.train.token_counts, np.float64) + 1.0
+    counts_V[[store.special_ids[name] for name in NEVER_TARGETS]] = 0.0
+    nats_V = -np.log(np.maximum(counts_V, 1e-300) / counts_V.sum())
+    total = sum(float((nats_V[b["masked_lm_ids"]] * b["masked_lm_weights"]).sum()) for b in batches)
+    weight = sum(float(b["masked_lm_weights"].sum()) for b in batches)
+    return total / max(weight, 1.0)
+
+
+def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
+    """Compute the accuracy of always predicting the more frequent next-sentence label."""
+    weight = sum(float(b["next_sentence_weights"].sum()) for b in batches)
+    random_next = sum(
+        float((b["next_sentence_labels"] * b["next_sentence_weights"]).sum()) for b in batches
+    )
+    share = random_next / max(weight, 1.0)
+    return max(share, 1.0 - share)
+
+
+_LABELLED_ROWS = 1024  # rows of the training split whose labels are checked
+_FEW_LABELS = 32  # up to this many labels may be equal by chance
+
+
+@dataclasses.dataclass
+class PhaseFacts(RunPhase):
+    """Hold a phase's held-out batches, their baselines, and estimated counts per step."""
+
+    examples_per_row: float  # mean over the training split; 1 if rows are not packed
+    per_step: dict[str, float]  # all but lengths and rows are means
+    baseline: dict[str, float]
+    heldout_examples: int
+    heldout_batches: Sequence[HostBatch]
+
+    def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
+        """Compute means over the held-out examples from the sums of each batch."""
+        total = dict[str, float]()
+        for sums in results:
+            total = metrics.add_step(total, metrics.flatten(sums))
+        return metrics.compute_heldout_means(total)
+
+    def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
+        """Print the scores of a step beside the baselines."""
+        screen.heldout_line(step, scores, self.baseline)
+
+
+def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts:
+    """Build the held-out batches of a phase, their counts and the objective's baselines.
+
+    Raises ValueError if the objective predicts next sentences and the training split has no labels.
+    """
+    phase, source = feed.config.phases[index], feed.open_source(index)
+    batches = feed.heldout_batches(index)
+    tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
+    tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
+    examples = len(tokens_B)
+    predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
+    terms = jax.eval_shape(objective.weights, batches[0])
+    baseline = {}
+    if "mlm" in terms:
+        baseline["unigram_mlm_loss"] = unigram_mlm_loss(feed.store, batches)
+    if "nsp" in terms:
+        _check_next_sentences(feed.first_rows(index, _LABELLED_ROWS))
+        baseline["majority_nsp_accuracy"] = majority_nsp_accuracy(batches)
+    per_step = estimate_step(
+        phase,
+        source.shape.predictions,
+        source.mean_examples_in_row,
+        int(tokens_B.sum()) / examples,
+        predictions / examples,
+    )
+    per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
+    return PhaseFacts(source.mean_examples_in_row, per_step, baseline, examples, batches)
+
+
+def estimate_step(
+    phase: Phase,
+    row_slots: int,
+    examples_per_row: float,
+    tokens_per_example: float,
+    predictions_per_example: float,
+) -> dict[str, float]:
+    """Estimate the counts of a step from means; row_slots are a row's slots for masked tokens."""
+    examples = phase.batch_size * examples_per_row
+    # Held-out examples may be longer than training ones: cap the estimates at full rows.
+    most_tokens = float(phase.batch_size * phase.seq_len)
+    most_predictions = float(phase.batch_size * row_slots)
+    return {
+        "seq_len": phase.seq_len,
+        "rows_per_step": phase.batch_size,
+        "examples_per_step": examples,
+        "tokens_per_step": min(examples * tokens_per_example, most_tokens),
+        "predictions_per_step": min(examples * predictions_per_example, most_predictions),
+    }
+
+
+def _check_next_sentences(rows: HostBatch) -> None:
+    """Refuse rows without labels, or all with the same label: nothing could be learned."""
+    labels_N = rows["next_sentence_labels"][rows["next_sentence_weights"] > 0]
+    labels = np.unique(labels_N)
+    if len(labels) > 1 or 0 < len(labels_N) < _FEW_LABELS:
+        return
+    state = f"all have the label {labels[0]}" if len(labels) else "none has a label"
+    raise ValueError(
+        f"config.objective learns next sentences, and of the first {len(rows['input_ids']):,} rows "
+        f"of the training split {state}: its documents have one sentence each; set "
+        "config.objective=mlm, or build the store so that documents have more (--documents, "
+        "--sentences)"
+    )
+
+
+MANY_EPOCHS = 256  # from here on repeated text costs quality; source in too_many_epochs
+PAPER_EPOCHS = 40  # Devlin et al. 2019, appendix A.2
+
+
+def corpus_rows(
+    config: Config, store: Store, phases: Sequence[PhaseFacts]
+) -> list[tuple[str, str]]:
+    """Describe the corpus and the phases of a pre-training run, as labels and texts."""
+    if store.kind == EXAMPLES:
+        train, heldout = (store.manifest["splits"][name]["examples"] for name in (TRAIN, HELDOUT))
+        corpus, more = f"{train:,} ready-made examples", f"{heldout:,} more examples"
+    else:
+        corpus = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"
+        more = f"{store.heldout.documents:,} more documents"
+    rows = [
+        ("corpus", f"{corpus} in {store.directory}"),
+        ("", f"{more} are held out, never trained on"),
+    ]
+    for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
+        lengths, *others = _describe_phase(phase, facts, config.data.packed_examples)
+        rows += [(f"phase {index}", lengths), *(("", text) for text in others)]
+    return [*rows, *too_many_epochs(config, [facts.per_step["epochs"] for facts in phases])]
+
+
+def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> list[str]:
+    """Describe a phase's lengths, what a step sees, and what is held out."""
+    counts = facts.per_step
+    parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""
+    rows, at_most = "sequences", ""
+    if packed_examples > 1:
+        rows, at_most = "rows", f", up to {packed_examples} examples in a row"
+    share = counts["tokens_per_step"] / (phase.batch_size * phase.seq_len)
+    heldout = f"held out: {facts.heldout_examples:,} examples"
+    scores = []
+    if "unigram_mlm_loss" in facts.baseline:
+        scores.append(f"MLM loss {facts.baseline['unigram_mlm_loss']:.4f} (unigram)")
+    if "majority_nsp_accuracy" in facts.baseline:
+        scores.append(f"NSP accuracy {facts.baseline['majority_nsp_accuracy']:.1%} (majority)")
+    return [
+        f"{phase.steps:,} steps of {phase.batch_size:,} {rows}{parts} of {phase.seq_len}"
+        f"{at_most}, {counts['epochs']:,.1f} epochs",
+        f"a step sees about {counts['examples_per_step']:,.0f} examples, "
+        f"{counts['tokens_per_step']:,.0f} tokens ({share:.0%} of its positions), and masks "
+        f"{counts['predictions_per_step']:,.0f} of them",
+        f"{heldout}; without context {', '.join(scores)}" if scores else heldout,
+    ]
+
+
+def too_many_epochs(config: Config, epochs: Sequence[float]) -> list[tuple[str, str]]:
+    """Return a warning and its fix if a run repeats its text too often; else [].
+
+    `epochs` is the number of passes over the training split, per phase.
+
+    Source: Raffel et al. 2020, table 9 (masked objective): GLUE falls from 83.28 without repetition
+    to 82.87 at 64 epochs, 82.62 at 256, 79.55 at 1,024 and 76.34 at 4,096. For causal models, whose
+    targets are all tokens and not 15% of them, Muennighoff et al. 2023 find little gain beyond 40.
+    """
+    passes = sum(epochs)
+    if passes <= MANY_EPOCHS:
+        return []
+    share = PAPER_EPOCHS / passes
+    steps = {"optim.warmup_steps": config.optim.warmup_steps}
+    for index, phase in enumerate(config.phases):
+        steps[f"phases[{index}].steps"] = phase.steps
+        steps[f"phases[{index}].restart_warmup_steps"] = phase.restart_warmup_steps
+    flags = []
+    for name, number in steps.items():
+        least = 0 if name.endswith("warmup_steps") else 1
+        if number:
+            flags.append(f"'--config.{name}={max(least, round(number * share))}'")
+    return [
+        (
+            "! epochs",
+            f"{passes:,.0f} passes over the same text. Masked models lose little by 256 passes "
+            "and much by 1,024 (Raffel et al. 2020, table 9: 0.7 and 3.7 points of GLUE); BERT's "
+            f"paper made {PAPER_EPOCHS}. For {PAPER_EPOCHS} take {1 / share:,.0f} times as much "
+            "text, or fewer steps, and on so little text a small model, such as "
+            "configs/quickstart.py:",
+        ),
+        ("", " ".join(flags)),
+    ]

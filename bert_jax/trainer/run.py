@@ -1,0 +1,152 @@
+"""Run one process of pre-training or fine-tuning from startup to its exit code."""
+
+import contextlib
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from bert_jax.config import HostsConfig
+from bert_jax.parallel import processes
+from bert_jax.reporting import metrics_writer as log_lib
+from bert_jax.runtime import exit_codes, goodput, preemption, startup
+from bert_jax.runtime import workdir as workdir_lib
+from bert_jax.runtime.cli import RunLocation
+from bert_jax.runtime.watchdog import Watchdog
+from bert_jax.runtime.workdir import Workdir
+from bert_jax.trainer import compile, loop
+from bert_jax.trainer.setup import Setup
+from data_pipeline.cli.live_line import LINE
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import FILE as LIBRARY_LOG
+from data_pipeline.cli.stderr_log import LibraryLog
+
+
+@contextlib.contextmanager
+def prepare_process(
+    place: RunLocation, hosts: HostsConfig, log: LibraryLog
+) -> Iterator[tuple[Workdir, Watchdog]]:
+    """Join the other processes and open the workdir, as a context to build the run in.
+
+    On exit of the context, logs, the stacks of a hung process and compiled programs are directed to
+    the workdir. Pass the watchdog to `train`, which stops it. The first check that fails raises
+    ValueError or OSError.
+    """
+    log.hold()
+    if place.is_one_of_several:
+        _join(place, hosts, log)
+    watchdog = Watchdog()
+    watchdog.begin(log.screen, log.say)
+    with watchdog.doing("preparing the run", hosts.stuck_secs):
+        number = processes.number()
+        workdir = workdir_lib.open_workdir(place.address, place.scratch, number)
+        if workdir.bucket is None:  # a bucket is always shared
+            workdir_lib.check_all_see(workdir.home, hosts.start_secs)
+        with LINE.doing("starting the devices"):
+            jax.devices()
+        yield workdir, watchdog
+        workdir.home.mkdir(parents=True, exist_ok=True)  # process 0 may not have made it yet
+        log.keep(workdir.home / (f"libraries-{number}.log" if number else LIBRARY_LOG))
+        watchdog.keep_stacks_in(workdir.home)
+        compile.keep_in(workdir.home, is_writer=number == 0)
+
+
+def _join(place: RunLocation, hosts: HostsConfig, log: LibraryLog) -> None:
+    rank = startup.find_rank(place.coordinator, place.processes, place.number, hosts.start_secs)
+    if rank is not None and rank.number > 0:
+        log.heading = f"process {rank.number}: "
+    startup.join(rank, hosts, sys.argv[1:], log.say)
+    if processes.number() > 0:
+        log.heading = f"process {processes.number()}: "
+
+
+def leave(code: int, message: str) -> None:
+    """Exit a failed process at once with os._exit.
+
+    A normal exit would wait: for the other processes, or five minutes for a failed Orbax save.
+    """
+    is_orderly = not message and code in (exit_codes.DONE, *preemption.EXIT_CODES)
+    if is_orderly or (processes.count() == 1 and code != exit_codes.FAILED):
+        return
+    if sys.exception() is not None:
+        with contextlib.suppress(OSError):  # stderr may go to a full disk, too
+            traceback.print_exc()
+    processes.leave(code, message)
+
+
+Finish = Callable[[Setup, dict[str, Any]], None]
+
+
+def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
+    """Train until the end or a stop signal; return the exit code of the process.
+
+    `entry` is the module that resumes the run. `finish` receives the summary of a finished run and
+    prints how to use the result.
+    """
+    try:
+        setup.storage.publish()
+        code = _train(setup, watchdog, entry, finish)
+        setup.storage.publish()
+        return code
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the error that ended the run is the one to report
+            setup.storage.publish(patience_secs=0)
+        if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):
+            raise ConnectionError(
+                f"another process of this run has gone, its own output says why "
+                f"({str(error).splitlines()[0]})"
+            ) from error
+        raise
+    finally:
+        setup.storage.close()
+        watchdog.close()
+
+
+def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
+    try:
+        summary = loop.train(setup, watchdog)
+    except preemption.Interrupted as stop:
+        _curves(setup)
+        setup.screen.print(f"stopped and saved at step {stop.step:,}; to resume:")
+        setup.screen.command(shlex.join([find_python(), "-m", entry, *sys.argv[1:]]))
+        return exit_codes.BY_SIGNAL + stop.signal_number
+    except FloatingPointError:
+        setup.screen.print(f"curves up to here: {_curves(setup)}")
+        raise
+    title = f"wall time since the first of {summary['attempts']} attempts"
+    setup.screen.table(title, goodput.closing_rows(summary))
+    finish(setup, summary)
+    return exit_codes.DONE
+
+
+def _curves(setup: Setup) -> str:
+    """Plot the curves; return their path or, as a failed plot must not fail the run, the reason."""
+    if jax.process_index() > 0:
+        return ""
+    from bert_jax.reporting import plots  # here: matplotlib takes a sixth of the time to start
+
+    try:
+        with setup.screen.spinning("drawing the curves"):
+            steps_N, rates_N = plots.sample_rates(setup.config)
+            picture = plots.draw_curves(setup.workdir, setup.config.phases, (steps_N + 1, rates_N))
+            return str(picture or "nothing to draw yet")
+    except (OSError, ValueError) as error:
+        return f"not drawn: {error}"
+
+
+def describe_result(setup: Setup, summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """List speed, records and checkpoint of a finished run, for the last block on the screen."""
+    place = setup.storage.address
+    return [
+        (
+            "speed",
+            f"{summary['sequences_per_sec']:,.0f} sequences/s in training, goodput "
+            f"{summary['goodput']:.1%}",
+        ),
+        ("curves", _curves(setup)),
+        ("numbers", f"{place}/{log_lib.SUMMARY}, {log_lib.METRICS}, {log_lib.EVENTS}/"),
+        ("checkpoint", str(setup.storage.checkpoints / str(summary["steps"]))),
+    ]

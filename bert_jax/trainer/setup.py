@@ -1,0 +1,253 @@
+"""Build a run and check it before anything is compiled; restore or initialize its state.
+
+`build_setup` is for pre-training. bert_jax/finetuning/setup.py has the one for fine-tuning; both
+use check_start and claim_workdir.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax.checkpoint.directory import check_space
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
+from bert_jax.checkpoint.restore import NoIntactCheckpoint
+from bert_jax.config import Config, RunConfig, validate
+from bert_jax.interop import warm_start
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.reporting import wandb_writer
+from bert_jax.reporting.console import Screen
+from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS
+from bert_jax.runtime import goodput, profiler, run_identity, run_record
+from bert_jax.runtime import workdir as workdir_lib
+from bert_jax.runtime.profiler import Window
+from bert_jax.runtime.run_identity import Change, Provenance
+from bert_jax.runtime.workdir import Workdir
+from bert_jax.train_step import state as state_lib
+from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.state import TrainState
+from bert_jax.trainer import bad_steps, fresh_start
+from bert_jax.trainer.compile import StepParts, build_parts
+from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_store
+from bert_jax.trainer.heldout import corpus_rows, count_phase
+from bert_jax.trainer.throughput import Progress
+from data_pipeline.io import jsonl, small_files
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """Hold a run that was checked and is ready to start."""
+
+    parts: StepParts
+    feed: Feed
+    phases: Sequence[RunPhase]
+    initial_params: Callable[[], bert.Params]  # parameters of a run without a checkpoint
+    storage: Workdir
+    screen: Screen
+    data_rows: Sequence[tuple[str, str]]  # the batches in words, for the first block on the screen
+    changes: Sequence[Change]  # settings that differ from an earlier start of the run
+    profiled: Window | None  # steps to trace
+    began: float  # start of setup, in seconds since 1970
+
+    @property
+    def config(self) -> RunConfig:
+        """Return the resolved settings of the run."""
+        return self.parts.config
+
+    @property
+    def workdir(self) -> pathlib.Path:
+        """Return the local folder for the run's small files; checkpoints may be elsewhere."""
+        return self.storage.home
+
+
+def build_setup(
+    config: Config,
+    objective: Objective,
+    workdir: Workdir | pathlib.Path,
+    devices: Sequence[jax.Device] | None = None,
+    profiled: Window | None = None,
+    began: float | None = None,
+) -> Setup:
+    """Build a pre-training run, and check all that can be checked before compiling.
+
+    Claims the workdir and writes the record of the run there. Wall time is counted from `began`,
+    by default now. The first check that fails raises ValueError or OSError.
+    """
+    began = time.time() if began is None else began
+    validate.check(config)
+    storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
+    screen = Screen(is_writer=jax.process_index() == 0)
+    with screen.copying(config.data.store) as advance:
+        store = open_store(config.data, advance)
+    config, weights = warm_start.resolve_run(config, storage, store, screen)
+    config = config_lib.with_vocab_size(config, store.vocab_size)
+    saved = functools.partial(read_newest_run, storage.checkpoints)
+    feed = StoreFeed(store, run_record.with_kept_predictions(storage.home, config, saved))
+    start = check_start(feed.config, feed.provenance, storage, devices, profiled)
+    with screen.spinning("counting the examples of the store"):
+        feed.check()
+        phases = [count_phase(feed, index, objective) for index in range(len(config.phases))]
+    rows = corpus_rows(feed.config, store, phases)
+    parts = build_parts(feed.config, objective, devices=devices)
+    jax.set_mesh(parts.mesh)
+
+    def initial_params() -> bert.Params:
+        if config.init:  # not loaded yet if a run meant to resume starts over
+            initial = weights or warm_start.read_weights(config, store, screen)
+            return initial.place(parts.model, parts.mesh, config.seed)
+        return parts.model.init(jax.random.key(config.seed))
+
+    return Setup(
+        parts=parts,
+        feed=feed,
+        phases=phases,
+        initial_params=initial_params,
+        storage=storage,
+        screen=screen,
+        data_rows=rows if weights is None else [("weights", weights.describe()), *rows],
+        changes=claim_workdir(start, parts, feed.provenance, storage, screen),
+        profiled=profiled,
+        began=began,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Describe how a run starts in its workdir: new, resumed, or replacing a lost run."""
+
+    begins_anew: bool  # whether records of a lost run must first be moved to before-fresh-N/
+    record: Mapping[str, Any] | None  # the record of the run to resume
+    problem: str  # the damage to the file of that record, "" if none
+    done_steps: int | None  # the step of the newest checkpoint, None if there is none
+
+
+def check_start(
+    config: RunConfig,
+    provenance: Provenance,
+    storage: Workdir,
+    devices: Sequence[jax.Device] | None,
+    profiled: Window | None,
+) -> Start:
+    """Check a run against its workdir, devices and other processes; change nothing.
+
+    The first check that fails raises ValueError or OSError.
+    """
+    run_record.check_place(storage.home, provenance)
+    if config.log.wandb and jax.process_index() == 0:
+        wandb_writer.check_package(config.log.wandb)
+    fresh = config.checkpoint.fresh
+    begins_anew = fresh_start.is_due(storage, fresh, config.hosts.stuck_secs)
+    record, problem, done = None, "", None
+    if not begins_anew:
+        record, problem = run_record.find(
+            storage.home, lambda: read_newest_run(storage.checkpoints)
+        )
+        run_record.check(storage.home, config, provenance, record)
+        jsonl.read_metrics(storage.home / METRICS)  # every record can be read and continued
+        bad_steps.read(storage.home)
+        goodput.read_attempts(storage.home / goodput.FILE)
+        bad_steps.read_skipped(storage.home)
+        done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
+    mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
+    if jax.process_count() > 1:
+        run_identity.check_processes_agree(config, provenance)
+    return Start(begins_anew, record, problem, done)
+
+
+def claim_workdir(
+    start: Start, parts: StepParts, provenance: Provenance, storage: Workdir, screen: Screen
+) -> list[Change]:
+    """Claim the workdir and write the record of the run; return the settings that changed in it.
+
+    Raises ValueError or OSError if another run holds the workdir, or its disk is too small.
+    """
+    config, is_writer = parts.config, jax.process_index() == 0
+    total = config_lib.total_steps(config)
+    if start.done_steps is None or start.done_steps < total:
+        check_space(storage.checkpoints, config.checkpoint, parts.model, total)
+    changes = run_identity.changes(start.record, config, start.done_steps or 0)
+    storage.claim(is_writer=is_writer)
+    if start.begins_anew:
+        secs = config.hosts.stuck_secs
+        fresh_start.quarantine(storage, provenance.vocab_path.name, secs, screen.print)
+    if is_writer:
+        if start.problem:
+            _replace_damaged(storage, start.problem, screen)
+        for name in (METRICS, BAD_STEPS, goodput.FILE):
+            jsonl.repair_end(storage.home / name, screen.print)
+        run_record.write(storage.home, config, provenance, changes, parts.objective.untrained)
+    return changes
+
+
+def _replace_damaged(storage: Workdir, problem: str, screen: Screen) -> None:
+    """Rename a damaged record of the run, which is about to be written again."""
+    path = run_record.record_path(storage.home)
+    kept = ""
+    if path.exists() or path.is_symlink():
+        path.replace(path.with_name(path.name + jsonl.DAMAGED))
+        kept = f"; the old one is {path.name}{jsonl.DAMAGED}"
+    screen.print(f"{problem}: written again from the receipt of the newest checkpoint{kept}")
+
+
+def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> int | None:
+    """Find the step of the newest checkpoint, None if there is none; refuse one past the end."""
+    done = find_newest_step(storage.checkpoints)
+    if done is not None and done > total:
+        raise ValueError(
+            f"{storage.address} holds a run of {done:,} steps, the phases of this config end after "
+            f"{total:,}; give the last phase more steps, or another --workdir"
+        )
+    if profiled is not None:
+        profiler.check_window(profiled, done or 0, total)
+    return done
+
+
+def open_checkpoints(setup: Setup) -> Checkpoints:
+    """Open the checkpoints of a run, which the caller must close; OSError if it cannot be."""
+    untrained = setup.parts.objective.untrained
+    made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, untrained)
+    return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made)
+
+
+def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
+    """Restore the newest complete checkpoint, or initialize the state and save it as step 0.
+
+    Raises Refused if no existing checkpoint can be restored or only records of an earlier run
+    exist, and OSError if a checkpoint cannot be read or the initial state cannot be saved.
+    """
+    restored = checkpoints.restore(setup.parts.abstract_state, setup.screen.print)
+    if restored is not None:
+        state, numbers = restored
+        receipt = "the receipt of the checkpoint"
+        for name in numbers:
+            small_files.field(numbers, name, dict if name == "interval" else float, receipt)
+        return state, small_files.build(Progress, numbers, receipt)
+    config = setup.config
+    if fresh_start.is_due(setup.storage, config.checkpoint.fresh, config.hosts.stuck_secs):
+        raise NoIntactCheckpoint(
+            f"{setup.storage.checkpoints}: the checkpoints of this run are gone"
+        )
+    state = state_lib.make_state(setup.initial_params(), setup.parts.tx, setup.parts.shardings)
+    jax.block_until_ready(state)
+    setup.storage.publish()
+    checkpoints.save(0, state, dataclasses.asdict(Progress()))
+    checkpoints.wait()  # report a failed save before the first step
+    return state, Progress()
+
+
+def begin_anew(setup: Setup) -> Setup:
+    """Move the records of a run that cannot be restored to before-fresh-N/; start at step 0."""
+    config, storage, provenance = setup.config, setup.storage, setup.feed.provenance
+    vocabulary = provenance.vocab_path.name
+    fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
+    if jax.process_index() == 0:
+        untrained = setup.parts.objective.untrained
+        run_record.write(storage.home, config, provenance, untrained=untrained)
+    return dataclasses.replace(setup, changes=())

@@ -1,0 +1,77 @@
+"""Describe a run before its first step, as the first block on the screen."""
+
+from typing import Any, cast
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax.config import RunConfig
+from bert_jax.model import attention
+from bert_jax.model.bert import Model
+from bert_jax.train_step import optim
+from bert_jax.trainer.compile import compiles_ahead
+from bert_jax.trainer.prefetch import BATCHES_AHEAD
+from bert_jax.trainer.setup import Setup
+
+
+def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
+    """Describe devices, model, data, host work and the first step, as (label, text) rows.
+
+    `done` is the step of the newest checkpoint, None for a new run.
+    """
+    config, mesh, model = setup.config, setup.parts.mesh, setup.parts.model
+    total = config_lib.total_steps(config)
+    start = "from the first" if done is None else f"resuming at step {done:,} of {total:,}"
+    if done == total:
+        start = f"finished before, at step {total:,}: evaluating once more"
+    rows = [*model_rows(config, mesh, model), *setup.data_rows]
+    if rates := optim.describe_rates(config.optim, config.model.num_hidden_layers, total):
+        rows.append(("rates", rates))
+    folder = cast(Any, jax.config).jax_compilation_cache_dir
+    kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
+    is_ahead = len(config.phases) > 1 and compiles_ahead(mesh)
+    ahead = ", the next phase is compiled before one ends" if is_ahead else ""
+    rows.append(("host", f"{BATCHES_AHEAD} batches lie ready on the devices{ahead}; {kept}"))
+    if (profiled := setup.profiled) is not None:
+        rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))
+    for number, change in enumerate(setup.changes):
+        rows.append(("" if number else "changed", change.in_words()))
+    return [*rows, ("steps", f"{total:,}, {start}")]
+
+
+def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list[tuple[str, str]]:
+    """Describe the devices, the model and its attention.
+
+    Raises:
+      ValueError: config.compute.attention requires the kernel and it does not support a phase.
+    """
+    shape = config.model
+    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    sizes = f"{shape.num_hidden_layers} layers of {shape.hidden_size}, {shape.vocab_size:,} pieces"
+    words = f"{model.parameter_count:,} parameters: {sizes}; matmuls in {model.dtype}"
+    return [
+        ("devices", f"{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}"),
+        ("model", words),
+        ("attention", attention_in_words(config, mesh, model)),
+    ]
+
+
+def attention_in_words(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> str:
+    """Name the attention implementation of each phase, with the reason if it is not the kernel.
+
+    Raises ValueError if config.compute.attention requires the kernel and it does not fit a phase.
+    """
+    words = {
+        phase.seq_len: attention.choose(
+            config.compute.attention,
+            mesh.devices.flat[0].device_kind,
+            phase.seq_len,
+            config.model,
+            model.dtype,
+            mesh.shape["model"],
+        ).words
+        for phase in config.phases
+    }
+    if len(set(words.values())) == 1:
+        return next(iter(words.values()))
+    return "; ".join(f"at {seq_len} {words}" for seq_len, words in words.items())

@@ -1,0 +1,74 @@
+"""Run other commands as child processes with their output in a log, as bert_jax.grid does."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_POLL_SECS = 1.0
+_BY_SIGNAL = 128  # plus the signal's number: the exit code of what a signal has ended
+
+
+def start(
+    command: Sequence[str], log: pathlib.Path, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a command without input; append what it writes to `log`.
+
+    environment is added to this process's own. The child gets a session of its own, so that Ctrl-C
+    reaches it only through this process.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+
+def run(
+    command: Sequence[str],
+    log: pathlib.Path,
+    environment: Mapping[str, str] | None = None,
+    show_progress: Callable[[], None] = lambda: None,
+) -> int:
+    """Start a command, wait for its end and return its exit code.
+
+    show_progress is called every second. An exception that ends this wait (Ctrl-C, SystemExit)
+    first interrupts the child and waits for it, so that it can save.
+    """
+    process = start(command, log, environment)
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_POLL_SECS)
+            show_progress()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+
+
+def last_error(log: pathlib.Path) -> str:
+    """Return the last line of a log that begins with "error", or else its last line."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    errors = (line for line in reversed(lines) if line.startswith("error"))
+    return next(errors, lines[-1] if lines else f"{log} is empty")
+
+
+@contextlib.contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit within the block, so that `run` can end its child first."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(_BY_SIGNAL + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,261 @@
+"""Encode a corpus in any number of local processes: read, clean, cut and tokenize chunks of it."""
+
+import collections
+import dataclasses
+import gc
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+
+from data_pipeline.corpus.dedup import fold_text, hash_document, hash_texts
+from data_pipeline.corpus.lost_characters import LostCharacters
+from data_pipeline.corpus.near_duplicates import Signer
+from data_pipeline.read.cleaning import (
+    DOCUMENTS_WITHOUT_SENTENCES,
+    SENTENCES_WITHOUT_TOKENS,
+    CleaningOptions,
+    Document,
+    clean_documents,
+)
+from data_pipeline.read.documents import read_documents
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sentences import split_sentences
+from data_pipeline.read.sources import Source
+from data_pipeline.vocab import Vocabulary, load_vocabulary
+
+CHUNK_CHARS = 1 << 20  # text of a chunk; a larger document is a chunk of its own
+CHUNK_DOCUMENTS = 1 << 15  # at most in a chunk: millions of empty ones have few characters
+
+
+@dataclasses.dataclass(frozen=True)
+class TextChunk:
+    """Consecutive documents of the input."""
+
+    documents: list[Document]
+    source_documents: dict[int, int]  # number of a source -> its documents
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkFacts:
+    """Facts about D documents of L lines besides their tokens; none of them is empty.
+
+    Lines are separate only if duplicate ones are to be dropped; otherwise a document is one line.
+    Arrays that CleaningOptions do not need have no columns.
+    """
+
+    line_lengths: np.ndarray  # int64 [L], sentences
+    line_hashes: np.ndarray  # uint64 [L,2] or [L,0], of the text
+    document_lengths: np.ndarray  # int64 [D], lines
+    document_hashes: np.ndarray  # uint64 [D], of the text without case, white space and digits
+    text_hashes: np.ndarray  # uint64 [D,2] or [D,0], of the unchanged text
+    signatures: np.ndarray  # uint32 [D,SIGNATURE_SIZE] or [D,0]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedChunk:
+    """A chunk as T tokens in S sentences."""
+
+    token_ids: np.ndarray  # uint16 or uint32 [T]
+    sentence_lengths: np.ndarray  # int64 [S], tokens
+    facts: ChunkFacts
+    counts: dict[str, int]  # reason why something was dropped or changed -> count
+    source_documents: dict[int, int]  # as in TextChunk
+    lost_characters: dict[int, int]  # code point that the vocabulary lacks -> occurrences
+
+
+def read_chunks(
+    sources: Sequence[tuple[int, Source]],
+    options: TextOptions,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+) -> Iterator[TextChunk]:
+    """Read numbered sources one after another, grouped into chunks, as read_documents does.
+
+    A chunk ends when it holds CHUNK_CHARS or CHUNK_DOCUMENTS; the store does not depend on it.
+    """
+    documents: list[Document] = []
+    source_documents: collections.Counter[int] = collections.Counter()
+    chars = 0
+    for number, source in sources:
+        for document in read_documents(source, options, advance):
+            documents.append(document)
+            source_documents[number] += 1
+            chars += sum(map(len, document))
+            if chars >= CHUNK_CHARS or len(documents) >= CHUNK_DOCUMENTS:
+                yield TextChunk(documents, dict(source_documents))
+                documents, chars = [], 0
+                source_documents.clear()
+    if documents:
+        yield TextChunk(documents, dict(source_documents))
+
+
+class ChunkEncoder:
+    """Encode chunks; the result depends on the chunk and the settings alone."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, text: TextOptions, cleaning: CleaningOptions
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._text = text
+        self._cleaning = cleaning
+        self._lost = LostCharacters(vocabulary)
+        self._signer = Signer() if cleaning.finds_near_duplicates else None
+
+    def encode(self, chunk: TextChunk) -> EncodedChunk:
+        counts: collections.Counter[str] = collections.Counter()
+        documents = clean_documents(chunk.documents, self._cleaning, counts)
+        lines, lines_read = documents, [1] * len(documents)
+        if self._cleaning.drop_duplicate_lines:
+            lines = [[line] for document in documents for line in document]
+            lines_read = list(map(len, documents))
+        sentences: list[str] = []
+        sentences_read = []
+        for line in lines:
+            line_sentences = split_sentences(line, self._text)
+            sentences += line_sentences
+            sentences_read.append(len(line_sentences))
+        token_ids, sentence_lengths = self._vocabulary.encode(sentences)
+        has_tokens = sentence_lengths > 0
+        line_lengths = sum_runs(has_tokens, sentences_read)
+        document_lengths = sum_runs(line_lengths > 0, lines_read)
+        kept_documents = [documents[i] for i in np.flatnonzero(document_lengths)]
+        kept_lines = [lines[i] for i in np.flatnonzero(line_lengths)]
+        counts[SENTENCES_WITHOUT_TOKENS] += int(np.count_nonzero(~has_tokens))
+        counts[DOCUMENTS_WITHOUT_SENTENCES] += len(documents) - len(kept_documents)
+        return EncodedChunk(
+            token_ids=token_ids,
+            sentence_lengths=sentence_lengths[has_tokens],
+            facts=self._facts(
+                kept_documents,
+                kept_lines,
+                document_lengths[document_lengths > 0],
+                line_lengths[line_lengths > 0],
+            ),
+            counts=dict(counts),
+            source_documents=chunk.source_documents,
+            lost_characters=self._lost_characters(sentences, token_ids, sentence_lengths),
+        )
+
+    def _lost_characters(
+        self, sentences: list[str], token_ids: np.ndarray, sentence_lengths: np.ndarray
+    ) -> dict[int, int]:
+        is_unknown = token_ids == self._vocabulary.special_ids["unk"]
+        has_unknown = sum_runs(is_unknown, sentence_lengths) > 0
+        return self._lost.count([sentences[i] for i in np.flatnonzero(has_unknown)])
+
+    def _facts(
+        self,
+        documents: list[Document],
+        lines: list[Document],
+        document_lengths: np.ndarray,
+        line_lengths: np.ndarray,
+    ) -> ChunkFacts:
+        texts = list(map(fold_text, documents))
+        cleaning = self._cleaning
+        return ChunkFacts(
+            line_lengths=line_lengths,
+            line_hashes=hash_texts(lines, wanted=cleaning.drop_duplicate_lines),
+            document_lengths=document_lengths,
+            document_hashes=np.fromiter(map(hash_document, texts), np.uint64, len(texts)),
+            text_hashes=hash_texts(documents, wanted=cleaning.drop_duplicate_documents),
+            signatures=(
+                self._signer.sign(texts) if self._signer else np.zeros((len(texts), 0), np.uint32)
+            ),
+        )
+
+
+def sum_runs(counts_N: np.ndarray, lengths_R: np.ndarray | list[int]) -> np.ndarray:
+    """Sum consecutive runs of the given lengths; an empty run has sum 0: int64[R]."""
+    lengths_R = np.asarray(lengths_R, np.int64)  # an empty list would be floats
+    ends_R = np.cumsum(lengths_R)
+    totals = np.concatenate([[0], np.cumsum(counts_N, dtype=np.int64)])
+    return totals[ends_R] - totals[ends_R - lengths_R]
+
+
+_CHUNKS_IN_FLIGHT = 3  # for each worker; bounds the memory while one chunk takes long
+
+
+def encode_corpus(
+    chunks: Iterable[TextChunk],
+    vocabulary: Vocabulary,
+    text: TextOptions,
+    cleaning: CleaningOptions,
+    workers: int,
+) -> Generator[EncodedChunk, None, None]:
+    """Yield the chunks encoded, in the order of the input whatever the number of processes is.
+
+    Raises:
+      ValueError: as the stream of chunks raises; a process was killed or could not start.
+    """
+    if workers == 1:
+        yield from map(ChunkEncoder(vocabulary, text, cleaning).encode, chunks)
+        return
+    with ProcessPoolExecutor(
+        workers,
+        # A fork would copy locks that threads of the tokeniser or the progress bar hold.
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(vocabulary.path, vocabulary.lowercase, text, cleaning),
+    ) as pool:
+        waiting: collections.deque[Future[EncodedChunk]] = collections.deque()
+        try:
+            for chunk in chunks:
+                waiting.append(pool.submit(_encode_in_worker, chunk))
+                if len(waiting) == workers * _CHUNKS_IN_FLIGHT:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            is_cut = text.documents == "blank_line"
+            smaller = "" if is_cut else ", or cut very large documents with --documents=blank_line"
+            raise ValueError(
+                f"one of the {workers} processes was killed, most likely for lack of memory; use "
+                f"fewer with --workers=N{smaller}"
+            ) from error
+        finally:
+            # Wait for the chunks in progress: the pool would else write to a closed pipe.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+# What a worker process keeps between chunks: its vocabulary, loaded once, has a cache of words.
+_worker: dict[str, ChunkEncoder] = {}
+# The error of making the encoder; raising it there would lose it.
+_start_errors: list[Exception] = []
+
+
+def _start_worker(
+    vocab_path: pathlib.Path, lowercase: bool, text: TextOptions, cleaning: CleaningOptions
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # Nothing here makes cycles, and each collection would visit the lists of a whole chunk.
+    gc.disable()
+    try:
+        vocabulary = load_vocabulary(vocab_path, lowercase, checks_case=False)
+        _worker["encoder"] = ChunkEncoder(vocabulary, text, cleaning)
+    except (ValueError, OSError, ImportError) as error:
+        _start_errors.append(error)
+
+
+def _end_with_parent() -> None:
+    """Exit this process when the build is killed: it would wait for a chunk forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:
+    if _start_errors:
+        raise ValueError(
+            f"a process of the build could not start: {_start_errors[0]}; build again, or without "
+            "other processes, with --workers=1"
+        ) from _start_errors[0]
+    return _worker["encoder"].encode(chunk)

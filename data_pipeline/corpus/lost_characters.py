@@ -1,0 +1,85 @@
+"""Find the characters of a text that no vocabulary entry has, and count them.
+
+A word with one of them becomes one unknown token.
+"""
+
+import collections
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sentencepiece
+
+from data_pipeline.io.small_files import DamagedFile, field
+from data_pipeline.store import MANIFEST
+from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab.grow import UNUSED
+from data_pipeline.vocab.wordpiece import make_wordpiece_normalizer
+
+_RECORDED = 100  # characters in a manifest, the most frequent ones
+_SHOWN = 6
+
+
+class LostCharacters:
+    """Count the characters that a vocabulary lacks."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._normalize = _normalizer(vocabulary)
+        special = set(vocabulary.special_ids.values())
+        self._known = set(WORD_START)
+        for number, piece in enumerate(vocabulary.pieces()):
+            if number not in special and not UNUSED.fullmatch(piece):
+                self._known.update(piece.removeprefix("##"))
+
+    def count(self, sentences: Sequence[str]) -> dict[int, int]:
+        """Count, by code point, the lost characters of sentences as the vocabulary reads them."""
+        text = self._normalize(" ".join(sentences))
+        lost = {char for char in set(text) - self._known if not char.isspace()}
+        if not lost:
+            return {}
+        counts = collections.Counter(filter(lost.__contains__, text))
+        return {ord(char): count for char, count in counts.items()}
+
+
+def _normalizer(vocabulary: Vocabulary) -> Callable[[str], str]:
+    if vocabulary.kind == WORDPIECE:
+        return make_wordpiece_normalizer(vocabulary.lowercase).normalize_str
+    normalizer = sentencepiece.SentencePieceNormalizer(model_proto=vocabulary.file_bytes)
+    return lambda text: str(normalizer.Normalize(text))
+
+
+def record_lost_characters(counts: Mapping[int, int]) -> dict[str, Any]:
+    """Describe counted characters for a manifest, the most frequent by their code points."""
+    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        "characters": len(counts),
+        "occurrences": sum(counts.values()),
+        "most_frequent": {f"U+{code:04X}": count for code, count in by_count[:_RECORDED]},
+    }
+
+
+def describe_lost_characters(manifest: Mapping[str, Any]) -> str:
+    """Describe the lost characters of a store and their counts; "" if there are none.
+
+    A store of an older build, which did not count them, has none. Raises DamagedFile if the
+    manifest has something else.
+    """
+    lost = field(manifest, "lost_characters", dict, MANIFEST, {})
+    if not lost or not lost.get("characters"):
+        return ""
+    try:
+        frequent = list(lost["most_frequent"].items())[:_SHOWN]
+        named = ", ".join(f"{_show_character(code)} {count:,}" for code, count in frequent)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise DamagedFile(f"{MANIFEST}: 'lost_characters' is no record of a build") from error
+    more = ", ..." if lost["characters"] > len(frequent) else ""
+    return f"{lost['characters']:,} unknown, {lost['occurrences']:,} times: {named}{more}"
+
+
+def _show_character(code: str) -> str:
+    """Name a character; show it too if it cannot control a terminal or join its neighbours."""
+    char = chr(int(code.removeprefix("U+"), 16))
+    is_safe = char.isprintable() and not unicodedata.category(char).startswith("M")
+    if is_safe and unicodedata.bidirectional(char) not in ("R", "AL", "AN"):
+        return f"{char} ({code})"
+    return f"({code})"

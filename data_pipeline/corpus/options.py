@@ -1,0 +1,190 @@
+"""Declare and check the flags of `python -m data_pipeline.build` before any file is opened."""
+
+import dataclasses
+import os
+from typing import Any
+
+from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
+from data_pipeline.corpus.beam import check_installed, check_options
+from data_pipeline.io.address import is_address
+from data_pipeline.read.cleaning import CleaningOptions
+from data_pipeline.read.options import TextOptions
+from data_pipeline.spec.fields import check_fields, setting
+from data_pipeline.store import check_is_local
+from data_pipeline.vocab.train import BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
+
+EXAMPLE = (
+    "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
+    "--train_vocab=wordpiece --vocab_size=30522"
+)
+
+MOST_PIECES = 1 << 24
+LOCAL, BEAM = "local", "beam"  # runners
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildFlags:
+    """Declare the flags; `text` and `cleaning` have those of TextOptions and CleaningOptions."""
+
+    text: TextOptions
+    cleaning: CleaningOptions
+    input: str = setting(
+        "",
+        "files, local or gs://, as GLOB[,GLOB], or tfds:NAME/CONFIG: plain text, WikiExtractor's "
+        "<doc> files, JSON lines (known by .jsonl, .json or a first line that is a JSON object, as "
+        "WikiExtractor's --json writes) or Parquet; each plain, or as .gz, .bz2, .xz or .zst",
+    )
+    output: str = setting("", "the folder of the store to make, local or gs://")
+    scratch: str = setting(
+        "",
+        "folder where a store for gs:// is built before it is copied; default: the system's "
+        "temporary folder",
+    )
+    holdout: float = setting(
+        0.01, "share of the documents to hold out for evaluation", above=0, maximum=0.5
+    )
+    overwrite: bool = setting(False, "replace a finished store")
+    vocab: str = setting(
+        "", "file: a vocab.txt, the tokenizer.json of a BERT, or a SentencePiece *.model"
+    )
+    train_vocab: str = setting(
+        "",
+        f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, [CLS] 101, "
+        f"[SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} ([PAD] 0, [UNK] 1, "
+        "[CLS] 2, [SEP] 3, [MASK] 4)",
+    )
+    vocab_size: int = setting(
+        0,
+        "number of pieces to train, special ones included (BERT: 30522)",
+        minimum=0,
+        maximum=MOST_PIECES,
+    )
+    reserved_pieces: int = setting(
+        0,
+        "how many of these to keep for later use, as [unusedN]; WordPiece has 99 more, as BERT",
+        minimum=0,
+    )
+    character_coverage: float | None = setting(
+        None,
+        "share of the text whose characters get pieces; the rarest others become [UNK]. Default: 1 "
+        "if all characters fill at most a tenth of the vocabulary, else 0.9995",
+        minimum=LEAST_COVERAGE,
+        maximum=1,
+    )
+    lowercase: bool = setting(True, "lowercase the text and strip accents")
+    workers: int = setting(
+        0, "number of processes; 0: one per core", minimum=0, maximum=MOST_WORKERS
+    )
+    runner: str = setting(
+        LOCAL,
+        "processes on this machine, or Apache Beam; both write the same store",
+        choices=(LOCAL, BEAM),
+    )
+    beam_options: str = setting(
+        "", "options for Beam, as in '--runner=DataflowRunner --temp_location=gs://...'"
+    )
+
+    @property
+    def address(self) -> str:
+        """Return the place in a bucket for the copy of the store; "" for a local store."""
+        return self.output.rstrip("/") if is_address(self.output) else ""
+
+
+def parse_flags(argv: list[str]) -> BuildFlags:
+    """Read and check the command line.
+
+    Raises:
+      ValueError: an unknown flag, a value outside what is allowed, an address such as gs:// for
+        --vocab or --scratch, two flags that exclude each other, a flag that is missing.
+    """
+    values = vars(_parser().parse_args(argv))
+
+    def pick(settings: type[Any], **others: Any) -> Any:
+        names = (field.name for field in dataclasses.fields(settings))
+        return settings(**{name: values[name] for name in names if name in values}, **others)
+
+    flags: BuildFlags = pick(BuildFlags, text=pick(TextOptions), cleaning=pick(CleaningOptions))
+    flags.text.check()
+    flags.cleaning.check()
+    check_fields(flags, "--")
+    for name in ("input", "output"):
+        if not getattr(flags, name):
+            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
+    if flags.scratch and not flags.address:
+        raise ValueError(
+            f"--scratch is {flags.scratch}, but --output={flags.output} is a folder here, in "
+            "which the store is built; omit it"
+        )
+    for name in ("vocab", "scratch", *(() if flags.address else ("output",))):
+        check_is_local(f"--{name}", getattr(flags, name))
+    _check_vocabulary(flags)
+    _check_runner(flags)
+    return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
+
+
+def _parser() -> FlagParser:
+    parser = FlagParser(
+        prog="python -m data_pipeline.build",
+        description="Turn text files into a store that bert_jax trains from.",
+        example=EXAMPLE,
+    )
+    group = parser.add_argument_group
+    own = ("input", "output", "scratch", "holdout", "overwrite")
+    add_settings(parser.add_argument, BuildFlags, own)
+    add_settings(group("text").add_argument, TextOptions)
+    vocabulary = group("vocabulary", "give --vocab, or --train_vocab and --vocab_size")
+    about_pieces = ("vocab_size", "reserved_pieces", "character_coverage", "lowercase")
+    add_settings(vocabulary.add_argument, BuildFlags, ("vocab", "train_vocab", *about_pieces))
+    cleaning = group("cleaning", "off by default; the report counts what is dropped")
+    add_settings(cleaning.add_argument, CleaningOptions)
+    runners = ("workers", "runner", "beam_options")
+    add_settings(group("processes").add_argument, BuildFlags, runners)
+    return parser
+
+
+def _check_vocabulary(flags: BuildFlags) -> None:
+    """Raise ValueError unless a vocabulary is either read or trained, with the flags for it."""
+    if bool(flags.vocab) == bool(flags.train_vocab):
+        state = "both are given" if flags.vocab else "neither is given"
+        raise ValueError(
+            f"one of --vocab=FILE and --train_vocab=KIND is needed, {state}; a vocabulary is "
+            f"either read or trained, as in: {EXAMPLE}"
+        )
+    if flags.vocab:
+        for name in ("vocab_size", "reserved_pieces", "character_coverage"):
+            if (value := getattr(flags, name)) != getattr(BuildFlags, name):
+                raise ValueError(
+                    f"--{name} is {value}, but the pieces of --vocab={flags.vocab} are fixed; omit "
+                    "it, or train a vocabulary with --train_vocab"
+                )
+        return
+    if flags.train_vocab not in TRAINED:
+        raise ValueError(
+            f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
+            f"{BPE} for a SentencePiece model"
+        )
+    if not flags.vocab_size:
+        raise ValueError(
+            "--vocab_size is missing; --train_vocab needs it, as in --vocab_size=30522, BERT's"
+        )
+    if flags.reserved_pieces > flags.vocab_size:
+        raise ValueError(
+            f"--reserved_pieces is {flags.reserved_pieces}; it must be at most --vocab_size, "
+            f"{flags.vocab_size}"
+        )
+
+
+def _check_runner(flags: BuildFlags) -> None:
+    if flags.runner == LOCAL and flags.beam_options:
+        raise ValueError(
+            f"--beam_options is {flags.beam_options!r}, but --runner is {LOCAL}; give "
+            f"--runner={BEAM} too, or omit it"
+        )
+    if flags.runner == BEAM:
+        if flags.workers:
+            raise ValueError(
+                f"--workers is {flags.workers}, but with --runner={BEAM} Beam starts the "
+                "processes; omit it, or give what your Beam runner takes with --beam_options"
+            )
+        check_installed()
+        check_options(flags.beam_options)

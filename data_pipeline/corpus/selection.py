@@ -1,0 +1,250 @@
+"""Select the documents and lines of an encoded corpus to keep, and the split of each document.
+
+Drops equal documents, then near duplicates, then equal lines, always all but the first; counts what
+each rule drops; and divides the rest into two splits.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from data_pipeline.corpus.dedup import HashBuckets
+from data_pipeline.corpus.encode import ChunkFacts, sum_runs
+from data_pipeline.corpus.near_duplicates import SIGNATURE_SIZE, find_clusters
+from data_pipeline.corpus.spool import Spool
+from data_pipeline.read.cleaning import (
+    DOCUMENTS_OF_DUPLICATE_LINES,
+    DROP,
+    DUPLICATE_DOCUMENTS,
+    DUPLICATE_LINES,
+    NEAR_DUPLICATE_DOCUMENTS,
+    CleaningOptions,
+)
+from data_pipeline.store.writer import SplitWriter
+
+_FILLED_AT_ONCE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which documents and lines of a spool are kept, and what decides the split of a document.
+
+    The arrays are memory maps: their size on disk grows with the corpus, memory does not.
+    """
+
+    keeps_document: np.ndarray  # bool [D]
+    keeps_line: np.ndarray  # bool [L]
+    side_hashes: np.ndarray  # uint64 [D]; near duplicates that are kept have that of the first one
+    near_duplicates: dict[str, int]  # clusters of two and more, documents in them, given up
+
+
+def select(spool: Spool, cleaning: CleaningOptions, dropped: dict[str, int]) -> Selection:
+    """Choose what to drop, and add the counts to `dropped` by reason."""
+    work = spool.directory / "selection"
+    work.mkdir()
+    selection = Selection(
+        keeps_document=_make_array(work / "keeps_document", bool, spool.documents, True),
+        keeps_line=_make_array(work / "keeps_line", bool, spool.lines, True),
+        side_hashes=_make_array(work / "side_hashes", np.uint64, spool.documents, 0),
+        near_duplicates={"clusters": 0, "documents": 0, "documents_given_up": 0},
+    )
+    for documents, _, facts in number_chunks(spool):
+        selection.side_hashes[documents] = facts.document_hashes
+    if cleaning.drop_duplicate_documents:
+        hashes = (
+            (facts.text_hashes, np.arange(documents.start, documents.stop))
+            for documents, _, facts in number_chunks(spool)
+        )
+        dropped[DUPLICATE_DOCUMENTS] += _drop_repeated(
+            hashes, selection.keeps_document, work / "documents"
+        )
+    if cleaning.finds_near_duplicates:
+        dropped[NEAR_DUPLICATE_DOCUMENTS] += _apply_near_duplicates(
+            spool, cleaning, selection, work
+        )
+    if cleaning.drop_duplicate_lines:
+        dropped[DUPLICATE_LINES] += _drop_repeated(
+            _hash_kept_lines(spool, selection), selection.keeps_line, work / "lines"
+        )
+        dropped[DOCUMENTS_OF_DUPLICATE_LINES] += drop_emptied_documents(spool, selection)
+    return selection
+
+
+def number_chunks(spool: Spool) -> Iterator[tuple[slice, slice, ChunkFacts]]:
+    """Yield the range of each chunk's documents, that of its lines, and its facts."""
+    document, line = 0, 0
+    for facts in spool.facts():
+        next_document = document + len(facts.document_lengths)
+        next_line = line + len(facts.line_lengths)
+        yield slice(document, next_document), slice(line, next_line), facts
+        document, line = next_document, next_line
+
+
+def _make_array(path: pathlib.Path, dtype: type, size: int, value: int) -> np.ndarray:
+    """Create a file filled with a value, and map it as an array.
+
+    The file is written before it is mapped: writing to a mapped page on a full disk would kill the
+    process.
+    """
+    if size == 0:
+        return np.zeros(0, dtype)
+    with open(path, "wb") as file:
+        for start in range(0, size, _FILLED_AT_ONCE):
+            file.write(np.full(min(_FILLED_AT_ONCE, size - start), value, dtype).data)
+    return np.memmap(path, dtype, mode="r+")
+
+
+def _drop_repeated(
+    blocks: Iterable[tuple[np.ndarray, np.ndarray]], keeps: np.ndarray, directory: pathlib.Path
+) -> int:
+    """Clear `keeps` for all but the first of each hash; return the number cleared."""
+    buckets = HashBuckets(directory)
+    for hashes, positions in blocks:
+        buckets.append(hashes, positions)
+    dropped = 0
+    for positions, is_first in buckets.groups():
+        keeps[positions[~is_first]] = False
+        dropped += int(np.count_nonzero(~is_first))
+    return dropped
+
+
+def _apply_near_duplicates(
+    spool: Spool, cleaning: CleaningOptions, selection: Selection, work: pathlib.Path
+) -> int:
+    """Find clusters; drop all but the first document of each, or assign all to its split."""
+    with open(work / "signatures", "wb") as file:
+        for facts in spool.facts():
+            file.write(facts.signatures.data)
+    if spool.documents == 0:
+        return 0
+    signatures_DP = np.memmap(
+        work / "signatures", np.uint32, mode="r", shape=(spool.documents, SIGNATURE_SIZE)
+    )
+    clustering = find_clusters(
+        signatures_DP, selection.keeps_document, cleaning.near_duplicate_threshold, work / "bands"
+    )
+    first_D = clustering.first_D
+    later = np.flatnonzero(first_D != np.arange(len(first_D)))
+    clusters = len(np.unique(first_D[later]))
+    selection.near_duplicates["clusters"] = clusters
+    selection.near_duplicates["documents"] = clusters + len(later)
+    selection.near_duplicates["documents_given_up"] = clustering.documents_given_up
+    if cleaning.near_duplicates == DROP:
+        selection.keeps_document[later] = False
+        return len(later)
+    selection.side_hashes[later] = selection.side_hashes[first_D[later]]
+    return 0
+
+
+def _hash_kept_lines(spool: Spool, selection: Selection) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield hashes and positions; mark the lines of the other documents as dropped."""
+    for documents, lines, facts in number_chunks(spool):
+        is_kept = np.repeat(selection.keeps_document[documents], facts.document_lengths)
+        selection.keeps_line[lines] = is_kept
+        yield facts.line_hashes[is_kept], lines.start + np.flatnonzero(is_kept)
+
+
+def drop_emptied_documents(spool: Spool, selection: Selection) -> int:
+    """Drop the documents that have no line left; return their number."""
+    dropped = 0
+    for documents, lines, facts in number_chunks(spool):
+        has_lines = sum_runs(selection.keeps_line[lines], facts.document_lengths) > 0
+        dropped += int(np.count_nonzero(selection.keeps_document[documents] & ~has_lines))
+        selection.keeps_document[documents] &= has_lines
+    return dropped
+
+
+# Map the uint64 hashes of documents to whether each is held out.
+IsHeldout = Callable[[np.ndarray], np.ndarray]
+
+# Documents that a split needs: a random second half of a pair comes from another one.
+MIN_SPLIT_DOCUMENTS = 2
+
+
+def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsHeldout:
+    """Choose the documents to hold out by their hashes alone.
+
+    Copies stay together, and a document's side does not depend on what else is in the corpus: it is
+    held out if its hash is in the lowest `share` of all 64-bit numbers. If that takes more than
+    half of the documents, or fewer than MIN_SPLIT_DOCUMENTS, the lowest hashes that fit are taken
+    instead: MIN_SPLIT_DOCUMENTS if copies and a corpus of 4 or more allow it, else one. These may
+    change when the corpus grows. Near duplicates have the hash of their cluster's first document,
+    which changes if a new document joins two clusters. `documents` is the rule that separated
+    them (--documents), for the error.
+
+    Memory: 9 bytes a document with the hashes.
+
+    Raises:
+      ValueError: no choice leaves at least one and at most half of the documents.
+    """
+    bound = np.uint64(min(int(share * 2**64), 2**64 - 1))
+    most = len(hashes) // 2
+    least = min(MIN_SPLIT_DOCUMENTS, max(most, 1))
+    if least <= int(np.count_nonzero(hashes < bound)) <= most:
+        return lambda document_hashes: document_hashes < bound
+    groups, copies = np.unique(hashes, return_counts=True)
+    if len(groups) < 2:
+        raise ValueError(describe_too_few(len(hashes), documents))
+    fits = np.flatnonzero(copies <= most)  # never empty: only one group can be larger
+    wanted = fits[groups[fits] < bound]
+    taken = wanted[np.cumsum(copies[wanted]) <= most]
+    if copies[taken].sum() < least:
+        taken = _take_lowest(least, fits, copies)
+    chosen = groups[taken]
+    return lambda document_hashes: np.isin(document_hashes, chosen)
+
+
+def _take_lowest(least: int, fits: np.ndarray, copies: np.ndarray) -> np.ndarray:
+    """Take the lowest groups of `fits` with `least` (1 or 2) documents in total; else one group."""
+    single = fits[copies[fits] == 1]
+    if copies[fits[0]] < least <= len(single):
+        return single[:least]
+    enough = fits[copies[fits] >= least]
+    return enough[:1] if len(enough) else fits[:1]
+
+
+def describe_too_few(count: int, documents: str) -> str:
+    """Describe too few different documents; `documents` is the rule that separated them."""
+    if count == 0:
+        return (
+            "the input has no document with a token, or cleaning left none; give files with text, "
+            "or clean less, as without --min_document_chars"
+        )
+    state = (
+        "a single document"
+        if count == 1
+        else f"{count} documents that are equal but for case, white space and digits"
+    )
+    fix = "add text"
+    if documents == "blank_line":
+        fix += ", or put blank lines between the documents of plain text"
+    elif documents:
+        fix += ", or cut it finer: --documents=blank_line makes a document of each block of lines"
+    return f"the input has {state}, so none can be held out while another is trained on; {fix}"
+
+
+def write_splits(
+    spool: Spool,
+    selection: Selection,
+    is_heldout: IsHeldout,
+    train: SplitWriter,
+    heldout: SplitWriter,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+) -> None:
+    """Write what remains of each document of the spool to its split, in the order of the input."""
+    for (documents, lines, facts), (token_ids, sentence_lengths) in zip(
+        number_chunks(spool), spool.tokens(advance), strict=True
+    ):
+        is_in_heldout = is_heldout(selection.side_hashes[documents])
+        for writer, side in ((train, False), (heldout, True)):
+            goes_here = selection.keeps_document[documents] & (is_in_heldout == side)
+            line_goes = selection.keeps_line[lines] & np.repeat(goes_here, facts.document_lengths)
+            sentence_goes = np.repeat(line_goes, facts.line_lengths)
+            document_sentences = sum_runs(facts.line_lengths * line_goes, facts.document_lengths)
+            writer.append(
+                token_ids[np.repeat(sentence_goes, sentence_lengths)],
+                sentence_lengths[sentence_goes],
+                document_sentences[goes_here],
+            )

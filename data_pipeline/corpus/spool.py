@@ -1,0 +1,93 @@
+"""Keep encoded chunks on disk until each document is dropped or assigned to a split."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from data_pipeline.corpus.encode import ChunkFacts, EncodedChunk
+from data_pipeline.read.cleaning import COUNTED
+
+_FACTS = tuple(field.name for field in dataclasses.fields(ChunkFacts))
+
+
+class Spool:
+    """Store chunks in the order of the input: `append` them all, then read `facts` and `tokens`."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        directory.mkdir(parents=True)
+        self.directory = directory
+        self._facts_path = directory / "facts"
+        self._tokens_path = directory / "tokens"
+        self._facts_path.touch()
+        self._tokens_path.touch()
+        self._chunks = 0
+        self.documents = 0
+        self.lines = 0
+
+    def append(self, chunk: EncodedChunk) -> None:
+        with open(self._facts_path, "ab") as file:
+            write_facts(file, chunk.facts)
+        with open(self._tokens_path, "ab") as file:
+            np.save(file, chunk.token_ids)
+            np.save(file, chunk.sentence_lengths)
+        self._chunks += 1
+        self.documents += len(chunk.facts.document_lengths)
+        self.lines += len(chunk.facts.line_lengths)
+
+    def facts(self) -> Iterator[ChunkFacts]:
+        """Yield the facts of each chunk."""
+        with open(self._facts_path, "rb") as file:
+            for _ in range(self._chunks):
+                yield read_facts(file)
+
+    @property
+    def tokens_bytes(self) -> int:
+        return self._tokens_path.stat().st_size
+
+    def tokens(
+        self, advance: Callable[[int], None] = lambda stored_bytes: None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield token ids and sentence lengths of each chunk; pass `advance` the bytes read."""
+        with open(self._tokens_path, "rb") as file:
+            for _ in range(self._chunks):
+                start = file.tell()
+                yield np.load(file), np.load(file)
+                advance(file.tell() - start)
+
+
+def write_chunk(file: BinaryIO, chunk: EncodedChunk) -> None:
+    """Write all arrays of a chunk to a file."""
+    write_facts(file, chunk.facts)
+    sources = np.array(list(chunk.source_documents.items()), np.int64)
+    counts = np.array([chunk.counts.get(name, 0) for name in COUNTED], np.int64)
+    lost = np.array(list(chunk.lost_characters.items()), np.int64).reshape(-1, 2)
+    for array in (chunk.token_ids, chunk.sentence_lengths, sources, counts, lost):
+        np.save(file, array)
+
+
+def read_chunk(file: BinaryIO) -> EncodedChunk:
+    """Read what write_chunk wrote."""
+    facts = read_facts(file)
+    token_ids, sentence_lengths, sources, counts, lost = (np.load(file) for _ in range(5))
+    return EncodedChunk(
+        token_ids=token_ids,
+        sentence_lengths=sentence_lengths,
+        facts=facts,
+        counts=dict(zip(COUNTED, counts.tolist(), strict=True)),
+        source_documents=dict(sources.tolist()),
+        lost_characters=dict(lost.tolist()),
+    )
+
+
+def write_facts(file: BinaryIO, facts: ChunkFacts) -> None:
+    """Write the arrays of a chunk's facts one after another."""
+    for name in _FACTS:
+        np.save(file, getattr(facts, name))
+
+
+def read_facts(file: BinaryIO) -> ChunkFacts:
+    """Read what write_facts wrote."""
+    return ChunkFacts(*(np.load(file) for _ in _FACTS))

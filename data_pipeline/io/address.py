@@ -1,0 +1,48 @@
+"""Distinguish addresses such as gs://bucket/corpus from local paths; open their file systems."""
+
+import os
+from typing import Any, cast
+
+import fsspec
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path names a file system of its own, as gs:// does."""
+    return "://" in path
+
+
+def open_filesystem(address: str) -> tuple[Any, str]:
+    """Return fsspec's file system of an address, which has no types, and the path within it.
+
+    Raises:
+      ValueError: fsspec does not know the protocol, or its driver is not installed.
+    """
+    protocol = address.partition("://")[0]
+    try:
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(address))
+    except ImportError as error:
+        fix = how_to_install("gcs") if protocol in ("gs", "gcs") else f"install it ({error})"
+        raise ValueError(
+            f"{address} needs a package that reads {protocol}:// and is not installed: {fix}"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"{address} cannot be read: {protocol}:// is no file system that fsspec knows; give a "
+            "local path or gs://BUCKET/PATH"
+        ) from error
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra of this package, which is not on PyPI."""
+    return f"in a clone of bert_jax: pip install '.[{extra}]', or else 'FILE.whl[{extra}]'"
+
+
+def use_one_driver() -> None:
+    """Make epath use gcsfs for buckets, without cached listings.
+
+    With TensorFlow installed, epath would use TensorFlow's file system, which has credentials,
+    retries and errors of its own. A cached listing would lack the files that other processes write
+    later. Call this before the first address is read.
+    """
+    os.environ["EPATH_USE_TF"] = "false"  # epath has no other switch
+    fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False

@@ -1,0 +1,266 @@
+"""Write files and folders atomically: a reader finds the new version, the old one, or none.
+
+`write_file` replaces a small file; `new_file` makes a file that must not exist yet; `new_folder`
+fills a working folder inside the new one and moves its files up at the end:
+
+    OUTPUT/.bert_jax-building/lock     lock of the process at work
+                             /files    the files being written
+                             /moving   names of the files to move, while they are moved
+
+The file that is moved last makes the folder complete. A process that is killed leaves the working
+folder; the same command starts again from the beginning.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from data_pipeline.io import small_files
+from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.small_files import DamagedFile
+
+WORKING = ".bert_jax-building"
+FILES, _LOCK, _MOVING = "files", "lock", "moving"
+
+
+def write_file(path: pathlib.Path, content: bytes) -> None:
+    """Replace a file at once: a process that is killed leaves the old one or the new one."""
+    partial = path.with_name(f"{path.name}.partial")
+    with explain_errors(str(path.parent), f"writing {path.name}"):
+        if partial.is_symlink():
+            partial.unlink()
+        opened = small_files.open_to_write(partial, os.O_WRONLY | os.O_TRUNC)
+        try:
+            with os.fdopen(opened, "wb") as file:
+                file.write(content)
+            partial.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: pathlib.Path, content: Any) -> None:
+    """Replace a file by indented JSON, as write_file does."""
+    write_file(path, f"{json.dumps(content, indent=2)}\n".encode())
+
+
+def check_new_file(output: pathlib.Path, flag: str) -> None:
+    """Raise ValueError for the path of a new file that exists, or whose folder does not."""
+    check_file_path(output, flag)
+    if output.exists():
+        raise ValueError(
+            f"{flag} is {output}, which is there already; give another name, or delete it first"
+        )
+
+
+def check_file_path(output: pathlib.Path, flag: str) -> None:
+    """Raise ValueError for a path where no file can be written; one that exists may be replaced."""
+    if output.is_dir():
+        raise ValueError(f"{flag} is {output}, which is a folder; give the name of a file in it")
+    if not output.parent.is_dir():
+        raise ValueError(
+            f"{flag} is {output}, but there is no folder {output.parent}; make it first, or give "
+            "another"
+        )
+
+
+@contextlib.contextmanager
+def new_file(output: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a path to write to; the file is renamed to `output` after the block.
+
+    The file is removed if the block raises; a process that is killed leaves it, with a name that
+    ends in .unfinished. Raises FileExistsError if another process made `output` meanwhile.
+    """
+    unfinished = output.with_name(f"{output.name}.{os.getpid()}.unfinished")
+    try:
+        yield unfinished
+        _sync(unfinished)
+        if output.exists():
+            raise FileExistsError(
+                errno.EEXIST, "it has been made by somebody else meanwhile", str(output)
+            )
+        unfinished.replace(output)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """Describe a folder to make, and which earlier one it may replace."""
+
+    path: pathlib.Path
+    last: str  # the file that is moved into it last and makes it complete
+    format: str = ""  # value of "format" in an earlier folder's `last`; "": none is recognised
+    may_overwrite: bool | None = None  # None: the command has no such flag
+    replaces: Sequence[str] = ()  # names that are removed even if no new file has them
+    flag: str = "--output"  # the flag that gave the path
+
+
+def check_new_folder(destination: Destination) -> None:
+    """Raise ValueError for a file, an earlier folder that may not be replaced, or other files."""
+    path, flag = destination.path, destination.flag
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{flag} is {path}, which is a file; give a folder")
+    if not path.exists() or _is_half_moved(destination):
+        return
+    if all(entry.name == WORKING for entry in path.iterdir()):
+        return
+    if not _is_recognised(destination):
+        raise ValueError(
+            f"{flag} is {path}, a folder with other files; give a new or an empty folder"
+        )
+    if not destination.may_overwrite:
+        fix = "" if destination.may_overwrite is None else ", or replace it with --overwrite=true"
+        raise ValueError(
+            f"{flag} is {path}, which holds a finished store; give another folder{fix}"
+        )
+
+
+def _is_half_moved(destination: Destination) -> bool:
+    """Return whether a process was killed while it moved files; the moves are then repeated."""
+    moving = destination.path / WORKING / _MOVING
+    return moving.exists() and not (destination.path / destination.last).exists()
+
+
+def _is_recognised(destination: Destination) -> bool:
+    """Return whether the folder is an earlier one of the same format, of whatever version."""
+    try:
+        content = small_files.read_object(destination.path / destination.last)
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(destination.format) and content.get("format") == destination.format
+
+
+@contextlib.contextmanager
+def new_folder(destination: Destination) -> Iterator[pathlib.Path]:
+    """Yield a folder to write into, whose files are moved to the destination after the block.
+
+    If the block raises, the destination is left as it was.
+
+    Raises:
+      ValueError: what check_new_folder refuses, another process at work there, or a place that
+        cannot be written.
+    """
+    check_new_folder(destination)
+    output = destination.path
+    was_there = output.exists()
+    working = output / WORKING
+    try:
+        working.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{destination.flag} is {output}, which cannot be written here ({error.strerror}); "
+            "give a folder in a place that you may write"
+        ) from error
+    with _locked(working / _LOCK, destination):
+        try:
+            check_new_folder(destination)  # another process may have finished it meanwhile
+            _remove(working / FILES)
+            (working / FILES).mkdir()
+            yield working / FILES
+        except BaseException:
+            _remove(working / FILES)
+            if not _is_half_moved(destination):
+                _remove(working)
+            if not was_there and output.is_dir() and not any(output.iterdir()):
+                output.rmdir()
+            raise
+        with _without_ctrl_c():
+            _move(working, destination)
+
+
+def _move(working: pathlib.Path, destination: Destination) -> None:
+    """Replace what the folder holds: the old last file is removed first, the new one moved last."""
+    output, last = destination.path, destination.last
+    files, moving = working / FILES, working / _MOVING
+    for path in (*files.rglob("*"), files):
+        _sync(path)
+    names = sorted(path.name for path in files.iterdir())
+    earlier = _read_moving(moving) if moving.exists() else []
+    replaced = sorted({*names, *earlier, *destination.replaces})
+    unfinished = moving.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(replaced))
+    _sync(unfinished)
+    unfinished.replace(moving)
+    _sync(working)
+    (output / last).unlink(missing_ok=True)
+    _sync(output)
+    for name in replaced:
+        _remove(output / name)
+    for name in names:
+        if name != last:
+            (files / name).rename(output / name)
+    _sync(output)
+    (files / last).rename(output / last)
+    _sync(output)
+    _remove(working)
+
+
+def _read_moving(moving: pathlib.Path) -> list[str]:
+    """Read the names in a folder that a killed process had begun to replace."""
+    names = small_files.parse_json(small_files.read_bytes(moving), moving)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DamagedFile(f"{moving} is not a list of names; remove the folder {moving.parent}")
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise DamagedFile(f"{moving} has {name!r}; remove the folder {moving.parent}")
+    return names
+
+
+def _sync(path: pathlib.Path) -> None:
+    """Flush a file's bytes or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
+    """Lock a file, which the system unlocks when this process ends, however it ends.
+
+    Raises ValueError if another process has locked it, or has just removed it after its work.
+    """
+    with open(path, "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
+            raise ValueError(
+                f"{destination.flag} is {destination.path}, where another process is at work; "
+                "wait until it is done, or give another folder"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Ignore Ctrl-C in the block, which renames a few files at the end of the work."""
+    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,158 @@
+"""Decompress gzip, bzip2, xz and Zstandard, detected by the first bytes of a file."""
+
+import bz2
+import functools
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, cast
+
+import zstandard
+
+BLOCK_BYTES = 1 << 20
+
+# Zstandard packs repetitive text up to 32,000 times, and its decoder returns all output of an input
+# block at once: blocks of 4 KiB keep that below 128 MiB.
+_ZSTD_PIECE_BYTES = 4096
+# Each of many short streams in a file copies the rest of an input block.
+_STREAM_PIECE_BYTES = 8192
+# What `zstd --long=31` needs; such files are common among dumps.
+_ZSTD_WINDOW_BYTES = 1 << 31
+_XZ_MEMORY_BYTES = 2 << 30  # `xz -9` needs 65 MiB, the largest dictionary of that program 1.5 GiB
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED = frozenset(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))
+
+# A text may begin with BZh, but not with the first six digits of pi or of its root, too.
+_BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")
+_BZIP2_DAMAGE = "Invalid data stream"  # how the module words an OSError without a number
+
+# Archives and rare formats, which the error names instead of "binary data".
+_REFUSED = {
+    b"PK\x03\x04": "a zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!\x1a\x07": "a rar archive",
+    b"\x04\x22\x4d\x18": "an lz4 file",
+    b"\x1f\x9d": "a file of the old Unix compress",
+}
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
+
+
+def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield the content of an open file, a block at a time; `address` is for errors.
+
+    A file may be several compressed ones in a row, as `cat` and parallel compressors make them.
+    Raises ValueError for a file that is cut off or damaged, and for an archive of several files.
+    """
+    head = stored.read(16)
+    stored.seek(0)
+    for magic, name in _REFUSED.items():
+        if head.startswith(magic):
+            raise ValueError(_unpack_first(address, name))
+    kind = _kind(head)
+    offset = 0
+    try:
+        for block in _blocks(kind, stored, block_bytes):
+            if offset == 0 and block[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC):
+                raise ValueError(_unpack_first(address, "a tar archive"))
+            offset += len(block)
+            yield block
+    except EOFError as error:
+        raise ValueError(
+            f"{address} is a {kind} file that ends early, after {offset} bytes of text; "
+            "it is cut off: copy or download it again"
+        ) from error
+    except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+        is_damage = isinstance(error, gzip.BadGzipFile) or str(error) == _BZIP2_DAMAGE
+        if isinstance(error, OSError) and not is_damage:
+            raise  # the disk's or the network's
+        raise ValueError(
+            f"{address} is a damaged {kind} file ({error}); copy or download it again"
+        ) from error
+
+
+def _kind(head: bytes) -> str:
+    """Return the compression of a file with these first bytes, or "plain"."""
+    if head.startswith(b"\x1f\x8b"):
+        return "gzip"
+    if head.startswith(b"BZh") and head[4:10] in _BZIP2_BLOCKS:
+        return "bzip2"
+    if head.startswith(b"\xfd7zXZ\0"):
+        return "xz"
+    if head.startswith(_ZSTD_MAGIC) or head[:4] in _ZSTD_SKIPPED:
+        return "Zstandard"
+    return "plain"
+
+
+def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+    if kind == "Zstandard":
+        return _zstd_blocks(stored, block_bytes)
+    if kind == "bzip2":
+        return _stream_blocks(stored, block_bytes, bz2.BZ2Decompressor, padding=b"")
+    if kind == "xz":
+        new_decoder = functools.partial(
+            lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES
+        )
+        return _stream_blocks(stored, block_bytes, new_decoder, padding=b"\0")
+    reader = cast(BinaryIO, gzip.GzipFile(fileobj=stored)) if kind == "gzip" else stored
+    return iter(lambda: reader.read(block_bytes), b"")
+
+
+def _stream_blocks(
+    stored: BinaryIO,
+    block_bytes: int,
+    new_decoder: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor],
+    padding: bytes,
+) -> Iterator[bytes]:
+    """Decode consecutive streams; only `padding` may follow a stream.
+
+    The libraries' own readers stop at a damaged stream without an error (51 of 52 streams lost).
+    """
+    decoder = None
+    block = bytearray()
+    while piece := stored.read(_STREAM_PIECE_BYTES):
+        while piece or (decoder is not None and not decoder.needs_input):
+            if decoder is None:
+                piece = piece.lstrip(padding)
+                if not piece:
+                    break
+                decoder = new_decoder()
+            block += decoder.decompress(piece, block_bytes)
+            piece = b""
+            if decoder.eof:
+                piece, decoder = decoder.unused_data, None
+            if len(block) >= block_bytes:
+                yield bytes(block)
+                block.clear()
+    if block:
+        yield bytes(block)
+    if decoder is not None:
+        raise EOFError
+
+
+def _zstd_blocks(stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+    """Decode consecutive frames; the library's own reader does not report a truncated one."""
+    decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    frame = None
+    block = bytearray()
+    while piece := stored.read(_ZSTD_PIECE_BYTES):
+        while piece:
+            frame = frame or decoder.decompressobj()
+            block += frame.decompress(piece)
+            piece = frame.unused_data
+            if frame.eof:
+                frame = None
+        if len(block) >= block_bytes:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+    if frame is not None:
+        raise EOFError
+
+
+def _unpack_first(address: str, name: str) -> str:
+    return (
+        f"{address} is {name}, which is not read; unpack it, and give its files plain or "
+        "compressed by gzip, bzip2, xz or zstd"
+    )

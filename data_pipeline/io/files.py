@@ -1,0 +1,87 @@
+"""Find stored files by globs and open them, in folders or in buckets.
+
+A path without "://" is a local file. Everything else is an address that fsspec reads, such as
+gs://bucket/corpus/a.txt.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import io
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO, cast
+
+from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address, open_filesystem
+from data_pipeline.io.errors import explain_errors
+
+# Bytes that one request fetches from a bucket. A request takes about 50 ms, however small it is.
+_REQUEST_BYTES = 8 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredFile:
+    """A file or folder that a glob matches."""
+
+    address: str
+    stored_bytes: int
+    is_directory: bool
+
+
+def find_files(pattern: str) -> list[StoredFile]:
+    """Return the files and folders that a glob matches, sorted by name; `**` enters folders.
+
+    Raises:
+      ValueError: the file system is unknown, or its driver is not installed.
+      OSError: it cannot be listed.
+    """
+    if not is_address(pattern):
+        paths = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
+        # A dangling link has no size; reading it reports the error.
+        return [
+            StoredFile(
+                path,
+                os.stat(path, follow_symlinks=os.path.exists(path)).st_size,
+                os.path.isdir(path),
+            )
+            for path in paths
+        ]
+    files, path = open_filesystem(pattern)
+    with explain_errors(pattern, "listing"):
+        files.invalidate_cache()
+        entries: dict[str, dict[str, Any]] = files.glob(path, detail=True)
+    return [
+        StoredFile(
+            address=files.unstrip_protocol(name),
+            stored_bytes=int(entries[name]["size"] or 0),
+            is_directory=entries[name]["type"] == "directory",
+        )
+        for name in sorted(entries)
+    ]
+
+
+@contextlib.contextmanager
+def open_file(address: str, request_bytes: int = _REQUEST_BYTES) -> Iterator[BinaryIO]:
+    """Open a listed file; explain errors of reading it in the block.
+
+    Raises ValueError if it is gone or is not a regular file.
+    """
+    try:
+        with explain_errors(address), _open(address, request_bytes) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{address} was listed and is not there any more; wait until whatever moves or writes "
+            "the corpus is done, then start the same command again"
+        ) from error
+
+
+def _open(address: str, request_bytes: int) -> BinaryIO:
+    if not is_address(address):
+        return small_files.open_regular(pathlib.Path(address))
+    files, path = open_filesystem(address)
+    # Drivers read ahead by different amounts, or not at all, and decoders ask for 8 KiB at a time.
+    stored = files.open(path, "rb", cache_type="none")
+    return cast(BinaryIO, io.BufferedReader(stored, request_bytes))

@@ -1,0 +1,142 @@
+"""Append to, read and repair the JSON-lines records of a run, which a kill may truncate.
+
+Writing follows no symbolic link, and reading none that leads out of the folder.
+"""
+
+import json
+import os
+import pathlib
+import re
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_file
+from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.small_files import NUL, DamagedFile
+
+DAMAGED = ".damaged"  # suffix of the file that keeps what was cut off
+_MOST_BYTES = 1 << 30  # limit of a records file: millions of lines
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+Read = Callable[[pathlib.Path], list[dict[str, Any]]]
+_MEND = "delete or mend that line, or put a copy of the file back"
+
+
+def append_record(path: pathlib.Path, line: Mapping[str, Any]) -> None:
+    """Append a line of JSON to a file, replacing a truncated line that a killed process left."""
+    repair_end(path)
+    _append(path, f"{json.dumps(line)}\n".encode())
+
+
+def _append(path: pathlib.Path, data: bytes) -> None:
+    with (
+        explain_errors(str(path.parent), f"writing {path.name}"),
+        os.fdopen(small_files.open_to_write(path, os.O_WRONLY | os.O_APPEND), "ab") as file,
+    ):
+        file.write(data)
+
+
+def read_records(path: pathlib.Path, skips_halves: bool = True) -> list[dict[str, Any]]:
+    """Read records that each have a step, such as bad_steps.jsonl; none if the file is missing.
+
+    A truncated line or NULs at the end, left by a kill or a power cut, are skipped. With
+    skips_halves, so is a truncated line in the middle: older versions appended after it. Raises
+    DamagedFile for any other line that is malformed.
+    """
+    if not path.exists() and not path.is_symlink():
+        return []
+    whole, _ = _split_end(path)
+    records = []
+    for number, line in enumerate(whole.split(b"\n"), 1):
+        if not line.strip() or (skips_halves and _is_half(line)):
+            continue
+        name = f"{path}, line {number}"
+        try:
+            content = small_files.parse_object(line, name)
+            if small_files.field(content, "step", int, name) < 0:
+                raise DamagedFile(f"{name} has the step {content['step']}")
+        except DamagedFile as error:
+            raise DamagedFile(f"{error}; {_MEND}") from None
+        records.append(content)
+    return records
+
+
+def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Read a metrics.jsonl: lines of a step, a split and numbers; raise as read_records does."""
+    lines = read_records(path, skips_halves=False)
+    for line in lines:
+        name = f"{path}, the line of step {line['step']}"
+        for key, value in line.items():
+            kind: type = str if key == "split" else float
+            try:
+                small_files.field({key: value}, key, kind, name)
+            except DamagedFile as error:
+                raise DamagedFile(f"{error}; {_MEND}") from None
+        if "split" not in line:
+            raise DamagedFile(f"{name} has no split; {_MEND}")
+    return lines
+
+
+def truncate_records(path: pathlib.Path, last_step: int, read: Read = read_records) -> None:
+    """Keep the lines of steps up to this one; drop later ones and a truncated line at the end."""
+    kept = [line for line in read(path) if line["step"] <= last_step]
+    write_file(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def repair_end(path: pathlib.Path, say: Callable[[str], None] = lambda text: None) -> None:
+    """Remove what a kill or a power cut left after the last complete line.
+
+    NULs and the text before them on their line are appended to PATH.damaged and reported. Raises
+    DamagedFile if the end is neither a truncated line nor NULs.
+    """
+    if (not path.exists() and not path.is_symlink()) or _ends_whole(path):
+        return
+    whole, end = _split_end(path)
+    if NUL in end:
+        kept = path.with_name(path.name + DAMAGED)
+        _append(kept, end)
+        say(
+            f"{path} ended in {len(end):,} bytes that are no line, as after a power cut; they were "
+            f"moved to {kept.name}"
+        )
+    write_file(path, whole)
+
+
+def _ends_whole(path: pathlib.Path) -> bool:
+    """Return whether a file is empty or ends in a newline, without reading all of it."""
+    try:
+        number = os.open(path, os.O_RDONLY | small_files.NO_LINK)
+    except OSError:  # a link or an unreadable file: its reader reports it
+        return False
+    try:
+        status = os.fstat(number)
+        is_regular = stat.S_ISREG(status.st_mode)
+        if not is_regular or not status.st_size:
+            return is_regular
+        return os.pread(number, 1, status.st_size - 1) == b"\n"
+    finally:
+        os.close(number)
+
+
+def _split_end(path: pathlib.Path) -> tuple[bytes, bytes]:
+    """Return the complete lines of a file, and the truncated line or the NULs after them."""
+    data = small_files.read_bytes(path, path.parent, _MOST_BYTES)
+    lines, newline, end = data.rpartition(b"\n")
+    whole = lines + newline
+    written = end.rstrip(NUL)
+    if not end or (written != end and (not written or _is_half(written))) or _is_half(end):
+        return whole, end
+    try:
+        small_files.parse_object(written, path)
+    except DamagedFile:
+        raise DamagedFile(f"{path} ends in bytes that are no line of a run; {_MEND}") from None
+    return (data + b"\n", b"") if written == end else (whole + written + b"\n", end[len(written) :])
+
+
+def _is_half(line: bytes) -> bool:
+    """Return whether a line starts like a record, in ASCII, and has an unclosed bracket."""
+    if not line.startswith(b"{") or not line.isascii() or NUL in line:
+        return False
+    outside, _, _ = _STRING.sub(b"", line).partition(b'"')  # of which one may be cut off
+    return outside.count(b"{") + outside.count(b"[") > outside.count(b"}") + outside.count(b"]")

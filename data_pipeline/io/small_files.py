@@ -1,0 +1,200 @@
+"""Read small files that may be damaged: bounded in size, regular, inside their folder.
+
+Commands read manifests, run records, checkpoint metadata and vocabularies through this module. A
+damaged file raises ValueError with one sentence (exit code 2), never RecursionError or MemoryError;
+a named pipe never blocks.
+"""
+
+import errno
+import json
+import os
+import pathlib
+import re
+import stat
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, TypeVar
+
+MAX_BYTES = 64 << 20  # limit of such a file; a vocabulary of 4 million pieces fits
+MAX_DEPTH = 64  # limit of nested JSON; this project's files need 6
+# A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
+NUL = b"\0"
+
+# On Linux; a longer name is an OSError, as if the disk could not be read now.
+_MOST_BYTES_OF_A_NAME, _MOST_BYTES_OF_A_PATH = 255, 2000
+
+NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
+
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[{\]}]")
+
+Value = TypeVar("Value")
+
+
+class DamagedFile(ValueError):
+    """Report a file whose content is not what its writer wrote."""
+
+
+def path_inside(root: pathlib.Path, name: object) -> pathlib.Path:
+    """Join a name that was read from a file to its folder.
+
+    Raises DamagedFile if name is no relative path, leads out of root by `..` or by a symbolic link,
+    or cannot be the name of a file.
+    """
+    if not isinstance(name, str) or not is_file_name(name):
+        raise DamagedFile(f"{name!r:.80} is not the name of a file in {root}")
+    pure = pathlib.PurePosixPath(name)
+    path = root / name
+    if pure.is_absolute() or ".." in pure.parts or not _resolves_inside(root, path):
+        raise DamagedFile(f"{name!r:.80} leads out of {root}; only files in that folder are read")
+    return path
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a file may have this name, with or without folders before it."""
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold
+        return False
+    longest = max(map(len, encoded.split(b"/")))
+    is_short = 0 < len(encoded) <= _MOST_BYTES_OF_A_PATH and longest <= _MOST_BYTES_OF_A_NAME
+    return is_short and NUL not in encoded
+
+
+def _resolves_inside(root: pathlib.Path, path: pathlib.Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # a link to itself
+        return False
+
+
+def open_regular(path: pathlib.Path, root: pathlib.Path | None = None) -> BinaryIO:
+    """Open a regular file for reading; with root, one that no link leads out of it.
+
+    Raises:
+      DamagedFile: it is a folder, pipe or device, or outside root.
+      OSError: there is no such file, or it cannot be read now.
+    """
+    if root is not None and not _resolves_inside(root, path):
+        raise DamagedFile(f"{path} is a link out of {root}; put the file itself there")
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ELOOP):  # a socket, a link to itself
+            raise DamagedFile(f"{path} is not a regular file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DamagedFile(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(
+    path: pathlib.Path, root: pathlib.Path | None = None, max_bytes: int = MAX_BYTES
+) -> bytes:
+    """Read a regular file as open_regular does; one over max_bytes is a DamagedFile too."""
+    with open_regular(path, root) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise DamagedFile(
+            f"{path} is larger than {max_bytes:,} bytes, too large for what it should be"
+        )
+    return data
+
+
+def open_to_write(path: pathlib.Path, flags: int) -> int:
+    """Open a regular file for writing, made if there is none; no symbolic link is followed.
+
+    Raises DamagedFile if a link, a pipe, a device or a folder has its name.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise DamagedFile(
+            f"{path} is a link, a folder or a device, where a file of its own is written; remove it"
+        )
+    return os.open(path, flags | os.O_CREAT | NO_LINK, 0o666)
+
+
+def decode(data: bytes, name: object) -> str:
+    """Decode UTF-8, with or without a byte order mark, or raise DamagedFile with `name`."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{name} is not UTF-8 text (byte {error.start:,})") from None
+
+
+def parse_json(data: bytes, name: object) -> Any:
+    """Parse JSON; raise DamagedFile with `name` if it is none, or nested deeper than MAX_DEPTH."""
+    text = decode(data, name)
+    if nesting_depth(data) > MAX_DEPTH:
+        raise DamagedFile(f"{name} is nested deeper than {MAX_DEPTH} levels")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        place = f" ({error})" if isinstance(error, json.JSONDecodeError) else ""
+        raise DamagedFile(f"{name} is not JSON{place}") from None
+
+
+def nesting_depth(data: bytes) -> int:
+    """Return the deepest nesting of brackets outside strings, without recursion."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def parse_object(data: bytes, name: object) -> dict[str, Any]:
+    """Parse a JSON object; like parse_json in all else."""
+    value = parse_json(data, name)
+    if not isinstance(value, dict):
+        raise DamagedFile(f"{name} holds {kind_in_words(value)}, not a JSON object")
+    return value
+
+
+def read_object(path: pathlib.Path, root: pathlib.Path | None = None) -> dict[str, Any]:
+    """Read a file that holds a JSON object; raises what read_bytes and parse_object do."""
+    return parse_object(read_bytes(path, root), path)
+
+
+def field(
+    content: Mapping[str, Any], key: str, kind: type[Value], name: object, default: Any = ...
+) -> Value:
+    """Return a value of a parsed file after checking its type; a bool is no int, an int is a float.
+
+    Raises DamagedFile if the key is missing without a default, or its value is of another type.
+    """
+    if key not in content:
+        if default is ...:
+            raise DamagedFile(f"{name} has no key {key!r:.80}")
+        return default  # type: ignore[no-any-return]
+    value = content[key]
+    accepted: tuple[type, ...] = (int, float) if kind is float else (kind,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise DamagedFile(
+            f"{name}: {key!r:.80} is {kind_in_words(value)}, not {_KINDS.get(kind, kind.__name__)}"
+        )
+    return value  # type: ignore[return-value]
+
+
+def build(make: Callable[..., Value], content: Mapping[str, Any], name: object) -> Value:
+    """Call `make` with a parsed object's keys; raise DamagedFile if it does not take them."""
+    try:
+        return make(**content)
+    except (TypeError, ValueError, KeyError) as error:
+        raise DamagedFile(f"{name} is not what bert_jax wrote: {error}") from None
+
+
+_KINDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def kind_in_words(value: object) -> str:
+    """Name the JSON type of a value: "a list"."""
+    return _KINDS.get(type(value), type(value).__name__)

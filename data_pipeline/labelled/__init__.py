@@ -1,0 +1,5 @@
+"""Frame labelled examples: from token ids and labels to the batches of fine-tuning and prediction.
+
+Read in this order: framing (ids to a row), rows (rows to batches), packing (several examples in a
+row), lines (lines of text to rows).
+"""

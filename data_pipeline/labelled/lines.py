@@ -1,0 +1,100 @@
+"""Turn lines of text, each a sentence or a pair `A ||| B`, into rows of token ids."""
+
+import dataclasses
+import itertools
+import pathlib
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from data_pipeline.io.address import is_address
+from data_pipeline.labelled.framing import FramedRow, frame
+from data_pipeline.labelled.rows import EncodedRows, build_rows
+from data_pipeline.read.lines import read_lines
+from data_pipeline.vocab import Vocabulary
+
+STDIN = "-"
+_PAIR = re.compile(r"(.*) \|\|\| (.*)")  # extract_features.py@eedf5716ce: the last bars separate it
+_LINES_AT_ONCE = 512  # encoded in one call
+
+
+@dataclasses.dataclass
+class LineCounts:
+    """Counts of the lines read so far."""
+
+    lines: int = 0
+    empty: int = 0  # lines of white space alone
+    without_tokens: int = 0  # lines with text, of which the vocabulary keeps no token
+    cut: int = 0  # lines that are longer than a row
+
+
+def check_lines(address: str, flag: str) -> None:
+    """Raise if open_lines would find no file; `flag` gave the address."""
+    if address != STDIN and not is_address(address) and not pathlib.Path(address).is_file():
+        raise ValueError(
+            f"{flag} is {address}, which is not a file; give a text file, or - for stdin"
+        )
+
+
+def open_lines(address: str) -> Iterator[str]:
+    """Open the lines of a file, plain or compressed, local or in a bucket; "-" is standard input.
+
+    Raises:
+      ValueError: it cannot be read, is not text or not UTF-8.
+    """
+    if address != STDIN:
+        yield from read_lines(address, lambda _: None)
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"line {number:,} of standard input is not UTF-8 ({error.reason}); convert it "
+                "first, as in: iconv -f LATIN1 -t UTF-8"
+            ) from error
+
+
+def group_rows(
+    lines: Iterable[str],
+    vocabulary: Vocabulary,
+    max_seq_length: int,
+    most_tokens: int,
+    counts: LineCounts,
+) -> Iterator[EncodedRows]:
+    """Yield the rows of all lines in their order, in groups of at most most_tokens tokens.
+
+    An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers. `counts` runs a
+    line ahead of the groups.
+    """
+    group: list[FramedRow] = []
+    tokens = 0
+    for row in _rows(iter(lines), vocabulary, max_seq_length, counts):
+        if group and tokens + len(row[0]) > most_tokens:
+            yield build_rows(group)
+            group, tokens = [], 0
+        group.append(row)
+        tokens += len(row[0])
+    if group:
+        yield build_rows(group)
+
+
+def _rows(
+    lines: Iterator[str], vocabulary: Vocabulary, max_seq_length: int, counts: LineCounts
+) -> Iterator[FramedRow]:
+    while texts := [line.strip() for line in itertools.islice(lines, _LINES_AT_ONCE)]:
+        pairs = [match.groups() if (match := _PAIR.fullmatch(text)) else (text,) for text in texts]
+        flat_ids, lengths = vocabulary.encode([segment for pair in pairs for segment in pair])
+        segments = iter(np.split(flat_ids, lengths.cumsum()[:-1]))
+        for text, pair in zip(texts, pairs, strict=True):
+            first, *rest = (next(segments).tolist() for _ in pair)
+            second = rest[0] if rest else []
+            row = frame(first, second or None, vocabulary.special_ids, max_seq_length)
+            tokens = len(first) + len(second)
+            counts.lines += 1
+            counts.empty += not text
+            counts.without_tokens += bool(text) and tokens == 0
+            counts.cut += tokens + 2 + bool(second) > len(row[0])
+            yield row

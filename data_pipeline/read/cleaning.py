@@ -1,0 +1,124 @@
+"""Clean documents on request: the settings, and the rules that look at a single document.
+
+Rules that need the whole corpus, those for duplicates, are in data_pipeline.corpus.selection. What
+is dropped is counted under its reason in the manifest's "dropped"; a default build drops only what
+has no token.
+
+A line is what the reader yields: with --sentences=split the lines of a paragraph are joined into
+one, which with --documents=blank_line is the whole document.
+"""
+
+import collections
+import dataclasses
+import re
+import unicodedata
+from typing import Literal
+
+from data_pipeline.spec.fields import check_fields, setting
+
+LONGEST_WORD_CHARS = 1_000_000
+NORMAL_FORMS = ("none", "nfc", "nfkc")
+KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
+
+# Reasons for dropping, in the order in which they apply; keys of the manifest's "dropped".
+FILES_WITHOUT_TEXT = "files_without_text"
+LONG_WORD_LINES = "lines_with_long_words"
+SHORT_DOCUMENTS = "short_documents"
+SENTENCES_WITHOUT_TOKENS = "sentences_without_tokens"
+DOCUMENTS_WITHOUT_SENTENCES = "documents_without_sentences"
+DUPLICATE_DOCUMENTS = "duplicate_documents"
+NEAR_DUPLICATE_DOCUMENTS = "near_duplicate_documents"
+DUPLICATE_LINES = "duplicate_lines"
+DOCUMENTS_OF_DUPLICATE_LINES = "documents_of_duplicate_lines"
+REASONS = (
+    FILES_WITHOUT_TEXT,
+    SENTENCES_WITHOUT_TOKENS,
+    DOCUMENTS_WITHOUT_SENTENCES,
+    LONG_WORD_LINES,
+    SHORT_DOCUMENTS,
+    DUPLICATE_DOCUMENTS,
+    NEAR_DUPLICATE_DOCUMENTS,
+    DUPLICATE_LINES,
+    DOCUMENTS_OF_DUPLICATE_LINES,
+)
+NORMALIZED_DOCUMENTS = "normalized_documents"  # a key of the manifest's "changed"
+COUNTED = (*REASONS, NORMALIZED_DOCUMENTS)
+
+Document = list[str]  # paragraphs or lines, as data_pipeline.read.documents yields them
+
+
+@dataclasses.dataclass(frozen=True)
+class CleaningOptions:
+    """Choose what to drop or change, by default nothing; the fields are flags of a build."""
+
+    normalize: str = setting("none", "Unicode normal form of the text", choices=NORMAL_FORMS)
+    min_document_chars: int = setting(0, "drop documents with fewer characters", minimum=0)
+    max_word_chars: int = setting(
+        0,
+        "drop lines (of plain text: paragraphs, with --sentences=split) with a word of more "
+        "characters, such as base64 or tables without spaces; 0: no limit",
+        minimum=0,
+        maximum=LONGEST_WORD_CHARS,
+    )
+    drop_duplicate_documents: bool = setting(False, "drop all but the first of equal documents")
+    drop_duplicate_lines: bool = setting(
+        False,
+        "drop a line (of plain text: a paragraph, with --sentences=split) that occurred before "
+        "anywhere",
+    )
+    near_duplicates: str = setting(
+        KEEP,
+        f"{TOGETHER} keeps a cluster on one side of the held-out split, {DROP} keeps only the "
+        "first of a cluster",
+        choices=(KEEP, TOGETHER, DROP),
+    )
+    near_duplicate_threshold: float = setting(
+        0.8,
+        "documents that share this much of their runs of 5 words are near duplicates (Jaccard)",
+        minimum=0.5,
+        maximum=1,
+    )
+
+    def check(self) -> None:
+        """Raise ValueError if a value is outside what is allowed."""
+        check_fields(self, "--")
+        has_threshold = self.near_duplicate_threshold != CleaningOptions.near_duplicate_threshold
+        if has_threshold and not self.finds_near_duplicates:
+            raise ValueError(
+                f"--near_duplicate_threshold is {self.near_duplicate_threshold}, but "
+                f"--near_duplicates is {KEEP}, which compares nothing; give --near_duplicates="
+                f"{TOGETHER} or {DROP} too, or leave it out"
+            )
+
+    @property
+    def finds_near_duplicates(self) -> bool:
+        return self.near_duplicates != KEEP
+
+    @property
+    def compares_documents(self) -> bool:
+        """Return whether a rule needs the whole corpus."""
+        return (
+            self.drop_duplicate_documents or self.drop_duplicate_lines or self.finds_near_duplicates
+        )
+
+
+def clean_documents(
+    documents: list[Document], options: CleaningOptions, counts: collections.Counter[str]
+) -> list[Document]:
+    """Apply the rules that look at a single document, and add to `counts` what they drop."""
+    if options.normalize != "none":
+        form: Literal["NFC", "NFKC"] = "NFC" if options.normalize == "nfc" else "NFKC"
+        read = documents
+        documents = [[unicodedata.normalize(form, line).strip() for line in d] for d in read]
+        changed = sum(before != after for before, after in zip(read, documents, strict=True))
+        counts[NORMALIZED_DOCUMENTS] += changed
+    if options.max_word_chars:
+        has_long_word = re.compile(rf"\S{{{options.max_word_chars + 1}}}").search
+        lines_read = sum(map(len, documents))
+        documents = [[line for line in d if not has_long_word(line)] for d in documents]
+        counts[LONG_WORD_LINES] += lines_read - sum(map(len, documents))
+    if options.min_document_chars:
+        documents_read = len(documents)
+        documents = [d for d in documents if sum(map(len, d)) >= options.min_document_chars]
+        counts[SHORT_DOCUMENTS] += documents_read - len(documents)
+    return documents

@@ -1,0 +1,222 @@
+"""Split Project Gutenberg books into chapters, without the licence around them."""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from data_pipeline.read.lines import add_size
+
+# Where the book begins: the marker since 2004, and the end of the "small print" in older files.
+_START = re.compile(
+    r"\*\*\*\s*START OF (?:THE|THIS) PROJECT GUTENBERG|\*END\W{0,3}THE SMALL PRINT", re.IGNORECASE
+)
+# Where it ends. Some books have only the sentence, some only the marker, most have both.
+_END = re.compile(
+    r"\*\*\*\s*END OF (?:THE|THIS) PROJECT GUTENBERG|\s*END OF (?:THE |THIS )?PROJECT GUTENBERG",
+    re.IGNORECASE,
+)
+# The longest headers (old small print) take about 400 lines.
+_HEADER_LINES = 1000
+_HEADER_CHARS = 1 << 20
+
+_COUNT = (
+    r"(?:[IVXLC]+|[0-9]+|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|"
+    r"fourteen|fifteen|sixteen|seventeen|eighteen|nineteen|twenty|first|second|third|fourth|fifth|"
+    r"sixth|seventh|eighth|ninth|tenth|last)"
+)
+_HEADING = re.compile(
+    # "CHAPTER IV. Title", "Book the First--Recalled to Life", "ADVENTURE II. TITLE"
+    rf"\s*(?:(?:chapter|book|part|volume|letter|adventure|stave|canto|act|scene)\s+(?:the\s+)?{_COUNT}\b"
+    # "AUTHOR'S PREFACE", "FIRST EPILOGUE: 1813 - 20", "EXTRACTS."
+    r"|(?:[\w’']+\s+)?(?:preface|introduction|prologue|epilogue|foreword|afterword|conclusion|"
+    r"contents|(?:list of )?illustrations|footnotes|index|transcriber[’']s notes?|etymology|"
+    r"extracts)"
+    r"(?:[\s.:(].*)?$)",
+    re.IGNORECASE,
+)
+# "IV", "IV.", "IV. TITLE", "12 TITLE"; upper case only, or the word "I" would be a heading.
+_NUMBERED = re.compile(r"\s*(?:[IVXLC]{1,8}\.?$|(?:[IVXLC]{1,8}\.|[0-9]{1,3}\.?)\s+[A-Z‘“\"'])")
+# "12" on a line of its own, alone or above a title; a heading if it continues the count.
+_BARE_NUMBER = re.compile(r"\s*([0-9]{1,3})\.?\s*(?:\n|$)")
+_BARE_ROMAN = re.compile(r"\s*[IVXLC]{1,8}\.?$")
+_LARGEST_STEP = 2  # between numbers: one that is lost in scanning does not end the count
+# "Chapter 8" and nothing else: a heading after one blank line, too (Anna Karenina has six such).
+_BARE = re.compile(rf"\s*chapter\s+{_COUNT}\.?$", re.IGNORECASE)
+_NOT_PROSE = re.compile(
+    r"\s*(?:contents|(?:list of )?illustrations|footnotes|index|transcriber[’']s notes?)\b",
+    re.IGNORECASE,
+)
+_NOTES = re.compile(r"\s*(?:footnotes|index)\b", re.IGNORECASE)  # their entries are numbered
+_ENDS_LIKE_PROSE = re.compile(r"[.!?…:;,—-][\"'”’)\]_*]*$")
+_ITALICS = re.compile(r"\b_|_\b")
+_ORNAMENT = re.compile(r"[\s*.·•=~_―–—-]*$")
+
+MIN_CHAPTER_CHARS = 200  # of prose; what has less is a part's title page or a table
+
+
+def may_be_book(head: bytes) -> bool:
+    """Return False only for plain text that does not begin like a downloaded book."""
+    text = head.decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
+    if text.startswith(("<doc ", "{")):
+        return True
+    lines = re.split(r"\r\n?|\n", text, maxsplit=_HEADER_LINES)[:_HEADER_LINES]
+    return any(map(_START.match, lines))
+
+
+def describe_strangers(addresses: list[str], files: int) -> str:
+    """Describe which of `files` files are not books as downloaded."""
+    which = (
+        f"{addresses[0]} is no book"
+        if len(addresses) == 1
+        else f"{len(addresses)} of {files} files, {addresses[0]} the first, are no books"
+    )
+    return (
+        f"--documents is gutenberg, but {which} as Project Gutenberg sends them: no '*** START OF "
+        f"THE PROJECT GUTENBERG EBOOK' in the first {_HEADER_LINES} lines; leave them out, or read "
+        "books without their licence by --documents=chapters"
+    )
+
+
+def read_chapters(
+    address: str, lines: Iterable[str], needs_licence: bool = False
+) -> Iterator[list[str]]:
+    """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
+
+    A chapter begins at a heading: a paragraph of at most three lines after two or more blank lines
+    that is named or numbered like a chapter. A bare number, which may be a page number, is a
+    heading only if it is 1 or continues the count. Headings, the licence, title pages, contents and
+    lists of illustrations are skipped; so are sections with under MIN_CHAPTER_CHARS of prose. A
+    book without a heading is one chapter. One chapter is in memory at a time. Raises ValueError for
+    a chapter over MAX_DOCUMENT_BYTES and, with `needs_licence`, if no marker opens the book.
+
+    Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
+    """
+    chapter: list[str] = []
+    is_chapter = True  # until the first heading: a book without headings keeps all of its text
+    headings = 0
+    in_notes = False
+    front: list[str] = []  # text before the first heading
+    size_bytes = 0  # of the chapter, or of the front
+    number = 0  # of the last heading that was a bare one
+    follows_heading = False
+    for blank_lines, paragraph in _paragraphs(address, _book_lines(address, lines, needs_licence)):
+        bare = _BARE_NUMBER.match(paragraph)
+        if in_notes and (bare or _NUMBERED.match(paragraph)):
+            is_heading = False
+        else:
+            is_heading = _is_heading(paragraph, blank_lines) or (
+                (blank_lines >= 2 or follows_heading)
+                and bare is not None
+                and _continues(number, int(bare[1]), paragraph)
+            )
+            is_heading |= follows_heading and bool(_BARE_ROMAN.match(paragraph))
+        if bare and is_heading:
+            number = int(bare[1])
+        follows_heading = is_heading
+        if is_heading:
+            if headings and is_chapter and _has_prose(chapter):
+                yield _joined(chapter)
+            headings += 1
+            is_chapter = not _NOT_PROSE.match(paragraph)
+            in_notes = bool(_NOTES.match(paragraph))
+            chapter, front, size_bytes = [], [], 0
+        elif headings == 0 or is_chapter:
+            (chapter if headings else front).append(paragraph)
+            size_bytes = add_size(address, size_bytes, paragraph)
+    if headings == 0:
+        chapter = front
+    if is_chapter and (headings == 0 or _has_prose(chapter)):
+        yield _joined(chapter)
+
+
+def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iterator[str]:
+    """Yield the lines between the licence's markers; all of them if no marker opens the book."""
+    head: list[str] | None = []
+    head_chars = 0
+    in_marker = False
+    for line in lines:
+        if head is not None:
+            if _START.match(line):
+                head, in_marker = None, True  # what came before is the licence
+            elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
+                if needs_licence:
+                    raise ValueError(describe_strangers([address], files=1))
+                yield from head
+                head = None
+                yield line
+            else:
+                head.append(line)
+                head_chars += len(line)
+        elif in_marker:
+            in_marker = bool(line.strip())  # a long title wraps the marker over several lines
+        elif _END.match(line):
+            return
+        else:
+            yield line
+    if head and needs_licence:
+        raise ValueError(describe_strangers([address], files=1))
+    for line in head or []:
+        if _END.match(line):
+            return
+        yield line
+
+
+def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield (blank lines before it, text with its line breaks) of each paragraph."""
+    blank_lines, paragraph = 2, []  # the first paragraph may be a heading
+    size_bytes = 0
+    for line in lines:
+        if line.strip():
+            paragraph.append(line.rstrip())
+            size_bytes = add_size(address, size_bytes, paragraph[-1])
+            continue
+        if paragraph:
+            yield blank_lines, "\n".join(paragraph)
+            blank_lines, paragraph, size_bytes = 0, [], 0
+        blank_lines += 1
+    if paragraph:
+        yield blank_lines, "\n".join(paragraph)
+
+
+def _is_heading(paragraph: str, blank_lines: int) -> bool:
+    if len(paragraph) > 270:  # three lines of 90; most paragraphs stop here
+        return False
+    lines = paragraph.split("\n")
+    if blank_lines < 2:
+        return len(lines) == 1 and bool(_BARE.match(paragraph))
+    return len(lines) <= 3 and _is_heading_line(lines[0])
+
+
+def _continues(last: int, number: int, paragraph: str) -> bool:
+    """Return whether a paragraph under a bare number opens the next chapter, or a part's first."""
+    is_next = number == 1 or last < number <= last + _LARGEST_STEP
+    return is_next and paragraph.count("\n") < 3
+
+
+def _is_heading_line(line: str) -> bool:
+    return len(line) <= 90 and bool(_HEADING.match(line) or _NUMBERED.match(line))
+
+
+def _has_prose(paragraphs: list[str]) -> bool:
+    """Return whether MIN_CHAPTER_CHARS are prose, neither titles nor a table of contents."""
+    chars = 0
+    for paragraph in paragraphs:
+        if _ENDS_LIKE_PROSE.search(paragraph[-8:]) and not _is_table(paragraph):
+            chars += len(paragraph)
+            if chars >= MIN_CHAPTER_CHARS:
+                return True
+    return False
+
+
+def _is_table(paragraph: str) -> bool:
+    lines = paragraph.split("\n")
+    return 2 * sum(map(_is_heading_line, lines)) > len(lines)
+
+
+def _joined(paragraphs: list[str]) -> list[str]:
+    """Join wrapped lines; drop rows of stars and the underscores that stand for italics."""
+    joined = []
+    for paragraph in paragraphs:
+        if not _ORNAMENT.match(paragraph):
+            line = " ".join(paragraph.split())
+            joined.append(_ITALICS.sub("", line) if "_" in line else line)
+    return joined

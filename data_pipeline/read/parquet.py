@@ -1,0 +1,190 @@
+"""Read documents from Parquet files: a row is a document, its text in the column --text_key."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_pipeline.io.files import open_file
+from data_pipeline.read.lines import add_size, check_size, split_paragraphs
+
+_REQUEST_BYTES = 4 << 20  # of a file, per request: bytes between parts of the column are not read
+_BATCH_BYTES = 4 << 20  # of text, in memory at a time
+_MOST_BATCH_BYTES = 64 << 20  # where rows share the longest text that there can be
+_MOST_BATCH_ROWS = 1024
+_PAGE_HEAD_BYTES, _DICTIONARY_PAGE = 32, 2
+# A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MOST_PACKED times its
+# stored size.
+_LARGE_BYTES, _MOST_PACKED = 256 << 20, 1000
+_MAGIC = b"PAR1"
+_SHOWN_COLUMNS = 12
+
+
+def is_parquet(head: bytes) -> bool:
+    """Return whether a file with these first bytes is Parquet."""
+    return head.startswith(_MAGIC)
+
+
+def check_columns(address: str, text_key: str) -> None:
+    """Raise ValueError if there is no column of text of that name, or the file is damaged."""
+    with open_file(address, _REQUEST_BYTES) as stored:
+        _open(address, stored, text_key)
+
+
+def read_rows(
+    address: str, stored_bytes: int, text_key: str, advance: Callable[[int], None]
+) -> Iterator[list[str]]:
+    """Yield the lines of the text of each row; a row without text is an empty document.
+
+    Only that column is read, a few rows at a time. `advance` is called with the share of the file's
+    bytes that the rows make up. Raises ValueError for what check_columns refuses, damaged pages,
+    text that is not UTF-8 and a document over MAX_DOCUMENT_BYTES.
+    """
+    with open_file(address, _REQUEST_BYTES) as stored:
+        file = _open(address, stored, text_key)
+        rows, reported_bytes, all_rows = 0, 0, max(1, file.metadata.num_rows)
+        for batch in _batches(address, stored, file, text_key):
+            for row, text in enumerate(_texts(address, batch, rows), rows + 1):
+                add_size(f"{address} row {row}", 0, text)
+                yield split_paragraphs(text)
+            rows += len(batch)
+            done_bytes = stored_bytes * min(rows, all_rows) // all_rows
+            advance(done_bytes - reported_bytes)
+            reported_bytes = done_bytes
+
+
+@contextlib.contextmanager
+def _explain_damage(address: str) -> Iterator[None]:
+    """Convert Arrow's errors in the block to a ValueError of one sentence."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's or the network's, not Arrow's
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise ValueError(
+            f"{address} is a Parquet file that is cut off or damaged ({reason}); copy or download "
+            "it again"
+        ) from error
+
+
+def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
+    with _explain_damage(address):
+        file = pq.ParquetFile(
+            stored, buffer_size=_REQUEST_BYTES, pre_buffer=False, page_checksum_verification=True
+        )
+    schema = file.schema_arrow
+    if schema.names.count(text_key) != 1 or not _is_text(schema.field(text_key).type):
+        raise ValueError(
+            f"{address} has no column of text called {text_key!r}; its columns are "
+            f"{_columns(schema)}; name the right one with --text_key=COLUMN"
+        )
+    for column in _columns_of(file, text_key):
+        unpacked_bytes = column.total_uncompressed_size
+        if unpacked_bytes > max(_LARGE_BYTES, _MOST_PACKED * column.total_compressed_size):
+            raise ValueError(
+                f"{address} has {unpacked_bytes:,} bytes of {text_key!r} packed into "
+                f"{column.total_compressed_size:,}, which no text is; leave it out"
+            )
+    return file
+
+
+def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
+    """Return the metadata of a column in each group of rows; none if there is no such column."""
+    schema = file.metadata.schema
+    paths = [schema.column(number).path for number in range(len(schema))]
+    if text_key not in paths:
+        return []
+    number = paths.index(text_key)
+    groups = range(file.metadata.num_row_groups)
+    return [file.metadata.row_group(group).column(number) for group in groups]
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def _columns(schema: pa.Schema) -> str:
+    names = [f"{field.name} ({field.type})" for field in list(schema)[:_SHOWN_COLUMNS]]
+    left = len(schema) - len(names)
+    return ", ".join(names) + (f" and {left} more" if left else "")
+
+
+def _batches(
+    address: str, stored: BinaryIO, file: pq.ParquetFile, text_key: str
+) -> Iterator[pa.Array]:
+    """Yield the column of some rows at a time."""
+    with _explain_damage(address):
+        for group, column in enumerate(_columns_of(file, text_key)):
+            rows = _batch_rows(stored, column)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=[text_key]):
+                yield batch.column(0)
+
+
+def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
+    """Yield the texts of a column, "" for a missing one; `rows` rows came before it."""
+    for row, value in enumerate(column, rows + 1):
+        if not value.is_valid:
+            yield ""
+            continue
+        if pa.types.is_dictionary(column.type):
+            value = value.value
+        check_size(f"{address} row {row}", value.as_buffer().size)
+        try:
+            yield value.as_py()
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "
+                "file again"
+            ) from error
+
+
+def _batch_rows(stored: BinaryIO, column: Any) -> int:
+    """Return how many rows to read at a time: about _BATCH_BYTES, at most _MOST_BATCH_BYTES.
+
+    Rows may share a text that is stored once, and each has its own copy in memory.
+    """
+    row_bytes = column.total_uncompressed_size // max(1, column.num_values)
+    rows = min(
+        _BATCH_BYTES // max(1, row_bytes), _MOST_BATCH_BYTES // _shared_bytes(stored, column)
+    )
+    return max(1, min(_MOST_BATCH_ROWS, rows))
+
+
+def _shared_bytes(stored: BinaryIO, column: Any) -> int:
+    """Bound the bytes of a text that rows of a group share: their dictionary, or their column."""
+    column_bytes = max(1, column.total_uncompressed_size)
+    if "DELTA_BYTE_ARRAY" in column.encodings:  # a text is stored as its difference from the last
+        return int(column_bytes)
+    first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    stored.seek(max(0, first))
+    try:
+        kind, page_bytes = _page_header(stored.read(_PAGE_HEAD_BYTES))
+    except IndexError:
+        return int(column_bytes)
+    return max(1, page_bytes) if kind == _DICTIONARY_PAGE else 1
+
+
+def _page_header(data: bytes) -> tuple[int, int]:
+    """Return the kind of a page and its size unpacked, the first two fields of its header.
+
+    Source: PageHeader in parquet.thrift, in Thrift's compact protocol.
+    """
+    numbers, place = [], 0
+    for _ in range(2):
+        value = shift = 0
+        place += 1  # the field's head: the next field, an i32
+        while data[place] & 0x80:
+            value |= (data[place] & 0x7F) << shift
+            shift += 7
+            place += 1
+        value |= data[place] << shift
+        place += 1
+        numbers.append(value >> 1 ^ -(value & 1))
+    return numbers[0], numbers[1]

@@ -1,0 +1,164 @@
+"""Report on a finished build in the terminal: counts and findings."""
+
+import pathlib
+import shlex
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.markup
+import rich.table
+
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.terminal import print_command, print_fact, print_paragraph
+from data_pipeline.corpus.lost_characters import describe_lost_characters
+from data_pipeline.read.cleaning import (
+    DOCUMENTS_OF_DUPLICATE_LINES,
+    DOCUMENTS_WITHOUT_SENTENCES,
+    DUPLICATE_DOCUMENTS,
+    DUPLICATE_LINES,
+    FILES_WITHOUT_TEXT,
+    KEEP,
+    LONG_WORD_LINES,
+    NEAR_DUPLICATE_DOCUMENTS,
+    NORMALIZED_DOCUMENTS,
+    SENTENCES_WITHOUT_TOKENS,
+    SHORT_DOCUMENTS,
+    TOGETHER,
+)
+from data_pipeline.report.findings import can_be_trained_on, find_in_build, total
+from data_pipeline.store import HELDOUT, TRAIN
+
+_MOST_FILES = 3
+_LABEL_WIDTH = 11
+_REASON_WORDS = {
+    FILES_WITHOUT_TEXT: "files without text",
+    SENTENCES_WITHOUT_TOKENS: "sentences without a token",
+    DOCUMENTS_WITHOUT_SENTENCES: "documents without a sentence",
+    LONG_WORD_LINES: "lines with a long word",
+    SHORT_DOCUMENTS: "short documents",
+    DUPLICATE_DOCUMENTS: "documents that are copies",
+    NEAR_DUPLICATE_DOCUMENTS: "documents that are near copies",
+    DUPLICATE_LINES: "lines that occurred before",
+    DOCUMENTS_OF_DUPLICATE_LINES: "documents of such lines alone",
+}
+
+
+def print_report(
+    console: rich.console.Console,
+    store: pathlib.Path,
+    manifest: dict[str, Any],
+    seconds: float,
+    encoded_by: str,
+    address: str = "",
+) -> None:
+    """Print the counts by split, the findings, the address of the store and the next command.
+
+    `encoded_by` is a phrase such as "8 workers". With an address in a bucket, `store` is the folder
+    that the store was built in.
+    """
+    vocabulary = manifest["vocabulary"]
+    console.print()
+    console.print(_counts_table(store, manifest))
+    case = "lower case" if vocabulary["lowercase"] else "case kept"
+    lost = describe_lost_characters(manifest)
+    sources = manifest["sources"]
+    read_bytes = sum(source["bytes"] for source in sources)
+    counts = [np.load(store / split / "token_counts.npy") for split in (TRAIN, HELDOUT)]
+    used = int(np.count_nonzero(sum(counts)))
+    facts = (
+        ("read", f"{describe_file_count(len(sources))}, {_size(read_bytes)} as stored"),
+        *_cleaning_facts(manifest),
+        (
+            "vocabulary",
+            f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
+        ),
+        *([("characters", lost)] if lost else []),
+        ("took", f"{seconds:.1f} s with {encoded_by}"),
+        ("store", f"{address or store}  ({manifest['digest'][:12]})"),
+    )
+    for name, value in facts:
+        print_fact(console, name, value, _LABEL_WIDTH)
+    for finding in find_in_build(manifest):
+        print_paragraph(console, f"! {finding.text}", "yellow")
+    if not can_be_trained_on(manifest):
+        return
+    console.print("\n  [dim]next[/]")
+    cache = " --config.data.data_cache=CACHE" if address else ""
+    print_command(
+        console,
+        f"{find_python()} -m bert_jax.train --config=configs/tiny.py "
+        f"--config.data.store={shlex.quote(address or str(store))}{cache} "
+        f"--workdir=runs/{shlex.quote(store.name)}",
+    )
+
+
+def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """List what was dropped and why; a reason that only a flag causes is listed if it occurred."""
+    dropped = [
+        f"{count:,} {_REASON_WORDS[reason]}"
+        for reason, count in manifest["dropped"].items()
+        if count or reason in (DOCUMENTS_WITHOUT_SENTENCES, SENTENCES_WITHOUT_TOKENS)
+    ]
+    facts = [("dropped", ", ".join(dropped))]
+    if count := manifest["dropped"][FILES_WITHOUT_TEXT]:
+        names = [source["path"] for source in manifest["sources"] if not source["documents"]]
+        more = ", ..." if count > _MOST_FILES else ""
+        facts.append(("no text in", ", ".join(names[:_MOST_FILES]) + more))
+    flags = manifest["build"]
+    if flags["normalize"] != "none":
+        changed = manifest["changed"][NORMALIZED_DOCUMENTS]
+        facts.append(("normalized", f"{changed:,} documents were not in {flags['normalize']}"))
+    if flags["near_duplicates"] != KEEP:
+        near = manifest["near_duplicates"]
+        rest = "only the first of each is kept"
+        if flags["near_duplicates"] == TOGETHER:
+            rest = "all are kept, a cluster on one side of the held-out split"
+        counts = f"{near['documents']:,} documents in {near['clusters']:,} clusters; {rest}"
+        if near["documents_given_up"]:
+            given_up = near["documents_given_up"]
+            counts += f"; {given_up:,} documents resemble too many others to be compared with all"
+        facts.append(("near copies", counts))
+    return facts
+
+
+def _counts_table(store: pathlib.Path, manifest: dict[str, Any]) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2))
+    table.add_column("")
+    for name in ("train", "held out", "both"):
+        table.add_column(name, justify="right")
+    splits = manifest["splits"]
+    both = {key: total(manifest, key) for key in splits[TRAIN]}
+    both["longest_sentence_tokens"] = manifest["longest_sentence_tokens"]
+    columns = (splits[TRAIN], splits[HELDOUT], both)
+    bytes_on_disk = [
+        sum(path.stat().st_size for path in (store / split).iterdir()) for split in (TRAIN, HELDOUT)
+    ]
+    for key in ("documents", "sentences", "tokens"):
+        table.add_row(key, *(f"{split[key]:,}" for split in columns))
+    table.add_row("on disk", *map(_size, [*bytes_on_disk, sum(bytes_on_disk)]))
+    for label, part, whole in (
+        ("sentences per document", "sentences", "documents"),
+        ("tokens per sentence", "tokens", "sentences"),
+    ):
+        table.add_row(label, *(f"{split[part] / split[whole]:.1f}" for split in columns))
+    table.add_row("longest sentence", *(f"{s['longest_sentence_tokens']:,}" for s in columns))
+    for label, part, whole in (
+        ("unknown tokens", "unknown_tokens", "tokens"),
+        ("documents of one sentence", "one_sentence_documents", "documents"),
+    ):
+        table.add_row(label, *(f"{split[part] / split[whole]:.2%}" for split in columns))
+    return table
+
+
+def describe_file_count(count: int) -> str:
+    """Return "1 file" or "2 files"."""
+    return f"{count:,} file{'' if count == 1 else 's'}"
+
+
+def _size(count_bytes: int) -> str:
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count_bytes >= factor:
+            return f"{count_bytes / factor:.1f} {unit}"
+    return f"{count_bytes} bytes"

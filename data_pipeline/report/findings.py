@@ -1,0 +1,247 @@
+"""Find what looks wrong about a corpus: each finding with its number and how to fix it."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
+from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
+from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
+from data_pipeline.store import HELDOUT, TRAIN
+
+FEW_DOCUMENTS = 100  # of the training split
+FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
+MANY_LOST_CHARACTERS = 0.001  # of the tokens
+MANY_LONG_SENTENCES = 0.05
+MUCH_PADDING = 0.25
+BALANCE = 0.05  # how far the share of random next sentences may be from a half
+MANY_DOCUMENT_COPIES, MANY_SENTENCE_COPIES = 0.01, 0.1
+MANY_LEAKED_SENTENCES = 0.2  # short ones, headings above all, recur in any text
+LEAST_USED_PIECES = 0.5
+MOST_PIECES_PER_WORD = 2.0
+OFTEN_TIMES, OFTEN_SHARE = 1000, 0.01  # a sentence that occurs so often, or is so much of a corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that looks wrong."""
+
+    name: str
+    value: float  # the count or share that is out of range
+    text: str  # a sentence with the value and how to fix it
+
+
+def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
+    """Find what looks wrong about a corpus by the manifest of its build alone."""
+    documents, sentences = total(manifest, "documents"), total(manifest, "sentences")
+    tokens, single = total(manifest, "tokens"), total(manifest, "one_sentence_documents")
+    heldout = manifest["splits"][HELDOUT]["documents"]
+    if single > 0.3 * documents:
+        yield Finding(
+            "one_sentence_documents",
+            single / documents,
+            f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
+            "need two. Is there a blank line after every line, or are several sentences on a line "
+            "with --sentences=lines? See --documents and --sentences.",
+        )
+    unknown = manifest["unknown_token_share"]
+    if unknown > 0.01:
+        yield Finding(
+            "unknown_tokens",
+            unknown,
+            f"{unknown:.1%} of the tokens are unknown to the vocabulary: it was made for other "
+            "text. Train one with --train_vocab.",
+        )
+    lost = manifest.get("lost_characters", {}).get("occurrences", 0)  # older builds counted none
+    if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
+        yield Finding(
+            "lost_characters",
+            lost,
+            f"the vocabulary was trained without characters that the text has {lost:,} times, and "
+            "words with one of them are unknown: --character_coverage=1 gives each a piece.",
+        )
+    if tokens > 128 * sentences:
+        yield Finding(
+            "paragraphs",
+            tokens / sentences,
+            f"a sentence has {tokens / sentences:.0f} tokens on average, more than a sequence of "
+            "128 holds. Are they paragraphs? --sentences=split cuts them, --language says how.",
+        )
+    dropped = manifest["dropped"]["documents_without_sentences"]
+    if dropped > 0.1 * (documents + dropped):
+        share = dropped / (documents + dropped)
+        yield Finding(
+            "documents_without_sentences",
+            share,
+            f"{share:.0%} of the documents had no sentence and were dropped. Redirects (a title "
+            "and no text) are harmless; otherwise look for the text in another field or file.",
+        )
+    if not can_be_trained_on(manifest):
+        yield Finding(
+            "too_few_documents",
+            heldout,
+            f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
+            "needed: a random next sentence comes from another document of the split, so training "
+            "refuses this store. Give 4 or more documents that differ in more than case, white "
+            "space and digits (--documents says where one ends); of these a larger --holdout "
+            "cannot hold out more.",
+        )
+    elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
+        yield Finding(
+            "holdout_share",
+            heldout / documents,
+            f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
+            f"--holdout asked for {manifest['holdout']:.2%}: documents are few, or many are alike "
+            "but for case, white space and digits, which go to one side together.",
+        )
+
+
+def find_in_store(health: Health) -> list[Finding]:
+    """Find what looks wrong about a store: what its build found, then what reading it shows."""
+    findings = [*find_in_build(health.manifest), *_find_in_text(health)]
+    if health.rows:
+        findings += _find_in_rows(health.rows, health.manifest["holdout"])
+    findings += _find_copies(health.copies)
+    findings += _find_boilerplate(health.copies.repeated, health.splits[TRAIN].sentences)
+    return [*findings, *_find_in_vocabulary(health.pieces)]
+
+
+def _find_in_text(health: Health) -> Iterator[Finding]:
+    train = health.splits[TRAIN]
+    long = train.long_sentences / train.sentences
+    # If the mean exceeds 128, the build has reported paragraphs already.
+    if train.sentence_tokens.mean <= 128 and long > MANY_LONG_SENTENCES:
+        yield Finding(
+            "long_sentences",
+            long,
+            f"{long:.0%} of the sentences are longer than the {health.text_tokens} tokens of text "
+            f"in a sequence of {health.seq_len}, and are cut. Are they paragraphs? "
+            "--sentences=split cuts them at their ends; or train at a larger length.",
+        )
+    if train.documents < FEW_DOCUMENTS:
+        yield Finding(
+            "few_documents",
+            train.documents,
+            f"the training split has {train.documents:,} documents: random next sentences come "
+            "from few others. If there are more in the text, --documents says where one ends.",
+        )
+
+
+def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[Finding]:
+    by_chance = 2 / rows.sampled**0.5  # four standard errors of the share
+    if abs(rows.random_share - 0.5) > max(BALANCE, by_chance):
+        yield Finding(
+            "label_balance",
+            rows.random_share,
+            f"{rows.random_share:.0%} of the next sentences are random where half should be: a "
+            "document of one sentence, or a sentence that fills a sequence, has none that follows. "
+            "Join documents that belong together, or see --documents and --sentences.",
+        )
+    if rows.padding_share > MUCH_PADDING:
+        yield Finding(
+            "padding",
+            rows.padding_share,
+            f"{rows.padding_share:.0%} of a row of {rows.seq_len} is padding, which costs as much "
+            f"as text: --config.data.packed_examples={PACKED_EXAMPLES} of training leaves "
+            f"{rows.packed_padding_share:.0%}.",
+        )
+    if rows.heldout_rows < FEW_HELDOUT_ROWS:
+        enough = holdout * FEW_HELDOUT_ROWS / rows.heldout_rows
+        or_share = f", or with --holdout={_round_up(enough):g}" if enough <= 0.5 else ""
+        yield Finding(
+            "few_heldout_rows",
+            rows.heldout_rows,
+            f"the held-out split gives {rows.heldout_rows:,} pairs of {rows.seq_len} tokens: too "
+            f"few to tell two models apart. Build the store again from more text{or_share}.",
+        )
+
+
+def _round_up(share: float) -> float:
+    """Round a share up to one digit, at most a half: 0.05 for 0.043."""
+    places = -math.floor(math.log10(share))
+    return min(0.5, round(math.ceil(share * 10**places) / 10**places, places))
+
+
+def _find_copies(copies: Copies) -> Iterator[Finding]:
+    documents, sentences = copies.documents[TRAIN].share, copies.sentences[TRAIN].share
+    if documents > MANY_DOCUMENT_COPIES:
+        yield Finding(
+            "document_copies",
+            documents,
+            f"{documents:.1%} of the training documents are exact copies of an earlier one: the "
+            "model sees them so much more often. --drop_duplicate_documents=true drops them.",
+        )
+    if sentences > MANY_SENTENCE_COPIES:
+        yield Finding(
+            "sentence_copies",
+            sentences,
+            f"{sentences:.0%} of the training sentences are exact copies of an earlier one. "
+            "Look at those that repeat most often. If they are menus, licences or tables, "
+            "--drop_duplicate_lines=true drops all lines but the first of equal ones.",
+        )
+    leaked = copies.leaked_documents
+    if leaked.copies:
+        yield Finding(
+            "leaked_documents",
+            leaked.copies,
+            f"{leaked.copies:,} of {leaked.looked_at:,} held-out documents also stand in the "
+            "training split: the model has seen what it is measured on. Build the store again "
+            "with --drop_duplicate_documents=true.",
+        )
+    leaked_share = copies.leaked_sentences.share
+    if leaked_share > MANY_LEAKED_SENTENCES:
+        yield Finding(
+            "leaked_sentences",
+            leaked_share,
+            f"{leaked_share:.0%} of the held-out sentences also stand in the training split, so "
+            "held-out losses are too low. If documents are near copies of each other, "
+            "--near_duplicates=together keeps them on one side; if they are parts of one text, "
+            "--documents says where it ends.",
+        )
+
+
+def _find_boilerplate(repeated: tuple[Repeated, ...], sentences: int) -> Iterator[Finding]:
+    if not repeated:
+        return
+    most = repeated[0]
+    share = most.count / sentences
+    if most.count >= OFTEN_TIMES or (most.count >= 10 and share > OFTEN_SHARE):
+        words = most.text if len(most.text) <= 60 else most.text[:60] + "..."
+        yield Finding(
+            "boilerplate",
+            most.count,
+            f"one sentence occurs {most.count:,} times, {share:.1%} of the training sentences: "
+            f"'{words}'. If it is boilerplate on a line of its own, --drop_duplicate_lines=true "
+            "drops all but the first.",
+        )
+
+
+def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[Finding]:
+    if pieces.used < LEAST_USED_PIECES * pieces.size:
+        yield Finding(
+            "unused_vocabulary",
+            pieces.used,
+            f"{pieces.used:,} of the {pieces.size:,} pieces of the vocabulary occur: the rest are "
+            "parameters that learn nothing. Train a smaller one on this text with --train_vocab "
+            "and --vocab_size.",
+        )
+    if pieces.pieces_per_word > MOST_PIECES_PER_WORD:
+        yield Finding(
+            "pieces_per_word",
+            pieces.pieces_per_word,
+            f"a word is cut into {pieces.pieces_per_word:.1f} pieces on average: the vocabulary "
+            "was made for other text, or is too small. Train one with --train_vocab, or a larger "
+            "one with --vocab_size. (Where words have no spaces between them, this says nothing.)",
+        )
+
+
+def can_be_trained_on(manifest: dict[str, Any]) -> bool:
+    """Return whether both splits have a document to take a random next sentence from."""
+    splits = manifest["splits"].values()
+    return min(split["documents"] for split in splits) >= MIN_SPLIT_DOCUMENTS
+
+
+def total(manifest: dict[str, Any], key: str) -> int:
+    """Add up a count of the manifest over both splits."""
+    return sum(split[key] for split in manifest["splits"].values())

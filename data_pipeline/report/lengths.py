@@ -1,0 +1,130 @@
+"""Describe distributions of lengths: exact percentiles, and bins to draw."""
+
+import bisect
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+PERCENTS = (1, 5, 25, 50, 75, 95, 99)
+# Lengths below this are counted in an array; the few above are kept one by one.
+_COUNTED = 1 << 16
+_MOST_EVEN_BINS = 32
+_CHUNK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Bin:
+    """The number of lengths from `first` to `last`, both included."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """A bar of a histogram; its area is proportional to its share of all lengths."""
+
+    left: float  # a length, or its logarithm to base 2
+    right: float
+    height: float  # the share of its bin if bins are even, else the share of a doubling
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+    """A distribution of lengths of 1 or more."""
+
+    count: int
+    mean: float
+    shortest: int
+    longest: int
+    percentiles: dict[int, int]  # percent -> the smallest length that this share does not exceed
+    bins: tuple[Bin, ...]
+    is_even: bool  # bins of one width; else four of them for each doubling, for long tails
+
+    def bars(self) -> list[Bar]:
+        """Return the bins as bars: on a linear axis if they are even, else on that of log2."""
+        bars = []
+        for each in self.bins:
+            left, right = float(each.first), each.last + 1.0
+            if not self.is_even:
+                left, right = math.log2(left), math.log2(right)
+            share = each.count / self.count
+            bars.append(Bar(left, right, share if self.is_even else share / (right - left)))
+        return bars
+
+
+def differences(offsets: np.ndarray, values: np.ndarray | None = None) -> Iterator[np.ndarray]:
+    """Yield the differences of neighbouring offsets, or of the values at them: N of int64.
+
+    Shapes: int64[N+1]; int64[V], where offsets are below V. The result comes in chunks.
+    """
+    for start in range(0, len(offsets) - 1, _CHUNK):
+        chunk = offsets[start : start + _CHUNK + 1]
+        yield np.diff(chunk if values is None else values[chunk])
+
+
+def measure_lengths(chunks: Iterable[np.ndarray], is_even: bool = False) -> Lengths:
+    """Describe the lengths in all chunks; memory grows only with those above 65,535.
+
+    Raises:
+      ValueError: there is no length.
+    """
+    counted = np.zeros(_COUNTED, np.int64)
+    long = [np.zeros(0, np.int64)]
+    for chunk in chunks:
+        is_short = chunk < _COUNTED
+        counted += np.bincount(chunk[is_short], minlength=_COUNTED)
+        long.append(chunk[~is_short])
+    long_values, long_counts = np.unique(np.concatenate(long), return_counts=True)
+    short_values = np.flatnonzero(counted)
+    values = np.concatenate([short_values, long_values])
+    counts = np.concatenate([counted[short_values], long_counts])
+    if not len(values):
+        raise ValueError("there are no lengths to describe; an empty store cannot be inspected")
+    ends = np.cumsum(counts)
+    total = int(ends[-1])
+    reached = np.searchsorted(ends, [-(-percent * total // 100) for percent in PERCENTS])
+    percentiles = dict(zip(PERCENTS, values[reached].tolist(), strict=True))
+    longest = int(values[-1])
+    return Lengths(
+        count=total,
+        mean=float(values @ counts) / total,
+        shortest=int(values[0]),
+        longest=longest,
+        percentiles=percentiles,
+        bins=_bins(values, counts, _even_starts(longest) if is_even else _doubling_starts(longest)),
+        is_even=is_even,
+    )
+
+
+def _bins(values: np.ndarray, counts: np.ndarray, starts: list[int]) -> tuple[Bin, ...]:
+    """Count the values between neighbouring starts; drop empty bins at both ends."""
+    place = np.searchsorted(values, starts)
+    before = np.concatenate([[0], np.cumsum(counts)])[place]
+    bins = [
+        Bin(first, following - 1, int(after - so_far))
+        for (first, following), (so_far, after) in zip(
+            itertools.pairwise(starts), itertools.pairwise(before), strict=True
+        )
+    ]
+    filled = [number for number, each in enumerate(bins) if each.count]
+    return tuple(bins[filled[0] : filled[-1] + 1])
+
+
+def _doubling_starts(longest: int) -> list[int]:
+    """Return 1 to 8, then 10, 12, 14, 16, 20, 24, 28, 32, ... until one exceeds the longest."""
+    starts = list(range(1, 8))
+    octave = 8
+    while starts[-1] <= longest:
+        starts += [octave, octave * 5 // 4, octave * 6 // 4, octave * 7 // 4]
+        octave *= 2
+    return starts[: bisect.bisect_right(starts, longest) + 1]
+
+
+def _even_starts(longest: int) -> list[int]:
+    width = -(-longest // _MOST_EVEN_BINS)
+    return list(range(1, longest + width + 1, width))

@@ -1,0 +1,250 @@
+"""Put the health of a store into words, and print it: tables, facts, examples, then findings."""
+
+from collections.abc import Iterator, Sequence
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+from rich.cells import cell_len
+
+from data_pipeline.cli.terminal import print_paragraph
+from data_pipeline.corpus.lost_characters import describe_lost_characters
+from data_pipeline.report.findings import Finding
+from data_pipeline.report.health import Health
+from data_pipeline.report.lengths import Lengths
+from data_pipeline.report.repeats import Repeats
+from data_pipeline.report.rows import PACKED_EXAMPLES, ShownExample, ShownToken
+from data_pipeline.store import HELDOUT, TRAIN
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_SHAPE_COLUMNS = 10
+_WIDEST = 100
+_INDENT = "  "
+# How a token to predict is printed, by its fate.
+_STYLES = {"hidden": "cyan", "replaced": "magenta", "kept": "green"}
+
+
+def count_rows(health: Health) -> list[tuple[str, list[str]]]:
+    """List each count: its name, and its values in the training and the held-out split."""
+    splits = [health.splits[name] for name in (TRAIN, HELDOUT)]
+    rows = [
+        ("documents", [f"{split.documents:,}" for split in splits]),
+        ("sentences", [f"{split.sentences:,}" for split in splits]),
+        ("tokens", [f"{split.tokens:,}" for split in splits]),
+        ("unknown tokens", [f"{split.unknown_tokens / split.tokens:.2%}" for split in splits]),
+    ]
+    if health.rows:
+        pair_counts = (health.rows.epoch_rows, health.rows.heldout_rows)
+        rows.append((f"pairs of {health.seq_len} tokens", [f"{count:,}" for count in pair_counts]))
+    copies = health.copies
+    for name, repeats in (("documents", copies.documents), ("sentences", copies.sentences)):
+        values = [_describe_repeats(repeats[split]) for split in (TRAIN, HELDOUT)]
+        rows.append((f"copies among {name}", values))
+    for name, leaked in (
+        ("documents", copies.leaked_documents),
+        ("sentences", copies.leaked_sentences),
+    ):
+        rows.append((f"{name} in training, too", ["", _describe_repeats(leaked)]))
+    return rows
+
+
+def _describe_repeats(repeats: Repeats) -> str:
+    """Describe copies as "5 (1.2%)", or as the share alone if it is that of a sample."""
+    if repeats.looked_at < repeats.total:
+        return f"{repeats.share:.1%} of {repeats.looked_at:,} sampled"
+    return f"{repeats.copies:,} ({repeats.share:.1%})" if repeats.copies else "0"
+
+
+def length_rows(health: Health) -> list[tuple[str, Lengths]]:
+    """List the distributions of the training split, each with its name."""
+    train = health.splits[TRAIN]
+    rows = [
+        ("sentences a document", train.document_sentences),
+        ("tokens a document", train.document_tokens),
+        ("tokens a sentence", train.sentence_tokens),
+    ]
+    if health.rows:
+        rows += [("tokens a row", health.rows.tokens), ("masks a row", health.rows.masks)]
+    return rows
+
+
+def fact_rows(health: Health) -> list[tuple[str, str]]:
+    """List everything that is neither a count nor a distribution, as a name and a line."""
+    vocabulary, pieces = health.manifest["vocabulary"], health.pieces
+    case = "lower case" if vocabulary["lowercase"] else "case kept"
+    lines = [
+        ("vocabulary", f"{vocabulary['kind']}, {pieces.size:,} pieces, {case}"),
+        ("", f"{pieces.used:,} pieces occur; {pieces.pieces_per_word:.2f} pieces a word"),
+    ]
+    if lost := describe_lost_characters(health.manifest):
+        lines.append(("characters", lost))
+    lines.append(("rows", _describe_sample(health)))
+    if rows := health.rows:
+        lines += [
+            ("", f"{rows.random_share:.1%} of the next sentences are random (the target is 50%)"),
+            (
+                "",
+                f"{rows.masks.mean:.1f} masks a row, {rows.padding_share:.1%} padding; "
+                f"{rows.packed_padding_share:.1%} with {PACKED_EXAMPLES} examples packed",
+            ),
+        ]
+    lines.append(("dropped", _describe_counts(health.manifest["dropped"]) or "nothing"))
+    # Stores of older builds lack the next two keys.
+    if changed := _describe_counts(health.manifest.get("changed", {})):
+        lines.append(("changed", changed))
+    near = health.manifest.get("near_duplicates", {})
+    if any(near.values()):
+        lines.append(
+            ("near copies", f"{near['documents']:,} documents in {near['clusters']:,} clusters")
+        )
+    lines.append(("store", f"{health.store}  ({health.manifest['digest'][:12]})"))
+    return lines
+
+
+def _describe_sample(health: Health) -> str:
+    rows = health.rows
+    if rows is None:
+        return "none: a split has one document, and a random next sentence comes from another"
+    if rows.sampled == rows.epoch_rows:
+        return f"all {rows.epoch_rows:,} of an epoch at {rows.seq_len} tokens"
+    return (
+        f"a sample: {rows.sampled:,} of the {rows.epoch_rows:,} of an epoch at "
+        f"{rows.seq_len} tokens"
+    )
+
+
+def _describe_counts(counts: dict[str, int]) -> str:
+    """Join the counts that are not 0; their keys are like documents_without_sentences."""
+    return "; ".join(
+        f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items() if count
+    )
+
+
+def print_health(
+    console: rich.console.Console, health: Health, findings: Sequence[Finding]
+) -> None:
+    """Print the whole report."""
+    counts = _new_table("train", "held out")
+    for label, values in count_rows(health):
+        counts.add_row(_INDENT + label, *values)
+    console.print(counts)
+    console.print(_lengths_table(health))
+    pieces = health.pieces
+    facts = fact_rows(health)
+    facts.append(("frequent", "  ".join(piece for piece, _ in pieces.most_frequent)))
+    if pieces.never_used:
+        never = "  ".join(pieces.examples_of_never)
+        facts.append(("never", f"{pieces.never_used:,} pieces:  {never}"))
+    for number, repeated in enumerate(health.copies.repeated):
+        name = "" if number else "repeated"
+        facts.append((name, f"{repeated.count:,} times  {repeated.text}"))
+    for name, value in facts:
+        line = rich.text.Text.assemble(_INDENT, (f"{name:<12}", "dim"), make_printable(value))
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
+    if health.examples:
+        _print_examples(console, health)
+    console.print()
+    for finding in findings:
+        print_paragraph(console, f"! {finding.text}", "yellow")
+    if not findings:
+        console.print("  [green]nothing looks wrong[/]")
+
+
+def make_printable(text: str) -> str:
+    """Replace control characters, which a terminal would interpret."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+
+
+def _new_table(*columns: str) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _lengths_table(health: Health) -> rich.table.Table:
+    table = _new_table("shape", "5%", "median", "95%", "longest", "mean")
+    for label, lengths in length_rows(health):
+        percents = (lengths.percentiles[percent] for percent in (5, 50, 95))
+        values = [f"{value:,}" for value in (*percents, lengths.longest)]
+        mean = f"{lengths.mean:,.0f}" if lengths.mean >= 1000 else f"{lengths.mean:.1f}"
+        table.add_row(_INDENT + label, draw_blocks(lengths), *values, mean)
+    return table
+
+
+def draw_blocks(lengths: Lengths, columns: int = _SHAPE_COLUMNS) -> str:
+    """Draw a distribution as a row of blocks, from the shortest length to the longest."""
+    bars = lengths.bars()
+    low, high = bars[0].left, bars[-1].right
+    width = (high - low) / columns
+    heights = []
+    for column in range(columns):
+        left = low + column * width
+        within = (
+            bar.height * max(0.0, min(bar.right, left + width) - max(bar.left, left))
+            for bar in bars
+        )
+        heights.append(sum(within))
+    # A length that occurs at all is visible, however rare.
+    top = max(heights)
+    levels = (max(round(8 * height / top), 1 if height else 0) for height in heights)
+    return "".join(_BLOCKS[level] for level in levels)
+
+
+def _print_examples(console: rich.console.Console, health: Health) -> None:
+    key = rich.text.Text.assemble(_INDENT, (f"{'examples':<12}", "dim"), "answers underneath: ")
+    for number, (fate, style) in enumerate(_STYLES.items()):
+        key.append(", " if number else "").append(fate, style)
+    console.print()
+    console.print(key, soft_wrap=True)
+    width = min(console.width, _WIDEST) - 2 * len(_INDENT)
+    for number, example in enumerate(health.examples, 1):
+        label = "the second part is random" if example.is_random else "the second part follows"
+        head = f"{number}. {label}; {len(example.tokens)} of {health.seq_len} tokens"
+        console.print(rich.text.Text.assemble("\n", _INDENT, (head, "dim")))
+        for line in example_lines(example, width):
+            console.print(rich.text.Text(2 * _INDENT) + line, soft_wrap=True)
+
+
+def example_lines(example: ShownExample, width: int) -> Iterator[rich.text.Text]:
+    """Yield an example in lines; a line with masked tokens is followed by one with the answers."""
+    text, answers = rich.text.Text(), rich.text.Text()
+    for word in _split_words(example):
+        columns = sum(_columns(token) for token in word)
+        if text and text.cell_len + 1 + columns > width:
+            yield from _rstrip(text, answers)
+            text, answers = rich.text.Text(), rich.text.Text()
+        gap = " " if text else ""
+        text.append(gap)
+        answers.append(gap)
+        for token in word:
+            style = _STYLES.get(token.fate, "dim" if token.is_special else "")
+            for line, content in ((text, token.text), (answers, token.original or "")):
+                content = make_printable(content)
+                line.append(content + " " * (_columns(token) - cell_len(content)), style)
+    yield from _rstrip(text, answers)
+
+
+def _split_words(example: ShownExample) -> Iterator[list[ShownToken]]:
+    """Group the tokens by word; those of a word are printed without spaces."""
+    word: list[ShownToken] = []
+    for token in example.tokens:
+        if token.starts_word and word:
+            yield word
+            word = []
+        word.append(token)
+    yield word
+
+
+def _columns(token: ShownToken) -> int:
+    return max(cell_len(make_printable(text)) for text in (token.text, token.original or ""))
+
+
+def _rstrip(text: rich.text.Text, answers: rich.text.Text) -> list[rich.text.Text]:
+    text.rstrip()
+    answers.rstrip()
+    return [text, answers] if answers else [text]

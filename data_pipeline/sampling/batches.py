@@ -1,0 +1,113 @@
+"""Make batches of rows: a tf.data pipeline to train on, a fixed list to evaluate on."""
+
+from collections.abc import Generator
+
+import numpy as np
+
+from data_pipeline.sampling.source import ExampleSource
+
+
+def compute_positions(
+    first_row: int, batch_size: int, steps_T: np.ndarray, rows_B: np.ndarray
+) -> np.ndarray:
+    """Compute the stream's positions of rows of the global batches of steps: int64[T,B].
+
+    `first_row` is the position of the phase's step 0; steps count from 0 within the phase, rows
+    from 0 within the global batch.
+    """
+    return first_row + batch_size * np.asarray(steps_T, np.int64)[:, None] + rows_B
+
+
+def train_batches(
+    source: ExampleSource,
+    *,
+    batch_size: int,
+    first_row: int,
+    first_step: int,
+    last_step: int,
+    rows: np.ndarray,
+) -> Generator[dict[str, np.ndarray], None, None]:
+    """Yield rows of the global batches of batch_size of steps first_step to last_step - 1.
+
+    `rows` are the numbers of one process's rows in each batch, in its order: int[n]. first_row and
+    the steps are those of compute_positions. Any step can be made again by starting there. Closing
+    the iterator ends its threads. Steps go through tf.data: several a NumPy call, then single,
+    prefetched.
+
+    Raises:
+      ValueError: from the iterator, what making a row raises.
+    """
+    # Imported here: held-out batches and sources need no TensorFlow.
+    import tensorflow as tf
+
+    arrays = source.shape.arrays(len(rows))
+    sequences_in_step = len(rows) * source.mean_examples_in_row
+    steps_per_call = max(1, int(source.options.group_sequences / sequences_in_step))
+    failures: list[Exception] = []
+
+    def make_steps(start: int) -> list[np.ndarray]:
+        stop = min(int(start) + steps_per_call, last_step)
+        try:
+            positions = compute_positions(first_row, batch_size, np.arange(start, stop), rows)
+            made = source.rows(positions.ravel())
+        except Exception as failure:
+            # TensorFlow would wrap it in a page of text; an empty group ends the dataset.
+            failures.append(failure)
+            return [np.zeros((0, *dims), dtype) for dims, dtype in arrays.values()]
+        return [made[name].reshape(stop - start, *dims) for name, (dims, _) in arrays.items()]
+
+    dtypes = [tf.as_dtype(dtype) for _, dtype in arrays.values()]
+
+    def make_group(start: tf.Tensor) -> dict[str, tf.Tensor]:
+        tensors = tf.numpy_function(make_steps, [start], dtypes)
+        for tensor, (dims, _) in zip(tensors, arrays.values(), strict=True):
+            tensor.set_shape((None, *dims))
+        return dict(zip(arrays, tensors, strict=True))
+
+    dataset = tf.data.Dataset.range(first_step, last_step, steps_per_call)
+    dataset = dataset.map(make_group)
+    dataset = dataset.take_while(lambda group: tf.shape(group["input_ids"])[0] > 0)
+    dataset = dataset.unbatch().prefetch(source.options.prefetch_batches)
+    dataset = dataset.with_options(_limit_threads(tf))
+    yield from dataset.as_numpy_iterator()
+    if failures:
+        raise failures[0]
+
+
+def _limit_threads(tf):  # type: ignore[no-untyped-def]
+    """Use one thread to make batches and one to hand them out: the step needs the other cores."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = 2
+    options.threading.max_intra_op_parallelism = 1
+    options.experimental_optimization.apply_default_optimizations = False
+    options.deterministic = True
+    return options
+
+
+def heldout_batches(
+    source: ExampleSource, *, batch_size: int, examples: int
+) -> list[dict[str, np.ndarray]]:
+    """Make whole batches of the first `examples` rows of epoch 0, the same at every call.
+
+    There are fewer if the epoch has fewer. The last batch is padded with rows of zero weights whose
+    only visible token is [CLS], so that no mean over a row divides by zero. Give a source with one
+    example in a row: scores are then comparable, whatever training packs.
+
+    Raises:
+      ValueError: examples is below 1.
+    """
+    if examples < 1:
+        raise ValueError(f"examples to evaluate is {examples}; it must be 1 or more")
+    total = min(examples, source.rows_in_epoch(0))
+    batches = []
+    for start in range(0, total, batch_size):
+        batch = source.shape.zeros(batch_size)
+        batch["input_ids"][:] = source.special_ids["pad"]
+        batch["input_ids"][:, 0] = source.special_ids["cls"]
+        batch["input_mask"][:, 0] = 1
+        made = source.rows(np.arange(start, min(start + batch_size, total), dtype=np.int64))
+        for name, array in made.items():
+            batch[name][: len(array)] = array
+        batches.append(batch)
+    return batches

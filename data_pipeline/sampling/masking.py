@@ -1,0 +1,146 @@
+"""Choose the masked-LM targets of each row, and replace them 80/10/10."""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipeline.sampling import whole_word
+from data_pipeline.spec import hashing
+
+# Counters of a row's draws: positions, replacement of each, random id, number of words.
+_CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskRules:
+    """Which tokens are predicted, how many of them, and what replaces them."""
+
+    masked_lm_prob: float  # share of the row's tokens, special ones included
+    max_predictions_per_seq: int
+    vocab_size: int  # random ids are uniform over all of it, special tokens included
+    mask_id: int
+    mask_token_share: float = 0.8  # of the predicted tokens, shown as mask_id
+    random_token_share: float = 0.1  # of the predicted tokens, shown as any id; the rest stays
+    masking: str = "token"  # or "whole_word", or "ngram": runs of 1 to longest_ngram whole words
+    longest_ngram: int = 3
+    is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
+    exact: bool = False  # Google's whole words, which continue behind the [SEP] after A
+
+
+def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
+    """Count the tokens to predict in rows of `length` tokens, `text` of which are not special.
+
+    A half is rounded to the even number, as Python's round does.
+
+    Shapes: int[B], int[B] -> int64[B], from 1 to max_predictions_per_seq and to the tokens of text.
+    """
+    wanted_B = np.maximum(np.rint(length_B * rules.masked_lm_prob).astype(np.int64), 1)
+    return np.minimum(wanted_B, np.minimum(rules.max_predictions_per_seq, text_B))
+
+
+def mask_rows(
+    input_ids_BS: np.ndarray,
+    is_text_BS: np.ndarray,
+    length_B: np.ndarray,
+    row_keys_B: np.ndarray,
+    rules: MaskRules,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
+
+    Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules have
+    other shares. Each draw depends on the row's key and the position alone. Whole words can leave
+    slots unused where no word left is short enough; tokens never do.
+
+    Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
+    tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
+
+    Raises:
+      ValueError: the rules mask words and lack is_continuation_V.
+
+    Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
+    create_masked_lm_predictions.
+    """
+    slots = rules.max_predictions_per_seq
+    count_B = count_predictions(length_B, np.count_nonzero(is_text_BS, axis=1), rules)
+    if rules.masking == "token":
+        positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
+        used_BP = np.arange(slots) < count_B[:, None]
+        # Unused slots sort behind all positions, then become 0 = [CLS].
+        positions_BP[~used_BP] = np.iinfo(np.int32).max
+        positions_BP.sort(axis=1)
+        positions_BP[~used_BP] = 0
+    else:
+        chosen_BS = _choose_words(input_ids_BS, is_text_BS, count_B, row_keys_B, rules)
+        used_BP = np.arange(slots) < np.count_nonzero(chosen_BS, axis=1)[:, None]
+        positions_BP = np.zeros(used_BP.shape, np.int32)
+        positions_BP[used_BP] = np.nonzero(chosen_BS)[1]
+    original_BP = _replace(input_ids_BS, positions_BP, used_BP, row_keys_B, rules)
+    return positions_BP, original_BP, used_BP.astype(np.float32)
+
+
+def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int) -> np.ndarray:
+    """Choose the first `slots` positions of text in random order: int32[B,P].
+
+    Past the tokens of a row the order means nothing.
+    """
+    rows, seq_len = is_text_BS.shape
+    keys_BS, low_mask = whole_word.make_sort_keys(is_text_BS, row_keys_B, _CHOOSE)
+    if slots < seq_len:
+        keys_BS.partition(slots - 1, axis=1)
+    keys_BP = np.full((rows, slots), whole_word.NEVER)
+    keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
+    keys_BP.sort(axis=1)
+    return (keys_BP & low_mask).astype(np.int32)
+
+
+def _choose_words(
+    input_ids_BS: np.ndarray,
+    is_text_BS: np.ndarray,
+    count_B: np.ndarray,
+    row_keys_B: np.ndarray,
+    rules: MaskRules,
+) -> np.ndarray:
+    """Choose whole words, or runs of them, of at most `count` tokens: bool[B,S]."""
+    if rules.is_continuation_V is None:
+        raise ValueError(
+            f"config.data.masking is {rules.masking!r} but it is unknown which pieces continue a "
+            "word; pass the vocabulary's is_continuation, or mask by 'token'"
+        )
+    return whole_word.choose_words(
+        input_ids_BS,
+        is_text_BS,
+        count_B,
+        row_keys_B,
+        rules.is_continuation_V,
+        longest_ngram=rules.longest_ngram if rules.masking == "ngram" else 1,
+        joins_segments=rules.exact,
+        counters=(_CHOOSE, _RUN_LENGTH),
+    )
+
+
+def _replace(
+    input_ids_BS: np.ndarray,
+    positions_BP: np.ndarray,
+    used_BP: np.ndarray,
+    row_keys_B: np.ndarray,
+    rules: MaskRules,
+) -> np.ndarray:
+    """Put [MASK], any id or the token itself at the used positions; the tokens there: int32[B,P].
+
+    Unused slots hold position 0, and 0 in the result.
+    """
+    original_BP = np.take_along_axis(input_ids_BS, positions_BP, axis=1)
+    counters_BP = positions_BP.astype(np.uint32)
+    # As uint64, since a share of 1 is 2**32.
+    fate_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_REPLACE)).astype(np.uint64)
+    bits_BP = hashing.hash32(row_keys_B, counters_BP + np.uint32(_RANDOM_ID)).astype(np.uint64)
+    random_BP = (bits_BP * np.uint64(rules.vocab_size) >> np.uint64(32)).astype(np.int32)
+    is_mask_BP = fate_BP < np.uint64(rules.mask_token_share * 2**32)
+    is_kept_BP = fate_BP < np.uint64((1.0 - rules.random_token_share) * 2**32)
+    shown_BP = np.where(is_kept_BP, original_BP, random_BP)
+    shown_BP[is_mask_BP] = rules.mask_id
+    # Unused slots point at [CLS] and write back what is there.
+    shown_BP = np.where(used_BP, shown_BP, original_BP)
+    np.put_along_axis(input_ids_BS, positions_BP, shown_BP, axis=1)
+    original_BP[~used_BP] = 0
+    return original_BP

@@ -1,0 +1,163 @@
+"""Plan which examples share a row, for a whole epoch, from the lengths of its examples alone."""
+
+import bisect
+import dataclasses
+
+import numpy as np
+
+from data_pipeline.spec import hashing
+from data_pipeline.spec.hashing import Purpose
+
+# Examples worked on at once; their numbers and hashes stay in the cache.
+_BLOCK_EXAMPLES = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """The rows of an epoch and the examples in each, which can be looked up row by row.
+
+    Rows of the same composition (the lengths of their examples) follow each other: the C
+    compositions are kept, not the rows. The k-th row of a composition takes, for its n-th example,
+    the k-th of a series of places in `order_E`, which holds the E examples sorted by length. Made
+    by plan_rows.
+    """
+
+    rows: int
+    order_E: np.ndarray  # uint32, examples by length and, where they are equal, in hashed order
+    first_row_C: np.ndarray  # int64
+    first_place_CN: np.ndarray  # int64
+    place_step_CN: np.ndarray  # int64, how many of the row's examples are of this length; 0: none
+
+    def find_examples(self, rows_B: np.ndarray) -> np.ndarray:
+        """Return the examples of the given rows, longest first.
+
+        Shapes: int64[B] -> int64[B,N], N the most examples in a row; -1 where a row has fewer.
+        """
+        composition_B = np.searchsorted(self.first_row_C, rows_B, side="right") - 1
+        number_B = rows_B - self.first_row_C[composition_B]
+        step_BN = self.place_step_CN[composition_B]
+        place_BN = self.first_place_CN[composition_B] + number_B[:, None] * step_BN
+        return np.where(step_BN > 0, self.order_E[place_BN].astype(np.int64), -1)
+
+
+def plan_rows(lengths_E: np.ndarray, key: int, seq_len: int, most_examples: int) -> RowPlan:
+    """Put every example into exactly one row of at most seq_len tokens and most_examples examples.
+
+    Best fit, longest first: each example goes where it leaves the least room. Examples of equal
+    length are assigned by a hash of the key. Rows of one composition are consecutive: shuffle them
+    before use.
+
+    Shapes: uint16[E] or another integer, tokens of each example with its special pieces: from 1 to
+    seq_len. E is below 2**32.
+    Memory: 4 bytes an example, 8 more while the plan is made.
+
+    Source: Krell et al. 2021, "Efficient sequence packing without cross-contamination", whose
+    packing works on the histogram of lengths too.
+    """
+    order_E, examples_L = _sort_by_length(lengths_E, key, seq_len)
+    rows_by_composition = _fit_rows(examples_L, seq_len, most_examples)
+    compositions = len(rows_by_composition)
+    first_place_CN = np.zeros((compositions, most_examples), np.int64)
+    place_step_CN = np.zeros((compositions, most_examples), np.int64)
+    free_place_L = (np.cumsum(examples_L) - examples_L).tolist()
+    for composition, (lengths, rows) in enumerate(rows_by_composition.items()):
+        for slot, length in enumerate(lengths):
+            place_step_CN[composition, slot] = lengths.count(length)
+            first_place_CN[composition, slot] = free_place_L[length] + slot - lengths.index(length)
+        for length in set(lengths):
+            free_place_L[length] += rows * lengths.count(length)
+    end_row_C = np.cumsum(np.fromiter(rows_by_composition.values(), np.int64, compositions))
+    return RowPlan(
+        rows=sum(rows_by_composition.values()),
+        order_E=order_E,
+        first_row_C=end_row_C - np.fromiter(rows_by_composition.values(), np.int64, compositions),
+        first_place_CN=first_place_CN,
+        place_step_CN=place_step_CN,
+    )
+
+
+def _sort_by_length(lengths_E: np.ndarray, key: int, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sort the examples by length, equal ones in hashed order; count those of each length.
+
+    A sort key is the length, a hash and the example's number in one word: no second array to sort.
+    """
+    number_bits = max(1, (len(lengths_E) - 1).bit_length())
+    hash_bits = 64 - number_bits - seq_len.bit_length()
+    length_shift, number_shift = np.uint64(64 - seq_len.bit_length()), np.uint64(number_bits)
+    deal_key = hashing.subkey(key, Purpose.DEAL_TO_ROWS)
+    keys_E = np.empty(len(lengths_E), np.uint64)
+    examples_L = np.zeros(seq_len + 1, np.int64)
+    for start in range(0, len(lengths_E), _BLOCK_EXAMPLES):
+        lengths = lengths_E[start : start + _BLOCK_EXAMPLES]
+        examples_L += np.bincount(lengths, minlength=seq_len + 1)
+        number = np.arange(start, start + len(lengths), dtype=np.uint64)
+        bits = hashing.hash64(deal_key, number) >> np.uint64(64 - hash_bits)
+        keys_E[start : start + len(lengths)] = (
+            lengths.astype(np.uint64) << length_shift | bits << number_shift | number
+        )
+    keys_E.sort()
+    keys_E &= np.uint64((1 << number_bits) - 1)
+    return keys_E.astype(np.uint32), examples_L
+
+
+def _fit_rows(examples_L: np.ndarray, seq_len: int, most: int) -> dict[tuple[int, ...], int]:
+    """Fit examples into rows, best fit and longest first; count the rows of each composition.
+
+    Among rows with the same room the one with the fewest examples is taken. Equal rows are filled
+    together, so the work does not grow with the number of examples. That is still best fit: a row
+    that has just taken an example has the least room for another of its length.
+    """
+    open_rows = _OpenRows()
+    closed: dict[tuple[int, ...], int] = {}
+    # Empty rows, more than can be needed, are the ones with the most room.
+    open_rows.put(seq_len, (), int(examples_L.sum()))
+    for length in reversed(np.flatnonzero(examples_L).tolist()):
+        left = int(examples_L[length])
+        while left:
+            room, lengths, rows = open_rows.take(length)
+            each = min(room // length, most - len(lengths), left)
+            filled = min(rows, left // each)
+            left -= filled * each
+            open_rows.put(room, lengths, rows - filled)
+            composition = lengths + (length,) * each
+            if len(composition) == most:
+                closed[composition] = closed.get(composition, 0) + filled
+            else:
+                open_rows.put(room - each * length, composition, filled)
+    closed |= open_rows.not_empty()
+    return closed
+
+
+class _OpenRows:
+    """Rows that may take more examples, by their room and their number of examples."""
+
+    def __init__(self) -> None:
+        self._kinds: list[tuple[int, int]] = []  # (room, examples), ascending
+        self._rows: dict[tuple[int, int], dict[tuple[int, ...], int]] = {}
+
+    def put(self, room: int, lengths: tuple[int, ...], rows: int) -> None:
+        """Add rows with examples of these lengths."""
+        kind = (room, len(lengths))
+        if rows and kind not in self._rows:
+            bisect.insort(self._kinds, kind)
+            self._rows[kind] = {}
+        if rows:
+            self._rows[kind][lengths] = self._rows[kind].get(lengths, 0) + rows
+
+    def take(self, length: int) -> tuple[int, tuple[int, ...], int]:
+        """Remove the rows with the least room for `length`: room, lengths, number of rows."""
+        place = bisect.bisect_left(self._kinds, (length, 0))
+        kind = self._kinds[place]
+        lengths, rows = self._rows[kind].popitem()
+        if not self._rows[kind]:
+            del self._rows[kind], self._kinds[place]
+        return kind[0], lengths, rows
+
+    def not_empty(self) -> dict[tuple[int, ...], int]:
+        """Return the rows that hold an example."""
+        return {
+            lengths: count
+            for rows in self._rows.values()
+            for lengths, count in rows.items()
+            if lengths
+        }

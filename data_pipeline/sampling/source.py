@@ -1,0 +1,63 @@
+"""Define a stream of rows, each a pure function of its position."""
+
+import abc
+from collections.abc import Mapping
+
+import numpy as np
+
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import RowShape
+
+
+class ExampleSource(abc.ABC):
+    """An endless stream of rows: position p is index i of epoch e, epochs without a gap."""
+
+    shape: RowShape  # how much a row holds; its fields, their dtypes and dimensions
+    options: PretrainOptions  # by which rows are sampled, made and kept in memory
+    special_ids: Mapping[str, int]  # by the names pad, unk, cls, sep, mask
+
+    @property
+    @abc.abstractmethod
+    def mean_rows_per_epoch(self) -> float:
+        """Return the rows in a pass over the split, a mean where passes differ."""
+
+    @property
+    @abc.abstractmethod
+    def mean_examples_in_row(self) -> float:
+        """Return the mean number of examples in a row; 1 where rows are not packed."""
+
+    @abc.abstractmethod
+    def rows_in_epoch(self, epoch: int) -> int:
+        """Return the number of rows in an epoch, from 0."""
+
+    @abc.abstractmethod
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the epoch of each position and the index within that epoch: int64[B] each."""
+
+    @abc.abstractmethod
+    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Make the rows with these numbers within an epoch: int64[B] -> the fields of `shape`."""
+
+    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the rows at these positions of the stream, in the order given.
+
+        A row does not depend on the other positions requested, or on the process.
+
+        Shapes: int64[B], 0 or more -> the fields of `shape`.
+
+        Raises:
+          ValueError: a negative position, or rows that are damaged.
+        """
+        positions = np.asarray(positions, np.int64)
+        if len(positions) and positions.min() < 0:
+            raise ValueError(f"row position {positions.min()} is negative; the first is 0")
+        epoch_B, index_B = self.locate(positions)
+        batch = self.shape.zeros(len(positions))
+        for epoch in np.unique(epoch_B):
+            members = np.flatnonzero(epoch_B == epoch)
+            made = self.make_rows_of_epoch(int(epoch), index_B[members])
+            if len(members) == len(positions):
+                return made
+            for name, array in made.items():
+                batch[name][members] = array
+        return batch

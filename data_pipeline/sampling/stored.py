@@ -1,0 +1,137 @@
+"""Read rows of batches from a store of ready-made examples, by their position in a stream.
+
+Every epoch has each example of the split once, in an order of its own.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipeline.io import small_files
+from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.spec import hashing
+from data_pipeline.spec.hashing import Purpose
+from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
+from data_pipeline.spec.schema import RowShape
+from data_pipeline.store import MANIFEST, Store, open_array
+from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, describe_fields
+
+# Settings that a store of examples leaves open; its records fix the others.
+_OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredExamples(ExampleSource):
+    """The stream of examples of one split at one sequence length. Made by open_stored_examples."""
+
+    shape: RowShape
+    options: PretrainOptions
+    special_ids: dict[str, int]
+    arrays: dict[str, np.ndarray]  # by the names of tfrecord.FEATURES, [N, ...]
+    split_rows: np.ndarray  # int64, which of the N rows the split has
+    vocab_size: int
+
+    @property
+    def mean_rows_per_epoch(self) -> float:
+        return float(len(self.split_rows))
+
+    @property
+    def mean_examples_in_row(self) -> float:
+        return 1.0  # the format has no packed rows
+
+    def rows_in_epoch(self, epoch: int) -> int:
+        return len(self.split_rows)  # every epoch has each example once
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        epoch_B, index_B = np.divmod(np.asarray(positions, np.int64), len(self.split_rows))
+        return epoch_B, index_B
+
+    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        key = hashing.subkey(
+            self.options.random_seed, Purpose.STORED_ORDER, self.shape.seq_len, epoch
+        )
+        row_B = self.split_rows[hashing.permute(key, index_B, len(self.split_rows))]
+        batch = {
+            name: self.arrays[name][row_B].astype(field.dtype)
+            for name, field in self.shape.fields.items()
+            if name in self.arrays
+        }
+        batch["next_sentence_weights"] = np.ones(len(row_B), np.float32)
+        for name in ("input_ids", "masked_lm_ids"):
+            if batch[name].max() >= self.vocab_size:
+                raise ValueError(
+                    f"{name} has the id {batch[name].max()}, beyond the {self.vocab_size} pieces "
+                    "of the store's vocabulary; the store is damaged: copy it again, or import the "
+                    "records again"
+                )
+        return batch
+
+
+def open_stored_examples(
+    store: Store,
+    split_name: str,
+    options: PretrainOptions,
+    seq_len: int,
+    max_predictions_per_seq: int,
+) -> StoredExamples:
+    """Open the stream of examples of a split of a store of ready-made examples.
+
+    Raises:
+      ValueError: examples of another length than the store has, a setting that the examples fix
+        already, an array missing or changed.
+    """
+    options.check()
+    _check_options(store, options)
+    lengths = store.manifest["examples"]
+    if str(seq_len) not in lengths:
+        raise ValueError(
+            f"seq_len is {seq_len}, but {store.directory} holds ready-made examples of "
+            f"{' and '.join(lengths)} tokens: give --seq_len or config.phases one of these, or "
+            "import others"
+        )
+    length = lengths[str(seq_len)]
+    for key in ("max_predictions_per_seq", *SPLIT_ROWS):
+        small_files.field(length, key, int, f"{store.directory / MANIFEST}: 'examples'")
+    if max_predictions_per_seq != length["max_predictions_per_seq"]:
+        raise ValueError(
+            f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "
+            f"of {seq_len} tokens in {store.directory} have {length['max_predictions_per_seq']}: "
+            "give --max_predictions_per_seq or config.phases that number"
+        )
+    shape = RowShape(seq_len, max_predictions_per_seq, 1)
+    examples = sum(length[split] for split in SPLIT_ROWS)
+
+    def open_file(name: str, dtype: str, dims: tuple[int, ...]) -> np.ndarray:
+        # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
+        return np.asarray(
+            open_array(store.directory, f"{FOLDER}/{seq_len}/{name}.npy", dtype, dims)
+        )
+
+    split_rows = open_file(SPLIT_ROWS[split_name], "int64", (length[split_name],))
+    if len(split_rows) and not (split_rows.min() >= 0 and split_rows.max() < examples):
+        raise ValueError(
+            f"{store.directory}/{FOLDER}/{seq_len}/{SPLIT_ROWS[split_name]}.npy has the row "
+            f"{split_rows.max()} of {examples} examples; copy the store again"
+        )
+    return StoredExamples(
+        arrays={
+            name: open_file(name, str(dtype), (examples, *dims))
+            for name, (dims, dtype) in describe_fields(shape, store.vocab_size).items()
+        },
+        split_rows=split_rows,
+        shape=shape,
+        options=options,
+        vocab_size=store.vocab_size,
+        special_ids=store.special_ids,
+    )
+
+
+def _check_options(store: Store, options: PretrainOptions) -> None:
+    for field in dataclasses.fields(PretrainOptions):
+        value = getattr(options, field.name)
+        if field.name not in _OPEN_OPTIONS and value != field.default:
+            raise ValueError(
+                f"config.data.{field.name} is {value!r}, but {store.directory} holds ready-made "
+                f"examples, whose segments and masks are fixed: leave it at {field.default!r}, "
+                "or train from a store of text"
+            )

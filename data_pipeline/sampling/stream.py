@@ -1,0 +1,224 @@
+"""Make rows of pre-training batches as a pure function of their position in an endless stream.
+
+Position p of the stream is index i of epoch e; epochs follow each other without a gap. Epoch e uses
+the examples of walk e mod dupe_factor, with an order, masks and truncation of its own.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from data_pipeline.sampling import pairs
+from data_pipeline.sampling.epochs import (
+    SIDECAR_FOLDER,
+    Sidecar,
+    WalkCache,
+    WalkFacts,
+    find_walk_facts,
+)
+from data_pipeline.sampling.masking import MaskRules
+from data_pipeline.sampling.rows import Assembly, gather_text, make_rows, mask_text, pack_rows
+from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.sampling.stored import open_stored_examples
+from data_pipeline.sampling.walk import LONGEST_SEQ_LEN
+from data_pipeline.spec import hashing
+from data_pipeline.spec.hashing import Purpose
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS, RowShape, row_shape
+from data_pipeline.store import EXAMPLES, Split, Store
+from data_pipeline.vocab import load_vocabulary
+
+SHORTEST_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """The properties of a vocabulary that the sampler needs."""
+
+    size: int
+    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    is_continuation_V: np.ndarray | None = None  # bool: continues a word; for masks of words
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The text chosen for B rows, before it is gathered: M examples in the order of the rows."""
+
+    spans: pairs.Spans  # of M
+    keys_M: np.ndarray  # uint64, of the masks
+    examples_in_row_B: np.ndarray  # int64
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainSource(ExampleSource):
+    """The stream of rows of one split at one sequence length. Made by open_source."""
+
+    shape: RowShape
+    options: PretrainOptions
+    special_ids: Mapping[str, int]
+    split: Split
+    facts: WalkFacts
+    walks: WalkCache
+    assembly: Assembly
+
+    def rows_in_epoch(self, epoch: int) -> int:
+        """Return the number of rows in an epoch, which has each example of its walk once."""
+        return self.facts.rows_K[epoch % len(self.facts.rows_K)]
+
+    @property
+    def mean_rows_per_epoch(self) -> float:
+        return sum(self.facts.rows_K) / len(self.facts.rows_K)
+
+    @property
+    def mean_examples_in_row(self) -> float:
+        return sum(self.facts.examples_K) / sum(self.facts.rows_K)
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ends_K = np.cumsum(np.asarray(self.facts.rows_K, np.int64))
+        round_N, rest_N = np.divmod(positions, ends_K[-1])
+        walk_N = np.searchsorted(ends_K, rest_N, side="right")
+        index_N = rest_N - (ends_K - self.facts.rows_K)[walk_N]
+        return round_N * len(ends_K) + walk_N, index_N
+
+    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        drawn = self.draw(epoch, index_B)
+        text = gather_text(drawn.spans, self.split.token_ids, self.assembly)
+        masks = mask_text(text, drawn.spans, drawn.keys_M, self.assembly.mask_rules)
+        if self.shape.examples == 1:
+            return make_rows(text, masks, drawn.spans)
+        in_row_B, pad_id = drawn.examples_in_row_B, self.special_ids["pad"]
+        return pack_rows(text, masks, drawn.spans, in_row_B, self.shape, pad_id)
+
+    def draw(self, epoch: int, index_B: np.ndarray) -> Drawn:
+        """Choose the text of the rows with the given numbers of an epoch: int64[B]."""
+        number = epoch % len(self.facts.rows_K)
+        planned = self.walks.get(number)
+        # From half-way through an epoch on, the next walk will be needed soon.
+        if len(index_B) and 2 * int(index_B.max()) >= planned.rows:
+            self.walks.build_ahead((number + 1) % len(self.facts.rows_K))
+        seed, seq_len = self.options.random_seed, self.shape.seq_len
+        epoch_key = hashing.subkey(seed, Purpose.EPOCH, seq_len, epoch)
+        order_key = hashing.subkey(epoch_key, Purpose.EPOCH_ORDER)
+        if not self.options.new_masks_each_epoch:
+            epoch_key = hashing.subkey(seed, Purpose.WALK_MASKS, seq_len, number)
+        examples_BN = planned.find_examples(hashing.permute(order_key, index_B, planned.rows))
+        is_used_BN = examples_BN >= 0
+        spans = pairs.resolve_spans(self.split, planned.walk, examples_BN[is_used_BN], epoch_key)
+        return Drawn(
+            spans=spans,
+            keys_M=hashing.hash64(hashing.subkey(epoch_key, Purpose.MASKS), spans.first_sentence_B),
+            examples_in_row_B=np.count_nonzero(is_used_BN, axis=1),
+        )
+
+
+def open_examples(
+    store: Store,
+    split: Split,
+    options: PretrainOptions,
+    seq_len: int,
+    max_predictions_per_seq: int,
+) -> ExampleSource:
+    """Make the stream of rows of a store's split: drawn from its text, or ready-made in it.
+
+    The first time, the walks over a text are counted.
+
+    Raises:
+      ValueError: a setting, or a store that cannot give examples with these settings.
+    """
+    if store.kind == EXAMPLES:
+        return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
+    is_continuation_V = None
+    if options.masking != "token":
+        vocabulary = load_vocabulary(
+            store.vocab_path, store.manifest["vocabulary"]["lowercase"], checks_case=False
+        )
+        is_continuation_V = vocabulary.is_continuation
+    pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V)
+    sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
+    return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
+
+
+def open_source(
+    split: Split,
+    pieces: Pieces,
+    options: PretrainOptions,
+    seq_len: int,
+    max_predictions_per_seq: int,
+    sidecar: Sidecar | None = None,
+) -> PretrainSource:
+    """Open the stream of rows of a split; `sidecar` keeps what is counted of its walks.
+
+    Raises:
+      ValueError: a setting, or a corpus that cannot give examples with these settings.
+    """
+    options.check()
+    _check_lengths(seq_len, max_predictions_per_seq, options.packed_examples)
+    _check_split(split, options)
+    # A memory map seen as a plain array: slicing np.memmap costs more than what it slices.
+    plain = dataclasses.replace(
+        split,
+        token_ids=np.asarray(split.token_ids),
+        sentence_offsets=np.asarray(split.sentence_offsets),
+        document_offsets=np.asarray(split.document_offsets),
+    )
+    mask_rules = MaskRules(
+        masked_lm_prob=options.masked_lm_prob,
+        max_predictions_per_seq=max_predictions_per_seq,
+        vocab_size=pieces.size,
+        mask_id=pieces.special_ids["mask"],
+        mask_token_share=options.mask_token_share,
+        random_token_share=options.random_token_share,
+        masking=options.masking,
+        longest_ngram=options.longest_ngram,
+        is_continuation_V=pieces.is_continuation_V,
+        exact=options.exact,
+    )
+    facts = find_walk_facts(plain, options, seq_len, sidecar)
+    return PretrainSource(
+        shape=row_shape(options, seq_len, max_predictions_per_seq),
+        options=options,
+        special_ids=pieces.special_ids,
+        split=plain,
+        facts=facts,
+        walks=WalkCache(plain, options, seq_len, facts),
+        assembly=Assembly(seq_len, dict(pieces.special_ids), mask_rules),
+    )
+
+
+def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: int) -> None:
+    if not SHORTEST_SEQ_LEN <= seq_len <= LONGEST_SEQ_LEN:
+        raise ValueError(
+            f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {SHORTEST_SEQ_LEN} or more, "
+            f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512)"
+        )
+    if not 1 <= max_predictions_per_seq <= seq_len:
+        raise ValueError(
+            f"max_predictions_per_seq is {max_predictions_per_seq}; it must be from 1 to seq_len, "
+            f"which is {seq_len} (about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))})"
+        )
+    if packed_examples > seq_len // SHORTEST_EXAMPLE_TOKENS:
+        raise ValueError(
+            f"packed_examples is {packed_examples}; a row of {seq_len} tokens has room for "
+            f"{seq_len // SHORTEST_EXAMPLE_TOKENS} at most: pack fewer, or 1 for none"
+        )
+
+
+def _check_split(split: Split, options: PretrainOptions) -> None:
+    if split.documents < 1 or split.tokens < 1:
+        raise ValueError(
+            f"split {split.name} is empty; it needs a document, and for next-sentence prediction "
+            "2: build the store from more text"
+        )
+    if split.documents < 2 and options.segments == "nsp":
+        raise ValueError(
+            f"split {split.name} has 1 document; next-sentence prediction takes its random second "
+            "segments from another one and needs 2 or more: build the store from more text, with "
+            "another --documents rule, or with a larger --holdout if this is the held-out split, "
+            "or choose other config.data.segments"
+        )
+    if split.sentences >= 2**32:
+        raise ValueError(
+            f"split {split.name} has {split.sentences} sentences; walks number up to {2**32 - 1}: "
+            "build several stores"
+        )

@@ -1,0 +1,270 @@
+"""Walk over the corpus once and cut it into chunks, each of which is the text of an example.
+
+BERT reads a document front to back. Sentences are collected into a chunk until it holds a target
+number of tokens. For next-sentence pairs the chunk is split in two at a random sentence; the second
+half stays, or is replaced by text from elsewhere and read again in the next chunk. Each choice is
+hashed from the chunk's first sentence, so the next chunk follows from that sentence alone, all
+documents can walk at the same time, and a chunk can be made again from its first sentence.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipeline.spec import hashing
+from data_pipeline.spec.hashing import Purpose
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import Split
+
+LONGEST_SEQ_LEN = 2**15
+
+# Documents walk together in blocks of about this many sentences (8 bytes each, several times).
+_BLOCK_SENTENCES = 1 << 20
+# With this few documents left, NumPy's cost per call outweighs the work: each walks alone.
+_FEW_DOCUMENTS = 64
+_ALONE_SENTENCES = 1 << 16
+# full_sentences reads on from document to document in stretches of about this many sentences,
+# which walk together; at the end of each stretch a row stays short.
+_STRETCH_SENTENCES = 1 << 13
+
+
+@dataclasses.dataclass(frozen=True)
+class WalkRules:
+    """Everything that a walk depends on, except the corpus."""
+
+    key: int  # hash of the seed, the sequence length and the walk's number
+    seq_len: int
+    short_seq_prob: float
+    exact: bool = False  # Google's rules to the letter
+    segments: str = "nsp"  # as in PretrainOptions
+    random_share: float = (
+        0.5  # nsp: share of the chunks that lose their B, of those that could keep it
+    )
+
+    @property
+    def has_pairs(self) -> bool:
+        return self.segments in ("nsp", "sop")
+
+    @property
+    def text_tokens(self) -> int:
+        """Return the most tokens of text in [CLS] A [SEP] B [SEP] or [CLS] text [SEP]."""
+        return self.seq_len - (3 if self.has_pairs else 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Walk:
+    """All chunks of one pass over a split, N of them, in the order of the corpus."""
+
+    rules: WalkRules
+    first_sentence_N: np.ndarray  # uint32
+    document_N: np.ndarray  # uint32, the document of the first sentence
+    sentences_N: np.ndarray  # uint16, sentences in the chunk
+
+    def __len__(self) -> int:
+        return len(self.first_sentence_N)
+
+
+def make_rules(
+    options: PretrainOptions, seq_len: int, walk: int, random_share: float = 0.5
+) -> WalkRules:
+    """Return the rules of walk number `walk`, from 0 to dupe_factor - 1."""
+    return WalkRules(
+        key=hashing.subkey(options.random_seed, Purpose.WALK, seq_len, walk),
+        seq_len=seq_len,
+        short_seq_prob=options.short_seq_prob,
+        exact=options.exact,
+        segments=options.segments,
+        random_share=random_share,
+    )
+
+
+def draw_targets(rules: WalkRules, document_N: np.ndarray, first_N: np.ndarray) -> np.ndarray:
+    """Draw how many tokens a chunk aims at: the most that fit, or sometimes a lower number.
+
+    Google draws the number once for a document, which makes passes differ in size by 2-15% and
+    16-21% of pairs short; drawn for each chunk, the share of short pairs is short_seq_prob.
+
+    Shapes: integer[N], integer[N] -> int64[N].
+
+    Source: create_pretraining_data.py@eedf5716ce, create_instances_from_document.
+    """
+    bits = hashing.hash64(
+        hashing.subkey(rules.key, Purpose.TARGET_LENGTH), document_N if rules.exact else first_N
+    )
+    short = 2 + hashing.uniform_below(bits, rules.text_tokens - 1)
+    return np.where(hashing.chance(bits, rules.short_seq_prob), short, rules.text_tokens)
+
+
+def split_chunks(
+    rules: WalkRules, first_N: np.ndarray, sentences_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw how many sentences of each chunk become A, and whether B comes from elsewhere.
+
+    A chunk of one sentence has nothing left for B, which is then always random.
+
+    Shapes: int64[N], int64[N] -> int64[N] from 1 to sentences - 1 (or 1), bool[N].
+    """
+    bits = hashing.hash64(hashing.subkey(rules.key, Purpose.SPLIT_OF_CHUNK), first_N)
+    a_sentences_N = 1 + hashing.uniform_below(bits, np.maximum(sentences_N - 1, 1))
+    if rules.segments != "nsp":
+        return a_sentences_N, np.zeros(len(a_sentences_N), bool)
+    return a_sentences_N, (sentences_N == 1) | hashing.chance(bits, rules.random_share)
+
+
+def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SENTENCES) -> Walk:
+    """Find the chunks of one pass over all documents of a split.
+
+    Memory: 10 bytes a chunk, twice while the blocks are joined, and some 10 MiB for a block of a
+    million sentences. The result is the same for any block size.
+
+    Raises:
+      ValueError: a document without sentences or a sentence without tokens.
+    """
+    bounds_G = _find_bounds(split, rules)
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    start = 0
+    while start < len(bounds_G) - 1:
+        # Whole stretches only; one that is longer than a block is a block of its own.
+        limit = bounds_G[start] + block_sentences
+        stop = max(start + 1, int(np.searchsorted(bounds_G, limit, side="right")) - 1)
+        parts.append(walk_block(split, rules, np.asarray(bounds_G[start : stop + 1])))
+        start = stop
+    first, document, sentences = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Walk(rules, first, document, sentences)
+
+
+def _find_bounds(split: Split, rules: WalkRules) -> np.ndarray:
+    """Find the sentences at which a chunk must end: int64[G+1], of documents or longer stretches.
+
+    A stretch ends with the first document past a multiple of _STRETCH_SENTENCES, which is shifted
+    for each walk: rows do not stay short at the same places in all of them.
+    """
+    offsets_D = split.document_offsets
+    if rules.segments != "full_sentences":
+        return offsets_D
+    shift = hashing.subkey(rules.key, Purpose.STRETCH) % _STRETCH_SENTENCES
+    stretch_D = (offsets_D + shift) // _STRETCH_SENTENCES
+    is_bound_D = np.ones(len(offsets_D), bool)
+    is_bound_D[1:-1] = stretch_D[1:-1] != stretch_D[:-2]
+    return offsets_D[is_bound_D]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """S sentences of whole documents, a part of a walk; numbers count within the block."""
+
+    base: int  # first sentence of the block, counted from the start of the split
+    first_document: int
+    document_bounds_D: np.ndarray  # int64, first sentence of each document, then S
+    starts_S: np.ndarray  # int64[S+1], token at which each sentence starts
+    ends_S: np.ndarray  # int64[S], starts[i + 1]; in full_sentences shifted by the [SEP] before it
+
+
+def _open_block(split: Split, rules: WalkRules, start: int, stop: int) -> _Block:
+    """Read the block of sentences start to stop - 1, which are whole documents."""
+    offsets_D = split.document_offsets
+    first, last = (int(np.searchsorted(offsets_D, sentence)) for sentence in (start, stop))
+    bounds_D = np.asarray(offsets_D[first : last + 1], np.int64) - start
+    starts = np.asarray(split.sentence_offsets[start : stop + 1], np.int64)
+    _check_no_gaps(split, bounds_D, starts, first, start)
+    ends = starts[1:]
+    if rules.segments == "full_sentences":
+        # A [SEP] stands between documents: each document shifts the next ones by one token.
+        document_S = np.repeat(np.arange(len(bounds_D) - 1), np.diff(bounds_D))
+        ends = ends + document_S
+        starts = starts.copy()
+        starts[:-1] += document_S
+    return _Block(start, first, bounds_D, starts, ends)
+
+
+def walk_block(
+    split: Split, rules: WalkRules, bounds_G: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Find the chunks between the first and the last bound: first sentence, document, sentences."""
+    block = _open_block(split, rules, int(bounds_G[0]), int(bounds_G[-1]))
+    sentences = len(block.ends_S)
+    chunk_sentences_S = np.zeros(sentences, np.uint16)
+    start, end = bounds_G[:-1] - block.base, bounds_G[1:] - block.base
+    # Only exact rules read the document's number, and they have no longer stretches.
+    documents = block.first_document + np.arange(len(start))
+    while len(start) > _FEW_DOCUMENTS:
+        counts, next_start = _find_next_chunks(rules, block, documents, start, end)
+        chunk_sentences_S[start] = counts
+        live = next_start < end
+        start, end, documents = next_start[live], end[live], documents[live]
+    for document, first, last in zip(documents, start, end, strict=True):
+        _walk_alone(rules, block, int(document), int(first), int(last), chunk_sentences_S)
+
+    first = np.flatnonzero(chunk_sentences_S)
+    chunks_of_document = np.diff(np.searchsorted(first, block.document_bounds_D))
+    last_document = block.first_document + len(chunks_of_document)
+    numbers = np.arange(block.first_document, last_document, dtype=np.uint32)
+    document_N = np.repeat(numbers, chunks_of_document)
+    return (first + block.base).astype(np.uint32), document_N, chunk_sentences_S[first]
+
+
+def _find_next_chunks(
+    rules: WalkRules,
+    block: _Block,
+    documents_N: np.ndarray | int,
+    start_N: np.ndarray,
+    end_N: np.ndarray | int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the chunk that starts at each sentence: its sentences, and the start of the next one."""
+    first_N = start_N + block.base
+    targets_N = draw_targets(rules, np.broadcast_to(documents_N, start_N.shape), first_N)
+    wanted_N = block.starts_S[start_N] + targets_N
+    if rules.has_pairs:  # until the target is reached; what is too much will be cut
+        chunk_end_N = np.searchsorted(block.starts_S, wanted_N)
+        least = 1 if rules.exact else 2
+    else:  # as many whole sentences as fit
+        chunk_end_N = np.searchsorted(block.ends_S, wanted_N, side="right")
+        least = 1
+    chunk_end_N = np.minimum(np.maximum(chunk_end_N, start_N + least), end_N)
+    sentences_N = chunk_end_N - start_N
+    if rules.segments != "nsp":
+        return sentences_N, chunk_end_N
+    a_sentences_N, is_random_N = split_chunks(rules, first_N, sentences_N)
+    return sentences_N, np.where(is_random_N, start_N + a_sentences_N, chunk_end_N)
+
+
+def _walk_alone(
+    rules: WalkRules,
+    block: _Block,
+    document: int,
+    start: int,
+    end: int,
+    chunk_sentences_S: np.ndarray,
+) -> None:
+    """Walk one document to its end; store each chunk's sentence count at its first sentence.
+
+    The chunks that would start at each sentence of a part are computed in one call, then looked up.
+    """
+    while start < end:
+        part = np.arange(start, min(start + _ALONE_SENTENCES, end))
+        sentences, next_start = _find_next_chunks(rules, block, document, part, end)
+        following = (next_start - start).tolist()
+        visited, step = [], 0
+        while step < len(following):
+            visited.append(step)
+            step = following[step]
+        chunk_sentences_S[part[visited]] = sentences[visited]
+        start += step
+
+
+def _check_no_gaps(
+    split: Split, bounds_D: np.ndarray, offsets_S: np.ndarray, first_document: int, base: int
+) -> None:
+    """Raise if a document has no sentence or a sentence no token: a chunk would never end."""
+    if (bounds_D[1:] <= bounds_D[:-1]).any():
+        document = first_document + int(np.argmax(bounds_D[1:] <= bounds_D[:-1]))
+        raise ValueError(
+            f"document {document} of split {split.name} has no sentences; every document of a "
+            "store has one or more: build the store again"
+        )
+    if (offsets_S[1:] <= offsets_S[:-1]).any():
+        sentence = base + int(np.argmax(offsets_S[1:] <= offsets_S[:-1]))
+        raise ValueError(
+            f"sentence {sentence} of split {split.name} has no tokens; every sentence of a store "
+            "has one or more: build the store again"
+        )

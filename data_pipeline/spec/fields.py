@@ -1,0 +1,132 @@
+"""Declare a setting once: its default, help, unit, range and choices, as metadata of its field.
+
+A dataclass of settings writes `warmup_steps: int = setting(10_000, "...", minimum=0)`. The metadata
+drives the checks (`check_fields`), the help of the flags and the reference page (`help_of`).
+"""
+
+import dataclasses
+import math
+import numbers
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+_METADATA = "setting"
+_KINDS: dict[Any, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a finite number"),
+    str: (str, "text"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Describe a field beyond its name, type and default; None and "" mean unset."""
+
+    help: str
+    unit: str = ""
+    minimum: float | None = None  # the least allowed value
+    maximum: float | None = None  # the greatest allowed value
+    above: float | None = None  # a bound that is not allowed itself
+    below: float | None = None  # likewise
+    choices: Sequence[Any] | None = None
+    source: str = ""  # where the default or the range comes from
+
+    def allows(self, value: Any) -> bool:
+        """Return whether a value of the right type is in the range and among the choices."""
+        return (
+            (self.choices is None or value in self.choices)
+            and (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def allowed(self) -> str:
+        """Describe the choices or the range: "one of a, b", "from 1 to 64"; "" for any value."""
+        if self.choices is not None:
+            return f"one of {', '.join(map(str, self.choices))}"
+        if self.above is not None and self.below is not None:
+            return f"between {self.above} and {self.below}"
+        if self.minimum is not None and self.maximum is not None:
+            return f"from {self.minimum} to {self.maximum}"
+        if self.minimum is not None and self.below is not None:
+            return f"from {self.minimum} to below {self.below}"
+        bounds = (
+            (self.minimum, f"{self.minimum} or more"),
+            (self.above, f"above {self.above}"),
+            (self.maximum, f"at most {self.maximum}"),
+            (self.below, f"below {self.below}"),
+        )
+        return " and ".join(words for bound, words in bounds if bound is not None)
+
+
+def setting(default: Any, help: str, **known: Any) -> Any:
+    """Declare a field of a dataclass of settings: `known` are the other fields of Setting.
+
+    Pass dataclasses.MISSING for no default.
+    """
+    return dataclasses.field(default=default, metadata={_METADATA: Setting(help, **known)})
+
+
+def setting_of(field: "dataclasses.Field[Any]") -> Setting | None:
+    """Return what `setting` declared of a field; None for an ordinary field."""
+    return field.metadata.get(_METADATA)
+
+
+def help_of(field: "dataclasses.Field[Any]") -> str:
+    """Return a field's help with its unit, its range or choices, and its default, in one line."""
+    known = setting_of(field)
+    if known is None:
+        return ""
+    parts = [f"{known.help} [{known.unit}]" if known.unit else known.help, known.allowed()]
+    default = field.default
+    if default is not dataclasses.MISSING and default is not None and default != "":
+        parts.append(f"default {str(default).lower() if isinstance(default, bool) else default}")
+    return "; ".join(part for part in parts if part)
+
+
+def check_fields(options: Any, prefix: str) -> None:
+    """Raise if a value is of another type than its field or outside what `setting` allows.
+
+    Fields that are dataclasses, or tuples of them, are checked too. A value is named by its path,
+    "prefix.name" or "prefix.phases[0].name"; the prefix "--" makes flags: "--name".
+
+    Raises:
+      ValueError: "prefix.name is VALUE; it must be ..." for the first such value.
+    """
+    kinds = typing.get_type_hints(type(options))
+    for field in dataclasses.fields(options):
+        name = f"--{field.name}" if prefix == "--" else f"{prefix}.{field.name}"
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            check_fields(value, name)
+        elif isinstance(value, tuple):
+            for index, item in enumerate(value):
+                if dataclasses.is_dataclass(item):
+                    check_fields(item, f"{name}[{index}]")
+        known = setting_of(field)
+        if known is None:
+            continue
+        if wrong := _wrong_type(value, kinds[field.name]):
+            raise ValueError(f"{name} is {value!r}; it must be {wrong}")
+        if value is not None and not known.allows(value):
+            source = f" ({known.source})" if known.source else ""
+            raise ValueError(f"{name} is {value!r}; it must be {known.allowed()}{source}")
+
+
+def _wrong_type(value: Any, kind: Any) -> str:
+    """Name the type that a value should have; "" if it has it, or if that type is not plain."""
+    if isinstance(kind, types.UnionType):
+        accepted = typing.get_args(kind)
+        if value is None and type(None) in accepted:
+            return ""
+        wrong = [_wrong_type(value, part) for part in accepted if part is not type(None)]
+        return " or ".join(wrong) if all(wrong) else ""
+    if kind not in _KINDS:
+        return ""
+    accepted_type, words = _KINDS[kind]
+    fits = isinstance(value, accepted_type) and (kind is bool or not isinstance(value, bool))
+    return "" if fits and (kind is not float or math.isfinite(value)) else words

@@ -1,0 +1,148 @@
+"""Declare the settings by which training examples are drawn from a store."""
+
+import dataclasses
+
+from data_pipeline.spec.fields import check_fields, setting
+
+SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
+MASKING = ("token", "whole_word", "ngram")
+MOST_PACKED_EXAMPLES = 64
+LONGEST_NGRAM = 16
+# Settings of where rows come from and how fast; all others decide what the rows hold.
+OPTIONS_OF_A_RUN = ("store", "data_cache", "group_sequences", "prefetch_batches")
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainOptions:
+    """Choose how segments and masks are drawn from a store; `config.data` of a training config.
+
+    Sequence length, batch size and predictions per sequence belong to a training phase. Defaults
+    are those of create_pretraining_data.py@eedf5716ce; names are its flags' names where it has
+    them.
+
+    `segments` is what a sequence is made of:
+      nsp             [CLS] A [SEP] B [SEP]; B follows A, or comes from elsewhere (BERT)
+      sop             the same; B follows A, or the two are swapped (ALBERT)
+      full_sentences  [CLS] sentences [SEP] as they follow each other, also from one document
+                      into the next, with a [SEP] between documents (RoBERTa)
+      doc_sentences   the same, never past the end of a document (RoBERTa)
+
+    `exact` is Google's rules for nsp to the letter; masks and truncation, too, are drawn once for
+    each of the dupe_factor passes there, which is new_masks_each_epoch=False here. Without `exact`
+    these defects are corrected: a random B never comes from the same document; a short target
+    length is drawn for each chunk, not once for a document; a chunk takes a second sentence if
+    there is one; so many of the other pairs follow each other that random ones are half of all, as
+    far as the corpus allows; whole words never join across [SEP].
+    """
+
+    store: str = setting(
+        "", "folder that `python -m data_pipeline.build` wrote; may be gs://bucket/store"
+    )
+    data_cache: str = setting("", "local folder for copies of stores on gs://, one for each host")
+    random_seed: int = setting(
+        12345, "segments, order and masks are functions of it", minimum=0, maximum=2**63 - 1
+    )
+    segments: str = setting("nsp", "what a sequence is made of", choices=SEGMENTS)
+    masking: str = setting(
+        "token",
+        "what is masked together: a token, a whole word, or 1 to longest_ngram words",
+        choices=MASKING,
+    )
+    longest_ngram: int = setting(
+        3,
+        "most words in a span; n of them are drawn with a chance in proportion to 1/n",
+        minimum=1,
+        maximum=LONGEST_NGRAM,
+        source="ALBERT: 3",
+    )
+    masked_lm_prob: float = setting(
+        0.15,
+        "share of the tokens, [CLS] and [SEP] counted, that is predicted",
+        above=0,
+        below=1,
+        source="BERT: 0.15",
+    )
+    mask_token_share: float = setting(
+        0.8,
+        "share of the predicted tokens that is replaced by [MASK]",
+        minimum=0,
+        maximum=1,
+        source="BERT: 0.8",
+    )
+    random_token_share: float = setting(
+        0.1,
+        "share of the predicted tokens that is replaced by a random id; the rest stays",
+        minimum=0,
+        maximum=1,
+        source="BERT: 0.1",
+    )
+    new_masks_each_epoch: bool = setting(
+        True, "false: as many different masks of a text as dupe_factor, in rotation"
+    )
+    short_seq_prob: float = setting(
+        0.1,
+        "share of the sequences that aim at a random shorter length",
+        minimum=0,
+        maximum=1,
+        source="BERT: 0.1",
+    )
+    dupe_factor: int = setting(
+        10,
+        "K: number of different passes over the corpus that are in rotation",
+        minimum=1,
+        maximum=10_000,
+    )
+    exact: bool = setting(False, "true: Google's rules to the letter, their defects included")
+    packed_examples: int = setting(
+        1,
+        "most examples in a row of a batch; 1: each has a row of its own, 8 leaves hardly any "
+        "padding",
+        minimum=1,
+        maximum=MOST_PACKED_EXAMPLES,
+    )
+    # The bounds of the next two are far beyond what helps; more fills the memory.
+    group_sequences: int = setting(
+        1024,
+        "sequences made by one call into NumPy; a matter of speed alone",
+        minimum=1,
+        maximum=1 << 20,
+    )
+    prefetch_batches: int = setting(4, "batches kept ready on the host", minimum=1, maximum=1 << 16)
+
+    @property
+    def has_next_sentences(self) -> bool:
+        """Return whether sequences have a second segment and a label for it."""
+        return self.segments in ("nsp", "sop")
+
+    def check(self) -> None:
+        """Raise ValueError if a value is out of its range, or two settings contradict."""
+        check_fields(self, "config.data")
+        if self.mask_token_share + self.random_token_share > 1.0 + 1e-9:
+            raise ValueError(
+                f"config.data.mask_token_share and random_token_share are {self.mask_token_share} "
+                f"and {self.random_token_share}; together they must be at most 1 (BERT: 0.8 and "
+                "0.1, the rest stays as it is)"
+            )
+        if self.masking != "ngram" and self.longest_ngram != PretrainOptions.longest_ngram:
+            raise ValueError(
+                f"config.data.longest_ngram is {self.longest_ngram} and config.data.masking is "
+                f"{self.masking!r}, which has no runs of words; set masking to ngram, or leave "
+                "longest_ngram out"
+            )
+        if self.exact and self.segments != "nsp":
+            raise ValueError(
+                f"config.data.exact is True and config.data.segments is {self.segments!r}; exact "
+                "means Google BERT's rules, which know nsp alone: leave one of them out"
+            )
+        if self.exact and self.masking == "ngram":
+            raise ValueError(
+                "config.data.exact is True and config.data.masking is 'ngram'; Google BERT's rules "
+                "know 'token' and 'whole_word': leave one of them out"
+            )
+
+    def check_flags(self) -> None:
+        """Do what `check` does, for settings that are flags of a command."""
+        try:
+            self.check()
+        except ValueError as error:
+            raise ValueError(str(error).replace("config.data.", "--")) from error

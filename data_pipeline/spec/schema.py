@@ -1,0 +1,91 @@
+"""Define the fields of a pre-training batch: names, dtypes and shapes, as in Google's BERT."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from data_pipeline.spec.options import PretrainOptions
+
+# The shortest example: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] where there is no second segment.
+SHORTEST_EXAMPLE_TOKENS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """Describe an array of a batch: its dtype, and a letter for each dimension."""
+
+    dtype: type[np.generic]
+    dims: str
+
+
+# B rows, S positions, P predictions a row. Order and names are those of
+# create_pretraining_data.py@eedf5716ce; unused slots hold 0.
+PRETRAIN_FIELDS: dict[str, Field] = {
+    "input_ids": Field(np.int32, "BS"),
+    "input_mask": Field(np.int32, "BS"),
+    "segment_ids": Field(np.int32, "BS"),
+    "masked_lm_positions": Field(np.int32, "BP"),
+    "masked_lm_ids": Field(np.int32, "BP"),
+    "masked_lm_weights": Field(np.float32, "BP"),
+    "next_sentence_labels": Field(np.int32, "B"),
+    "next_sentence_weights": Field(np.float32, "B"),
+}
+
+# Of a row that holds up to N examples, one after another. example_ids counts them from 1, and is 0
+# at padding (JAX's attention calls such an array segment_ids; here they distinguish A from
+# B). position_ids begin again at 0 with each example; cls_positions has the start of each.
+PACKED_FIELDS: dict[str, Field] = PRETRAIN_FIELDS | {
+    "next_sentence_labels": Field(np.int32, "BN"),
+    "next_sentence_weights": Field(np.float32, "BN"),
+    "example_ids": Field(np.int32, "BS"),
+    "position_ids": Field(np.int32, "BS"),
+    "cls_positions": Field(np.int32, "BN"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowShape:
+    """Limit what one row of a batch holds."""
+
+    seq_len: int  # S, positions
+    predictions: int  # P, slots for masked tokens, of all its examples together
+    examples: int  # N; 1: rows are not packed
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        return PRETRAIN_FIELDS if self.examples == 1 else PACKED_FIELDS
+
+    def arrays(self, rows: int) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+        """Return shape and dtype of each field of a batch, for ahead-of-time compiles."""
+        sizes = {"B": rows, "S": self.seq_len, "P": self.predictions, "N": self.examples}
+        return {
+            name: (tuple(sizes[dim] for dim in field.dims), field.dtype)
+            for name, field in self.fields.items()
+        }
+
+    def zeros(self, rows: int) -> dict[str, np.ndarray]:
+        """Return a batch of zeros."""
+        return {name: np.zeros(dims, dtype) for name, (dims, dtype) in self.arrays(rows).items()}
+
+
+def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: int) -> RowShape:
+    """Return the shape of a row; `max_predictions_per_seq` holds for each example in it.
+
+    A packed row has a slot for every mask that its examples can have: an example of l tokens has
+    round(l * masked_lm_prob) of them and at least one, and their lengths add up to seq_len at most.
+
+    Raises:
+      ValueError: there is no slot (0 stands for unresolved): the head would learn nothing.
+    """
+    if max_predictions_per_seq < 1:
+        raise ValueError(
+            f"max_predictions_per_seq is {max_predictions_per_seq}; a row needs 1 or more"
+        )
+    examples = options.packed_examples
+    if examples == 1:
+        return RowShape(seq_len, max_predictions_per_seq, 1)
+    prob = options.masked_lm_prob
+    most_over_share = max(0.5, 1.0 - prob * SHORTEST_EXAMPLE_TOKENS)  # by rounding, or by the least
+    slots = math.floor(seq_len * prob + examples * most_over_share)
+    return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)

@@ -1,0 +1,44 @@
+"""Keep tokenised corpora on disk: memory-mapped arrays of two splits and one manifest.
+
+Read in this order: reader (the format, and how a store is opened), writer (arrays, manifest,
+verification), cache and upload (from and to a bucket), examples (stores of ready-made examples),
+tfrecord (Google's files).
+"""
+
+from data_pipeline.store.reader import (
+    ARRAYS,
+    EXAMPLES,
+    FORMAT,
+    FORMAT_VERSION,
+    HELDOUT,
+    MANIFEST,
+    TEXT,
+    TRAIN,
+    Split,
+    Store,
+    check_is_local,
+    is_store,
+    open_array,
+    open_store,
+    parse_manifest,
+    read_manifest,
+)
+
+__all__ = [
+    "ARRAYS",
+    "EXAMPLES",
+    "FORMAT",
+    "FORMAT_VERSION",
+    "HELDOUT",
+    "MANIFEST",
+    "TEXT",
+    "TRAIN",
+    "Split",
+    "Store",
+    "check_is_local",
+    "is_store",
+    "open_array",
+    "open_store",
+    "parse_manifest",
+    "read_manifest",
+]

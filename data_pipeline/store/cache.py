@@ -1,0 +1,186 @@
+"""Copy a store from a bucket to a local folder, once a host, since only local files can be mapped.
+
+    CACHE/DIGEST        the copy, made by io.atomic.new_folder: its manifest appears last, after
+                        every file was checked against its SHA-256
+    CACHE/DIGEST.lock   locked by the process that makes it; others wait for it
+
+A copy is named by the store's digest, so a store that is built again is copied again. Old copies
+stay until they are removed by hand.
+"""
+
+import contextlib
+import fcntl
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address, open_filesystem
+from data_pipeline.io.atomic import Destination, new_folder
+from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.store import MANIFEST, check_is_local, is_store, parse_manifest
+from data_pipeline.store.writer import hash_file, list_checksums
+
+_THREADS = 8
+_PART_BYTES = 16 << 20  # fetched by one request; the largest array is most of a store
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Advance = Callable[[int, int], None]
+
+
+def fetch_store(
+    address: str, cache_dir: str, advance: Advance = lambda done_bytes, total_bytes: None
+) -> pathlib.Path:
+    """Return the local folder of a store: itself, or a copy of one in a bucket, made if needed.
+
+    Calls `advance` with the bytes copied so far and their total; never if a copy exists.
+
+    Raises:
+      ValueError: no cache_dir for an address, no store at it, a file missing or of another
+        SHA-256, too little disk space; the message says how to fix it. No copy is left then.
+      OSError: the bucket cannot be read, or the copy not written.
+    """
+    if not is_address(address):
+        return pathlib.Path(address)
+    if not cache_dir:
+        raise ValueError(
+            f"the store is {address}, which cannot be mapped into memory; name a local folder for "
+            "a copy of it, on a disk with room for all of it: --config.data.data_cache=FOLDER"
+        )
+    check_is_local("config.data.data_cache", cache_dir)
+    address = address.rstrip("/")
+    manifest_address = f"{address}/{MANIFEST}"
+    if _measure_file(manifest_address, address) > small_files.MAX_BYTES:
+        raise ValueError(f"{manifest_address} is too large to be the manifest of a store")
+    manifest_bytes = _fetch(manifest_address, None, address)
+    manifest = parse_manifest(manifest_bytes, address)
+    checksums = _read_checksums(address, manifest)
+    copy = pathlib.Path(cache_dir).expanduser() / manifest["digest"]
+    if is_store(copy):
+        return copy
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(copy.with_suffix(".lock")):
+        if not is_store(copy):  # another process may have made it meanwhile
+            destination = Destination(copy, MANIFEST, flag="config.data.data_cache")
+            with new_folder(destination) as folder:
+                # By now what a killed copy left is gone, and its room is free.
+                sizes = _measure_files(address, checksums, copy.parent)
+                _copy(address, checksums, sizes, folder, advance)
+                (folder / MANIFEST).write_bytes(manifest_bytes)
+    return copy
+
+
+def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
+    """Read the SHA-256 of each file of a store, by its name in it."""
+    try:
+        checksums, digest = list_checksums(manifest), manifest["digest"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{address}/{MANIFEST} is damaged (no {error}); copy the store there again"
+        ) from error
+    try:  # the names become paths on this host
+        for name in checksums:
+            small_files.path_inside(pathlib.Path("/store"), name)
+        is_ours = bool(_DIGEST.fullmatch(digest)) and MANIFEST not in checksums
+    except DamagedFile:
+        is_ours = False
+    if not is_ours:
+        raise ValueError(
+            f"{address}/{MANIFEST} has names that no store has; copy the store there again"
+        )
+    return checksums
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path) -> Iterator[None]:
+    """Lock the file against other processes of this host; a killed process releases it."""
+    with open(path, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _measure_files(address: str, checksums: dict[str, str], cache: pathlib.Path) -> dict[str, int]:
+    """Return the bytes of each file; raise ValueError where the cache has no room for all."""
+    sizes = {name: _measure_file(f"{address}/{name}", address) for name in checksums}
+    total_bytes, free_bytes = sum(sizes.values()), shutil.disk_usage(cache).free
+    if total_bytes > free_bytes:
+        raise ValueError(
+            f"{address} takes {total_bytes / 1e9:.3f} GB and {cache} has "
+            f"{free_bytes / 1e9:.3f} GB left; make room, or name a folder on another disk: "
+            "--config.data.data_cache=FOLDER"
+        )
+    return sizes
+
+
+def _copy(
+    address: str,
+    checksums: dict[str, str],
+    sizes: dict[str, int],
+    folder: pathlib.Path,
+    advance: Advance,
+) -> None:
+    """Copy the files in parts, several at a time, and check each."""
+    for name, size_bytes in sizes.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with open(folder / name, "wb") as file:
+            file.truncate(size_bytes)
+    parts = [
+        (name, start, min(start + _PART_BYTES, size_bytes))
+        for name, size_bytes in sizes.items()
+        for start in range(0, size_bytes, _PART_BYTES)
+    ]
+    done_bytes, total_bytes = 0, sum(sizes.values())
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        copies = [pool.submit(_copy_part, address, folder, part) for part in parts]
+        for copied in as_completed(copies):
+            done_bytes += copied.result()
+            advance(done_bytes, total_bytes)
+        for name, actual in zip(
+            checksums, pool.map(lambda name: hash_file(folder / name), checksums), strict=True
+        ):
+            if actual != checksums[name]:
+                raise ValueError(
+                    f"{address}/{name} differs from the store's manifest (its SHA-256): it was "
+                    "changed, or is of another build; copy the store there again"
+                )
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _copy_part(address: str, folder: pathlib.Path, part: tuple[str, int, int]) -> int:
+    name, start, end = part
+    data = _fetch(f"{address}/{name}", (start, end), address)
+    with open(folder / name, "r+b") as file:
+        file.seek(start)
+        file.write(data)
+    return len(data)
+
+
+def _fetch(file_address: str, span: tuple[int, int] | None, store: str) -> bytes:
+    """Read the bytes of a file of a store, or those from span[0] to before span[1]."""
+    files, path = open_filesystem(file_address)
+    start, end = span or (None, None)
+    with _name_missing_files(file_address, store), explain_errors(file_address):
+        return bytes(files.cat_file(path, start=start, end=end))
+
+
+def _measure_file(file_address: str, store: str) -> int:
+    files, path = open_filesystem(file_address)
+    with _name_missing_files(file_address, store), explain_errors(file_address):
+        return int(files.size(path))
+
+
+@contextlib.contextmanager
+def _name_missing_files(file_address: str, store: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{store} is not a complete store: it has no {file_address.removeprefix(store + '/')}; "
+            f"copy one there: gcloud storage cp --recursive STORE {store}"
+        ) from error

@@ -1,0 +1,333 @@
+"""Open a tokenised corpus on disk: memory-mapped arrays of two splits and one manifest.
+
+docs/reference/files.md lists the files and the keys of the manifest, which are public. A store of
+the kind "examples" (ready-made ones) has the arrays of store/examples.py in place of a text.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.io import small_files
+from data_pipeline.io.small_files import DamagedFile
+
+FORMAT = "bert_jax store"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+TRAIN, HELDOUT = "train", "heldout"
+TEXT, EXAMPLES = "text", "examples"  # kinds of store
+SPECIAL_NAMES = ("pad", "unk", "cls", "sep", "mask")
+ARRAYS = ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
+
+# Keys of the manifest by their type; all may be missing.
+_KEYS: dict[type, tuple[str, ...]] = {
+    str: ("digest", "kind", "token_dtype"),
+    int: ("longest_sentence_tokens",),
+    float: ("unknown_token_share", "holdout"),
+    list: ("sources",),
+    dict: (
+        *("arrays", "vocabulary", "splits", "examples", "dropped", "changed", "near_duplicates"),
+        *("build", "versions"),
+    ),
+}
+_VOCABULARY_KEYS: dict[type, tuple[str, ...]] = {
+    str: ("kind", "file", "sha256"),
+    int: ("size",),
+    bool: ("lowercase",),
+    dict: ("special_ids",),
+}
+_MOST = 1 << 48  # a larger count is damage
+
+# Ids that open_store checks; of a larger store it checks blocks from start to end, so that opening
+# one of 10 GB does not read all of it.
+_CHECKED_TOKENS = 1 << 26
+_CHECKED_BLOCKS = 64
+
+# "gs://bucket/name", and "gs:/bucket/name", which pathlib makes of it; not "C:/name".
+_ADDRESS = re.compile(r"://|^[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split of a store; the arrays are read-only memory maps (or plain arrays in tests)."""
+
+    name: str
+    token_ids: np.ndarray  # uint16 or uint32 [T]
+    sentence_offsets: np.ndarray  # int64 [S+1]
+    document_offsets: np.ndarray  # int64 [D+1]
+    token_counts: np.ndarray  # int64 [V]
+
+    @property
+    def documents(self) -> int:
+        return len(self.document_offsets) - 1
+
+    @property
+    def sentences(self) -> int:
+        return len(self.sentence_offsets) - 1
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """An opened store. `manifest` is the JSON file; its keys are public."""
+
+    directory: pathlib.Path
+    manifest: dict[str, Any]
+    train: Split
+    heldout: Split
+
+    @property
+    def kind(self) -> str:
+        """Return TEXT or EXAMPLES; of the latter's splits only token_counts is not empty."""
+        return EXAMPLES if self.manifest.get("kind") == EXAMPLES else TEXT
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.manifest["vocabulary"]["size"])
+
+    @property
+    def vocab_path(self) -> pathlib.Path:
+        return small_files.path_inside(self.directory, self.manifest["vocabulary"]["file"])
+
+    @property
+    def special_ids(self) -> dict[str, int]:
+        """Return the ids of the special tokens by the names pad, unk, cls, sep, mask."""
+        return dict(self.manifest["vocabulary"]["special_ids"])
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 over all arrays and the vocabulary: equal digests give equal runs."""
+        return str(self.manifest["digest"])
+
+
+def open_store(directory: str | pathlib.Path) -> Store:
+    """Map a store into memory after checking that it is complete and fits its vocabulary.
+
+    Shapes and dtypes are those of Split. Reads only the ends of the offsets, the counts and a
+    bounded number of ids.
+
+    Raises:
+      ValueError: an address such as gs://, not a store, another version, a file missing or
+        changed, ids beyond the vocabulary; the message names the file and how to fix it.
+    """
+    check_is_local("the store", str(directory))
+    directory = pathlib.Path(directory)
+    manifest = read_manifest(directory)
+    try:
+        vocabulary = manifest["vocabulary"]
+        special_ids = [vocabulary["special_ids"][name] for name in SPECIAL_NAMES]
+        if max(special_ids) >= vocabulary["size"]:
+            raise DamagedFile(
+                f"{directory / MANIFEST}: 'special_ids' has {max(special_ids)}, beyond the "
+                f"{vocabulary['size']} pieces of the vocabulary; copy the store again"
+            )
+        for content, key in ((manifest, "digest"), (vocabulary, "lowercase")):
+            content[key]
+        path = small_files.path_inside(directory, vocabulary["file"])
+        _check_vocabulary_file(path, directory, vocabulary["sha256"])
+        open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
+        train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
+    except KeyError as error:
+        raise ValueError(
+            f"{directory / MANIFEST} has no key {error}; it was edited by hand or is of an "
+            "unfinished version: build the store again"
+        ) from error
+    return Store(directory=directory, manifest=manifest, train=train, heldout=heldout)
+
+
+def check_is_local(name: str, path: str) -> None:
+    """Raise ValueError if a path, called `name` in the message, is an address."""
+    if _ADDRESS.search(path):
+        raise ValueError(
+            f"{name} is {path}, but this takes local or mounted folders only; copy the files here, "
+            "or give the path where the bucket is mounted"
+        )
+
+
+def is_store(directory: pathlib.Path) -> bool:
+    """Return whether a build finished in this folder."""
+    return (directory / MANIFEST).is_file()
+
+
+def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
+    """Read the manifest of a store of this version.
+
+    Raises:
+      ValueError: it is missing, damaged or of another version.
+    """
+    path = directory / MANIFEST
+    if not path.exists():
+        raise ValueError(
+            f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
+            "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
+            f"--output={directory} --train_vocab=wordpiece --vocab_size=30522"
+        )
+    return parse_manifest(small_files.read_bytes(path, directory), str(directory))
+
+
+def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
+    """Parse the manifest of a store of this version; `directory` is for errors.
+
+    Raises:
+      ValueError: it is damaged or of another version.
+    """
+    path = f"{directory}/{MANIFEST}"
+    try:
+        manifest = small_files.parse_object(data, path)
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline"
+            )
+        version = manifest.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"{directory} has format version {version!r:.80}, this code reads "
+                f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
+            )
+        _check_types(manifest, path)
+    except DamagedFile as error:
+        raise DamagedFile(f"{error}; copy the store again, or build it again") from None
+    return manifest
+
+
+def _check_types(manifest: dict[str, Any], name: str) -> None:
+    """Raise DamagedFile if a key of the manifest has a value of another type than a build writes.
+
+    Missing keys are reported by what needs them: stores of earlier versions have fewer keys.
+    """
+    vocabulary = manifest.get("vocabulary", {})
+    for content, part, keys_by_type in (
+        (manifest, name, _KEYS),
+        (vocabulary, f"{name}: 'vocabulary'", _VOCABULARY_KEYS),
+    ):
+        for kind, keys in keys_by_type.items():
+            for key in keys:
+                small_files.field(content, key, kind, part, None)
+    for key in ("arrays", "splits", "examples"):
+        for part in manifest.get(key, {}):
+            small_files.field(manifest[key], part, dict, f"{name}: {key!r:.80}")
+    for part, facts in manifest.get("arrays", {}).items():
+        small_files.field(facts, "sha256", str, f"{name}: {part!r:.80}")
+    if manifest.get("token_dtype", "uint16") not in ("uint16", "uint32"):
+        raise DamagedFile(f"{name}: 'token_dtype' is not uint16 or uint32")
+    counts = {
+        "vocabulary": {"size": vocabulary.get("size", 1)},
+        "special_ids": vocabulary.get("special_ids", {}),
+        **{key: manifest.get(key, {}) for key in ("dropped", "changed", "near_duplicates")},
+        **{
+            f"{key} of {part}": content
+            for key in ("splits", "examples")
+            for part, content in manifest.get(key, {}).items()
+        },
+    }
+    for part, content in counts.items():
+        for key in content:
+            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r:.80}") < _MOST:
+                raise DamagedFile(
+                    f"{name}: {key!r:.80} of {part!r:.80} is no count: {content[key]!r:.80}"
+                )
+    for source in manifest.get("sources", []):
+        if not isinstance(source, dict):
+            raise DamagedFile(f"{name}: 'sources' holds {small_files.kind_in_words(source)}")
+
+
+def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: str) -> None:
+    if not path.exists():
+        raise ValueError(f"{path} is missing from the store; copy the store again")
+    if hashlib.sha256(small_files.read_bytes(path, directory)).hexdigest() != digest:
+        raise ValueError(
+            f"{path} is not the vocabulary that made the ids of this store (its SHA-256 differs "
+            "from the manifest's); copy the store again, or build one with this vocabulary"
+        )
+
+
+def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
+    vocab_size = manifest["vocabulary"]["size"]
+    expected = manifest["splits"][name]
+    sizes = {
+        "token_ids": (manifest["token_dtype"], expected["tokens"]),
+        "sentence_offsets": ("int64", expected["sentences"] + 1),
+        "document_offsets": ("int64", expected["documents"] + 1),
+        "token_counts": ("int64", vocab_size),
+    }
+    arrays = {
+        array: open_array(directory, f"{name}/{array}.npy", dtype, (size,))
+        for array, (dtype, size) in sizes.items()
+    }
+    split = Split(name, **arrays)
+    for array, last in (("sentence_offsets", split.tokens), ("document_offsets", split.sentences)):
+        first_to_last = (int(arrays[array][0]), int(arrays[array][-1]))
+        if first_to_last != (0, last):
+            raise ValueError(
+                f"{directory / name / array}.npy runs from {first_to_last[0]} to "
+                f"{first_to_last[1]}, it should run from 0 to {last}; copy the store again"
+            )
+    largest = _find_largest_id(split.token_ids)
+    if largest >= vocab_size:
+        raise ValueError(
+            f"{directory / name}/token_ids.npy has the id {largest}, beyond the {vocab_size} "
+            "pieces of the store's vocabulary; copy the store again, or build it again"
+        )
+    return split
+
+
+def _open_counts(directory: pathlib.Path, name: str, manifest: dict[str, Any]) -> Split:
+    """Open a split of a store of ready-made examples, which has token counts and no text."""
+    size = manifest["vocabulary"]["size"]
+    return Split(
+        name,
+        token_ids=np.zeros(0, np.uint16),
+        sentence_offsets=np.zeros(1, np.int64),
+        document_offsets=np.zeros(1, np.int64),
+        token_counts=open_array(directory, f"{name}/token_counts.npy", "int64", (size,)),
+    )
+
+
+def open_array(
+    directory: pathlib.Path, name: str, dtype: str, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Map the array in a file of a store into memory.
+
+    Raises:
+      ValueError: it is missing, damaged, outside of the store, or not of this dtype and shape.
+    """
+    path = directory / name
+    if not path.exists():
+        raise ValueError(f"{path} is missing from the store; copy the store again")
+    with small_files.open_regular(path, directory) as file:
+        opening = file.read(len(np.lib.format.MAGIC_PREFIX))
+    try:
+        # np.load takes archives and pickles too, by their first bytes.
+        if opening != np.lib.format.MAGIC_PREFIX:
+            raise ValueError("it does not start like an array of NumPy")
+        array = np.load(path, mmap_mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # its reader of headers raises what Python's parser does
+        words = str(error).partition("\n")[0][:120]
+        raise ValueError(f"{path} is damaged or cut off ({words}); copy the store again") from error
+    more_bytes = path.stat().st_size - array.offset - array.nbytes
+    if more_bytes:
+        raise ValueError(f"{path} is {more_bytes:,} bytes too long; copy the store again")
+    if array.dtype != np.dtype(dtype) or array.shape != shape:
+        raise ValueError(
+            f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}{list(shape)}; "
+            "the two are of different builds: copy the store again"
+        )
+    return array
+
+
+def _find_largest_id(token_ids: np.ndarray) -> int:
+    """Find the largest id among at most _CHECKED_TOKENS, taken in blocks from start to end."""
+    if len(token_ids) <= _CHECKED_TOKENS:
+        return int(token_ids.max(initial=0))
+    block = _CHECKED_TOKENS // _CHECKED_BLOCKS
+    starts = np.linspace(0, len(token_ids) - block, _CHECKED_BLOCKS).astype(np.int64)
+    return max(int(token_ids[start : start + block].max()) for start in starts)

@@ -1,0 +1,187 @@
+"""Copy a store that was built locally into a bucket: each file checked, the manifest last.
+
+    ADDRESS/.bert_jax-building   exists from the first check to the end of the copy
+    ADDRESS/manifest.json        written last; without it nothing there is a store
+
+A killed process leaves .bert_jax-building; the same command then starts the copy again.
+"""
+
+import contextlib
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import fsspec.callbacks
+
+from data_pipeline.io import small_files
+from data_pipeline.io.address import open_filesystem
+from data_pipeline.io.atomic import WORKING
+from data_pipeline.io.errors import explain_errors
+from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
+from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
+from data_pipeline.store.writer import hash_file, hash_stream, list_checksums
+from data_pipeline.vocab import FILE_NAMES
+from data_pipeline.vocab.tokenizer_json import TOKENIZER_JSON
+
+_NAMES = {TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES.values(), TOKENIZER_JSON, MANIFEST, WORKING}
+_BLOCK_BYTES = 8 << 20
+
+Advance = Callable[[int], None]
+
+
+def check_destination(address: str, overwrite: bool) -> None:
+    """Refuse a folder in a bucket that holds something else; mark any other as being built.
+
+    Raises:
+      ValueError: a bucket without a path in it, a file, a finished store that may not be replaced,
+        a folder with other files, no permission to write.
+      OSError: the bucket cannot be reached.
+    """
+    files, path = open_filesystem(address)
+    if "/" not in path.strip("/"):
+        raise ValueError(
+            f"--output is {address}, which names no folder in a bucket; give one, as in "
+            "gs://BUCKET/stores/mine"
+        )
+    with explain_errors(address, "writing"):
+        files.invalidate_cache()
+        if files.isfile(path):
+            raise ValueError(f"--output is {address}, which is a file; give a folder")
+        names = _list_names(files, path)
+        if strange := sorted(names - _NAMES):
+            raise ValueError(
+                f"--output is {address}, which holds {strange[0]}, no part of a store; "
+                "give a new or an empty folder"
+            )
+        if MANIFEST in names:
+            _check_manifest(files, address, path, overwrite)
+        elif names and WORKING not in names:
+            raise ValueError(
+                f"--output is {address}, a folder with files that are not a store (no {MANIFEST}); "
+                "give a new or an empty folder"
+            )
+        try:
+            with explain_errors(address, "writing"):
+                files.pipe_file(f"{path}/{WORKING}", b"a store is being built for this folder\n")
+        except PermissionError as error:
+            raise ValueError(
+                f"--output is {address}, where this account may not write ({error}); or give "
+                "another place"
+            ) from error
+
+
+def _list_names(files: Any, path: str) -> set[str]:
+    try:
+        paths = files.ls(path, detail=False)
+    except FileNotFoundError:
+        return set()
+    return {name.rstrip("/").rpartition("/")[2] for name in paths} - {""}
+
+
+def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> None:
+    data = files.cat_file(f"{path}/{MANIFEST}", start=0, end=small_files.MAX_BYTES)
+    try:
+        is_ours = small_files.parse_object(data, f"{address}/{MANIFEST}").get("format") == FORMAT
+    except small_files.DamagedFile:
+        is_ours = False
+    if not is_ours:
+        raise ValueError(
+            f"--output is {address}, whose {MANIFEST} is not a store's; give a new or empty folder"
+        )
+    if not overwrite:
+        raise ValueError(
+            f"--output is {address}, which holds a finished store; give another folder, or replace "
+            "it with --overwrite=true"
+        )
+
+
+def unmark_destination(address: str) -> None:
+    """Take the mark away again after work that failed; nothing else was written yet."""
+    files, path = open_filesystem(address)
+    with contextlib.suppress(OSError, ValueError), explain_errors(address, "writing"):
+        files.rm_file(f"{path}/{WORKING}")
+
+
+def new_scratch(scratch: str, source_bytes: int) -> pathlib.Path:
+    """Make a new folder under `scratch`, or under the system's temporary folder.
+
+    Raises:
+      ValueError: the folder is missing, cannot be written, or has too little space.
+    """
+    place = pathlib.Path(scratch or tempfile.gettempdir()).expanduser()
+    try:
+        free_bytes = shutil.disk_usage(place).free
+        if free_bytes < source_bytes:
+            raise ValueError(
+                f"--scratch is {place}, with {free_bytes / 1e9:.3f} GB left, and the input has "
+                f"{source_bytes / 1e9:.3f} GB; name a folder on a larger disk with --scratch"
+            )
+        return pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-build-", dir=place))
+    except OSError as error:
+        raise ValueError(
+            f"--scratch is {place}, where no folder can be made ({error.strerror}); name one on a "
+            "local disk, in which the store is built before it is copied"
+        ) from error
+
+
+def upload_store(
+    folder: pathlib.Path, address: str, manifest: dict[str, Any], advance: Advance
+) -> None:
+    """Copy a finished store; call `advance` with the bytes that are written and read back.
+
+    Raises:
+      ValueError: what was read back is not what was written.
+      OSError: the bucket cannot be written or read.
+    """
+    files, path = open_filesystem(address)
+    checksums = list_checksums(manifest)
+    names = sorted(
+        file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()
+    )
+    names.remove(MANIFEST)
+    with explain_errors(address, "writing"):
+        if files.exists(f"{path}/{MANIFEST}"):  # from here on the store before is none
+            files.rm_file(f"{path}/{MANIFEST}")
+        for name in [*names, MANIFEST]:
+            if name == MANIFEST:
+                _remove_others(files, path, names)
+            files.put_file(str(folder / name), f"{path}/{name}", callback=_Progress(advance))
+            expected = checksums.get(name) or hash_file(folder / name)
+            files.invalidate_cache()
+            with files.open(f"{path}/{name}", "rb", block_size=_BLOCK_BYTES) as file:
+                written = hash_stream(file, advance)
+            if written != expected:
+                raise ValueError(
+                    f"{address}/{name} is not what was written there (its SHA-256 differs); "
+                    "something else writes to that place: give another --output"
+                )
+        files.rm_file(f"{path}/{WORKING}")
+
+
+def count_upload_bytes(folder: pathlib.Path) -> int:
+    """Count the bytes that upload_store writes and reads back."""
+    return 2 * sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _remove_others(files: Any, path: str, names: list[str]) -> None:
+    """Remove files of an earlier store that this one does not have."""
+    files.invalidate_cache()
+    prefix = path.strip("/") + "/"
+    kept = {*names, WORKING}
+    for other in files.find(path):
+        if other.strip("/").removeprefix(prefix) not in kept:
+            files.rm_file(other)
+
+
+class _Progress(fsspec.callbacks.Callback):  # type: ignore[misc]
+    """Report the bytes that fsspec copies to `advance`."""
+
+    def __init__(self, advance: Advance) -> None:
+        super().__init__()
+        self._advance = advance
+
+    def relative_update(self, inc: int = 1) -> None:
+        super().relative_update(inc)
+        self._advance(inc)

@@ -1,0 +1,29 @@
+"""Train, load and grow vocabularies, which turn text into token ids and back.
+
+In: a vocabulary file, or text to train one on. Out: a Vocabulary; tokenizer.json for others.
+Read vocabulary.py first, then wordpiece.py, train.py, grow.py, offsets.py and tokenizer_json.py.
+"""
+
+from data_pipeline.vocab.vocabulary import (
+    FILE_NAMES,
+    SENTENCEPIECE,
+    SPECIAL_PIECES,
+    WORD_START,
+    WORDPIECE,
+    Encode,
+    Vocabulary,
+    load_vocabulary,
+    token_dtype,
+)
+
+__all__ = [
+    "FILE_NAMES",
+    "SENTENCEPIECE",
+    "SPECIAL_PIECES",
+    "WORDPIECE",
+    "WORD_START",
+    "Encode",
+    "Vocabulary",
+    "load_vocabulary",
+    "token_dtype",
+]

@@ -1,0 +1,107 @@
+"""Encode a text and return the characters that each piece covers, one word at a time."""
+
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import sentencepiece
+
+from data_pipeline.vocab import WORDPIECE, Vocabulary
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
+
+# What BERT takes for white space, and so for the end of a word in any vocabulary.
+# Source: tokenization.py@eedf5716ce _is_whitespace.
+_find_words = re.compile("[^ \t\n\r\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+").finditer
+_CACHED_WORDS = 1 << 17
+_LONGEST_CACHED_WORD_CHARS = 32  # longer ones rarely recur
+
+# Of a word: ids, and where each piece starts and ends in it.
+_Word = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedPieces:
+    """Hold T pieces of a text; piece t covers text[starts_T[t]:ends_T[t]]."""
+
+    ids_T: np.ndarray  # int32[T]
+    starts_T: np.ndarray  # int32[T], never falling
+    ends_T: np.ndarray  # int32[T], never falling
+
+
+class PieceAligner:
+    """Encode texts to the ids of Vocabulary.encode, with the characters of each piece.
+
+    A SentencePiece vocabulary encodes each word on its own, which differs if a model has pieces
+    across words. Characters without a piece (control characters) belong to none, but accents
+    belong to the letter before them. Several pieces may cover one character (½), and the mark of a
+    word's start covers none.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pieces_of = (
+            _wordpiece(vocabulary) if vocabulary.kind == WORDPIECE else _sentencepiece(vocabulary)
+        )
+        self._words: dict[str, _Word] = {}
+
+    def encode(self, text: str) -> AlignedPieces:
+        """Encode a text."""
+        ids: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        for match in _find_words(text):
+            offset = match.start()
+            word_ids, word_starts, word_ends = self._word(match.group())
+            ids += word_ids
+            starts += [offset + start for start in word_starts]
+            ends += [offset + end for end in word_ends]
+        return AlignedPieces(
+            np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
+        )
+
+    def _word(self, word: str) -> _Word:
+        known = self._words.get(word)
+        if known is None:
+            known = _with_accents(word, *self._pieces_of(word))
+            if len(word) <= _LONGEST_CACHED_WORD_CHARS:
+                if len(self._words) >= _CACHED_WORDS:
+                    self._words.clear()
+                self._words[word] = known
+        return known
+
+
+_Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+
+
+def _wordpiece(vocabulary: Vocabulary) -> _Pieces:
+    pieces = vocabulary.pieces()
+    unk = pieces[vocabulary.special_ids["unk"]]
+    tokenizer = make_wordpiece_tokenizer(pieces, unk, vocabulary.lowercase)
+
+    def pieces_of(word: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        encoding = tokenizer.encode(word, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    return pieces_of
+
+
+def _sentencepiece(vocabulary: Vocabulary) -> _Pieces:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.file_bytes)
+
+    def pieces_of(word: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        encoding = processor.EncodeAsOffsetMapping(word)
+        return encoding["ids"], encoding["offsets"]
+
+    return pieces_of
+
+
+def _with_accents(word: str, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> _Word:
+    """Extend each piece of a word up to the last accent after it that has no piece."""
+    starts = [start for start, _ in spans]
+    ends = [end for _, end in spans]
+    for piece in range(len(ends)):
+        limit = starts[piece + 1] if piece + 1 < len(starts) else len(word)
+        while ends[piece] < limit and unicodedata.category(word[ends[piece]]).startswith("M"):
+            ends[piece] += 1
+    return ids, starts, ends

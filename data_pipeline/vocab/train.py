@@ -1,0 +1,279 @@
+"""Train a vocabulary on a corpus: WordPiece in BERT's layout, or a SentencePiece model."""
+
+import collections
+import dataclasses
+import io
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import sentencepiece
+import tokenizers
+
+from data_pipeline.read.cleaning import CleaningOptions, clean_documents
+from data_pipeline.read.documents import read_equal_shares
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sentences import split_sentences
+from data_pipeline.read.sources import Source
+from data_pipeline.vocab import SENTENCEPIECE, WORD_START, WORDPIECE
+from data_pipeline.vocab.wordpiece import join_pieces, make_wordpiece_normalizer
+
+UNIGRAM, BPE = "unigram", "bpe"
+# What can be trained, and the kind of file that it is.
+TRAINED = {WORDPIECE: WORDPIECE, UNIGRAM: SENTENCEPIECE, BPE: SENTENCEPIECE}
+
+# Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
+# keeps the counts of the different words, SentencePiece the sentences and a suffix array over them.
+TEXT_CHARS = {WORDPIECE: 1 << 30, UNIGRAM: 128 << 20, BPE: 128 << 20}
+
+# BERT's layout: [PAD] 0, [unused0..98] 1-99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
+_BERTS_UNUSED = 99
+BERT_HEAD = (
+    "[PAD]",
+    *(f"[unused{i}]" for i in range(_BERTS_UNUSED)),
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+)
+# Where the characters of a text take more than this share of a vocabulary, the rarest of them (one
+# in 2,000) are left to [UNK]. The characters of English books take 1% of 8,192 pieces, those of
+# English Wikipedia 9%; of BERT's own uncased list they take 6.5%.
+_SMALL_ALPHABET = 0.1
+_ALL_CHARACTERS, _MOST_CHARACTERS = 1.0, 0.9995
+LEAST_COVERAGE = 0.98  # that SentencePiece takes
+# ASCII is always kept: digits are rarer than one in 2,000 in novels.
+_ASCII = string.digits + string.ascii_letters + string.punctuation
+_NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
+_MIN_PAIR_COUNT = 2
+_RULES = {True: "nmt_nfkc_cf", False: "nmt_nfkc"}  # of SentencePiece, by whether it lowercases
+_SENTENCEPIECE_THREADS = 16  # a constant: sums over threads, and with them the model, depend on it
+
+ReadText = Callable[[], Iterable[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedVocabulary:
+    """Hold the bytes of a vocabulary file and the share of the text's characters that it covers."""
+
+    file_bytes: bytes
+    character_coverage: float
+
+
+def train_vocabulary(
+    kind: str,
+    read_text: ReadText,
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int = 0,
+    character_coverage: float | None = None,
+) -> TrainedVocabulary:
+    """Train a vocabulary of exactly `vocab_size` pieces.
+
+    `read_text` opens the stream of sentences and is called once for each pass. The same stream and
+    settings give the same bytes. `reserved_pieces` is the number of pieces [unusedN] to reserve for
+    later, BERT's own 99 of WordPiece not counted. The most frequent characters that make up the
+    share `character_coverage` of the text get pieces; None takes all of them if they fill at most a
+    tenth of the vocabulary, and 0.9995 otherwise.
+
+    Raises:
+      ValueError: the size is too small for the text's characters or too large for the text.
+    """
+    if kind == WORDPIECE or character_coverage is None:
+        counts = _character_counts(map(_normalizer(kind, lowercase), read_text()))
+    if character_coverage is None:
+        every = _alphabet(counts, _ALL_CHARACTERS)
+        count = len(every) + (len(_inner(every, lowercase)) if kind == WORDPIECE else 0)
+        is_small = count <= _SMALL_ALPHABET * vocab_size
+        character_coverage = _ALL_CHARACTERS if is_small else _MOST_CHARACTERS
+    if kind == WORDPIECE:
+        alphabet = _alphabet(counts, character_coverage)
+        pieces = _train_wordpiece(read_text, alphabet, vocab_size, lowercase, reserved_pieces)
+        return TrainedVocabulary(join_pieces(pieces), character_coverage)
+    model = train_sentencepiece(
+        kind, read_text, vocab_size, lowercase, reserved_pieces, character_coverage
+    )
+    return TrainedVocabulary(model, character_coverage)
+
+
+def read_training_text(
+    sources: Sequence[Source],
+    options: TextOptions,
+    cleaning: CleaningOptions,
+    limit_chars: int,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+) -> Iterator[str]:
+    """Yield sentences, at most an equal share of `limit_chars` from each source's start.
+
+    They are cleaned like those of the store, except that duplicates are kept.
+    """
+    counts: collections.Counter[str] = collections.Counter()  # not used here
+    for document in read_equal_shares(sources, options, limit_chars, advance):
+        for cleaned in clean_documents([document], cleaning, counts):
+            yield from split_sentences(cleaned, options)
+
+
+def _train_wordpiece(
+    read_text: ReadText,
+    alphabet: list[str],
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int,
+) -> list[str]:
+    """Learn WordPiece pieces by merging the most frequent pairs; return them in id order.
+
+    Order: BERT_HEAD, [unused99] and on as in BERT's own list, the characters of the alphabet, these
+    within words, then merges as they were found.
+    """
+    inner = _inner(alphabet, lowercase)
+    unused = range(_BERTS_UNUSED, _BERTS_UNUSED + reserved_pieces)
+    head = [*BERT_HEAD, *(f"[unused{i}]" for i in unused)]
+    smallest = len(head) + len(alphabet) + len(inner)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"--vocab_size is {vocab_size}, too small: BERT's layout takes {len(head)} pieces "
+            f"and the {len(alphabet)} characters of the text {smallest - len(head)}; "
+            f"give {smallest} or more (BERT: 30522), or a lower --character_coverage"
+        )
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece({}, unk_token="[UNK]"))
+    tokenizer.normalizer = make_wordpiece_normalizer(lowercase)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size - len(head),
+        min_frequency=_MIN_PAIR_COUNT,
+        show_progress=False,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        # Named here so that they get their ids in this order. The trainer takes them from a hash
+        # map otherwise, ties between pairs go by id, and two runs give two vocabularies.
+        special_tokens=inner,
+    )
+    tokenizer.train_from_iterator(read_text(), trainer)
+    id_of = tokenizer.get_vocab(with_added_tokens=False)
+    learned = sorted(id_of.keys() - set(alphabet) - set(inner), key=id_of.__getitem__)
+    pieces = [*head, *alphabet, *inner, *learned]
+    if len(pieces) < vocab_size:
+        raise ValueError(_too_large(vocab_size, len(pieces)))
+    return pieces
+
+
+def _normalizer(kind: str, lowercase: bool) -> Callable[[str], str]:
+    """Return the clean-up of text that comes with a kind of vocabulary."""
+    if kind == WORDPIECE:
+        return make_wordpiece_normalizer(lowercase).normalize_str
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=_RULES[lowercase])
+    return lambda text: str(normalizer.Normalize(text))
+
+
+def _character_counts(texts: Iterable[str]) -> collections.Counter[str]:
+    """Count the characters of texts other than spaces."""
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text)
+    for space in [c for c in counts if c.isspace() or c == WORD_START]:
+        del counts[space]
+    return counts
+
+
+def _alphabet(counts: collections.Counter[str], coverage: float) -> list[str]:
+    """Return the ASCII that occurs and the most frequent characters of a share of the text.
+
+    A capital comes with its small letter: the capitals of umlauts are rare in some books.
+    """
+    if coverage >= _ALL_CHARACTERS:
+        return sorted(counts)
+    left = counts.total() * coverage
+    kept = set()
+    for char, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if left > 0 or char in _ASCII:
+            kept.add(char)
+        left -= count
+    return sorted(char for char in counts if char in kept or char.lower() in kept)
+
+
+def _inner(alphabet: Iterable[str], lowercase: bool) -> list[str]:
+    """Return the characters as they stand within words.
+
+    Punctuation and Chinese characters are words of their own and never continue one.
+    """
+    normalize = make_wordpiece_normalizer(lowercase).normalize_str
+    splitter = tokenizers.pre_tokenizers.BertPreTokenizer()
+    return [
+        "##" + char
+        for char in alphabet
+        if len(splitter.pre_tokenize_str(normalize(f"a{char}a"))) == 1
+    ]
+
+
+def train_sentencepiece(
+    kind: str,
+    read_text: ReadText,
+    vocab_size: int,
+    lowercase: bool,
+    reserved_pieces: int = 0,
+    character_coverage: float = _ALL_CHARACTERS,
+) -> bytes:
+    """Learn a model of UNIGRAM or BPE; return the bytes of its file.
+
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, [unused0] and on, then the pieces.
+    Lower-casing is the model's own normalisation (nmt_nfkc_cf, which keeps accents), so whoever
+    loads the file gets it right.
+    """
+    model = io.BytesIO()
+    raised: list[Exception] = []
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=_keep_error(read_text(), raised),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=vocab_size,
+            character_coverage=character_coverage,
+            required_chars=_ASCII.translate(_NO_CAPITALS) if lowercase else _ASCII,
+            normalization_rule_name=_RULES[lowercase],
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece="[PAD]",
+            unk_piece="[UNK]",
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]", *(f"[unused{i}]" for i in range(reserved_pieces))],
+            max_sentence_length=1 << 16,  # bytes; longer ones are skipped
+            num_threads=_SENTENCEPIECE_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if raised:
+            raise raised[0] from None
+        raise ValueError(_sentencepiece_problem(str(error), vocab_size)) from error
+    return model.getvalue()
+
+
+def _keep_error(texts: Iterable[str], raised: list[Exception]) -> Iterator[str]:
+    """Yield texts and keep the error of reading them, which C++ would turn into text."""
+    try:
+        yield from texts
+    except Exception as error:
+        raised.append(error)
+        raise
+
+
+def _sentencepiece_problem(message: str, vocab_size: int) -> str:
+    """Describe an error of the trainer in this project's words."""
+    if limit := re.search(r"Vocabulary size too high.*?<= (\d+)", message):
+        return _too_large(vocab_size, int(limit[1]))
+    if needed := re.search(r"required_chars\D*\d+ vs (\d+)", message):
+        return (
+            f"--vocab_size is {vocab_size}, too small: the special pieces and the characters of "
+            f"the text take {needed[1]}; give more than that (ALBERT: 30000), or a lower "
+            "--character_coverage"
+        )
+    return f"SentencePiece could not train {vocab_size} pieces on this text: {message.strip()}"
+
+
+def _too_large(vocab_size: int, most: int) -> str:
+    return (
+        f"--vocab_size is {vocab_size}, but the text yields no more than {most} pieces; "
+        f"give --vocab_size={most} or less, or more text"
+    )

@@ -1,0 +1,216 @@
+"""Load a vocabulary by the kind that its file name gives; it encodes text and decodes token ids."""
+
+import dataclasses
+import hashlib
+import itertools
+import pathlib
+import re
+import string
+import unicodedata
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import sentencepiece
+
+from data_pipeline.io import small_files
+from data_pipeline.vocab.wordpiece import (
+    WordpieceEncoder,
+    check_case,
+    join_pieces,
+    make_wordpiece_tokenizer,
+    read_json,
+    read_list,
+)
+
+WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
+FILE_NAMES = {WORDPIECE: "vocab.txt", SENTENCEPIECE: "vocab.model"}  # in a store
+
+# The pieces that BERT needs, by the names the store uses. The second spelling is ALBERT's.
+SPECIAL_PIECES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>"),
+    "sep": ("[SEP]", "<sep>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+_BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # of SentencePiece models that fall back to bytes
+# Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
+_NO_SPACES = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+
+Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Return the smallest of uint16 and uint32 that can hold every id."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Encode text to token ids without special tokens, and decode them.
+
+    `encode` turns N sentences into all their ids, one after another (token_dtype of the size), and
+    int64[N], the number of ids of each sentence, which may be 0. `decode` turns ids back into text,
+    as far as the vocabulary preserves it.
+    """
+
+    kind: str  # WORDPIECE or SENTENCEPIECE
+    path: pathlib.Path
+    lowercase: bool
+    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    # The file that a store keeps: a list without carriage returns or JSON, or a model as it is.
+    file_bytes: bytes
+    encode: Encode
+    decode: Callable[[Sequence[int]], str]
+    _pieces: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the file that a store keeps."""
+        return hashlib.sha256(self.file_bytes).hexdigest()
+
+    def pieces(self) -> list[str]:
+        """Return the pieces in the order of their ids."""
+        return list(self._pieces)
+
+    @property
+    def is_continuation(self) -> np.ndarray:
+        """Return bool[V]: whether a piece continues the word of the piece before it.
+
+        WordPiece marks such pieces by ##; there each Chinese character is a word. SentencePiece
+        marks the others, and in a language without spaces hardly any: there a piece that opens
+        with punctuation, or in a script without spaces, is a word's start too. What follows
+        punctuation without a space goes with it, and the bytes of a rare character go with the
+        word before it.
+
+        Source: create_pretraining_data.py@eedf5716ce; ALBERT's create_pretraining_data.py, where
+        every piece that is not English starts a word.
+        """
+        if self.kind == WORDPIECE:
+            continues = [piece.startswith("##") for piece in self._pieces]
+        else:
+            continues = [not _starts_word(piece) for piece in self._pieces]
+            for special_id in self.special_ids.values():
+                continues[special_id] = False
+        return np.array(continues, dtype=bool)
+
+
+def load_vocabulary(
+    path: str | pathlib.Path, lowercase: bool = True, checks_case: bool = True
+) -> Vocabulary:
+    """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
+
+    `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model carries its
+    own normalisation; there `lowercase` is ignored, and the result has the model's.
+    `checks_case` is for third-party lists: one trained here may have no capitals because its text
+    has none.
+
+    Raises:
+      ValueError: no such file, no vocabulary, a special piece missing or found in texts, a piece
+        twice, a list whose case does not fit `lowercase`, a tokenizer.json of other rules.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise ValueError(
+            f"--vocab is {path}, which is not a file; give a vocab.txt, a "
+            "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
+            "--vocab_size=30522"
+        )
+    data = small_files.read_bytes(path)
+    if path.suffix == ".model":
+        return _load_sentencepiece(path, data)
+    return _load_wordpiece(path, data, lowercase, checks_case)
+
+
+def _load_wordpiece(
+    path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool
+) -> Vocabulary:
+    is_json = path.suffix == ".json"
+    pieces = read_json(path, data, lowercase) if is_json else read_list(path, data)
+    special_ids = _find_special_ids(path, pieces)
+    if checks_case:
+        check_case(path, pieces, lowercase)
+    tokenizer = make_wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
+    return Vocabulary(
+        kind=WORDPIECE,
+        path=path,
+        lowercase=lowercase,
+        special_ids=special_ids,
+        file_bytes=join_pieces(pieces),
+        encode=WordpieceEncoder(tokenizer, token_dtype(len(pieces))).encode,
+        decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
+        _pieces=tuple(pieces),
+    )
+
+
+def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(data)
+    except (RuntimeError, OSError) as error:
+        raise ValueError(
+            f"{path} ends in .model but is not a SentencePiece model; a WordPiece list must have "
+            "another name, as in vocab.txt"
+        ) from error
+    pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+    special_ids = _find_special_ids(path, pieces)
+    for special_id in set(special_ids.values()) - {special_ids["unk"]}:
+        if special_id in processor.Encode(pieces[special_id]):
+            raise ValueError(
+                f"{path} turns the characters {pieces[special_id]} of a text into the id that "
+                "BERT marks sentences with; train the model with --control_symbols instead of "
+                "--user_defined_symbols"
+            )
+    return Vocabulary(
+        kind=SENTENCEPIECE,
+        path=path,
+        lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
+        special_ids=special_ids,
+        file_bytes=data,
+        encode=lambda sentences: _encode_sentencepiece(processor, sentences),
+        decode=lambda ids: processor.Decode([int(i) for i in ids]),
+        _pieces=tuple(pieces),
+    )
+
+
+def _encode_sentencepiece(
+    processor: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    # One thread: the build runs a process a core.
+    encoded = processor.Encode(list(sentences), num_threads=1)
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    dtype = token_dtype(processor.GetPieceSize())
+    flat = itertools.chain.from_iterable(encoded)
+    return np.fromiter(flat, dtype, int(lengths.sum())), lengths
+
+
+def _starts_word(piece: str) -> bool:
+    """Return whether a SentencePiece piece begins a word."""
+    if _BYTE_PIECE.fullmatch(piece):
+        return False
+    first = piece[:1]
+    is_punctuation = first in string.punctuation or unicodedata.category(first).startswith("P")
+    return first == WORD_START or is_punctuation or _NO_SPACES.match(first) is not None
+
+
+def _find_special_ids(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, int]:
+    id_of = {piece: i for i, piece in enumerate(pieces)}
+    special_ids = {}
+    for name, spellings in SPECIAL_PIECES.items():
+        ids = [id_of[spelling] for spelling in spellings if spelling in id_of]
+        if not ids:
+            raise ValueError(
+                f"{path} has no piece {spellings[0]} among its {len(pieces)}; BERT needs [PAD], "
+                "[UNK], [CLS], [SEP] and [MASK]: take a BERT vocabulary, or train one with "
+                "--train_vocab"
+            )
+        special_ids[name] = ids[0]
+    return special_ids

@@ -1,0 +1,177 @@
+"""Write docs/reference/config.md and docs/reference/commands.md from the code: make docs-reference.
+
+The first comes from the fields of the settings, the second from each command's --help.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import os
+import pathlib
+import runpy
+import sys
+import tempfile
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.config import Config, FinetuneConfig, Phase, flatten
+from data_pipeline.spec.fields import setting_of
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = ROOT / "docs" / "reference"
+_COLUMNS = "100"  # width of the help of argparse
+_NOTE = "<!-- Written by docs/generate.py: change the code, then run make docs-reference. -->\n"
+_CONFIG_HEAD = """# Config
+{note}
+A config file returns one of these two trees of settings; a flag overrides a single one:
+`--config.optim.learning_rate=5e-5`, `--config.phases[0].steps=1000`. `--print_config` prints all.
+A value out of its range or of another type is refused with its key before anything is opened.
+"""
+_COMMANDS_HEAD = """# Commands
+{note}
+What `python -m COMMAND --help` prints. Commands that take `--config` also take every setting of
+[the config](config.md) as `--config.KEY=VALUE`.
+"""
+# Imported once; each command is then run by a child of this process.
+_LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.perf.aot_compile")
+
+
+def config_page() -> str:
+    """Return the reference of all settings: each group with keys, defaults, ranges and help."""
+    parts = [_CONFIG_HEAD.format(note=_NOTE)]
+    parts += ["## Pre-training", _introduction(Config), *_tables(Config, Config())]
+    other = _other_defaults()
+    parts += [
+        "## Fine-tuning",
+        _introduction(FinetuneConfig),
+        "Groups that are not repeated here are those of pre-training, with these defaults: "
+        + ", ".join(f"`{key}` {_shown(value)}" for key, value in other.items())
+        + ".",
+        *_tables(FinetuneConfig, FinetuneConfig(), without=Config),
+    ]
+    return "\n".join(parts)
+
+
+def _introduction(kind: type[Any]) -> str:
+    """Return a docstring as a page has it."""
+    lines = (kind.__doc__ or "").strip().splitlines()
+    return "\n".join(line.removeprefix("    ") for line in lines) + "\n"
+
+
+def _other_defaults() -> dict[str, Any]:
+    """Return the shared settings whose default is another one in fine-tuning."""
+    before, now = flatten(Config()), flatten(FinetuneConfig())
+    return {
+        key: value
+        for key, value in now.items()
+        if key in before and before[key] != value and not key.startswith("data.")
+    }
+
+
+def _tables(kind: type[Any], config: Any, without: type[Any] | None = None) -> Iterator[str]:
+    """Yield the single settings of a config, then each group; groups of `without` are left out."""
+    hints = typing.get_type_hints(kind)
+    known = typing.get_type_hints(without) if without else {}
+    groups = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and known.get(field.name) != hints[field.name]:
+            groups[f"config.{field.name}"] = value
+        elif isinstance(value, tuple):
+            groups[f"config.{field.name}[0]"] = value[0]
+    yield _table(config)
+    for key, value in groups.items():
+        kind_of_group = Phase if isinstance(value, Phase) else type(value)
+        yield f"### {key}"
+        yield _introduction(kind_of_group)
+        yield _table(value)
+
+
+def _table(config: Any) -> str:
+    rows = ["| key | default | allowed | |", "|---|---|---|---|"]
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        if hints[field.name] not in (int, float, bool, str):
+            continue
+        known, default = setting_of(field), _shown(getattr(config, field.name))
+        if isinstance(config, Phase) and field.default is dataclasses.MISSING:
+            default = "required"
+        words, allowed = ("", "") if known is None else (known.help, known.allowed())
+        if known is not None and known.unit:
+            words = f"{words} [{known.unit}]"
+        allowed = allowed or {int: "whole number", bool: "True or False"}.get(hints[field.name], "")
+        rows.append(f"| `{field.name}` | {default} | {allowed} | {words} |")
+    return "\n".join(rows) + "\n"
+
+
+def _shown(value: Any) -> str:
+    if value == "" and isinstance(value, str):
+        return "empty"
+    return f"`{value}`"
+
+
+def commands() -> list[str]:
+    """Return the modules that `python -m` runs, those of bert_jax first."""
+    return [
+        f"{package}.{path.stem}"
+        for package in ("bert_jax", "data_pipeline")
+        for path in sorted((ROOT / package).glob("*.py"))
+        if not path.stem.startswith("_")
+    ]
+
+
+def commands_page() -> str:
+    """Return what --help of each command prints; each is run by a child of this process."""
+    for library in _LIBRARIES:
+        importlib.import_module(library)
+    parts = [_COMMANDS_HEAD.format(note=_NOTE)]
+    for module in commands():
+        parts.append(f"## {module}\n```text\n{_help(module)}\n```\n")
+    return "\n".join(parts)
+
+
+def _help(module: str) -> str:
+    """Run a command with --help in a child and return what it prints.
+
+    Raises:
+      RuntimeError: the command failed.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
+        child = os.fork()
+        if child == 0:
+            os._exit(_print_help(module, output))
+        _, status = os.waitpid(child, 0)
+        output.seek(0)
+        text = output.read()
+    if os.waitstatus_to_exitcode(status) != 0:
+        raise RuntimeError(f"python -m {module} --help failed: {text}")
+    home = str(pathlib.Path.home())
+    return text.replace(f"{ROOT}/", "").replace(home, "~").strip()
+
+
+def _print_help(module: str, output: typing.IO[str]) -> int:
+    os.environ["COLUMNS"] = _COLUMNS
+    sys.argv = [module, "--help"]
+    written = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(written):
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    output.write(written.getvalue())
+    output.flush()
+    return code
+
+
+def main() -> None:
+    """Write both pages, or those into the folder that is given."""
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else PAGES
+    (folder / "config.md").write_text(config_page(), encoding="utf-8")
+    (folder / "commands.md").write_text(commands_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

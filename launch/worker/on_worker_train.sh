@@ -1,0 +1,185 @@
+#!/usr/bin/env bash
+# Runs on a worker, from REMOTE_DIR: starts training so that it outlives the connection, reports on it, stops it.
+# on_worker_train.sh PYTHON LOG BUCKET_FOLDER [TRAIN_FLAG ...]    start; BUCKET_FOLDER may be empty
+# on_worker_train.sh --status LOG [WORKDIR]    one line; STEP is the newest checkpoint in WORKDIR where
+#     that is a folder, else -; busy: what runs has another workdir than the one given
+#     running PID SECS_SINCE_LAST_LOG_LINE STEP | ended EXIT_CODE STEP | never started | busy PID
+# on_worker_train.sh --stop LOG      SIGTERM, STOP_GRACE_SECS later SIGKILL, to all that was started; code 1 where
+#     something of it is there KILL_SECS after that
+# on_worker_train.sh --stacks LOG    where each thread of the training stands, at the end of the log
+set -euo pipefail
+
+UPLOAD_SECS=${UPLOAD_SECS-60} STOP_GRACE_SECS=${STOP_GRACE_SECS-60} STACKS_SECS=${STACKS_SECS-2}
+# How long what was killed may take to go.
+KILL_SECS=${KILL_SECS-30}
+
+LOG=$2
+if [[ $1 == --run ]]; then LOG=$3; fi
+# LOCK is held by whatever of a training is alive: a pid alone may be somebody else's by now.
+readonly LOG BASE=${LOG%.log}
+readonly LOCK=$BASE.lock PID=$BASE.pid EXIT_CODE=$BASE.exit_code WORKDIR=$BASE.workdir
+
+refuse() {
+    echo "$HOSTNAME: error: $*" >&2
+    exit 2
+}
+
+write_whole() {
+    printf '%s\n' "$2" >"$1.new"
+    mv "$1.new" "$1"
+}
+
+is_running() {
+    [[ -e $LOCK ]] && ! flock --shared --nonblock "$LOCK" true
+}
+
+start() {
+    local python=$1 bucket=$3 flag workdir=''
+    shift 3
+    mkdir -p "$(dirname "$LOG")"
+    exec 9>>"$LOCK"
+    # A --status may hold it for a moment.
+    flock --wait 1 9 ||
+        refuse "training runs here already (process $(group));" \
+            "wait for it to end, or stop it with launch/train.sh --stop"
+    rm -f "$EXIT_CODE" "$PID"
+    for flag in "$@"; do
+        if [[ $flag == --workdir=* ]]; then workdir=${flag#*=}; fi
+    done
+    write_whole "$WORKDIR" "$workdir"
+    date -u '+%FT%TZ train.sh' >>"$LOG"
+    # What is started inherits the lock, and hands it to Python.
+    # shellcheck disable=SC2094  # LOG is an argument there, not read
+    setsid bash "${BASH_SOURCE[0]}" --run "$python" "$LOG" "$bucket" "$@" </dev/null >>"$LOG" 2>&1 &
+    until [[ -e $PID ]]; do
+        kill -0 $! 2>/dev/null || [[ -e $PID ]] || refuse "training did not start; see $LOG"
+        sleep 0.02
+    done
+    echo "$HOSTNAME: training runs as process $(group); output in $LOG"
+}
+
+# Copies of the log are named by the worker and the time of its first line: a recreated TPU VM
+# has workers of other names, and writes over none.
+upload() {
+    local first said
+    read -r first _ <"$LOG"
+    said=$(timeout 300 gcloud storage cp --quiet "$LOG" "$1/$HOSTNAME-${first//[-:]/}.log" 2>&1) ||
+        { write_whole "$BASE.not_uploaded" "$(date -u +%FT%TZ) $said" && return 1; }
+    rm -f "$BASE.not_uploaded"
+}
+
+# A session and process group of its own, which --stop ends as a whole.
+run() {
+    local python=$1 bucket=$3 child uploading='' code=0
+    shift 3
+    trap : TERM INT HUP
+    "$python" -u -m bert_jax.train "$@" &
+    child=$!
+    write_whole "$PID" "$$ $child"
+    if [[ -n $bucket ]]; then
+        while sleep "$UPLOAD_SECS"; do upload "$bucket" || true; done 9>&- &
+        uploading=$!
+    fi
+    # wait also returns when a signal has come.
+    while true; do
+        code=0
+        wait "$child" || code=$?
+        kill -0 "$child" 2>/dev/null || break
+    done
+    [[ -z $uploading ]] || kill "$uploading" 2>/dev/null || true
+    write_whole "$EXIT_CODE" "$code"
+    date -u "+%FT%TZ ended with exit code $code"
+    exec 9>&-
+    [[ -z $bucket ]] || upload "$bucket" || echo "the log was not copied to $bucket: $(cat "$BASE.not_uploaded")"
+}
+
+# A name alone: one that is not yet a checkpoint ends in .orbax-checkpoint-tmp.
+newest_step() {
+    local workdir=$1 name newest=-
+    for name in "$workdir"/checkpoints/*; do
+        name=${name##*/}
+        [[ $name =~ ^[0-9]{1,15}$ ]] || continue
+        if [[ $newest == - ]] || ((10#$name > newest)); then newest=$((10#$name)); fi
+    done
+    echo "$newest"
+}
+
+# The process group of the training: nothing where the file does not say, as a full disk leaves it. 1 and less
+# would be all processes of this user.
+group() {
+    local words=''
+    read -r words _ 2>/dev/null <"$PID" || true
+    if [[ $words =~ ^[1-9][0-9]{0,8}$ && $words != 1 ]]; then echo "$words"; fi
+}
+
+without_slashes() {
+    local path=$1
+    while [[ $path == ?*/ ]]; do path=${path%/}; done
+    echo "$path"
+}
+
+status() {
+    local pid workdir code=''
+    workdir=$(cat "$WORKDIR" 2>/dev/null || true)
+    if [[ -e $EXIT_CODE ]]; then
+        read -r code <"$EXIT_CODE" || true
+        [[ $code =~ ^[0-9]{1,3}$ ]] || code=137
+        echo "ended $code $(newest_step "${2-$workdir}")"
+    elif is_running; then
+        pid=$(group)
+        pid=${pid:--}
+        if [[ -n ${2-} && $(without_slashes "$2") != "$(without_slashes "$workdir")" ]]; then
+            echo "busy $pid"
+            return
+        fi
+        echo "running $pid $(($(date +%s) - $(stat -c %Y "$LOG"))) $(newest_step "${2-$workdir}")"
+    elif [[ -e $PID ]]; then
+        # Nothing of it is left, and it had no time to write its code: killed, or the worker started anew.
+        echo "ended 137 $(newest_step "${2-$workdir}")"
+    else
+        echo "never started"
+    fi
+}
+
+stop() {
+    local group deadline
+    is_running || { echo "$HOSTNAME: no training runs here" && return; }
+    group=$(group)
+    [[ -z $group ]] || kill -TERM -- "-$group" 2>/dev/null || true
+    deadline=$((SECONDS + STOP_GRACE_SECS))
+    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+    if is_running; then
+        [[ -z $group ]] || kill -KILL -- "-$group" 2>/dev/null || true
+        echo "$HOSTNAME: killed, as $STOP_GRACE_SECS s after SIGTERM it was still there"
+    fi
+    deadline=$((SECONDS + KILL_SECS))
+    while is_running && ((SECONDS < deadline)); do sleep 0.1; done
+    if is_running; then
+        echo "$HOSTNAME: error: $KILL_SECS s after SIGKILL a process of the training still holds $LOCK" >&2
+        return 1
+    fi
+    [[ -e $EXIT_CODE ]] || write_whole "$EXIT_CODE" 137
+    echo "$HOSTNAME: training has stopped, exit code $(cat "$EXIT_CODE")"
+}
+
+# SIGUSR1 ends a process that has not said what to do with it: bit 10 of the signals it catches.
+stacks() {
+    local child caught
+    if is_running; then
+        read -r _ child <"$PID" || true
+        [[ $child =~ ^[1-9][0-9]{0,8}$ ]] || child=0
+        caught=$(sed -n 's/^SigCgt:[[:space:]]*\([0-9a-f]\{1,16\}\)$/\1/p' "/proc/$child/status" 2>/dev/null || true)
+        if ((0x${caught:-0} & 0x200)); then
+            kill -USR1 "$child"
+            sleep "$STACKS_SECS"
+        else
+            echo "$HOSTNAME: the training writes no stacks now: it is starting or ending"
+        fi
+    fi
+    [[ ! -e $LOG ]] || tail -n 200 "$LOG"
+}
+
+case $1 in
+    --run | --status | --stop | --stacks) "${1#--}" "${@:2}" ;;
+    *) start "$@" ;;
+esac

@@ -1,0 +1,54 @@
+"""Reading a checkpoint's files: what is damage, and what the next try may find well."""
+
+import errno
+import os
+
+import pytest
+from etils import epath
+
+from bert_jax.checkpoint import directory
+
+OF_TENSORSTORE = (
+    'Error reading "params/.zarray" in OCDBT database at local file "/w/8/d/500": Failed to read '
+    "from file [OS error {number}: {words}]"
+)
+
+
+def of_tensorstore(number: int) -> ValueError:
+    return ValueError(OF_TENSORSTORE.format(number=number, words=os.strerror(number)))
+
+
+@pytest.mark.parametrize("place", ["/w/checkpoints/8", "/w/run-404/500", "gs://runs/r-404/c/500"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory"),
+        ValueError('NOT_FOUND: Error reading object "{place}/d/503abc"'),
+        ValueError("DATA_LOSS: Digest mismatch at {place}/d/403"),
+        KeyError("params"),
+    ],
+)
+def test_what_is_missing_or_otherwise_is_damage(error, place):
+    if isinstance(error, ValueError):
+        error = ValueError(str(error).format(place=place))
+    assert directory.is_damage(error, epath.Path(place))
+
+
+def test_what_a_disk_cannot_read_is_damage_and_what_it_refuses_is_not():
+    path = epath.Path("/w/checkpoints/8")
+    for number in (errno.EIO, errno.ESTALE, errno.EACCES):
+        is_damage = number == errno.EIO
+        for error in (OSError(number, os.strerror(number)), of_tensorstore(number)):
+            assert directory.is_damage(error, path) == is_damage
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("reset"),
+        ValueError("UNAVAILABLE: HTTP response code: 503"),
+        ValueError("PERMISSION_DENIED: HTTP response code: 403"),
+    ],
+)
+def test_what_a_bucket_does_not_answer_is_no_damage(error):
+    assert not directory.is_damage(error, epath.Path("gs://runs/mine/checkpoints/8"))

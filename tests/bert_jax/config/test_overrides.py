@@ -1,0 +1,209 @@
+"""What a command line makes of a config: every field and its wrong values, and broken files."""
+
+import pytest
+
+from bert_jax.config import Config, FinetuneConfig, overrides
+from bert_jax.config.overrides import Override
+from bert_jax.runtime import cli
+from tests.bert_jax.config.test_validate import FIELDS
+
+# By type: texts that a field of it must not take, and one that it takes with its value.
+WRONG = {
+    int: ["", "abc", "1.5", "1e-3", "nan", "inf", "1e99", "9" * 5000, "0x10", "None", "True"],
+    float: ["", "abc", "nan", "inf", "-inf", "1e999", "None", "True", "1,5"],
+    bool: ["", "yes", "no", "maybe", "2", "None", "1.0"],
+    str: ["'mlm", '"mlm"', "mlm'"],
+}
+RIGHT = {
+    int: {"7": 7, "1e3": 1000, "1_000": 1000, "2.0": 2, "-1": -1},
+    float: {"5e-5": 5e-5, "1": 1.0, "-0.5": -0.5},
+    bool: {"True": True, "false": False, "1": True, "F": False},
+    str: {"": "", "a b": "a b", "it's": "it's", "0": "0"},
+}
+
+
+def settings(kind, phases=""):
+    """The text of a config file of this kind."""
+    return (
+        "from bert_jax.config import Config, FinetuneConfig, Phase, to_config_dict\n"
+        f"def get_config(): return to_config_dict({kind.__name__}({phases}))\n"
+    )
+
+
+TEXTS = {
+    Config: settings(Config, "phases=(Phase(64, 10),)"),
+    FinetuneConfig: settings(FinetuneConfig),
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Load a config file, by default one of its kind, with overrides."""
+
+    def load(kind, *given, text=None):
+        file = tmp_path / "mine.py"
+        file.write_text(TEXTS[kind] if text is None else text)
+        return overrides.load(kind, str(file), str, [Override(*pair) for pair in given])
+
+    return load
+
+
+def value(config, path):
+    return eval(f"config.{path}", {}, {"config": config})
+
+
+def test_there_are_all_types_of_fields_and_no_other():
+    assert {hint for _, _, hint, _ in FIELDS} == WRONG.keys() == RIGHT.keys()
+    assert len(FIELDS) > 120
+
+
+def test_a_wrong_type_is_refused_with_its_key_and_value(load):
+    for kind, path, hint, _ in FIELDS:
+        for text in WRONG[hint]:
+            with pytest.raises(ValueError, match="it must be") as refused:
+                load(kind, (path, text))
+            message = str(refused.value)
+            assert message.startswith(f"--config.{path}={text[:50]}")
+            assert overrides._IN_WORDS[hint] in message and len(message) < 250
+
+
+def test_a_right_value_reaches_its_field(load):
+    for kind, path, hint, _ in FIELDS:
+        for text, wanted in RIGHT[hint].items():
+            got = value(load(kind, (path, text)), path)
+            assert got == wanted and type(got) is hint, path
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("learning_rate", "did you mean --config.optim.learning_rate?"),
+        ("optim.lerning_rate", "did you mean --config.optim.learning_rate?"),
+        ("optm.learning_rate", "did you mean --config.optim.learning_rate?"),
+        ("model.rolled_layers", "did you mean --config.compute.rolled_layers?"),
+        ("model.compute_dtype", "it is called --config.compute.compute_dtype now"),
+        ("optim.zzz", "those of config.optim are name, learning_rate"),
+        ("seed.zzz", "config.seed is a single value and has no fields"),
+        ("seed[0]", "config.seed has no [0]; leave it out"),
+        ("phases.0.steps", "write --config.phases[0].steps=VALUE"),
+        ("phases.0", "write --config.phases[0]=VALUE"),
+        ("phases", "--config.phases[0].seq_len=VALUE; its fields are seq_len, steps"),
+        ("phases[0]", "--config.phases[0].seq_len=VALUE; its fields are seq_len, steps"),
+        ("phases[0].stps", "did you mean --config.phases[0].steps?"),
+        ("phases[x].steps", "did you mean --config.phases[0].steps?"),
+        ("phases[9].steps", "this config has 1 phases, counted from 0"),
+        ("phases[-2].steps", "this config has 1 phases, counted from 0"),
+        ("compute", "--config.compute.compute_dtype=VALUE; its fields are compute_dtype"),
+        ("", "there is no such field; those of config are init, "),
+        ("__class__", "there is no such field"),
+    ],
+)
+def test_a_path_that_leads_nowhere_names_a_way(load, path, words):
+    with pytest.raises(ValueError, match=r"^--config") as refused:
+        load(Config, (path, "5"))
+    assert str(refused.value).startswith(f"--config.{path}=5: ")
+    assert words in str(refused.value)
+
+
+def test_fields_of_phases_that_are_not_there(load):
+    with pytest.raises(ValueError, match=r"phases\[0\].steps=5: this config has no phases"):
+        load(Config, ("phases[0].steps", "5"), text=settings(Config, "phases=()"))
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [("phases[0].steps", "epochs"), ("eval.every_steps", "evaluations_per_epoch")],
+)
+def test_what_fine_tuning_fills_in_is_refused_with_what_it_follows_from(load, path, instead):
+    with pytest.raises(ValueError, match=rf"no such field; set config\.{instead}"):
+        load(FinetuneConfig, (path, "5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\n\ndef get_config(): raise RuntimeError('boom')\n", ", line 3: RuntimeError: boom"),
+        ("def get_config(): raise ValueError('bad recipe')\n", ", line 1: bad recipe"),
+        ("def helper(): {}['x']\ndef get_config():\n    helper()\n", ", line 1: KeyError: 'x'"),
+        ("import no_such_module\n", ", line 1: ModuleNotFoundError: No module named"),
+        ("\ndef get_config(:\n", ", line 2: not Python: "),
+        ("import sys\nsys.exit(3)\n", ", line 2: SystemExit: 3"),
+        ("x = 1\n", "it has no get_config()"),
+        ("get_config = 5\n", "it has no get_config()"),
+        ("def get_config(a, b): pass\n", "get_config(a, b) does not fit: it is called with noth"),
+        ("def get_config(): return 5\n", "get_config() returned 5; it must return to_config_dict("),
+        ("def get_config(): pass\n", "get_config() returned None; it must return"),
+        ("a = '\0'\n", "null bytes"),
+    ],
+)
+def test_a_broken_config_file_is_named_with_its_line(load, tmp_path, text, words):
+    with pytest.raises(ValueError, match=r"^--config=") as refused:
+        load(Config, text=text)
+    assert str(refused.value).startswith(f"--config={tmp_path}/mine.py")
+    assert words in str(refused.value)
+
+
+def test_a_file_is_blamed_before_a_flag_that_it_has_no_place_for(load):
+    text = "import ml_collections\ndef get_config(): return ml_collections.ConfigDict({'a': 1})\n"
+    with pytest.raises(ValueError, match="config has no field a"):
+        load(Config, ("optim.learning_rate", "1"), text=text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted", "rest"),
+    [
+        (["--config.seed=5", "--workdir=w"], [("seed", "5")], ["--workdir=w"]),
+        (["--config.seed", "5", "w"], [("seed", "5")], ["w"]),
+        (["-config.seed", "-5"], [("seed", "-5")], []),
+        (["--config.compute.rolled_layers", "w"], [("compute.rolled_layers", "true")], ["w"]),
+        (["--noconfig.compute.rolled_layers"], [("compute.rolled_layers", "false")], []),
+        (["--config.init=a=b"], [("init", "a=b")], []),
+        (
+            ["--config=f.py", "--", "--config.seed=5"],
+            [],
+            ["--config=f.py", "--", "--config.seed=5"],
+        ),
+    ],
+)
+def test_overrides_are_parted_from_other_flags(arguments, wanted, rest):
+    given, others = overrides.take(arguments, Config)
+    assert ([(one.path, one.text) for one in given], others) == (wanted, rest)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config.seed"], "--config.seed has no value; write --config.seed=VALUE"),
+        (["--config.seed", "--workdir=w"], "--config.seed has no value"),
+        (["--noconfig.seed"], "--no is for a field that is True or False"),
+        (["--noconfig.compute.rolled_layers=5"], "--no is for a field"),
+    ],
+)
+def test_an_override_without_a_value_is_refused(arguments, words):
+    with pytest.raises(ValueError, match="--") as refused:
+        overrides.take(arguments, Config)
+    assert words in str(refused.value)
+
+
+def test_the_last_of_two_overrides_holds(load):
+    assert load(Config, ("seed", "1"), ("seed", "2")).seed == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "words"),
+    [
+        (FinetuneConfig, "configs/tiny.py", r"of pre-training, for python -m bert_jax\.train;"),
+        (
+            Config,
+            "configs/finetune/glue.py:task=rte",
+            r"of fine-tuning, for .*\.finetune;",
+        ),
+    ],
+)
+def test_a_config_for_the_other_command_is_named_before_its_fields(kind, place, words):
+    given = [Override("data.dir", "x"), Override("data.store", "x")]
+    with pytest.raises(ValueError, match=words) as refused:
+        overrides.load(kind, place, cli.find_config, given)
+    assert overrides.KINDS[kind][2] in str(refused.value)
+    other = Config if kind is FinetuneConfig else FinetuneConfig
+    overrides.load(other, place, cli.find_config, [])

@@ -1,0 +1,180 @@
+"""Settings: the way through a ConfigDict, and meshes that fit."""
+
+import dataclasses
+import importlib
+import sys
+
+import pytest
+from jax.sharding import PartitionSpec
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, MeshConfig, ModelConfig, Phase, validate
+from bert_jax.parallel import mesh
+from bert_jax.train_step import objectives
+from bert_jax.trainer.setup import build_setup
+from configs import base, large, quickstart, small, tiny
+from tests.bert_jax.config.test_validate import changed, phase
+
+continued = importlib.import_module("configs.continue")  # a word of Python's
+
+EVERY_CONFIG = [
+    (tiny,),
+    (quickstart,),
+    (small, ""),
+    (continued, ""),
+    (base, ""),
+    (base, "recipe=paper"),
+    (base, "recipe=tokens"),
+    (large, ""),
+    (large, "recipe=paper"),
+    (large, "recipe=tokens"),
+    (large, "recipe=lamb64k"),
+]
+
+
+def read(file, *arguments):
+    return config_lib.settings_from(Config, file.get_config(*arguments))
+
+
+@pytest.mark.parametrize("given", EVERY_CONFIG)
+def test_every_config_resolves_and_is_consistent(given):
+    config = read(*given)
+    validate.check(config)
+    objectives.find(config.objective)
+    assert config_lib.settings_from(Config, config_lib.to_config_dict(config)) == config
+
+
+def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeypatch):
+    config = read(continued)
+    assert config.init == "hf:google-bert/bert-base-uncased"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    given = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, store=str(tiny_store))
+    )
+    with pytest.raises(ValueError, match=f"'{config.init}' .*pip install huggingface_hub"):
+        build_setup(given, objectives.find(config.objective), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_recipes_are_those_of_their_papers():
+    config = read(base)
+    assert [(p.seq_len, p.steps, p.batch_size) for p in config.phases] == [
+        (128, 900_000, 256),
+        (512, 100_000, 256),
+    ]
+    assert (config.optim.learning_rate, config.optim.warmup_steps) == (1e-4, 10_000)
+    assert config_lib.total_steps(config) == 1_000_000
+    # As many tokens in every step.
+    assert {p.seq_len * p.batch_size for p in read(large, "recipe=tokens").phases} == {131_072}
+    config = read(large, "recipe=lamb64k")  # NVIDIA's
+    first, second = config.phases
+    assert (first.batch_size, first.steps) == (65_536, 7038)
+    assert (second.batch_size, second.steps) == (32_768, 1563)
+    assert second.max_predictions_per_seq == 80
+    assert config.optim.warmup_steps / first.steps == pytest.approx(0.2843, abs=1e-4)
+    assert second.restart_warmup_steps / second.steps == pytest.approx(0.128, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("recip=paper", r"sets 'recip'; this config takes \['recipe'\]"),
+        ("paper", r"'paper' is not NAME=VALUE; this config takes \['recipe'\]"),
+        ("recipe=lamb", r"lamb64k.*paper"),
+    ],
+)
+def test_an_unknown_argument_of_a_config_is_refused(text, words):
+    with pytest.raises(ValueError, match=words):
+        large.get_config(text)
+
+
+def test_the_vocabulary_size_comes_from_the_store_or_agrees_with_it():
+    assert config_lib.with_vocab_size(Config(), 8192).model.vocab_size == 8192
+    stated = Config(model=ModelConfig(vocab_size=30_522))
+    assert config_lib.with_vocab_size(stated, 30_522) == stated
+    with pytest.raises(ValueError, match="vocab_size is 30522, the store's vocabulary has 8192"):
+        config_lib.with_vocab_size(stated, 8192)
+
+
+def test_rows_of_phases_of_one_length_follow_each_other():
+    config = Config(phases=(Phase(128, 10, 4), Phase(512, 5, 2), Phase(128, 7, 8)))
+    assert [config_lib.first_row(config, i) for i in range(3)] == [0, 0, 40]
+    assert [config_lib.phase_start(config, i) for i in range(3)] == [0, 10, 15]
+
+
+@pytest.mark.parametrize(
+    ("preset", "sizes", "shape"),
+    [
+        ("dp", {}, (8, 1, 1)),
+        ("zero1", {}, (8, 1, 1)),
+        ("fsdp", {}, (1, 8, 1)),
+        ("fsdp", {"fsdp_size": 4}, (2, 4, 1)),
+        ("tp", {}, (4, 1, 2)),
+        ("fsdp+tp", {"model_size": 4}, (1, 2, 4)),
+        ("zero1+tp", {}, (4, 1, 2)),
+    ],
+)
+def test_mesh_shapes(preset, sizes, shape):
+    assert mesh.mesh_shape(MeshConfig(preset=preset, **sizes), 8) == shape
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (changed(mesh=MeshConfig(preset="ddp")), "'ddp'; it must be one of dp, zero1, fsdp, tp"),
+        (
+            changed(mesh=MeshConfig(preset="tp", model_size=3)),
+            r"model_size is 3, .* 8 devices; try one of \[1, 2, 4, 8\]",
+        ),
+        (
+            changed(mesh=MeshConfig(preset="fsdp", fsdp_size=3)),
+            r"fsdp_size is 3, .* 8 devices left",
+        ),
+        (phase(batch_size=250), r"batch_size is 250, not a multiple of 8 .*; try 248 or 256"),
+        (phase(micro_batches=4, batch_size=16), "not a multiple of 32 .*4 micro-batches.*; try 32"),
+        (
+            changed(mesh=MeshConfig(preset="tp", model_size=8)),
+            "num_attention_heads is 12, not a multiple of the 8 devices on mesh axis model",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused(config, words):
+    with pytest.raises(ValueError, match=words):
+        mesh.check_divides(config, 8)
+
+
+def test_the_state_is_cut_along_the_first_whole_dimension_that_divides():
+    cut, sizes = PartitionSpec, {"data": 8, "fsdp": 1, "model": 2}
+    assert mesh.shard_over_data(cut(None, "model"), (64, 12), sizes) == cut("data", "model")
+    assert mesh.shard_over_data(cut("model", None), (64, 24), sizes) == cut("model", "data")
+    assert mesh.shard_over_data(cut(None, None), (12, 64), sizes) == cut(None, "data")
+    assert mesh.shard_over_data(cut("fsdp", "model"), (64, 12), sizes) == cut("data", "model")
+    assert mesh.shard_over_data(cut(None), (7,), sizes) == cut(None)  # nothing to cut evenly
+    assert mesh.shard_over_data(cut(None), (8,), sizes | {"data": 1}) == cut(None)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "prob", "slots"),
+    [
+        (32, 0.15, 5),  # what our configs said by hand, and Google's README for 128 and 512
+        (64, 0.15, 10),
+        (128, 0.15, 20),
+        (512, 0.15, 77),
+        (128, 0.4, 52),
+        (140, 0.15, 21),
+        (8, 0.01, 1),
+        (8, 0.99, 5),
+    ],
+)
+def test_slots_follow_from_length_and_masking_rate(seq_len, prob, slots):
+    assert config_lib.predictions_for(seq_len, prob) == slots
+    # Source: create_pretraining_data.py@eedf5716ce: no row of text wants more.
+    most_text = seq_len - 3
+    assert slots >= min(most_text, max(1, round(most_text * prob)))
+
+
+def test_slots_that_are_said_stay():
+    said = Config(phases=(Phase(64, 5, max_predictions_per_seq=3), Phase(64, 5), Phase(32, 5)))
+    filled = config_lib.with_predictions(said, {32: 9})
+    assert [phase.max_predictions_per_seq for phase in filled.phases] == [3, 10, 9]

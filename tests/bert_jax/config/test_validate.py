@@ -1,0 +1,202 @@
+"""Settings out of their range, of another type, or in contradiction to each other."""
+
+import dataclasses
+import math
+import typing
+
+import pytest
+
+from bert_jax.config import (
+    CheckpointConfig,
+    ComputeConfig,
+    Config,
+    FinetuneConfig,
+    LogConfig,
+    ModelConfig,
+    OptimConfig,
+    Phase,
+    flatten,
+    settings_from,
+    to_config_dict,
+    validate,
+)
+from data_pipeline.spec.fields import help_of, setting_of
+from data_pipeline.spec.options import PretrainOptions
+
+PHASE = Phase(seq_len=64, steps=10, batch_size=16, max_predictions_per_seq=9)
+WRONG_TYPES = {
+    int: ("5", 1.5, None, True, math.nan),
+    float: ("1e-4", None, True, math.nan, math.inf, -math.inf),
+    bool: ("yes", 1, None),
+    str: (1, None, b""),
+}
+
+
+def changed(**settings):
+    return dataclasses.replace(
+        Config(phases=(PHASE,), optim=OptimConfig(warmup_steps=2)), **settings
+    )
+
+
+def phase(**settings):
+    return changed(phases=(dataclasses.replace(PHASE, **settings),))
+
+
+CHECKS = {Config: validate.check, FinetuneConfig: validate.check_finetune}
+EXAMPLES = {Config: changed(), FinetuneConfig: FinetuneConfig(init="hf:DIR")}
+
+
+def fields(config, path=""):
+    """Path, type and declaration of each single setting of a config."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{path}{field.name}"
+        if isinstance(value, tuple):
+            for index, part in enumerate(value):
+                yield from fields(part, f"{name}[{index}].")
+        elif dataclasses.is_dataclass(value):
+            yield from fields(value, f"{name}.")
+        else:
+            yield name, hints[field.name], field
+
+
+def with_setting(config, path, value):
+    """The config with the setting at a path changed, whatever its type."""
+    name, _, rest = path.partition(".")
+    name, _, index = name.partition("[")
+    part = getattr(config, name)
+    if index:
+        parts = list(part)
+        parts[int(index[:-1])] = with_setting(parts[int(index[:-1])], rest, value)
+        return dataclasses.replace(config, **{name: tuple(parts)})
+    return dataclasses.replace(config, **{name: with_setting(part, rest, value) if rest else value})
+
+
+def out_of_range(setting):
+    if setting.choices is not None:
+        yield "no such choice"
+    for bound, beyond in ((setting.minimum, -1), (setting.maximum, 1)):
+        if bound is not None:
+            yield bound + beyond
+    yield from (bound for bound in (setting.above, setting.below) if bound is not None)
+
+
+FIELDS = [(kind, *field) for kind, config in EXAMPLES.items() for field in fields(config)]
+
+
+@pytest.mark.fault(20, "each setting out of its range or of another type")
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_each_setting_out_of_range_or_of_another_type_is_refused_by_its_key(kind):
+    checked = 0
+    for path, hint, field in fields(EXAMPLES[kind]):
+        config = with_setting(EXAMPLES[kind], path, None)
+        for value in WRONG_TYPES[hint]:
+            shown = to_config_dict(with_setting(config, path, value))
+            with pytest.raises(ValueError, match="must be") as refused:
+                settings_from(kind, shown)
+            assert f"config.{path} is {value!r}" in str(refused.value)
+        for value in out_of_range(setting_of(field)) if setting_of(field) else ():
+            wrong = with_setting(config, path, hint(value))
+            with pytest.raises(ValueError, match="must be") as refused:
+                CHECKS[kind](wrong)
+            assert f"config.{path} is {hint(value)!r}" in str(refused.value)
+            checked += 1
+    assert checked > 40
+
+
+def test_every_setting_says_what_it_is():
+    assert all(len(help_of(field)) > 10 for *_, field in FIELDS if setting_of(field) is not None)
+    undeclared = {path for _, path, _, field in FIELDS if setting_of(field) is None}
+    assert undeclared <= {path for path in flatten(changed()) if path.startswith("data.")}
+
+
+def test_the_settings_are_all_there():
+    assert len(FIELDS) > 120
+    for config in EXAMPLES.values():
+        CHECKS[type(config)](config)
+        assert set(flatten(config)) == {path for path, _, _ in fields(config)}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (phase(seq_len=513), r"phases\[0\].seq_len is 513; the position table ends at .* = 512"),
+        (phase(micro_batches=3), r"micro_batches is 3; it must divide batch_size = 16"),
+        (phase(max_predictions_per_seq=62), "from 1 to seq_len - 3 = 61"),
+        (phase(restart_warmup_steps=3), "needs a restart_learning_rate"),
+        (phase(restart_learning_rate=1e-3), "the first phase has nothing to restart"),
+        (
+            changed(phases=(PHASE, Phase(16, 5, 16, 2, 1, 1e-3, 5))),
+            r"phases\[1\].restart_warmup_steps is 5; the schedule has only 5 steps",
+        ),
+        (
+            changed(phases=(PHASE, Phase(16, 5, 16, 2, restart_decay="constant"))),
+            r"phases\[1\].restart_decay is 'constant'; it needs a restart_learning_rate",
+        ),
+        (
+            changed(optim=OptimConfig(warmup_steps=0, warmup_tokens=64 * 16 * 10)),
+            r"warmup_tokens is 10240; the schedule has only 10,240 tokens",
+        ),
+        (changed(phases=()), "at least one phase"),
+        (
+            changed(model=ModelConfig(position_embedding_type="rotary", num_attention_heads=256)),
+            "rotates pairs of numbers, and a head has 3: change num_attention_heads",
+        ),
+        (
+            changed(model=ModelConfig(local_attention=128)),
+            r"local_attention is 128; with global_attn_every_n_layers = 1 no layer has a window",
+        ),
+        (
+            changed(model=ModelConfig(global_attn_every_n_layers=3)),
+            r"local_attention is 0; with global_attn_every_n_layers = 3 .* need a window",
+        ),
+        (
+            changed(model=ModelConfig(norm_position="pre", share_layers=True)),
+            "share_layers is True; the layers differ",
+        ),
+        (
+            changed(
+                model=ModelConfig(norm_position="pre"), compute=ComputeConfig(rolled_layers=True)
+            ),
+            "rolled_layers is True; the layers differ",
+        ),
+        (
+            changed(model=ModelConfig(type_vocab_size=1)),
+            "type_vocab_size is 1; config.data.segments = 'nsp' makes pairs",
+        ),
+        (changed(model=ModelConfig(hidden_size=100)), "multiple of num_attention_heads = 12"),
+        (changed(checkpoint=CheckpointConfig(keep_every_steps=7)), "keep_every_steps is 7"),
+        (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
+        (changed(data=PretrainOptions(longest_ngram=2)), "masking is 'token', which has no runs"),
+        (
+            changed(data=PretrainOptions(segments="doc_sentences")),
+            "objective is 'mlm_nsp'.*data.segments is 'doc_sentences', which has none; .*=mlm",
+        ),
+        *(
+            (changed(log=LogConfig(wandb=name)), r"config\.log\.wandb is ")
+            for name in ("a/b", "a#b", "x" * 129)
+        ),
+        (
+            changed(data=PretrainOptions(packed_examples=22)),
+            r"packed_examples is 22; phases\[0\].seq_len = 64 has room for 21 at most",
+        ),
+    ],
+)
+def test_contradictions_are_refused(config, words):
+    with pytest.raises(ValueError, match=words):
+        validate.check(config)
+
+
+@pytest.mark.parametrize("segments", ["nsp", "sop", "full_sentences", "doc_sentences"])
+def test_mlm_alone_goes_with_all_segments_and_mlm_nsp_with_pairs(segments):
+    """With nsp and mlm alone it is the paper's "No NSP"."""
+    validate.check(changed(objective="mlm", data=PretrainOptions(segments=segments)))
+    if segments in ("nsp", "sop"):
+        validate.check(changed(data=PretrainOptions(segments=segments, packed_examples=8)))
+
+
+def test_slots_that_cannot_hold_the_share_of_masks_are_refused():
+    words = r"max_predictions_per_seq is 9; a full row of 64 has 25 predictions at .*prob = 0\.4,"
+    validate.check_predictions(changed())
+    with pytest.raises(ValueError, match=words):
+        validate.check_predictions(changed(data=PretrainOptions(masked_lm_prob=0.4)))

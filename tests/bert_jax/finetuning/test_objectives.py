@@ -1,0 +1,145 @@
+"""The loss of each kind of task, against SciPy on the logits that the same objective gives."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from bert_jax.config import MeshConfig
+from bert_jax.finetuning.objectives import OBJECTIVES, PACKED, TERM
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.parallel import mesh
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.train_step import step
+from data_pipeline.labelled.framing import frame
+from data_pipeline.labelled.packing import choose_packing, pack_examples
+from data_pipeline.labelled.rows import build_rows
+from tests.bert_jax.tiny_models import MODEL, VOCAB
+
+SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+CLASSES = {CLASSIFY: 3, REGRESS: 1, CHOOSE: 1, SPAN: 2, TAG: 5}
+EXAMPLES = 7
+
+
+def rows_of(kind):
+    """Examples of different lengths with labels of the kind."""
+    rng = np.random.default_rng(3)
+    choices = 3 if kind == CHOOSE else 1
+    rows = [
+        frame(rng.integers(5, VOCAB, rng.integers(1, 9)), rng.integers(5, VOCAB, 3), SPECIAL, 19)
+        for _ in range(EXAMPLES * choices)
+    ]
+    tokens = sum(len(ids) for ids, _ in rows)
+    if kind == TAG:
+        by_token = {
+            "label_ids": rng.integers(0, 5, tokens).astype(np.int32),
+            "label_weights": rng.integers(0, 2, tokens).astype(np.float32),
+        }
+        return build_rows(rows, {}, token_labels=by_token)
+    labels = {"label_ids": rng.integers(0, 3, EXAMPLES).astype(np.int32)}
+    if kind == REGRESS:
+        labels = {"label_values": rng.normal(size=EXAMPLES).astype(np.float32)}
+    if kind == SPAN:
+        lengths = np.array([len(ids) for ids, _ in rows])
+        labels = {
+            "start_positions": (lengths // 2).astype(np.int32),
+            "end_positions": (lengths - 1).astype(np.int32),
+        }
+    return build_rows(rows, labels, choices)
+
+
+def evaluated(kind, batch, devices=1):
+    """Loss sum, right ones, weight and outputs of a batch."""
+    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:devices])
+    jax.set_mesh(of)
+    heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind])
+    model = bert.build(MODEL, "cpu", heads=heads)
+    # Logits that tell classes apart: those of a fresh layer hardly do.
+    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    found = step.make_eval_step(model, OBJECTIVES[kind])(params, mesh.place_batch(batch, of))
+    term = found["terms"][TERM]
+    right = None if term.correct_sum is None else float(term.correct_sum)
+    return float(term.loss_sum), right, float(found["weights"][TERM]), np.array(found["outputs"])
+
+
+def by_hand(kind, logits, batch):
+    """Loss sum, right ones and weight, an example at a time."""
+    loss, right, weight = 0.0, 0, 0.0
+    for row in range(EXAMPLES):
+        if kind == REGRESS:
+            loss += (logits[row, 0] - batch["label_values"][row]) ** 2
+        elif kind == TAG:
+            for at in np.flatnonzero(batch["label_weights"][row]):
+                label = batch["label_ids"][row, at]
+                loss -= log_softmax(logits[row, at].astype(np.float64))[label]
+                right += logits[row, at].argmax() == label
+                weight += 1
+        elif kind == SPAN:
+            tokens = int(batch["input_mask"][row].sum())
+            wanted = batch["start_positions"][row], batch["end_positions"][row]
+            ends = logits[row, :tokens].T.astype(np.float64)
+            loss -= np.mean([log_softmax(of)[at] for of, at in zip(ends, wanted, strict=True)])
+            right += all(of.argmax() == at for of, at in zip(ends, wanted, strict=True))
+        else:
+            label = batch["label_ids"][row]
+            loss -= log_softmax(logits[row].astype(np.float64))[label]
+            right += logits[row].argmax() == label
+    return loss, None if kind == REGRESS else right, weight or EXAMPLES
+
+
+@pytest.mark.parametrize("kind", [CLASSIFY, REGRESS, CHOOSE, SPAN, TAG])
+def test_sums_are_those_of_the_logits_and_rows_that_fill_up_count_for_nothing(kind):
+    batch = rows_of(kind).batch(np.array([0, 1, 2, 3, 4, 5, 6, -1]), 19, pad_id=0)
+    loss, right, weight, logits = evaluated(kind, batch)
+    expected = by_hand(kind, logits, batch)
+    assert loss == pytest.approx(expected[0], rel=1e-5)
+    assert (right, weight) == expected[1:]
+    width = {CHOOSE: (3,), SPAN: (19, 2), TAG: (19, 5)}.get(kind, (CLASSES[kind],))
+    assert logits.shape == (8, *width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [CHOOSE, SPAN])
+def test_longer_rows_and_more_devices_change_no_sum(kind):
+    rows, index = rows_of(kind), np.array([0, 1, 2, 3, 4, 5, 6, -1])
+    loss, right, weight, logits = evaluated(kind, rows.batch(index, 19, pad_id=0))
+    other = evaluated(kind, rows.batch(index, 24, pad_id=0), devices=8)
+    assert other[0] == pytest.approx(loss, rel=1e-5)
+    assert other[1:3] == (right, weight)
+    inside = logits.shape[1]
+    np.testing.assert_allclose(other[3][:7, :inside], logits[:7], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_examples_beside_each_other_learn_as_examples_alone(kind):
+    rows, index = rows_of(kind), np.arange(EXAMPLES)
+    alone = evaluated(kind, rows.batch(np.array([*index, -1]), 19, pad_id=0))
+    packing = choose_packing(rows.lengths_N[None])
+    assert packing.rows < EXAMPLES and packing.examples > 1
+    beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0))
+    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
+    assert beside[1:3] == alone[1:3]
+
+
+@pytest.mark.slow
+def test_nothing_is_dropped_out_before_the_layer_of_spans():
+    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(of)
+    heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[SPAN])
+    model = bert.build(dataclasses.replace(MODEL, hidden_dropout_prob=0.5), "cpu", heads=heads)
+    bound = model.bind(jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1))))
+    batch = rows_of(SPAN).batch(np.arange(EXAMPLES), 19, pad_id=0)
+    placed = mesh.place_batch(batch, of)
+    dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(EXAMPLES))
+    visible = hide_padding(placed["input_mask"])
+    hidden_BSD = bound.encode(placed["input_ids"], placed["segment_ids"], visible, dropout)
+    layer = bound.classifier
+    kernel, bias = np.asarray(layer.kernel[...]), np.asarray(layer.bias[...])
+    expected, *_ = by_hand(SPAN, np.asarray(hidden_BSD) @ kernel + bias, batch)
+    found = OBJECTIVES[SPAN].terms(bound, placed, dropout)[TERM].loss_sum
+    assert float(found) == pytest.approx(expected, rel=1e-5)

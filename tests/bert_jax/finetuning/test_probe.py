@@ -1,0 +1,73 @@
+"""A probe without a run: which checkpoint is next, what a folder may hold, what is drawn."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.finetuning import probe
+from bert_jax.finetuning.probe import Probe, ProbeScore
+from data_pipeline.io.jsonl import append_record
+
+
+@pytest.mark.parametrize(
+    ("saved", "done", "every_steps", "has_ended", "wanted"),
+    [
+        ([], [], 1, False, None),
+        ([0, 40, 80], [], 1, False, 80),  # the newest first
+        ([0, 40, 80], [80], 1, False, 40),  # then what is still there
+        ([0, 40, 80], [0, 40, 80], 1, False, None),
+        ([120, 140], [80], 60, False, 140),
+        ([120], [80], 60, False, None),
+        ([120], [80], 60, True, 120),  # but the last one of a run that is over has its score
+        ([100, 120], [80, 120], 60, True, None),
+        ([40], [80], 40, False, 40),
+    ],
+)
+def test_the_next_checkpoint(saved, done, every_steps, has_ended, wanted):
+    assert probe.next_step(saved, done, every_steps, has_ended) == wanted
+
+
+def test_a_folder_goes_on_with_the_same_probe_and_refuses_another(tmp_path):
+    folder = tmp_path / "probe"
+    probed = {"run": "runs/mine", "config": {"epochs": 1.0, "phases": ()}}
+    probe.claim_folder(folder, probed)
+    probe.claim_folder(folder, probed)
+    other = {"run": "runs/mine", "config": {"epochs": 2.0, "phases": ()}}
+    with pytest.raises(ValueError, match=r"epochs = 1.0, now 2.0"):
+        probe.claim_folder(folder, other)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("notes.txt", "", "is not empty and holds no probe"),
+        (probe.PROBE, "[1", r"probe\.json is not JSON"),
+        (probe.LINES, json.dumps({"step": 1, "split": "train"}), r"probe\.jsonl .*'split'"),
+    ],
+)
+def test_other_folders_are_refused(tmp_path, file, content, words):
+    (tmp_path / file).write_text(f"{content}\n")
+    read = probe.read_scores if file == probe.LINES else lambda path: probe.claim_folder(path, {})
+    with pytest.raises(ValueError, match=words):
+        read(tmp_path)
+
+
+def test_scores_are_read_by_step_without_the_half_line_of_a_killed_probe(tmp_path):
+    for step, score in ((40, 0.6), (0, 0.5), (20, 0.55)):
+        append_record(tmp_path / probe.LINES, vars(ProbeScore(step, score, 1.0)))
+    with (tmp_path / probe.LINES).open("a") as file:
+        file.write('{"step": 60, "sc')
+    scores = [(score.step, score.score) for score in probe.read_scores(tmp_path)]
+    assert scores == [(0, 0.5), (20, 0.55), (40, 0.6)]
+
+
+def test_the_picture_has_the_scores_over_the_steps_and_the_baseline(tmp_path):
+    run = Probe("run", None, tmp_path, [], "RTE", "accuracy", 0.527, "", 1, "cpu")
+    scores = [ProbeScore(step, 0.5 + step / 1000, 1.0) for step in (0, 40, 80)]
+    (ax,) = probe.draw_figure(run, scores).axes
+    curve, baseline = ax.get_lines()
+    np.testing.assert_allclose(curve.get_xydata(), [[0, 0.5], [40, 0.54], [80, 0.58]])
+    assert set(baseline.get_ydata()) == {0.527}
+    assert {text.get_text() for text in ax.texts} == {"0.580", "baseline\n0.527"}
+    assert probe.write_picture(run, scores[:1]).read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,267 @@
+"""Fine-tuning in process: it learns, goes on where it was cut off, ends the same on any mesh."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.checkpoint.reader import read_arrays
+from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
+from bert_jax.config.schema import FinetuneConfig, TaskOptions, with_length
+from bert_jax.finetuning import predict
+from bert_jax.finetuning import setup as finetuning
+from bert_jax.finetuning.feed import TaskFeed, TaskPhase
+from bert_jax.finetuning.objectives import TERM
+from bert_jax.interop import load
+from bert_jax.model.bert import Heads
+from bert_jax.runtime import run_record
+from bert_jax.tasks.registry import open_task
+from bert_jax.train_step.objectives import Term
+from bert_jax.trainer import loop
+from tests.bert_jax.small_checkpoints import tensors, write
+from tests.bert_jax.tasks.glue_layouts import small_vocabulary, write_glue
+
+WORDS = {"yes": ("a", "cat", "sees"), "no": ("a", "dog", "sees")}
+
+
+def table(folder, name, rows, seed):
+    """Texts of cats that see are of class yes, of dogs no."""
+    rng = np.random.default_rng(seed)
+    lines = ["text,label"]
+    for _ in range(rows):
+        label = rng.choice(["yes", "no"])
+        words = rng.choice(WORDS[label], rng.integers(2, 9))
+        lines.append(f"{' '.join(words)},{label}")
+    (folder / name).write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("task")
+    table(folder, "train.csv", 210, seed=1)
+    table(folder, "dev.csv", 61, seed=2)
+    checkpoint = write(folder / "checkpoint", tensors(has_heads=False))
+    return FinetuneConfig(
+        init=f"hf:{checkpoint}",
+        data=TaskOptions(
+            task="table",
+            dir=str(folder),
+            train_file="train.csv",
+            dev_file="dev.csv",
+            text_column="text",
+            label_column="label",
+            max_seq_length=19,
+        ),
+        epochs=8.0,
+        batch_size=16,
+        model=ModelConfig(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0),
+        optim=OptimConfig(name="adamw", learning_rate=2e-2, warmup_steps=0),
+        checkpoint=CheckpointConfig(every_steps=20, keep=3),
+        log_every_steps=10,
+    )
+
+
+def build(config, workdir, devices=1, **data):
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
+    return finetuning.build_finetuning(config, workdir, jax.devices()[:devices])
+
+
+def run(config, workdir, devices=1):
+    setup = build(config, workdir, devices)
+    return setup, loop.train(setup)
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run")
+    return (*run(config, workdir), workdir)
+
+
+def lines(workdir, split):
+    text = (workdir / "metrics.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line["split"] == split]
+
+
+@pytest.mark.slow
+def test_it_learns_and_says_how_far(finished):
+    setup, summary, workdir = finished
+    assert summary["steps"] == int(210 / 16 * 8.0) == 105
+    scores = lines(workdir, "heldout")
+    assert [line["step"] for line in scores] == [*range(14, 105, 14), 105]
+    last = scores[-1]
+    assert last["dev_accuracy"] > last["majority_dev_accuracy"] + 0.1
+    assert summary["heldout_dev_accuracy"] == last["dev_accuracy"]
+    assert lines(workdir, "train")[-1]["task_loss"] < lines(workdir, "train")[0]["task_loss"]
+    assert setup.config.optim.warmup_steps == 10
+
+
+@pytest.mark.slow
+def test_predictions_are_of_the_last_checkpoint_and_score_as_the_run_says(finished, config):
+    setup, summary, workdir = finished
+    (path,) = predict.write_predictions(setup, summary["steps"])
+    assert path.parent == workdir / "predictions"
+    given = [line.split("\t")[1] for line in path.read_text().splitlines()[1:]]
+    dev = pathlib.Path(setup.config.data.dir, "dev.csv").read_text()
+    labels = [line.rpartition(",")[2] for line in dev.splitlines()[1:]]
+    assert len(given) == len(labels) == 61
+    right = np.mean([one == other for one, other in zip(given, labels, strict=True)])
+    assert right == pytest.approx(summary["heldout_dev_accuracy"])
+    text = path.read_bytes()
+    path.unlink()
+    fresh = build(config, workdir)
+    assert predict.write_predictions(fresh, summary["steps"]) == [path]
+    assert path.read_bytes() == text
+
+    def full(split, logits, folder):
+        (folder / "half.tsv").write_text("half")
+        raise OSError("no space left")
+
+    fresh.feed.task = dataclasses.replace(fresh.feed.task, write_predictions=full)
+    with pytest.raises(OSError, match="no space left"):
+        predict.write_predictions(fresh, summary["steps"])
+    assert list(path.parent.iterdir()) == [path] and path.read_bytes() == text
+
+
+@pytest.mark.slow
+def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_path, monkeypatch):
+    _, summary, whole = finished
+    save = loop._Run._save
+
+    def save_once_and_die(self):
+        save(self)
+        if self.step == 40:
+            raise RuntimeError("cut off")
+
+    monkeypatch.setattr(loop._Run, "_save", save_once_and_die)
+    with pytest.raises(RuntimeError, match="cut off"):
+        run(config, tmp_path)
+    monkeypatch.undo()
+    run(config, tmp_path)
+    left, right = (read_arrays(of / "checkpoints", summary["steps"]) for of in (whole, tmp_path))
+    assert left.keys() == right.keys()
+    for name, array in left.items():
+        np.testing.assert_array_equal(array, right[name], err_msg=name)
+
+
+@pytest.mark.long  # of the losses it is seen in tests/bert_jax/tasks, of the update in
+# bert_jax/train_step/test_step.py
+def test_four_devices_end_where_one_does(config, tmp_path):
+    optim = dataclasses.replace(config.optim, learning_rate=1e-3)
+    few = dataclasses.replace(config, epochs=0.2, batch_size=6, optim=optim)
+    _, summary = run(few, tmp_path / "one")
+    run(dataclasses.replace(few, mesh=MeshConfig(preset="zero1")), tmp_path / "four", devices=4)
+    one, four = (
+        read_arrays(tmp_path / of / "checkpoints", summary["steps"]) for of in ("one", "four")
+    )
+    for name, array in one.items():
+        if name.startswith("params/"):
+            np.testing.assert_allclose(four[name], array, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_record_names_the_task_and_refuses_another(finished, config, tmp_path):
+    setup, _, workdir = finished
+    recorded = json.loads((workdir / "run.json").read_text())
+    assert recorded["learns"] == setup.feed.provenance.learns
+    assert recorded["task"]["kind"] == "classify" and recorded["task"]["labels"] == ["no", "yes"]
+    with pytest.raises(ValueError, match=r"holds a run with config\.data\.order_seed = 0, this"):
+        build(config, workdir, order_seed=1)
+    with pytest.raises(ValueError, match="fine-tun"):
+        run_record.read(workdir)
+    # The units of predicted numbers are kept too.
+    task = dataclasses.replace(setup.feed.task, kind="regress", mean=300.0, deviation=40.0)
+    of_numbers = TaskFeed(task, setup.feed.vocabulary, setup.config)
+    shutil.copy(workdir / "vocab.txt", tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps(recorded | of_numbers.provenance.details))
+    read = run_record.read_model(tmp_path).task
+    assert (read.kind, read.mean, read.deviation) == ("regress", 300.0, 40.0)
+    # A run of pre-training is refused with the way to begin with it.
+    again = shutil.copytree(workdir, tmp_path / "run")
+    del recorded["task"]
+    (again / "run.json").write_text(json.dumps(recorded | {"learns": "pre-training"}))
+    with pytest.raises(ValueError, match="holds a run of pre-training") as refused:
+        build(config, again)
+    assert f"--config.init=orbax:{again}" in str(refused.value) and len(str(refused.value)) < 500
+
+
+@pytest.mark.slow
+def test_a_test_file_given_after_the_end_gets_its_predictions(finished, config, tmp_path):
+    _, summary, workdir = finished
+    again = shutil.copytree(workdir, tmp_path / "run")
+    # As earlier versions left it: the name of the test file among what the run must keep.
+    shown = json.loads((again / "run.json").read_text())
+    shown["fixed"]["data.test_file"] = "old.csv"
+    (again / "run.json").write_text(json.dumps(shown))
+    shutil.copy(pathlib.Path(config.data.dir, "dev.csv"), pathlib.Path(config.data.dir, "new.csv"))
+    setup = build(config, again, test_file="new.csv")
+    assert loop.train(setup)["steps"] == summary["steps"]
+    dev, test = predict.write_predictions(setup, summary["steps"])
+    assert (dev.name, test.name) == ("dev.tsv", "test.tsv")
+    assert test.read_bytes() == dev.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"init": ""}, "config.init is ''; give the checkpoint"),
+        ({"epochs": 0.01}, "210 examples, in config.epochs = 0.01 fewer than one batch"),
+        ({"micro_batches": 3}, "config.micro_batches is 3; it must divide batch_size = 16"),
+        ({"optim": OptimConfig(warmup_steps=5)}, "warmup_steps is 5; .*warmup_share"),
+        ({"model": ModelConfig(hidden_size=96)}, "config.model.hidden_size is 96, but .* has 14"),
+        ({"data": {"max_seq_length": 20}}, "max_seq_length is 20, and .* has 19 positions"),
+        ({"data": {"task": "tabel"}}, "config.data.task is 'tabel'; it must be one of "),
+        ({"data": {"dir": ""}}, "config.data.dir is missing: the folder with the files of table"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_written(config, tmp_path, changes, words):
+    data = changes.get("data", {})
+    changed = {name: value for name, value in changes.items() if name != "data"}
+    with pytest.raises(ValueError, match=words):
+        build(dataclasses.replace(config, **changed), tmp_path / "run", **data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_length_is_that_of_the_checkpoint_where_nobody_says_it(config, tmp_path):
+    setup = build(config, tmp_path, max_seq_length=0)
+    assert setup.feed.config.data.max_seq_length == 19  # the positions of the checkpoint
+    shown = json.loads((tmp_path / "run.json").read_text())
+    assert shown["config"]["data"]["max_seq_length"] == 19
+    usual = [with_length(TaskOptions(task=name), 512).max_seq_length for name in ("rte", "squad")]
+    assert usual == [128, 384]
+
+
+@pytest.mark.slow
+def test_a_fine_tuned_model_is_read_back_and_may_be_fine_tuned_again(finished, config, tmp_path):
+    _, summary, workdir = finished
+    read = load.load(str(workdir))
+    assert read.heads == Heads(mlm=False, nsp=False, classes=2)
+    again = dataclasses.replace(config, init=str(workdir), seed=3)
+    fresh = build(again, tmp_path).initial_params()
+    held = read_arrays(workdir / "checkpoints", summary["steps"])
+    word = "embeddings/word/embedding"
+    np.testing.assert_array_equal(
+        fresh["embeddings"]["word"]["embedding"][:23], held[f"params/{word}"]
+    )
+    assert np.any(fresh["classifier"]["kernel"] != held["params/classifier/kernel"])
+
+
+def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path):
+    vocabulary = small_vocabulary(tmp_path)
+    folder = write_glue(tmp_path / "glue")
+    options = TaskOptions(task="mnli", dir=str(folder), max_seq_length=128)
+    task = open_task(options, vocabulary)  # of several development sets
+    config = FinetuneConfig(init="hf:none", data=options, batch_size=2)
+    feed = TaskFeed(task, vocabulary, finetuning.resolve_config(config, task, ModelConfig()))
+    phase = TaskPhase(feed)
+    sums = {"terms": {TERM: Term(jnp.float32(1.0), jnp.float32(1.0))}, "weights": {TERM: 2.0}}
+    results = [
+        sums | {"outputs": np.zeros((len(batch["label_ids"]), 3), np.float32)}
+        for batch in phase.heldout_batches
+    ]
+    assert task.main_record == "dev_matched_accuracy"
+    assert task.main_record in phase.heldout_scores(results)

@@ -1,0 +1,130 @@
+"""Guesses of a trained model: the parameters are the run's, the words are the vocabulary's."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.inference.fill_mask import guess_tokens, hide_heldout_words, read_question
+from bert_jax.interop import load, pretrained
+from bert_jax.model.attention import Visible
+from bert_jax.parallel import mesh
+from bert_jax.runtime import run_record
+from data_pipeline import build
+from data_pipeline.store import open_store
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.train import train_vocabulary
+
+
+@pytest.fixture(scope="module")
+def config(learned):
+    """That of the run; its store is that of the process that trained it."""
+    return run_record.read(learned).config
+
+
+@pytest.fixture
+def model(learned):
+    return pretrained.place_masked_lm(load.load(str(learned)), jax.devices()[:1])
+
+
+def test_a_guess_is_the_softmax_of_the_models_logits(model):
+    asked = read_question(model, "a dog [MASK] the cat near the [MASK] .")
+    guesses = guess_tokens(model, [asked], top=7)[0]
+    bert = model.model.bind(model.params)
+    arrays = {"ids": np.array([asked.token_ids]), "at": np.array([asked.mask_positions])}
+    placed = mesh.place_batch(arrays, model.mesh)
+    seen = Visible(jnp.ones((1, 1, 1, len(asked.token_ids)), bool))
+    hidden_BSD = bert.encode(placed["ids"], jnp.zeros_like(placed["ids"]), seen)
+    logits_BPV = bert.compute_mlm_logits(hidden_BSD, placed["at"])
+    expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))
+    pieces = model.vocabulary.pieces()
+    for place, found in enumerate(guesses):
+        tokens, chances = [guess.token for guess in found], [guess.probability for guess in found]
+        likely = [expected_PV[place, pieces.index(token)] for token in tokens]
+        assert chances == pytest.approx(likely, rel=1e-4) and len(chances) == 7
+        assert chances == sorted(chances, reverse=True)
+        assert not {*tokens} & {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+
+
+def test_it_has_learned_the_grammar_of_its_corpus(model):
+    question = read_question(model, "a dog [MASK] the cat near the river .")
+    best = guess_tokens(model, [question], 4)[0][0][0]
+    assert best.token in {"sees", "likes", "follows", "hears"}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        ("a dog sees the cat", r"'a dog sees the cat' has no \[MASK\]; write it"),
+        ("a dog [mask] the cat", "in capitals"),
+        ("[MASK] " + "the cat " * 20, r"is 43 tokens with \[CLS\] and \[SEP\], the model reads 24"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(model, sentence, words):
+    with pytest.raises(ValueError, match=words):
+        read_question(model, sentence)
+
+
+def test_heldout_questions_hide_a_word_and_remember_it(model, config):
+    store = open_store(config.data.store)
+    asked = hide_heldout_words(model.vocabulary, store.heldout, 4)
+    assert asked == hide_heldout_words(model.vocabulary, store.heldout, 4)
+    ids, offsets = store.heldout.token_ids.astype(int), store.heldout.sentence_offsets
+    each = np.split(ids, offsets[1:-1])
+    sentences = {model.vocabulary.decode(ids) for ids in each}
+    for one in asked:
+        assert one.text.replace("[MASK]", one.answers[0]) in sentences
+        assert one.token_ids[one.mask_positions[0]] == model.vocabulary.special_ids["mask"]
+    with pytest.raises(ValueError, match="--heldout is 100000; only"):
+        hide_heldout_words(model.vocabulary, store.heldout, 100_000)
+
+
+def test_heldout_questions_of_a_sentencepiece_vocabulary_show_the_hidden_place(
+    tiny_store, tmp_path
+):
+    text = tiny_store.parent / "text.txt"
+    flags = [f"--input={text}", f"--output={tmp_path / 'store'}", "--train_vocab=unigram"]
+    flags += ["--vocab_size=92", "--holdout=0.2", "--sentences=lines", "--workers=1"]
+    assert build.main(flags) == 0
+    store = open_store(tmp_path / "store")
+    vocabulary = load_vocabulary(store.vocab_path)
+    lines = set(text.read_text().replace(" .", ".").splitlines())
+    for asked in hide_heldout_words(vocabulary, store.heldout, 5):
+        assert asked.answers[0].startswith("\u2581")
+        assert asked.text.replace("[MASK]", asked.answers[0][1:]).replace(" .", ".") in lines
+
+
+def test_reading_leaves_a_save_under_way_alone(learned, tmp_path):
+    workdir = shutil.copytree(learned, tmp_path / "run")
+    under_way = workdir / "checkpoints" / "401.orbax-checkpoint-tmp"
+    under_way.mkdir()
+    pretrained.place_masked_lm(load.load(str(workdir)))
+    assert under_way.is_dir()
+
+
+def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store, tmp_path):
+    text = tiny_store.parent / "text.txt"
+    path = tmp_path / "vocab.model"
+    trained = train_vocabulary("unigram", lambda: text.read_text().split("\n"), 92, True)
+    path.write_bytes(trained.file_bytes)
+    vocabulary = load_vocabulary(path)
+    other = dataclasses.replace(model.checkpoint, vocabulary=vocabulary)
+    asked = read_question(
+        dataclasses.replace(model, checkpoint=other), "the cat[MASK]. a [MASK] dog"
+    )
+    pieces = [vocabulary.pieces()[i] for i in asked.token_ids]
+    first, second = asked.mask_positions
+    assert pieces[first + 1] == "."
+    assert pieces[second + 1].startswith("\u2581")
+
+
+def test_a_record_of_another_version_is_refused(learned, tmp_path):
+    written = json.loads((learned / "run.json").read_text())
+    del written["vocabulary"]
+    (tmp_path / "run.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match=r"run\.json has no key 'vocabulary'"):
+        load.load(f"orbax:{tmp_path}")

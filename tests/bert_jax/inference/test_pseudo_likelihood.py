@@ -1,0 +1,102 @@
+"""Scores of sentences against NumPy over the model's logits, one mask and one row at a time."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import MeshConfig
+from bert_jax.inference import pseudo_likelihood
+from bert_jax.inference.pseudo_likelihood import Score
+from bert_jax.interop import load, pretrained
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.parallel import mesh
+from bert_jax.reporting.console import Screen
+from tests.bert_jax import small_checkpoints
+
+SENTENCES = ["a cat sees dogs .", "dog", "A whale sees a CAT.", "a a a a a a a a a"]
+IDS = [[5, 6, 8, 7, 9, 10], [7], [5, 1, 8, 5, 6, 10], [5] * 9]  # of small_checkpoints.PIECES
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    held = small_checkpoints.tensors()
+    return load.load(f"hf:{small_checkpoints.write(tmp_path_factory.mktemp('hf'), held)}")
+
+
+@pytest.fixture(scope="module")
+def scores(checkpoint):
+    """On the eight devices of the tests; three rows at once become eight."""
+    ids = pseudo_likelihood.encode_sentences(checkpoint.vocabulary, SENTENCES, "FILE", 19)
+    assert [of_one.tolist() for of_one in ids] == IDS
+    return pseudo_likelihood.score_sentences(
+        pretrained.place_masked_lm(checkpoint), ids, 3, Screen(False)
+    )
+
+
+def test_each_token_is_masked_in_turn(checkpoint, scores):
+    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(of)
+    model = bert.build(checkpoint.config, "cpu")
+    params, _ = pretrained.place_params(checkpoint, model, of, seed=0)
+
+    @jax.jit
+    def logits_of(params, ids_BS, visible_BS, at_BP):
+        bound = model.bind(params)
+        hidden = bound.encode(ids_BS, np.zeros((1, 11), np.int32), hide_padding(visible_BS))
+        return bound.compute_mlm_logits(hidden, at_BP)
+
+    for ids, score in zip(IDS, scores, strict=True):
+        total = 0.0
+        for at, token in enumerate(ids, 1):
+            row = np.zeros((1, 11), np.int32)
+            row[0, : len(ids) + 2] = [2, *ids, 3]
+            visible = (np.arange(11) < len(ids) + 2).astype(np.int32)[None]
+            row[0, at] = 4
+            placed = mesh.place_batch({"ids": row, "visible": visible, "at": np.int32([[at]])}, of)
+            logits = np.asarray(logits_of(params, *placed.values()), np.float64)[0, 0, :23]
+            total += logits[token] - np.log(np.exp(logits).sum())
+        assert score.log_likelihood == pytest.approx(total, rel=1e-5)
+        assert score.perplexity == pytest.approx(np.exp(-total / len(ids)), rel=1e-4)
+    assert [one.tokens for one in scores] == [6, 1, 6, 9]
+    assert [one.unknown for one in scores] == [0, 0, 1, 0]
+
+
+def test_sentences_that_do_not_fit_into_memory_together_score_the_same(
+    checkpoint, scores, monkeypatch
+):
+    monkeypatch.setattr(pseudo_likelihood, "_TOKENS_AT_ONCE", 60)
+    ids = [np.array(of_one, np.int32) for of_one in IDS]
+    groups = [group.tolist() for group in pseudo_likelihood._group_by_memory(ids)]
+    assert sorted(i for group in groups for i in group) == [0, 1, 2, 3] and len(groups) > 1
+    again = pseudo_likelihood.score_sentences(
+        pretrained.place_masked_lm(checkpoint), ids, 3, Screen(False)
+    )
+    for one, before in zip(again, scores, strict=True):
+        assert one.log_likelihood == pytest.approx(before.log_likelihood, rel=1e-6)
+
+
+def test_the_perplexity_of_all_is_over_their_tokens():
+    every = pseudo_likelihood.add_scores([Score(3, 0, -6.0), Score(1, 1, -1.0)])
+    assert (every.tokens, every.unknown, every.log_likelihood) == (4, 1, -7.0)
+    assert every.perplexity == pytest.approx(np.exp(7 / 4))
+    assert Score(1, 0, -1e4).perplexity > 1e300  # and no overflow
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        ("  ", "row 2 of FILE is empty; remove it"),
+        ("\u200b\ufeff", r"row 2 of FILE, .*, makes no piece of the vocabulary"),
+        ("a " * 18, r"row 2 of FILE, 'a a .*'\.\.\., is 18 pieces, the model reads 17 beside"),
+    ],
+)
+def test_rows_that_cannot_be_scored_are_named(checkpoint, sentence, words):
+    with pytest.raises(ValueError, match=words):
+        pseudo_likelihood.encode_sentences(checkpoint.vocabulary, ["a cat", sentence], "FILE", 19)
+
+
+def test_a_checkpoint_without_the_head_is_refused(checkpoint, tmp_path):
+    bare = small_checkpoints.write(tmp_path, small_checkpoints.tensors(has_heads=False))
+    with pytest.raises(ValueError, match="has no masked language model's head, so it predicts no"):
+        pretrained.place_masked_lm(load.load(f"hf:{bare}"))

@@ -1,0 +1,44 @@
+"""Whose settings a store is scored with, and a store that cannot give such examples."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_jax.config import Config, Phase
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import load, pretrained
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_record
+from bert_jax.runtime.exit_codes import Refused
+from bert_jax.trainer.feed import open_store
+from data_pipeline.spec.options import PretrainOptions
+from tests.bert_jax.small_checkpoints import tensors, write
+from tests.bert_jax.tiny_models import config_and_data
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    options = PretrainOptions(store=str(tiny_store), segments="sop")
+    return Config(data=options, phases=(Phase(seq_len=19, steps=40, batch_size=16),))
+
+
+def test_settings_are_those_of_the_run_whichever_of_its_checkpoints_is_scored(config, tmp_path):
+    run_record.write(tmp_path, *config_and_data(config))
+    for address in (f"orbax:{tmp_path}", f"orbax:{tmp_path}@40", str(tmp_path)):
+        run = load.read_run(address)
+        assert run is not None and run.config.data == config.data
+    checkpoint = write(tmp_path / "hf", tensors())
+    assert load.read_run(f"hf:{checkpoint}") is None
+
+
+def test_a_store_without_held_out_text_is_refused_in_a_sentence(config, tmp_path):
+    store = open_store(config.data)
+    nothing = dataclasses.replace(
+        store.heldout, token_ids=store.heldout.token_ids[:0], document_offsets=np.zeros(1, np.int64)
+    )
+    asked = Selection(dataclasses.replace(store, heldout=nothing), "heldout", config.data, 19, 64)
+    model = pretrained.place_masked_lm(load.load(str(write(tmp_path, tensors()))))
+    with pytest.raises(Refused, match=r"split heldout is empty; it needs a document"):
+        store_scores.score_store(model, asked, 8, Screen(is_writer=False))

@@ -1,0 +1,275 @@
+"""Exports in every layout: what lies there, by its own reader, and what is refused."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import tokenizers
+
+from bert_jax.inference import fill_mask
+from bert_jax.interop import export as conversion
+from bert_jax.interop import huggingface, load, pretrained, tensor_names
+from bert_jax.runtime import run_record
+from bert_jax.runtime.exit_codes import Refused
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io.atomic import new_folder
+from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
+
+TANH = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A BERT with both heads that every layout can hold."""
+    return load.load(str(write(tmp_path_factory.mktemp("whole"), tensors(), **TANH)))
+
+
+def export(held, address, drawn=()):
+    to = conversion.parse_target(address)
+    conversion.check_exportable(held, to)
+    return conversion.write(held, to, drawn)
+
+
+@pytest.fixture(scope="module")
+def hugging_face(whole, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exports") / "hf"
+    largest = export(whole, f"hf:{folder}")
+    assert list(largest) == ["hidden", "pooled", "MLM logits", "NSP logits"]
+    assert max(largest.values()) == 0.0
+    return folder
+
+
+def test_hugging_face_gets_the_arrays_that_it_gave(hugging_face):
+    held = safetensors.numpy.load_file(hugging_face / "model.safetensors")
+    given = tensors()
+    assert held.keys() == given.keys()
+    for name, array in given.items():
+        np.testing.assert_array_equal(held[name], array)
+    with safetensors.safe_open(hugging_face / "model.safetensors", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+    config = json.loads((hugging_face / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert {name: config[name] for name in SIZES} == SIZES
+    assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_new", 1e-12)
+
+
+def test_hugging_face_gets_the_tokeniser(hugging_face):
+    tokenizer = tokenizers.Tokenizer.from_file(str(hugging_face / "tokenizer.json"))
+    assert tokenizer.encode("A cat sees dogs.").ids == [2, 5, 6, 8, 7, 9, 10, 3]
+    assert (hugging_face / "vocab.txt").read_text().split() == PIECES
+    settings = json.loads((hugging_face / "tokenizer_config.json").read_text())
+    assert (settings["tokenizer_class"], settings["do_lower_case"]) == ("BertTokenizer", True)
+    assert settings["model_max_length"] == SIZES["max_position_embeddings"]
+    assert settings["mask_token"] == "[MASK]"
+    pooling = json.loads((hugging_face / "1_Pooling" / "config.json").read_text())
+    assert pooling["word_embedding_dimension"] == SIZES["hidden_size"]
+    card = (hugging_face / "README.md").read_text()
+    assert "# hf\n" in card and "BertForPreTraining.from_pretrained('hf')" in card
+    assert "| width, heads | 14, 2 |" in card and "/tmp" not in card
+
+
+def test_google_gets_its_names_and_a_run_reads_them_back(whole, tmp_path):
+    import tensorflow as tf
+
+    export(whole, f"google:{tmp_path / 'google'}/")
+    there = tf.train.load_checkpoint(str(tmp_path / "google" / "bert_model.ckpt"))
+    given = tensors()
+    shapes = there.get_variable_to_shape_map()
+    assert len(shapes) == len(given)
+    for name, theirs in (
+        ("bert.embeddings.word_embeddings.weight", "bert/embeddings/word_embeddings"),
+        ("bert.embeddings.LayerNorm.weight", "bert/embeddings/LayerNorm/gamma"),
+        ("cls.predictions.bias", "cls/predictions/output_bias"),
+        ("cls.seq_relationship.weight", "cls/seq_relationship/output_weights"),
+    ):
+        np.testing.assert_array_equal(there.get_tensor(theirs), given[name])
+    np.testing.assert_array_equal(
+        there.get_tensor("bert/encoder/layer_1/intermediate/dense/kernel"),
+        given["bert.encoder.layer.1.intermediate.dense.weight"].T,
+    )
+    config = json.loads((tmp_path / "google" / "bert_config.json").read_text())
+    assert config["hidden_act"] == "gelu"
+
+    google = load.load(str(tmp_path / "google"))
+    assert google.config == whole.config
+    export(google, f"orbax:{tmp_path / 'run'}")
+    back = load.load(str(tmp_path / "run"))
+    expected = tensor_names.by_path(whole.params)
+    for path, leaf in tensor_names.by_path(back.params).items():
+        np.testing.assert_array_equal(leaf, expected[path])
+    model = pretrained.place_masked_lm(back, jax.devices()[:1])
+    question = fill_mask.read_question(model, "a [MASK] sees .")
+    assert len(fill_mask.guess_tokens(model, [question], 3)[0][0]) == 3
+    assert run_record.read(tmp_path / "run").converted_from.startswith("/")
+
+
+@pytest.fixture
+def fine_tuned(tmp_path):
+    """A function from a task to a model with its layer: a random kernel, a bias of 0, 1, ..."""
+
+    def make(task, classes):
+        read = load.load(str(write(tmp_path / "given", tensors(has_heads=False), **TANH)))
+        kernel_DC = np.random.default_rng(1).normal(size=(14, classes)).astype(np.float32)
+        layer = {"kernel": kernel_DC, "bias": np.arange(classes, dtype=np.float32)}
+        params = read.params | {"classifier": layer}
+        return dataclasses.replace(read, params=params, task=task)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "architecture", "name"),
+    [
+        ("classify", 3, "BertForSequenceClassification", "classifier"),
+        ("regress", 1, "BertForSequenceClassification", "classifier"),
+        ("choose", 1, "BertForMultipleChoice", "classifier"),
+        ("span", 2, "BertForQuestionAnswering", "qa_outputs"),
+        ("tag", 3, "BertForTokenClassification", "classifier"),
+    ],
+)
+def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
+    fine_tuned, kind, classes, architecture, name, tmp_path
+):
+    labels = ("no", "yes", "perhaps") if classes == 3 else ()
+    held = fine_tuned(TaskLayer("Mine", kind, labels), classes)
+    to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
+    assert conversion.find_missing(held) == ()
+    assert conversion.keep_supported(held, to) is held
+    if kind == "classify":
+        largest = conversion.write(held, to, ())
+        assert largest["[CLS] logits"] == largest["token logits"] == 0.0
+    else:
+        to.folder.mkdir()
+        huggingface.write(held, to.folder)
+    found = safetensors.numpy.load_file(tmp_path / "out" / "model.safetensors")
+    layer = held.params["classifier"]
+    np.testing.assert_array_equal(found[f"{name}.weight"], layer["kernel"].T)
+    np.testing.assert_array_equal(found[f"{name}.bias"], layer["bias"])
+    assert "bert.pooler.dense.weight" in found
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == [architecture]
+    if labels:
+        assert config["id2label"] == {"0": "no", "1": "yes", "2": "perhaps"}
+    google = conversion.parse_target(f"google:{tmp_path / 'google'}/")
+    expected = held.params.keys() - {"classifier"}
+    assert conversion.keep_supported(held, google).params.keys() == expected
+
+
+def test_numbers_leave_in_the_units_of_their_table(fine_tuned, tmp_path):
+    """Learned as deviations from a mean, which transformers would give in place of the numbers."""
+    held = fine_tuned(TaskLayer("Prices", "regress", (), mean=300.0, deviation=40.0), 1)
+    held.params["classifier"]["bias"] += np.float32(0.25)
+    to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
+    fitted = conversion.keep_supported(held, to)
+    (tmp_path / "new").mkdir()
+    huggingface.write(fitted, tmp_path / "new")
+    found = safetensors.numpy.load_file(tmp_path / "new" / "model.safetensors")
+    kernel_D1 = held.params["classifier"]["kernel"]
+    np.testing.assert_allclose(found["classifier.weight"], kernel_D1.T * 40.0, rtol=1e-6)
+    np.testing.assert_allclose(found["classifier.bias"], [310.0], rtol=1e-6)
+    again = conversion.keep_supported(fitted, to)
+    assert again.params is fitted.params  # what gives numbers is not scaled again
+
+
+@pytest.mark.slow
+def test_an_encoder_alone_stays_one_unless_heads_are_asked_for(tmp_path):
+    some = {n: a for n, a in tensors("", has_heads=False).items() if "pooler" not in n}
+    held = load.load(str(write(tmp_path / "given", some)))
+    assert conversion.find_missing(held) == ("pooler", "mlm", "nsp")
+    assert list(export(held, f"hf:{tmp_path / 'alone'}")) == ["hidden"]
+    names = safetensors.numpy.load_file(tmp_path / "alone" / "model.safetensors").keys()
+    assert names == some.keys()
+    export(held, f"orbax:{tmp_path / 'run'}")
+    assert load.load(str(tmp_path / "run")).params.keys() == {"embeddings", "layers"}
+    with pytest.raises(ValueError, match="has no masked language model's head"):
+        pretrained.place_masked_lm(load.load(str(tmp_path / "run")))
+
+    full = conversion.initialize_missing(held, seed=3)
+    assert conversion.find_missing(full) == ()
+    export(full, f"hf:{tmp_path / 'full'}", ("pooler", "mlm", "nsp"))
+    card = (tmp_path / "full" / "README.md").read_text()
+    assert "Not trained, but initialized at random for this export: pooler, mlm, nsp." in card
+    kernel = full.params["pooler"]["kernel"]
+    assert 0.01 < kernel.std() < 0.03
+    assert not np.array_equal(
+        kernel, conversion.initialize_missing(held, seed=4).params["pooler"]["kernel"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_nan", "words"),
+    [
+        (
+            {"hidden_act": "gelu"},
+            False,
+            "Google's code has no exact gelu: .* --hidden_act=gelu_tanh",
+        ),
+        ({"layer_norm_eps": 1e-5}, False, "layer_norm_eps 1e-05, and .* takes none but 1e-12"),
+        ({}, True, "holds numbers that are not finite in pooler/bias"),
+    ],
+)
+def test_nothing_is_exported_that_would_be_computed_otherwise(changes, is_nan, words, tmp_path):
+    arrays = tensors()
+    if is_nan:
+        arrays["bert.pooler.dense.bias"][3] = np.nan
+    held = load.load(str(write(tmp_path / "given", arrays, **(TANH | changes))))
+    with pytest.raises(ValueError, match=words):
+        export(held, f"google:{tmp_path / 'google'}/")
+    assert not (tmp_path / "google").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("exports/mine", "must name the format: hf:DIR"),
+        ("hf:", "must name the format"),
+        ("hf:gs://bucket/mine", "written to a folder of this machine"),
+        ("hf:{}", "--to is .*, a folder with other files; give a new or an empty folder"),
+        ("google:{}/bert_model.ckpt", "a folder with other files"),
+        ("orbax:{}/a.txt", "a.txt, which is a file; give a folder"),
+    ],
+)
+def test_a_place_that_is_taken_is_refused(address, words, tmp_path):
+    (tmp_path / "a.txt").write_text("somebody's")
+    with pytest.raises(ValueError, match=words):
+        conversion.parse_target(address.format(tmp_path))
+
+
+def test_a_copy_that_differs_or_cannot_be_read_is_not_kept(whole, tmp_path, monkeypatch):
+    honest = load.load
+
+    def with_a_flipped_bit(address):
+        read = honest(address)
+        params = {**read.params, "nsp": {**read.params["nsp"], "bias": np.ones(2, np.float32)}}
+        return dataclasses.replace(read, params=params)
+
+    def with_a_lost_tensor(address):
+        path = pathlib.Path(address.removeprefix("hf:")) / "model.safetensors"
+        arrays = safetensors.numpy.load_file(path)
+        del arrays["bert.embeddings.LayerNorm.weight"]
+        safetensors.numpy.save_file(arrays, path)
+        return honest(address)
+
+    for damage, words in (
+        (with_a_flipped_bit, r"NSP logits of what was written differ .* nothing was kept"),
+        (with_a_lost_tensor, r"cannot be read back, and nothing was kept: .*disk"),
+    ):
+        monkeypatch.setattr(load, "load", damage)
+        with pytest.raises(Refused, match=words):
+            export(whole, f"hf:{tmp_path / 'out'}")
+        assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_do_not_write_one_folder(whole, tmp_path):
+    to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
+    with (
+        new_folder(to.destination) as files,
+        pytest.raises(Refused, match=r"where another process is at work; wait until it is done"),
+    ):
+        (files / huggingface.LAST).write_text("whole")
+        conversion.write(whole, to, ())
+    assert (to.folder / huggingface.LAST).read_text() == "whole"

@@ -1,0 +1,146 @@
+"""Each family of encoders against Hugging Face's class: hidden states, loss and every gradient."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.interop import huggingface, tf1
+from bert_jax.interop.families import FAMILIES, find_family
+from bert_jax.interop.pretrained import Heads, Pretrained, place_params
+from bert_jax.interop.tensor_names import Tensors, by_path, read_params, rename
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.parallel import mesh as mesh_lib
+from tests.golden import encoders
+
+GOLDEN = pathlib.Path(encoders.__file__).with_suffix(".npz")
+# One compiles for seconds: the others are for the slow gear.
+KINDS = [
+    pytest.param(kind, marks=() if kind == "ModernBertForMaskedLM" else pytest.mark.slow)
+    for kind in sorted(encoders.MODELS)
+]
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(params=KINDS)
+def case(request):
+    """One class: its family, our config and parameters, and what Hugging Face computes."""
+    with np.load(GOLDEN) as file:
+        prefix = f"{request.param}/"
+        golden = {
+            name.removeprefix(prefix): file[name] for name in file.files if name.startswith(prefix)
+        }
+    settings = json.loads(str(golden["config"]))
+    family = FAMILIES[settings["model_type"]]
+    config = family.parse(pathlib.Path("config.json"), settings)
+    gradients = {
+        name.removeprefix("gradient/"): array
+        for name, array in golden.items()
+        if name.startswith("gradient/")
+    }
+    dims = {name: array.shape for name, array in gradients.items()}
+    return family, config, golden, gradients, dims
+
+
+def read(family, config, dims, read_tensor):
+    params, unread = read_params(
+        Tensors("golden", dims, read_tensor),
+        lambda path: family.names.name_tensor(path, family.prefix),
+        config,
+        ignored=(),
+        stems=(family.prefix,),
+        config_name="config.json",
+    )
+    assert unread == ()
+    return params
+
+
+def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
+    family, config, golden, gradients, dims = case
+    params = read(family, config, dims, lambda name: encoders.weights(name, dims[name]))
+    expected = read(family, config, dims, gradients.__getitem__)
+    heads = Heads(mlm="mlm" in params, nsp="nsp" in params)
+    batch = encoders.batch()
+    labels = batch["labels"]
+    places = np.argwhere(labels >= 0)
+    slots = {"positions": np.zeros((encoders.ROWS, 2), np.int32)}
+    slots |= {"ids": slots["positions"].copy(), "weights": np.zeros((encoders.ROWS, 2), np.float32)}
+    for row in range(encoders.ROWS):
+        columns = places[places[:, 0] == row, 1]
+        slots["positions"][row, : len(columns)] = columns
+        slots["ids"][row, : len(columns)] = labels[row, columns]
+        slots["weights"][row, : len(columns)] = 1.0
+    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    with jax.set_mesh(mesh):
+        model = bert.build(config, "cpu", heads=heads)
+        placed = mesh_lib.place_batch(
+            slots
+            | {
+                "input_ids": batch["input_ids"].astype(np.int32),
+                "input_mask": batch["attention_mask"].astype(np.int32),
+                "segments": np.zeros_like(labels, np.int32),
+            },
+            mesh,
+        )
+
+        def loss(params):
+            bound = model.bind(params)
+            visible = hide_padding(placed["input_mask"])
+            hidden = bound.encode(placed["input_ids"], placed["segments"], visible)
+            nll, _ = bound.compute_mlm_losses(hidden, placed["positions"], placed["ids"])
+            return jnp.sum(nll * placed["weights"]) / jnp.sum(placed["weights"])
+
+        checkpoint = Pretrained("golden", config, params, vocabulary=None)
+        params, _ = place_params(checkpoint, model, mesh, seed=0)
+        value, grads = jax.jit(jax.value_and_grad(loss))(params)
+        hidden = jax.jit(
+            lambda params: model.bind(params).encode_layers(
+                placed["input_ids"], placed["segments"], hide_padding(placed["input_mask"])
+            )
+        )(params)
+    np.testing.assert_allclose(value, golden["loss"], atol=TOLERANCE)
+    is_text = batch["attention_mask"] == 1
+    for layer, (ours, theirs) in enumerate(zip(hidden, golden["hidden"], strict=True)):
+        difference = np.abs(np.asarray(ours) - theirs)[is_text].max()
+        assert difference < TOLERANCE, f"hidden states of layer {layer} differ by {difference}"
+    ours = by_path(grads)
+    for path, gradient in by_path(expected).items():
+        rows = tuple(slice(size) for size in gradient.shape)
+        difference = np.abs(np.asarray(ours[path])[rows] - gradient).max()
+        assert difference < TOLERANCE, f"the gradient of {path} differs by {difference}"
+
+
+def test_a_config_and_its_arrays_come_back_as_they_went(case):
+    family, config, _, gradients, dims = case
+    assert family.fits(config)
+    assert family.parse(pathlib.Path("config.json"), family.describe(config)) == config
+    params = read(family, config, dims, gradients.__getitem__)
+    again = rename(params, lambda path: family.names.name_tensor(path, family.prefix))
+    assert sorted(again) == sorted(gradients)
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, gradients[name])
+
+
+def test_settings_of_training_alone_change_no_family(case):
+    family, config, *_ = case
+    other = dataclasses.replace(
+        config, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2, initializer="bert"
+    )
+    assert family.fits(other) and find_family(other) == find_family(config)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"norm_type": "rms_norm", "norm_position": "pre"}, {"gated_mlp": True}]
+)
+def test_a_shape_of_no_family_is_said_to_be_one(changes):
+    checkpoint = Pretrained("orbax:run", ModelConfig(vocab_size=9, **changes), {}, None)
+    with pytest.raises(ValueError, match=r"orbax:run has an encoder of its own.*orbax:DIR keeps"):
+        huggingface.check_supported(checkpoint)
+    with pytest.raises(ValueError, match="another encoder than BERT's"):
+        tf1.check_supported(checkpoint.config, "orbax:run")

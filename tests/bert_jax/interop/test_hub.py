@@ -1,0 +1,281 @@
+"""Checkpoints of the hub, from a stand-in that serves a folder over HTTP on this machine."""
+
+import base64
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.parse
+
+import pytest
+
+from bert_jax.interop import hub, load
+from tests.bert_jax import small_checkpoints
+from tests.faults.runs import ROOT
+
+SHA = "1" * 40
+FETCH = """
+import sys
+from bert_jax.interop import hub
+for where in sys.argv[1:]:
+    try:
+        print("folder", hub.fetch(where))
+    except (ValueError, OSError) as error:
+        print(type(error).__name__, error)
+"""
+
+pytest.importorskip("huggingface_hub")
+
+UPLOAD = """
+import sys
+from bert_jax.interop import hub
+folder, name, is_public = sys.argv[1:]
+try:
+    hub.check_upload(name, is_public == "public")
+    print("page", hub.upload(folder, name, is_public == "public"))
+except (ValueError, OSError) as error:
+    print(type(error).__name__, error)
+"""
+
+
+class StandIn(http.server.BaseHTTPRequestHandler):
+    """The calls of the hub's API for what a model has, one of its files, and an upload.
+
+    Every file is taken within the commit; the hub itself has large ones sent to other storage.
+    """
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        path = urllib.parse.unquote(self.path.partition("?")[0])
+        self.server.asked.append(f"{self.command} {path}")
+        if path == "/api/whoami-v2":
+            if self.headers.get("Authorization") != "Bearer hf_secret":
+                return self.answer(401, b"", {})
+            account = {"type": "user", "name": "me", "orgs": [{"name": "org"}]}
+            self.answer_json(account)
+        elif path == "/api/models/org/open":
+            self.answer_json({"id": "org/open", "sha": SHA, "private": False, "siblings": []})
+        elif "/gated" in path:
+            self.answer(403, b"", {"X-Error-Code": "GatedRepo"})
+        elif "/small/revision/v9" in path:
+            self.answer(404, b"", {"X-Error-Code": "RevisionNotFound"})
+        elif path in ("/api/models/org/small", f"/api/models/org/small/revision/{SHA}"):
+            files = sorted(self.server.folder.iterdir())
+            siblings = [{"rfilename": one.name, "size": one.stat().st_size} for one in files]
+            self.answer_json({"id": "org/small", "sha": SHA, "siblings": siblings})
+        elif path.startswith((f"/org/small/resolve/{SHA}/", "/org/small/resolve/main/")):
+            data = (self.server.folder / path.rpartition("/")[2]).read_bytes()
+            etag = hashlib.sha256(data).hexdigest()
+            self.answer(200, data, {"X-Repo-Commit": SHA, "ETag": f'"{etag}"'})
+        else:
+            self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    def do_POST(self):
+        path = urllib.parse.unquote(self.path.partition("?")[0])
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append(f"POST {path}")
+        place = f"http://127.0.0.1:{self.server.server_port}/me/mine"
+        if path == "/api/repos/create":
+            self.server.created.append(json.loads(data))
+            self.answer_json({"url": place, "id": "me/mine"})
+        elif path == "/api/validate-yaml":
+            self.answer_json({"errors": [], "warnings": []})
+        elif path == "/api/models/me/mine/preupload/main" and not self.server.is_full:
+            names = [file["path"] for file in json.loads(data)["files"]]
+            modes = [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]
+            self.answer_json({"files": modes})
+        elif path == "/api/models/me/mine/commit/main":
+            for line in map(json.loads, data.splitlines()):
+                if line["key"] == "file":
+                    value = line["value"]
+                    self.server.uploaded[value["path"]] = base64.b64decode(value["content"])
+            done = {"commitUrl": f"{place}/commit/{SHA}", "commitOid": SHA}
+            self.answer_json(done | {"hookOutput": "", "success": True})
+        else:
+            self.answer(507, b"", {})
+
+    def answer_json(self, content):
+        self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+    def answer(self, status, data, headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+@pytest.fixture
+def server(tmp_path):
+    held = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
+    held.asked, held.created, held.uploaded, held.is_full = [], [], {}, False
+    held.folder = small_checkpoints.write(tmp_path / "published", small_checkpoints.tensors())
+    (held.folder / "README.md").write_text("a card")
+    (held.folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    threading.Thread(target=held.serve_forever, daemon=True).start()
+    yield held
+    held.shutdown()
+    held.server_close()
+
+
+def fetch(server, home, *names, **changed):
+    return carry_out(server, home, ["-c", FETCH, *names], **changed).stdout.splitlines()
+
+
+def upload(server, home, folder, name, is_public="", **changed):
+    command = ["-c", UPLOAD, str(folder), name, is_public]
+    (line,) = carry_out(server, home, command, **changed).stdout.splitlines()
+    return line
+
+
+def carry_out(server, home, arguments, code=0, **changed):
+    settings = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    environment = {k: v for k, v in os.environ.items() if k != "HF_TOKEN"} | settings | changed
+    how = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run([sys.executable, *arguments], **how)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "hf_secret" not in done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.slow
+def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(server, tmp_path):
+    home = tmp_path / "home"
+    announced, folder = fetch(server, home, "org/small")
+    assert announced.startswith(f"hf:org/small at {SHA[:12]} of the Hugging Face hub: 3 files, ")
+    place = folder.removeprefix("folder ")
+    ours = load.load(f"hf:{server.folder}")
+    theirs = load.load(f"hf:{place}")
+    assert theirs.config == ours.config and theirs.vocabulary.pieces() == ours.vocabulary.pieces()
+    assert not [one for one in server.asked if "README" in one or "pytorch" in one]
+    server.asked.clear()
+    fetch(server, home, "org/small")
+    assert not [one for one in server.asked if one.startswith("GET /org/")]
+    assert fetch(server, home, "org/small", HF_HUB_OFFLINE="1") == [folder]
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert fetch(server, home, "org/small", **nobody) == [folder]
+
+
+@pytest.mark.slow
+def test_what_the_hub_does_not_give_is_a_sentence(server, tmp_path):
+    names = ["org/none", "org/gated", "org/small@v9"]
+    unknown, gated, revision = fetch(server, tmp_path / "home", *names)
+    assert unknown.startswith("ValueError the checkpoint 'hf:org/none' is not a folder")
+    assert "no such model, or not for this account" in unknown
+    assert gated.startswith("ValueError hf:org/gated is for accounts") and "HF_TOKEN" in gated
+    assert revision == "ValueError org/small has no revision 'v9' on the Hugging Face hub"
+    (said,) = fetch(server, tmp_path / "home", "org/small", HF_HUB_OFFLINE="1")
+    assert said.startswith("OSError hf:org/small is neither a folder of this machine nor in the")
+    assert said.endswith("; give hf:DIR, or try again with a network")
+    for name in ("model.safetensors", "config.json"):
+        (server.folder / name).unlink()
+        (said,) = fetch(server, tmp_path / "home", "org/small")
+        assert said.startswith("ValueError hf:org/small on the Hugging Face hub") and name in said
+
+
+@pytest.mark.slow
+def test_an_export_is_uploaded_privately_unless_it_is_to_be_public(server, tmp_path):
+    folder = small_checkpoints.write(tmp_path / "export", small_checkpoints.tensors())
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for is_public in ("", "public"):
+        server.uploaded.clear()
+        said = upload(server, tmp_path / "home", folder, "me/mine", is_public, HF_TOKEN="hf_secret")
+        assert said.startswith("page http://127.0.0.1:") and said.endswith("/me/mine")
+        assert server.uploaded == files
+        (created,) = server.created
+        assert created["name"] == "mine" and created.get("organization", "me") == "me"
+        is_private = created.get("private") is True or created.get("visibility") == "private"
+        assert is_private is not bool(is_public)  # the key is another since huggingface_hub 2
+        server.created.clear()
+    server.is_full = True
+    said = upload(server, tmp_path / "home", folder, "me/mine", HF_TOKEN="hf_secret")
+    assert said.startswith("OSError the Hugging Face hub cannot be asked: ") and "507" in said
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "token", "changed", "kind", "words"),
+    [
+        ("me/mine", "", {}, "ValueError", "HF_TOKEN"),
+        ("me/mine", "hf_wrong", {}, "ValueError", "does not accept the token"),
+        ("you/mine", "hf_secret", {}, "ValueError", "may write to me, org"),
+        ("org/open", "hf_secret", {}, "ValueError", "--public=true"),
+        ("me/mine", "hf_secret", {"HF_HUB_OFFLINE": "1"}, "OSError", "asked"),
+        ("me/mine", "hf_secret", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "OSError", "asked"),
+    ],
+)
+def test_what_cannot_be_uploaded_is_a_sentence(server, tmp_path, name, token, changed, kind, words):
+    changed = changed | ({"HF_TOKEN": token} if token else {})
+    said = upload(server, tmp_path / "home", server.folder, name, **changed)
+    assert said.startswith(f"{kind} ") and words in said
+    assert not server.created and not server.uploaded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_full", [False, True])
+def test_convert_uploads_what_it_has_proven(server, tmp_path, is_full):
+    server.is_full = is_full
+    out = tmp_path / "out"
+    given = [f"--from=hf:{server.folder}", f"--to=hf:{out}", "--push_to_hub=me/mine"]
+    settings = {"HF_TOKEN": "hf_secret", "JAX_PLATFORMS": "cpu"}
+    command = ["-m", "bert_jax.convert", *given]
+    done = carry_out(server, tmp_path / "home", command, int(is_full), **settings)
+    written = [path for path in out.rglob("*") if path.is_file()]
+    files = {path.relative_to(out).as_posix(): path.read_bytes() for path in written}
+    assert "model.safetensors" in files and not any(b"hf_secret" in data for data in files.values())
+    if is_full:
+        assert f"complete in {out}" in done.stderr and done.stderr.count("\n") == 1
+        assert f"hf upload me/mine {out} --private" in done.stderr
+    else:
+        assert server.uploaded == files and "/me/mine" in done.stdout
+
+
+def test_without_the_package_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match=r"'hf:org/name' is not a folder .* pip install hugg"):
+        load.load("hf:org/name")
+    with pytest.raises(ValueError, match=r"--push_to_hub is 'me/mine'.* pip install hugg"):
+        hub.check_upload("me/mine", is_public=False)
+
+
+NAMES = (
+    "bert-base-uncased",
+    "google-bert/bert-base-uncased",
+    "org/name@v1.0",
+    "org/name@refs/pr/1",
+)
+NO_NAMES = (
+    "/absolute/path",
+    "./there",
+    "a/b/c",
+    "../up",
+    "me/../up",
+    "me/",
+    "org/name@",
+    "a b",
+    "",
+)
+
+
+def test_what_can_be_a_name():
+    assert all(map(hub.is_name, NAMES)) and not any(map(hub.is_name, NO_NAMES))
+    for name in (*NO_NAMES, "mine", "me/mine@v1", "a b/c"):  # an upload needs ORG/NAME
+        with pytest.raises(ValueError, match="--push_to_hub is "):
+            hub.check_upload(name, is_public=False)

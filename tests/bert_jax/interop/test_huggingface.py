@@ -1,0 +1,161 @@
+"""Hugging Face's folders: every spelling of the names that there is, and what is refused."""
+
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bert_jax.interop import huggingface, tensor_names
+from tests.bert_jax.small_checkpoints import tensors, write
+
+KERNEL = "encoder.layer.1.attention.self.key.weight"
+
+
+@pytest.fixture(scope="module")
+def held():
+    return tensors()
+
+
+def flat(folder):
+    return tensor_names.by_path(huggingface.read(folder)[1])
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf)
+
+
+@pytest.fixture(scope="module")
+def expected(held, tmp_path_factory):
+    return flat(write(tmp_path_factory.mktemp("plain"), held))
+
+
+@pytest.mark.parametrize(
+    "renamings",
+    [
+        {"bert.": ""},
+        {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"},
+        {"cls.predictions.bias": "cls.predictions.decoder.bias"},
+    ],
+)
+def test_older_names_are_read(held, expected, renamings, tmp_path):
+    renamed = dict(held)
+    for current, older in renamings.items():
+        renamed = {name.replace(current, older): array for name, array in renamed.items()}
+    assert_same(flat(write(tmp_path, renamed)), expected)
+
+
+def test_buffers_and_the_tied_decoder_are_no_arrays_of_ours(held, expected, tmp_path):
+    table = held["bert.embeddings.word_embeddings.weight"]
+    more = {
+        "bert.embeddings.position_ids": np.arange(19)[None],
+        "cls.predictions.decoder.weight": table.copy(),
+        "classifier.weight": np.ones((5, 14), np.float32),
+    }
+    assert_same(flat(write(tmp_path / "tied", held | more)), expected)
+    folder = write(tmp_path / "untied", held | {"cls.predictions.decoder.weight": table + 1})
+    with pytest.raises(ValueError, match=r"another cls\.predictions\.decoder\.weight than its"):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "unread"),
+    [
+        ({"classifier.weight": (5, 14), "classifier.bias": (5,)}, ()),
+        ({"classifier.out_proj.weight": (5, 14)}, ("classifier.out_proj.weight",)),
+        ({"linear.weight": (7, 14), "crf": (3, 3)}, ("crf", "linear.weight")),
+        ({"bert.embeddings.position_ids": (1, 19)}, ()),
+    ],
+)
+def test_heads_of_somebodys_own_are_named(held, more, unread, tmp_path):
+    added = {name: np.ones(dims, np.float32) for name, dims in more.items()}
+    assert huggingface.read(write(tmp_path, held | added))[2] == unread
+
+
+def test_parts_of_an_index_are_read(held, expected, tmp_path):
+    folder = write(tmp_path, held)
+    (folder / "model.safetensors").unlink()
+    names = sorted(held)
+    parts = {"a.safetensors": names[:9], "b.safetensors": names[9:]}
+    for file, part in parts.items():
+        save_file({name: held[name] for name in part}, folder / file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {n: f for f, p in parts.items() for n in p}}))
+    assert_same(flat(folder), expected)
+    (folder / "b.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"index\.json names b\.safetensors, which is not in"):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_short_floats_are_widened(held, dtype, tmp_path):
+    short = {name: array.astype(dtype) for name, array in held.items()}
+    found = flat(write(tmp_path, short))["layers/01/attention/key/kernel"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, short["bert." + KERNEL].astype(np.float32).T)
+
+
+@pytest.mark.parametrize(
+    ("act", "ours"),
+    [("gelu", "gelu_erf"), ("gelu_new", "gelu_tanh"), ("gelu_pytorch_tanh", "gelu_tanh")],
+)
+def test_both_gelus(held, act, ours, tmp_path):
+    _, config = huggingface.read_config(write(tmp_path, held, hidden_act=act))
+    assert (config.hidden_act, config.type_vocab_size, config.layer_norm_eps) == (ours, 3, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act = 'relu'; bert_jax computes gelu, gelu_new"),
+        ({"model_type": "gpt2"}, "model_type = 'gpt2'; bert_jax reads bert, modernbert, roberta"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder = True"),
+        ({"hidden_size": "14"}, "hidden_size = '14'; it must be a whole number"),
+        ({"num_attention_heads": 3}, "num_attention_heads = 3, which does not divide"),
+        ({"num_hidden_layers": 1}, r"holds bert\.encoder\.layer\.1\..* has no use for"),
+        ({"num_hidden_layers": 3}, r"num_hidden_layers = 3, and it has arrays of 2; give"),
+        ({"hidden_size": 40}, r"^.{,800}in place of \[40\] and 3\d more; .{,150}$"),
+        ({"vocab_size": 29}, r"word_embeddings.weight as \[23, 14\] in place of \[29, 14\]"),
+    ],
+)
+def test_a_config_of_something_else_is_refused(held, changes, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        huggingface.read(write(tmp_path, held, **changes))
+
+
+def test_a_part_that_is_not_whole_is_refused_with_what_it_lacks(held, tmp_path):
+    some = {n: a for n, a in held.items() if "query" not in n and n != "cls.predictions.bias"}
+    words = (
+        r"lacks 5 of the 46 arrays .*: bert\.encoder\.layer\.0\.attention\.self\.query\.bias, "
+        r".*cls\.predictions\.bias"
+    )
+    with pytest.raises(ValueError, match=words):
+        huggingface.read(write(tmp_path, some))
+
+
+def test_files_that_are_no_weights_are_refused(held, tmp_path):
+    folder = write(tmp_path, held)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut off"):
+        huggingface.read(folder)
+    weights.rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"a pickle, which may run code .* safe_serialization"):
+        huggingface.read(folder)
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(ValueError, match=r"has no model\.safetensors"):
+        huggingface.read(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config\.json holds a list, not a JSON object"):
+        huggingface.read(folder)
+
+
+def test_whole_numbers_are_refused(held, tmp_path):
+    short = dict(held)
+    short["bert." + KERNEL] = (short["bert." + KERNEL] * 100).astype(np.int8)
+    with pytest.raises(ValueError, match=r"key\.weight as int8; .* not quantised"):
+        huggingface.read(write(tmp_path, short))

@@ -1,0 +1,45 @@
+"""What the card of an exported model says of where it comes from."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bert_jax.config import Config, Phase
+from bert_jax.interop import load, model_card
+from bert_jax.runtime import run_record
+from bert_jax.trainer.feed import open_store
+from data_pipeline.spec.options import PretrainOptions
+from tests.bert_jax.small_checkpoints import tensors, write
+from tests.bert_jax.tiny_models import config_and_data
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory):
+    return load.load(str(write(tmp_path_factory.mktemp("given"), tensors())))
+
+
+def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
+    phases = (Phase(seq_len=19, steps=1100, batch_size=16), Phase(seq_len=23, steps=7))
+    config = Config(data=PretrainOptions(store=str(tiny_store)), phases=phases)
+    run_record.write(tmp_path, *config_and_data(config))
+    numbers = {"steps": 1100, "heldout_mlm_loss": 2.3456, "majority_nsp_accuracy": 0.5}
+    (tmp_path / "summary.json").write_text(json.dumps(numbers))
+
+    def render(place):
+        of_a_run = dataclasses.replace(held, address=f"orbax:{place}")
+        return model_card.render(of_a_run, "mine", ("mlm",), has_tokenizer=False)
+
+    for card in (render(tmp_path), render(f"{tmp_path}@1100")):
+        assert "| planned | 1,107 steps: 1,100 steps of 16 rows of 19 tokens; then 7 steps" in card
+        assert f"digest {open_store(config.data).digest[:12]} |" in card
+        assert "| steps made | 1,100 |" in card
+        assert "| held out: MLM loss, nats | 2.346 |" in card
+        assert "| held out: the same of the commoner label | 50.0% |" in card
+        assert str(tmp_path) not in card
+        assert "initialized at random for this export: mlm." in card
+        assert "AutoTokenizer" not in card and "`vocab.model`" in card
+    # What the end of a run scored says nothing of an earlier checkpoint.
+    earlier = render(f"{tmp_path}@40")
+    assert f"its run `{tmp_path.name}@40`" in earlier
+    assert "| planned | 1,107 steps" in earlier and "held out" not in earlier

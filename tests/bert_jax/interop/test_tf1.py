@@ -1,0 +1,106 @@
+"""Checkpoints of Google's TF1 code: a real one, and what is refused of its files."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bert_jax.interop import load, tensor_names, tf1
+from bert_jax.model.bert import Heads
+from tests.bert_jax.small_checkpoints import tensors, write
+
+
+@pytest.fixture
+def tiny(shared_data):
+    return shared_data / "tiny_checkpoints" / "keras-bert_tf1_tiny"
+
+
+def test_a_real_checkpoint_is_read_whole(tiny):
+    import tensorflow as tf
+
+    read = load.load(f"google:{tiny / 'bert_model.ckpt'}")
+    assert read.heads == Heads(mlm=True, nsp=True)
+    assert read.config.hidden_act == "gelu_tanh"
+    assert read.vocabulary.size == read.config.vocab_size == 15
+    there = tf.train.load_checkpoint(str(tiny / "bert_model.ckpt"))
+    names = [n for n in there.get_variable_to_shape_map() if "adam_" not in n]
+    numbers = sum(there.get_tensor(n).size for n in names if n != "global_step")
+    assert read.parameter_count == numbers
+    assert read.unread == ()
+    leaves = tensor_names.by_path(read.params)
+    for path, name in (
+        ("layers/01/mlp/output/kernel", "bert/encoder/layer_1/output/dense/kernel"),
+        ("embeddings/layer_norm/scale", "bert/embeddings/LayerNorm/gamma"),
+        ("mlm/output_bias", "cls/predictions/output_bias"),
+    ):
+        np.testing.assert_array_equal(leaves[path], there.get_tensor(name))
+    nsp_weights = there.get_tensor("cls/seq_relationship/output_weights")
+    np.testing.assert_array_equal(leaves["nsp/kernel"].T, nsp_weights)
+
+
+@pytest.mark.parametrize("name", ["", "bert_model.ckpt.index", "bert_model.ckpt"])
+def test_a_checkpoint_goes_by_its_folder_and_by_its_files(tiny, name):
+    assert tf1.find_prefix(str(tiny / name)) == tiny / "bert_model.ckpt"
+    assert load.split_address(str(tiny / name))[0] == load.GOOGLE
+
+
+def test_files_that_are_missing_or_damaged_are_named(tiny, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(tiny, folder)
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:4000])
+    for change in (lambda: None, data.unlink):
+        change()
+        with pytest.raises(ValueError, match=r"bert_model\.ckpt.* is damaged"):
+            tf1.read(folder / "bert_model.ckpt")
+    (folder / "bert_config.json").unlink()
+    with pytest.raises(ValueError, match=r"has no bert_config\.json; put the one beside"):
+        tf1.read(folder / "bert_model.ckpt")
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A small BERT in Google's layout, of a checkpoint that is lowercased or not."""
+
+    def export(do_lower_case=True):
+        given = write(tmp_path / "given", tensors(), hidden_act="gelu_new", layer_norm_eps=1e-12)
+        settings = json.dumps({"do_lower_case": do_lower_case})
+        (given / "tokenizer_config.json").write_text(settings)
+        prefix = tmp_path / "google" / "bert_model.ckpt"
+        prefix.parent.mkdir()
+        tf1.write(load.load(f"hf:{given}"), prefix)
+        return prefix
+
+    return export
+
+
+def test_layers_that_the_config_does_not_name_are_refused(exported):
+    """As Hugging Face's are: half an encoder computes something else."""
+    prefix = exported()
+    path = prefix.with_name("bert_config.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
+    words = (
+        r"holds bert/encoder/layer_1/attention/.*, which the encoder of its bert_config\.json "
+        "has no use for"
+    )
+    with pytest.raises(ValueError, match=words):
+        load.load(f"google:{prefix}")
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_the_case_of_a_list_without_capitals_comes_back(exported, do_lower_case):
+    """As of a Chinese list: what the pieces look like says nothing of it."""
+    read = load.load(f"google:{exported(do_lower_case)}")
+    assert read.vocabulary.lowercase == do_lower_case
+
+
+def test_the_layer_of_a_task_is_named_and_its_slots_are_not(exported, monkeypatch):
+    """run_classifier.py calls it output_weights, beside the names of BERT's own arrays."""
+    prefix = exported()
+    of_bert = tf1._open_tensors(prefix)
+    more = {"output_weights": (2, 14), "output_weights/adam_m": (2, 14), "output_bias": (2,)}
+    held = dataclasses.replace(of_bert, dims={**of_bert.dims, **more, "global_step": ()})
+    monkeypatch.setattr(tf1, "_open_tensors", lambda of: held)
+    assert load.load(f"google:{prefix}").unread == ("output_bias", "output_weights")

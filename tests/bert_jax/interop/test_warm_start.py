@@ -1,0 +1,166 @@
+"""Runs that go on from a checkpoint: sizes, rows for new pieces by hand, and what is refused."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import Config, EvalConfig, ModelConfig, OptimConfig, Phase
+from bert_jax.interop import load, warm_start
+from bert_jax.interop.tensor_names import by_path
+from bert_jax.interop.warm_start import fit_vocabulary, merge_sizes
+from bert_jax.train_step.objectives import find
+from bert_jax.trainer import loop
+from bert_jax.trainer.setup import build_setup
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.vocab import SENTENCEPIECE, load_vocabulary
+from tests.bert_jax import small_checkpoints
+from tests.bert_jax.tiny_models import MODEL
+
+PIECES = [*small_checkpoints.PIECES, "[unused0]", "[unused7]"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """23 rows, of which 13 have a piece; both heads."""
+    folder = small_checkpoints.write(tmp_path_factory.mktemp("hf"), small_checkpoints.tensors())
+    (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in PIECES))
+    return load.load(f"hf:{folder}")
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    """A function from pieces to a vocabulary of them."""
+
+    def made(pieces, lowercase=True):
+        (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+        return load_vocabulary(tmp_path / "vocab.txt", lowercase, checks_case=False)
+
+    return made
+
+
+def test_the_vocabulary_of_the_checkpoint_changes_no_row(checkpoint, vocabulary):
+    fitted = fit_vocabulary(checkpoint, vocabulary(PIECES))
+    assert fitted.new_tokens == 0 and fitted.checkpoint.config.vocab_size == 13
+    before, after = checkpoint.params, fitted.checkpoint.params
+    table = before["embeddings"]["word"]["embedding"]
+    np.testing.assert_array_equal(after["embeddings"]["word"]["embedding"], table[:13])
+    np.testing.assert_array_equal(after["mlm"]["output_bias"], before["mlm"]["output_bias"][:13])
+    for name in ("layers", "pooler", "nsp"):
+        assert after[name] is before[name]
+    assert fitted.describe() == (f"{fitted.checkpoint.parameter_count:,} from {checkpoint.address}")
+
+
+def test_rows_of_new_pieces_are_means_of_what_they_were_cut_into(checkpoint, vocabulary):
+    """In a slot and at the end; a word that was unknown begins as the unknown piece."""
+    pieces = [*PIECES[:11], "cats", "[unused7]", "dogs", "whale", "##cats"]
+    fitted = fit_vocabulary(checkpoint, vocabulary(pieces))
+    assert fitted.new_tokens == 4
+    for path in ("embeddings/word/embedding", "mlm/output_bias"):
+        before, after = (by_path(each.params)[path] for each in (checkpoint, fitted.checkpoint))
+        row = dict(zip(PIECES, before, strict=False))
+        cats, dogs = ((row[animal] + row["##s"]) / 2 for animal in ("cat", "dog"))
+        expected = [*before[:11], cats, before[12], dogs, row["[UNK]"], cats]
+        np.testing.assert_allclose(after, expected, rtol=1e-6)
+    assert "; 4 new tokens begin as means of" in fitted.describe()
+
+
+def test_what_is_drawn_is_said(checkpoint, vocabulary):
+    params = {name: checkpoint.params[name] for name in ("embeddings", "layers", "pooler")}
+    encoder = dataclasses.replace(checkpoint, params=params)
+    said = fit_vocabulary(encoder, vocabulary([*PIECES, "cats"])).describe()
+    assert "; 1 new token begins as" in said
+    assert said.endswith("initialized: masked language model's head, next sentence's head")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lowercase", "words"),
+    [
+        ([*PIECES[:6], "whale", *PIECES[7:]], True, r"piece 6 of .* 'whale', .* 'cat': the rows"),
+        (PIECES[:12], True, r"ends after 12 pieces, .* continues with '\[unused7\]'; build"),
+        (PIECES, False, "--lowercase=false, .* is read with true; build"),
+    ],
+)
+def test_another_vocabulary_is_refused(checkpoint, vocabulary, pieces, lowercase, words):
+    with pytest.raises(ValueError, match=words):
+        fit_vocabulary(checkpoint, vocabulary(pieces, lowercase))
+
+
+def test_a_sentencepiece_vocabulary_does_not_grow(checkpoint, vocabulary):
+    known = dataclasses.replace(checkpoint.vocabulary, kind=SENTENCEPIECE)
+    of_model = dataclasses.replace(checkpoint, vocabulary=known)
+    longer = dataclasses.replace(vocabulary([*PIECES, "cats"]), kind=SENTENCEPIECE)
+    with pytest.raises(ValueError, match=r"is a sentencepiece vocabulary of 14 pieces, .* of 13"):
+        fit_vocabulary(of_model, longer)
+
+
+def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
+    held = dataclasses.replace(MODEL, hidden_act="gelu_erf", layer_norm_eps=1e-5)
+    given = ModelConfig(hidden_dropout_prob=0.3, num_hidden_layers=2)
+    merged = merge_sizes(given, held, "hf:DIR")
+    assert merged == dataclasses.replace(held, vocab_size=0, hidden_dropout_prob=0.3)
+    for other, words in (
+        (ModelConfig(hidden_size=96), "config.model.hidden_size is 96, but config.init=A has 32;"),
+        (ModelConfig(hidden_act="gelu_erf"), "hidden_act is 'gelu_erf', .* has 'gelu_tanh'; leave"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            merge_sizes(other, MODEL, "A")
+    # A plan or a benchmark has them too; vocab_size is the store's, if there is one.
+    assert warm_start.resolve_sizes(Config()) == Config()
+    resolved = warm_start.resolve_sizes(Config(init=checkpoint.address))
+    assert resolved.model == checkpoint.config
+    with_store = Config(init=checkpoint.address, data=PretrainOptions(store="STORE"))
+    assert warm_start.resolve_sizes(with_store).model.vocab_size == 0
+
+
+@pytest.fixture
+def config(tiny_store):
+    return Config(
+        seed=3,
+        model=dataclasses.replace(MODEL, vocab_size=0, num_hidden_layers=1),
+        phases=(Phase(seq_len=16, steps=9, batch_size=16, max_predictions_per_seq=3),),
+        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
+        data=PretrainOptions(store=str(tiny_store)),
+        eval=EvalConfig(examples=21),
+    )
+
+
+def begun(config, workdir):
+    """The parameters that a run begins or goes on with, saved; and its setup."""
+    setup = build_setup(config, find(config.objective), workdir, jax.devices()[:1])
+    checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.parts.model)
+    state, _ = loop.restore_or_initialize(setup, checkpoints)
+    checkpoints.close()
+    return jax.tree.map(np.asarray, state.params), setup
+
+
+def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, tmp_path):
+    """It is another run with another checkpoint, or without."""
+    before, first = begun(config, tmp_path / "first")
+    going_on = dataclasses.replace(
+        config, init=f"orbax:{tmp_path / 'first'}", seed=5, model=ModelConfig()
+    )
+    after, second = begun(going_on, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert second.parts.model.config == first.parts.model.config
+    count = second.parts.model.parameter_count
+    assert ("weights", f"{count:,} from {second.config.init}") in second.data_rows
+    (tmp_path / "first").rename(tmp_path / "gone")
+    again, _ = begun(going_on, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, again, before)
+    for init in ("", "hf:other"):
+        other = dataclasses.replace(going_on, init=init)
+        words = f"config.init = 'orbax:.*', this config says '{init}'"
+        with pytest.raises(ValueError, match=words):
+            begun(other, tmp_path / "second")
+
+
+def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
+    begun(config, tmp_path / "first")
+    phase = Phase(seq_len=64, steps=9, batch_size=16, max_predictions_per_seq=9)
+    longer = dataclasses.replace(
+        config, init=str(tmp_path / "first"), model=ModelConfig(), phases=(phase,)
+    )
+    with pytest.raises(ValueError, match=r"phases\[0\].seq_len is 64; the position table ends at"):
+        begun(longer, tmp_path / "second")

@@ -1,0 +1,37 @@
+"""The attention kernel compiles for TPUs, without a TPU; all sizes: benchmarks/kernel_price.py."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the extra [plan]: pip install libtpu"
+)
+def test_forward_and_backward_compile_under_their_names():
+    topologies = ["v4:2x2x1", "v5e:2x2"]
+    command = [sys.executable, "-m", "benchmarks.compile_kernel"]
+    settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    done = subprocess.run(
+        [*command, ",".join(topologies), "128", "2", "64", "0.1"],
+        cwd=ROOT,
+        env=os.environ | settings | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    facts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [fact["topology"] for fact in facts] == topologies
+    for fact in facts:
+        backward, forward = sorted(fact["kernels"], key=lambda name: "attention_forward" in name)
+        assert "attention_backward" in backward
+        assert "attention_forward" in forward

@@ -1,0 +1,132 @@
+"""How the step computes: what "auto" comes to; choices that change time and memory alone."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
+from bert_jax.model import attention, bert
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.model.layers import resolve_choices
+from bert_jax.parallel import mesh
+from bert_jax.train_step import step
+from bert_jax.train_step.objectives import MLM_NSP
+from tests.bert_jax.tiny_models import MODEL, random_batch
+from tests.bert_jax.train_step.test_step import assert_same, logical
+
+
+def test_auto_is_exact_in_float32_and_cheap_in_bfloat16():
+    exact = resolve_choices(ComputeConfig(), jnp.dtype("float32"))
+    assert not exact.single_pass_variance and not exact.gelu_saves_derivative
+    assert exact.mlm_logits_dtype == jnp.float32
+    cheap = resolve_choices(ComputeConfig(), jnp.dtype("bfloat16"))
+    assert cheap.single_pass_variance and cheap.gelu_saves_derivative
+    assert cheap.mlm_logits_dtype == jnp.bfloat16
+    stated = ComputeConfig(
+        attention="plain",
+        layer_norm_variance="two_pass",
+        mlm_logits_dtype="float32",
+        gelu_backward="recomputed",
+    )
+    assert resolve_choices(stated, jnp.dtype("bfloat16")) == resolve_choices(
+        stated, jnp.dtype("float32")
+    )
+
+
+def losses_and_gradients(model_config, batch, compute, devices=1, preset="dp"):
+    of = mesh.make_mesh(MeshConfig(preset=preset), jax.devices()[:devices])
+    jax.set_mesh(of)
+    model = bert.build(model_config, "cpu", of.shape["model"], compute)
+    rng = np.random.default_rng(3)
+
+    def drawn(of):
+        padding = [(0, held - real) for held, real in zip(of.dims, of.logical_dims, strict=True)]
+        values = of.initial.constant + rng.normal(0, 0.1, of.logical_dims)
+        return jax.device_put(np.pad(values, padding).astype(np.float32), of.spec)
+
+    params = jax.tree.map(drawn, model.declared)  # model.init would compile a program a shape
+
+    def run(params, batch):
+        rows_B = number_rows(len(batch["input_ids"]))
+        dropout = Dropout(seed=jnp.uint32(3), step=jnp.uint32(5), rows_B=rows_B)
+        return step.compute_gradients(model, MLM_NSP, params, batch, dropout)
+
+    grads, terms, weights = jax.jit(run)(params, mesh.place_batch(batch, of))
+    losses = {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
+    return losses, logical(grads, model)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return losses_and_gradients(MODEL, random_batch(), ComputeConfig())
+
+
+@pytest.mark.parametrize(
+    ("compute", "devices", "preset"),
+    [
+        (ComputeConfig(remat="layer"), 1, "dp"),
+        (ComputeConfig(remat="layer", rolled_layers=True), 4, "tp"),
+    ],
+)
+def test_rolled_and_recomputed_layers_have_the_losses_and_gradients(
+    plain, compute, devices, preset
+):
+    """Dropout on: its masks go by the number of the layer."""
+    assert_same(losses_and_gradients(MODEL, random_batch(), compute, devices, preset), plain)
+
+
+CHOICE = ("auto", "TPU v5 lite", 128, ModelConfig(), jnp.dtype("bfloat16"), 1)
+
+
+def test_the_kernel_is_taken_where_it_fits():
+    assert attention.choose(*CHOICE) == attention.Choice(True, "the TPU kernel")
+    assert not attention.choose("plain", *CHOICE[1:]).takes_kernel
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (1, "cpu", "not for cpu"),
+        (5, 2, "all heads on one device, not on 2"),
+        (3, ModelConfig(position_embedding_type="rotary"), "has no rotary positions"),
+        (3, ModelConfig(global_attn_every_n_layers=3, local_attention=8), "has no windows"),
+    ],
+)
+def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, words):
+    other = (*CHOICE[:at], value, *CHOICE[at + 1 :])
+    choice = attention.choose(*other)
+    assert not choice.takes_kernel and choice.words.startswith("plain: ") and words in choice.words
+    with pytest.raises(ValueError, match=f"attention is 'kernel', but .*{words}; set it to auto"):
+        attention.choose("kernel", *other[1:])
+
+
+@pytest.mark.slow
+def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch):
+    """Its one matmul, the order of queries, keys and values, its biases and its dropout."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = dataclasses.replace(MODEL, **sizes, max_position_embeddings=128)
+    batch = random_batch(batch_size=2, seq_len=128)
+    calls = []
+
+    def always(_, visible, *sizes):
+        calls.append(sizes)
+        return visible.ids_BS is not None
+
+    compute = ComputeConfig(compute_dtype="bfloat16")
+    expected = losses_and_gradients(model, batch, compute)
+    monkeypatch.setattr(attention, "takes_kernel", always)
+    got = losses_and_gradients(model, batch, compute)
+    assert calls[0] == (128, model, jnp.bfloat16)
+    assert got[0] == pytest.approx(expected[0], rel=2e-3)
+
+    # The gradient of a key's bias is rounding alone: softmax does not see what all keys share.
+    least = 0.01 * max(np.linalg.norm(leaf) for leaf in jax.tree.leaves(expected[1]))
+
+    def same(path, got, expected):
+        apart = np.linalg.norm(got - expected) / max(np.linalg.norm(expected), least)
+        assert apart < 0.03, (jax.tree_util.keystr(path), apart)
+
+    jax.tree_util.tree_map_with_path(same, got[1], expected[1])

@@ -1,0 +1,59 @@
+"""Operations of a training row, against sums written out by hand and XLA's own count."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax.config import ModelConfig
+from bert_jax.model import flops
+
+BASE = ModelConfig(vocab_size=30_522)
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "predictions", "billions"),
+    [
+        # 12 layers of 4 x 768^2 + 2 x 768 x 3072 = 7,077,888 weights; head 31,290 x 768 weights.
+        (128, 20, 65.2298 + 1.8119 + 2.8837 + 0.0035),
+        (512, 77, 260.9192 + 28.9910 + 11.1022 + 0.0035),
+    ],
+)
+def test_base_as_added_up_by_hand(seq_len, predictions, billions):
+    got = flops.count_train_flops(BASE, seq_len, predictions)
+    assert got == pytest.approx(billions * 1e9, rel=1e-4)
+
+
+def test_a_layer_costs_what_xla_counts_in_its_matrix_products():
+    width, heads, mlp, seq_len = 32, 2, 96, 8
+    one = ModelConfig(vocab_size=0, hidden_size=width, num_hidden_layers=1, intermediate_size=mlp)
+    none = dataclasses.replace(one, num_hidden_layers=0)
+    ours = flops.count_train_flops(one, seq_len, 0) - flops.count_train_flops(none, seq_len, 0)
+
+    def layer(x_SD, qkv_DE, out_DD, up_DF, down_FD):
+        q_SD, k_SD, v_SD = jnp.split(x_SD @ qkv_DE, 3, axis=-1)
+        q_SHK, k_SHK, v_SHK = (a.reshape(seq_len, heads, -1) for a in (q_SD, k_SD, v_SD))
+        scores_HST = jnp.einsum("shk,thk->hst", q_SHK, k_SHK)
+        mixed_SD = jnp.einsum("hst,thk->shk", scores_HST, v_SHK).reshape(seq_len, width)
+        return (mixed_SD @ out_DD) @ up_DF @ down_FD
+
+    shapes = [(seq_len, width), (width, 3 * width), (width, width), (width, mlp), (mlp, width)]
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    forward = jax.jit(layer).lower(*arrays).cost_analysis()["flops"]
+    assert ours == pytest.approx(3 * forward, rel=1e-6)
+
+
+def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
+    plain = ModelConfig(vocab_size=0, num_hidden_layers=3, hidden_size=8, intermediate_size=10)
+    seq_len, width = 9, 8
+    pairs = sum(abs(i - j) <= 2 for i in range(seq_len) for j in range(seq_len))
+    windowed = dataclasses.replace(plain, global_attn_every_n_layers=2, local_attention=4)
+    saved = 12 * width * (seq_len**2 - pairs)  # the second of three layers has a window
+    gated = dataclasses.replace(plain, gated_mlp=True)
+    narrow = dataclasses.replace(plain, embedding_size=5)
+    before = flops.count_train_flops(plain, seq_len, 2)
+    assert flops.count_train_flops(windowed, seq_len, 2) == before - saved
+    assert flops.count_train_flops(gated, seq_len, 2) == before + 6 * 3 * width * 10 * seq_len
+    head = 6 * width * (width - 5) * 2
+    assert flops.count_train_flops(narrow, seq_len, 2) == before - head + 6 * 5 * width * seq_len

@@ -1,0 +1,27 @@
+"""What devices exchange: sums in two rounds against sums in NumPy."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import MeshConfig
+from bert_jax.parallel import collectives, mesh
+
+
+@pytest.mark.parametrize(("devices", "dim"), [(8, 0), (8, 1), (6, 0), (4, 1), (2, 0), (3, 0)])
+def test_each_device_gets_its_piece_of_the_sum(devices, dim):
+    of = mesh.make_mesh(MeshConfig(), jax.devices()[:devices])
+    rng = np.random.default_rng(devices)
+    parts = rng.integers(-99, 99, (devices, 24, 48)).astype(np.float32)
+    kept = PartitionSpec("data", None) if dim == 0 else PartitionSpec(None, "data")
+
+    def on_a_device(part):
+        return collectives.reduce_scatter(part[0], "data", dim)
+
+    with jax.set_mesh(of):
+        scatter = jax.shard_map(
+            on_a_device, in_specs=PartitionSpec("data"), out_specs=kept, check_vma=False
+        )
+        got = jax.jit(scatter)(jax.device_put(parts, PartitionSpec("data")))
+    np.testing.assert_array_equal(got, parts.sum(0))

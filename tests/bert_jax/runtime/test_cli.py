@@ -1,0 +1,173 @@
+"""How an entry ends: its exit code, and the one line that says why."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import fsspec
+import pytest
+from absl import flags
+
+from bert_jax.runtime import cli
+from data_pipeline.io import errors
+from data_pipeline.store import cache
+
+
+@pytest.fixture
+def end(monkeypatch, capfd):
+    """Run a command whose preparation and work are given: exit code and stderr."""
+    monkeypatch.setattr("sys.argv", ["entry", "one", "two"])
+    monkeypatch.setattr(cli.flags, "FLAGS", flags.FlagValues())
+
+    def end(prepare, work=lambda: 0, **leave) -> tuple[int, str]:
+        def command(log, arguments):
+            with cli.preparing():
+                prepare()
+            assert arguments == ["one", "two"]
+            return work()
+
+        code = cli.run(command, "usage", "nothing was lost", **leave)
+        return code, capfd.readouterr().err
+
+    return end
+
+
+def raising(error):
+    def work():
+        raise error
+
+    return work
+
+
+def ready():
+    pass
+
+
+def test_the_works_code_is_the_exit_code(end):
+    assert end(ready, lambda: 7) == (7, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ValueError("steps is 0; give 1 or more"), 2, "error: steps is 0; give 1 or more"),
+        (PermissionError(errno.EACCES, "denied", "runs/x"), 2, "error: runs/x: denied"),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was lost"),
+        # What did not answer may be started again.
+        (TimeoutError("process 1 did not answer"), 1, "error: process 1 did not answer"),
+        (ConnectionError("the bucket does not answer"), 1, "error: the bucket does not answer"),
+        (OSError(errno.ESTALE, "Stale handle", "/nfs/s"), 1, "error: /nfs/s: Stale handle"),
+        (OSError(errno.EIO, "Input/output error", "/s"), 1, "error: /s: Input/output error"),
+        (
+            errors.explain(OSError(errno.ESTALE, "Stale file handle"), "/nfs/s"),
+            1,
+            "error: /nfs/s: writing failed, the mounted folder is gone (stale file handle); "
+            "mount it again",
+        ),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_in_one_line(end, error, code, line):
+    assert end(raising(error)) == (code, f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (FloatingPointError("loss is nan"), 3, "error: loss is nan"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            1,
+            "error: no space is left on the disk; make room, or give a folder on another one; "
+            "nothing was lost",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted; nothing was lost"),
+    ],
+)
+def test_work_that_fails_says_so_in_one_line(end, error, code, line):
+    assert end(ready, raising(error)) == (code, f"{line}\n")
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_gone_is_no_error():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = ["-m", "bert_jax.train", "--config=configs/base.py", "--print_config"]
+    ran = subprocess.run(
+        [sys.executable, *command], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_an_error_of_ours_is_shown_whole(end):
+    with pytest.raises(ValueError, match="a bug"):
+        end(ready, raising(ValueError("a bug")))
+
+
+def test_a_store_whose_bucket_is_late_may_be_started_again(end, monkeypatch, tmp_path):
+    memory = fsspec.filesystem("memory")
+
+    def late(*_, **__):
+        error = Exception("Service Unavailable, 503")  # as gcsfs's, which has no other base
+        error.code = 503
+        raise error
+
+    for call in ("info", "cat_file"):
+        monkeypatch.setattr(type(memory), call, late)
+    code, line = end(lambda: cache.fetch_store("memory://stores/mine", str(tmp_path)))
+    assert code == 1
+    assert "the bucket does not answer as it should (Exception 503 Service Unav" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no disk"), "error: no disk; nothing was lost"),
+        (RuntimeError("a bug"), "RuntimeError: a bug"),
+    ],
+)
+def test_who_has_to_leave_otherwise_is_told_why(end, error, reason):
+    def leave(code, message):
+        raise SystemExit(f"left with {code}: {message}")
+
+    with pytest.raises(SystemExit, match=f"^left with 1: {reason}$"):
+        end(ready, raising(error), leave=leave)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "words"),
+    [
+        ("UNAVAILABLE: the TPU is in use by process 7", 1, "cannot start that device now"),
+        ("NOT_FOUND: no device", 2, "finds no such device here (NOT_FOUND: no device)"),
+        ("Backend 'x' is not in the list of known backends: ['cpu']", 2, "finds no such device"),
+    ],
+)
+def test_a_device_that_is_busy_may_come_later_and_one_that_is_absent_not(end, reason, code, words):
+    message = f"Unable to initialize backend 'tpu': {reason} (set JAX_PLATFORMS='' to choose)"
+    got, line = end(ready, raising(RuntimeError(message)))
+    assert got == code and words in line and line.count("\n") == 1
+
+
+def test_numbers_of_flags_are_finite(end, monkeypatch):
+    flags.DEFINE_float("secs", 1.0, "seconds", flag_values=cli.flags.FLAGS)
+    monkeypatch.setattr("sys.argv", ["entry", "--secs=nan"])
+    assert end(ready) == (2, "error: --secs is nan; it must be a finite number\n")
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "from"])
+@pytest.mark.parametrize("arguments", [["--workdir=runs/x"], ["--workdir", "runs/x"]])
+def test_a_workdir_for_a_command_that_reads_models_is_led_to_its_flag(
+    end, monkeypatch, name, arguments
+):
+    flags.DEFINE_string(name, "", "a model", flag_values=cli.flags.FLAGS)
+    monkeypatch.setattr("sys.argv", ["entry", *arguments])
+    code, line = end(ready)
+    assert code == 2 and "--workdir: " in line and f"--{name}=" in line
+    assert ("runs/x" in line) == ("=" in arguments[0])
+
+
+def test_help_shows_a_config_of_the_command(forked):
+    assert "configs/finetune/" in forked("bert_jax.finetune", "--help").stdout
+    missing = forked("bert_jax.finetune", "--workdir=x", code=2).stderr
+    assert "configs/finetune/ner.py" in missing and "configs/base.py" not in missing

@@ -1,0 +1,253 @@
+"""The record of a run: read from any version, kept by a resumed run, and what changed since."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from bert_jax.config import (
+    CheckpointConfig,
+    ComputeConfig,
+    Config,
+    MeshConfig,
+    OptimConfig,
+    Phase,
+    with_predictions,
+)
+from bert_jax.interop import load
+from bert_jax.runtime import run_identity, run_record
+from bert_jax.runtime.run_identity import Change
+from data_pipeline.io import small_files
+from data_pipeline.spec.options import PretrainOptions
+from tests.bert_jax.tiny_models import config_and_data
+
+YOUNGER = {
+    "data": ("segments", "masking", "packed_examples", "mask_token_share"),
+    "model": ("embedding_size", "position_embedding_type", "gated_mlp", "norm_bias"),
+}
+
+
+@pytest.fixture
+def config(tiny_store):
+    return with_predictions(Config(data=PretrainOptions(store=str(tiny_store))))
+
+
+@pytest.fixture
+def workdir(config, tmp_path):
+    """Holds the receipt of a run before there were some of the settings."""
+    run_record.write(tmp_path, *config_and_data(config))
+
+    def forget(shown):
+        for part, names in YOUNGER.items():
+            for name in names:
+                shown["config"][part].pop(name)
+                shown["fixed"].pop(f"{part}.{name}")
+
+    rewrite(tmp_path, forget)
+    return tmp_path
+
+
+def rewrite(workdir, change):
+    shown = json.loads((workdir / "run.json").read_text())
+    change(shown)
+    (workdir / "run.json").write_text(json.dumps(shown))
+
+
+def check(workdir, config):
+    """Check whether a run of this config may resume the one in the workdir; return its record."""
+    record, problem = run_record.find(workdir, dict)
+    assert problem == ""
+    run_record.check(workdir, *config_and_data(config), record)
+    return record
+
+
+def with_setting(config, path, value):
+    """The config with the setting at a path, such as phases[0].steps, changed."""
+    part, _, rest = path.partition(".")
+    name, _, index = part.partition("[")
+    if not rest:
+        return dataclasses.replace(config, **{name: value})
+    before = getattr(config, name)
+    if not index:
+        return dataclasses.replace(config, **{name: with_setting(before, rest, value)})
+    parts, number = list(before), int(index[:-1])
+    parts[number] = with_setting(parts[number], rest, value)
+    return dataclasses.replace(config, **{name: tuple(parts)})
+
+
+def test_a_younger_setting_at_its_default_goes_on_with_the_run(config, workdir):
+    check(workdir, config)
+    assert run_record.read(workdir).config == config
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("data.packed_examples", 8, "config.data.packed_examples = 1, this config says 8"),
+        ("data.segments", "sop", "config.data.segments = 'nsp', this config says 'sop'"),
+        ("model.gated_mlp", True, "config.model.gated_mlp = False, this config says True"),
+    ],
+)
+def test_a_younger_setting_at_another_value_is_another_run(config, workdir, path, value, words):
+    with pytest.raises(ValueError, match=words):
+        check(workdir, with_setting(config, path, value))
+
+
+@pytest.mark.fault(15, "another seed, batch, model, dtype, optimiser or order of the data")
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("seed", 1),
+        ("objective", "mlm"),
+        ("model.hidden_size", 384),
+        ("model.num_hidden_layers", 6),
+        ("model.vocab_size", 100),
+        ("compute.compute_dtype", "bfloat16"),
+        ("optim.name", "lamb"),
+        ("data.random_seed", 1),
+        ("data.masked_lm_prob", 0.2),
+        ("data.dupe_factor", 3),
+        ("phases[0].batch_size", 128),
+        ("phases[0].seq_len", 64),
+        ("phases[0].steps", 5),
+        ("phases[1].max_predictions_per_seq", 70),
+    ],
+)
+def test_what_would_be_another_run_is_refused_by_name(config, tmp_path, path, value):
+    run_record.write(tmp_path, *config_and_data(config))
+    before = eval(f"config.{path}", {}, {"config": config})
+    words = f"holds a run with config.{path} = {before!r}, this config says {value!r}; give"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check(tmp_path, with_setting(config, path, value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("data.prefetch_batches", 9),
+        ("data.data_cache", "elsewhere"),
+        ("compute", ComputeConfig(attention="plain", mlm_logits_dtype="bfloat16", remat="layer")),
+    ],
+)
+def test_how_data_is_read_and_the_step_computes_may_change(config, workdir, path, value):
+    check(workdir, with_setting(config, path, value))
+
+
+@pytest.mark.fault(20, "a receipt whose vocabulary lies outside of the workdir")
+@pytest.mark.parametrize("file", ["../vocab.txt", "/etc/passwd", "a/../../b.txt", 7, None, ""])
+def test_a_receipt_names_no_file_elsewhere(workdir, file):
+    rewrite(workdir, lambda shown: shown["vocabulary"].update(file=file))
+    with pytest.raises(small_files.DamagedFile, match=r"run.json|leads out of|not the name"):
+        run_record.read(workdir)
+
+
+def test_a_record_with_the_dtype_under_its_earlier_key_is_read(config, tmp_path):
+    compute = ComputeConfig(compute_dtype="float32")
+    config = dataclasses.replace(config, compute=compute)
+    run_record.write(tmp_path, *config_and_data(config))
+
+    def name_it_as_before(shown):
+        shown["fixed"]["model.compute_dtype"] = shown["fixed"].pop("compute.compute_dtype")
+        shown["config"]["model"]["compute_dtype"] = shown["config"]["compute"].pop("compute_dtype")
+
+    rewrite(tmp_path, name_it_as_before)
+    record = check(tmp_path, config)
+    assert run_record.read(tmp_path).config.compute == compute
+    assert run_record.read_model(tmp_path).compute == compute
+    assert run_identity.changes(record, config, 3) == []
+
+
+def test_a_workdir_of_before_run_json_is_resumed_and_gets_one(config, workdir):
+    (workdir / "run.json").rename(workdir / "config.json")
+    record = check(workdir, config)
+    assert run_identity.changes(record, config, 3) == []
+    assert run_record.read(workdir).config.data == config.data
+    assert load.split_address(str(workdir)) == (load.ORBAX, str(workdir))
+    run_record.write(workdir, *config_and_data(config))
+    assert (workdir / "run.json").is_file() and not (workdir / "config.json").exists()
+
+
+def test_a_config_json_of_hugging_face_beside_a_run_is_left_alone(config, workdir):
+    theirs = workdir / "config.json"
+    theirs.write_text('{"hidden_size": 768}')
+    run_record.write(workdir, *config_and_data(config))
+    assert run_record.read(workdir).config.data == config.data
+    assert theirs.read_text() == '{"hidden_size": 768}'
+    (workdir / "run.json").unlink()
+    assert run_record.find(workdir, dict) == (None, "")
+
+
+def test_a_setting_that_is_no_more_is_said_to_be_of_another_version(workdir):
+    rewrite(workdir, lambda shown: shown["config"]["data"].update(whole_words=True))
+    with pytest.raises(ValueError, match="was written by another version of bert_jax"):
+        run_record.read(workdir)
+
+
+def test_a_run_keeps_the_slots_that_its_config_once_left_at_20(config, tmp_path):
+    """The default was 20 at any length before it followed from the masking rate."""
+    before = with_setting(config, "phases[0].max_predictions_per_seq", 20)
+    run_record.write(tmp_path, *config_and_data(before))
+    now = with_setting(config, "phases[0].max_predictions_per_seq", 0)
+    kept = run_record.with_kept_predictions(tmp_path, now)
+    assert kept == before
+    check(tmp_path, kept)
+    other = with_setting(now, "data.masked_lm_prob", 0.3)
+    assert run_record.with_kept_predictions(tmp_path, other) == other
+    assert run_record.with_kept_predictions(tmp_path / "new", now) == now
+
+
+FIRST = Config(phases=(Phase(64, 10, 16, 9), Phase(128, 10, 16, 20)))
+
+
+def changes(known, before, now, step):
+    """The changes at a start with the config `now` where the last start had `before`."""
+    record = {"config": before, "changes": [dataclasses.asdict(change) for change in known]}
+    return run_identity.changes(json.loads(json.dumps(record)), now, step)
+
+
+def slower(rate):
+    return dataclasses.replace(FIRST, optim=OptimConfig(learning_rate=rate))
+
+
+def as_json(config):
+    return dataclasses.asdict(config)
+
+
+def test_each_changed_setting_is_named_as_its_flag_with_both_values():
+    now = dataclasses.replace(slower(5e-5), mesh=MeshConfig(preset="dp"))
+    now = with_setting(now, "phases[1].steps", 30)
+    words = {change.in_words() for change in changes([], as_json(FIRST), now, 1500)}
+    assert words == {
+        "optim.learning_rate 0.0001 -> 5e-05 since step 1,500",
+        "phases[1].steps 10 -> 30 since step 1,500",
+        "mesh.preset zero1 -> dp since step 1,500",
+    }
+    younger = as_json(FIRST)  # a setting that the run did not have yet is no change
+    del younger["guard"], younger["checkpoint"]["keep_every_steps"]
+    assert changes([], younger, FIRST, 500) == []
+
+
+def test_changes_add_up_over_starts_and_starts_after_one_step_count_as_one():
+    first = changes([], as_json(FIRST), slower(5e-5), 500)
+    rate = "optim.learning_rate"
+    assert changes(first, as_json(slower(5e-5)), slower(2e-5), 900) == [
+        Change(500, rate, 1e-4, 5e-5),
+        Change(900, rate, 5e-5, 2e-5),
+    ]
+    assert changes(first, as_json(slower(5e-5)), slower(2e-5), 500) == [
+        Change(500, rate, 1e-4, 2e-5)
+    ]
+    assert changes(first, as_json(slower(5e-5)), FIRST, 500) == []
+
+
+@pytest.mark.fault(15, "rates, mesh and what is kept are set otherwise")
+def test_a_receipt_keeps_the_changes(config, tmp_path):
+    assert run_identity.changes(None, config, 0) == []
+    run_record.write(tmp_path, *config_and_data(config))
+    now = dataclasses.replace(config, checkpoint=CheckpointConfig(keep=7))
+    listed = run_identity.changes(check(tmp_path, now), now, 500)
+    assert listed == [Change(500, "checkpoint.keep", 3, 7)]
+    run_record.write(tmp_path, *config_and_data(now), listed)
+    assert run_identity.changes(check(tmp_path, now), now, 800) == listed
+    assert run_record.read(tmp_path).config.checkpoint.keep == 7

@@ -1,0 +1,148 @@
+"""What takes too long ends the process with its stacks; what ends one process ends the others."""
+
+import contextlib
+import os
+import signal
+import time
+
+import pytest
+
+from bert_jax.config import HostsConfig
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.exit_codes import STUCK
+from bert_jax.runtime.goodput import Ledger
+from bert_jax.runtime.watchdog import Watchdog, Work
+from tests.bert_jax import joined
+
+WATCHED = """
+import pathlib, sys, time
+from bert_jax.runtime import watchdog
+watchdog.TICK_SECS, watchdog.LISTEN_SECS, watchdog.GRACE_SECS = 0.05, 0.2, 0.5
+dog = watchdog.Watchdog()
+dog.begin(2, lambda line: print(line, file=sys.stderr, flush=True))
+dog.keep_stacks_in(pathlib.Path(FOLDER))
+
+def waiting_for_data():
+    time.sleep(60)
+
+def sitting_in_a_collective():
+    time.sleep(60)
+"""
+ALONE = """
+with dog.doing("an outer piece", 0.2):
+    for _ in range(5):
+        with dog.doing("a step", 0.3):
+            time.sleep(0.1)
+    print("outlived", flush=True)
+    with dog.doing("step 7", 0.4):
+        waiting_for_data()
+"""
+BOTH = """
+with dog.doing("step 7", 0.5 if number else 50):
+    waiting_for_data() if number else sitting_in_a_collective()
+"""
+FAILS = """
+from bert_jax.parallel import processes
+if number == 1:
+    processes.leave(3, "grad_norm is nan")
+with dog.doing("step 7", 50):
+    sitting_in_a_collective()
+"""
+
+
+def in_folder(folder, code):
+    return WATCHED.replace("FOLDER", repr(str(folder))) + code
+
+
+@pytest.mark.slow
+def test_what_takes_too_long_ends_the_process_with_its_stacks(tmp_path):
+    ended = joined.end_of(joined.start(in_folder(tmp_path, ALONE)))
+    assert (ended.code, ended.out.strip()) == (STUCK, "outlived")
+    stacks = (tmp_path / "stacks-0.txt").read_text()
+    assert "waiting_for_data" in stacks and "doing: step 7, for 0" in stacks
+    assert "stuck: step 7 has taken 0 s, and config.hosts allows 0.4 s" in ended.err
+    assert f"the stacks of all threads are in {tmp_path / 'stacks-0.txt'}" in ended.err
+    assert "waiting_for_data" in ended.err
+
+
+@pytest.mark.slow
+@pytest.mark.fault(10, "one of two processes sleeps where it should bring data")
+def test_a_stuck_process_ends_the_others_each_with_its_own_stacks(tmp_path):
+    began_secs = time.monotonic()
+    ended = joined.run(in_folder(tmp_path, BOTH))
+    assert [one.code for one in ended] == [STUCK] * 2, ended
+    assert "waiting_for_data" in (tmp_path / "stacks-1.txt").read_text()
+    assert "sitting_in_a_collective" in (tmp_path / "stacks-0.txt").read_text()
+    assert "process 1 has ended with exit code 86: step 7 has taken" in ended[0].err
+    assert time.monotonic() - began_secs < 40
+
+
+@pytest.mark.slow
+@pytest.mark.fault(9, "one of two processes fails by itself")
+def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
+    ended = joined.run(in_folder(tmp_path, FAILS))
+    assert [one.code for one in ended] == [3, 3], ended
+    assert "process 1 has ended with exit code 3: grad_norm is nan" in ended[0].err
+    assert not (tmp_path / "stacks-0.txt").read_text()
+
+
+@pytest.mark.slow
+def test_stacks_are_shown_when_asked_for_nothing_ends_and_no_empty_file_is_left(tmp_path):
+    """Where the output of the process goes, also once those of stuck work have a file."""
+    dog = Watchdog()
+    with (tmp_path / "screen").open("wb") as screen:
+        dog.begin(screen.fileno(), print)
+        dog.keep_stacks_in(tmp_path)
+        with dog.doing("something", 0.0):
+            os.kill(os.getpid(), signal.SIGUSR1)
+        dog.close()
+    assert "test_stacks_are_shown" in (tmp_path / "screen").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["screen"]
+
+
+@pytest.mark.slow
+def test_a_process_that_was_stopped_and_goes_on_is_not_stuck(tmp_path):
+    code = in_folder(
+        tmp_path,
+        """
+with dog.doing("step 7", 1.0):
+    print("there", flush=True)
+    time.sleep(0.3)
+    time.sleep(0.3)
+print("done")
+""",
+    )
+    process = joined.start(code)
+    process.stdout.readline()
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGCONT)
+    assert joined.end_of(process).code == 0
+
+
+class Heard:
+    """A watchdog that only remembers what it was told."""
+
+    def __init__(self):
+        self.limits = {}
+
+    @contextlib.contextmanager
+    def doing(self, work, limit_secs):
+        self.limits[work] = limit_secs
+        yield
+
+
+def test_a_piece_of_work_has_its_limit_and_its_kind(tmp_path):
+    heard, ledger = Heard(), Ledger(tmp_path, 0.0, True)
+    work = Work(heard, ledger, HostsConfig(stuck_step_secs=7, stuck_secs=70), Screen(False))
+    before = ledger.summary()["wall_secs"]
+    with work.doing("saving", "the save of step 5"):
+        pass
+    with work.step(6):
+        pass
+    after = ledger.summary()["wall_secs"]
+    assert list(heard.limits.values()) == [70, 7]
+    of_the_save, of_the_step = heard.limits
+    assert "save" in of_the_save and "step 6" in of_the_step
+    grown = {kind for kind in after if after[kind] > before[kind]}
+    assert {"saving", "training"} <= grown <= {"saving", "training", "starting"}

@@ -1,0 +1,110 @@
+"""Files of words and tags: their schemes, their separators, and what is wrong in them by line."""
+
+import pytest
+
+from bert_jax.tasks.ner.data import read
+
+
+@pytest.fixture
+def read_text(tmp_path):
+    def write_and_read(text, encoding="utf-8"):
+        path = tmp_path / "words.conll"
+        path.write_bytes(text.encode(encoding))
+        return read(path)
+
+    return write_and_read
+
+
+def column(tags):
+    return "".join(f"w {tag}\n" for tag in tags.split())
+
+
+CONLL_2003 = """-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+call NN I-NP O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+
+-DOCSTART- -X- -X- O
+
+Rome NNP I-NP I-LOC
+Bonn NNP I-NP B-LOC
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "tags", "note"),
+    [
+        (
+            CONLL_2003,
+            ["B-ORG O B-MISC O", "B-PER I-PER", "B-LOC B-LOC"],
+            "3 sentences, 8 words, 5 entities, IOB1",
+        ),
+        ("a\tB-X\nb\tB-X\nc\tI-X\nd\tO\ne\tB-Y\n", ["B-X B-X I-X O B-Y"], "IOB2"),
+        (column("B-X I-X E-X O S-Y S-Y"), ["B-X I-X I-X O B-Y B-Y"], "BIOES"),
+        (column("B-X I-X L-X O U-Y U-Y"), ["B-X I-X I-X O B-Y B-Y"], "BIOES"),
+        (
+            "a B-X\nb I-X\n\nc O\nd I-X\n\ne B-Y\nf B-X\n",
+            ["B-X I-X", "O B-X", "B-Y B-X"],
+            "mixed IOB1 and IOB2: 2 entities begin with B- after O, 1 with I-; the first with I- "
+            "is row 5; each is read as conlleval reads it, as the beginning of an entity",
+        ),
+        ("a\nb\n\nc\n", ["", ""], "2 sentences, no tags"),
+    ],
+)
+def test_tags_of_every_scheme_become_iob2(read_text, text, tags, note):
+    file = read_text(text)
+    assert [" ".join(sentence.tags) for sentence in file.sentences] == tags
+    assert file.note.endswith(note)
+    assert file.has_tags == any(tags) == bool(list(file.tags_by_line()))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "first_lines"),
+    [
+        (
+            CONLL_2003,
+            [("EU", "rejects", "German", "call"), ("Peter", "Blackburn"), ("Rome", "Bonn")],
+            [3, 8, 13],
+        ),
+        # As WNUT-17's training file ends them, under Windows and with a mark of byte order.
+        ("\ufeffa\tO\r\n\t\r\n \r\nb\tB-X\r\n", [("a",), ("b",)], [1, 4]),
+        ("New York\tB-X\n\u00a0\tO\n", [("New York", "\u00a0")], [1]),
+        ("a\u00a0b   O\n", [("a\u00a0b",)], [1]),
+    ],
+)
+def test_words_are_counted_by_line_and_may_hold_spaces(read_text, text, sentences, first_lines):
+    file = read_text(text)
+    assert [sentence.words for sentence in file.sentences] == sentences
+    assert [sentence.first_line for sentence in file.sentences] == first_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (column("S-X O I-X E-X"), "row 3: I-X cannot follow O,"),
+        (column("S-X B-Y O"), "row 3: O cannot follow B-Y,"),
+        (column("B-X I-X S-Y"), "row 3: S-Y cannot follow I-X,"),
+        (column("B-X E-Y"), "row 2: E-Y cannot follow B-X,"),
+        (column("E-X O"), "row 1: E-X cannot follow a sentence's beginning,"),
+        (column("S-X B-X"), "row 2: B-X cannot end a sentence,"),
+        *(
+            (f"a O\n\nb {tag}\n", rf"words\.conll row 3 has the tag '{tag}'")
+            for tag in ("PER", "B-", "X-PER", "o", "B_PER")
+        ),
+        ("a O\nb\n", "row 2 has 1 columns, where row 1 has 2 columns separated by spaces"),
+        ("a\tO\n\nb\tx\tO\n", "row 3 has 3 columns, where row 1 has 2 columns separated by tabs"),
+        ("a\tO\n\tO\n", "row 2 has no word in its first column"),
+        ("\n \n", "has no words"),
+        ("-DOCSTART- O\n", "has no words"),
+        ("a O\nM\ufffcnchen B-LOC\n", r"row 2 is not UTF-8: byte 0xfc.*iconv"),
+    ],
+)
+def test_damage_is_refused_by_line(read_text, text, words):
+    is_latin = "\ufffc" in text
+    with pytest.raises(ValueError, match=words):
+        read_text(text.replace("\ufffc", "ü"), "latin-1" if is_latin else "utf-8")

@@ -1,0 +1,101 @@
+"""Columns of tsv files, by hand and as csv reads GLUE's own; the files of a task's splits."""
+
+import csv
+import pathlib
+
+import pytest
+
+from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.files import read_columns, split_file
+
+NAMES = ("eng.train", "train.txt")
+
+
+def written(tmp_path: pathlib.Path, data: bytes) -> pathlib.Path:
+    path = tmp_path / "rows.tsv"
+    path.write_bytes(data)
+    return path
+
+
+def test_quotes_are_characters_and_only_a_line_feed_ends_a_row(tmp_path):
+    text = "one\u2028two\x85three\x0bfour\rfive\x1csix"
+    data = f'\ufeffa\tb\r\n"x\ty"z\r\n\tc\'"\n{text}\t1\n'.encode()
+    columns = read_columns(written(tmp_path, data), ["a", "b"])
+    assert columns.values == {"a": ['"x', "", text], "b": ['y"z', "c'\"", "1"]}
+
+
+def test_rows_are_counted_as_an_editor_counts_lines(tmp_path):
+    columns = read_columns(written(tmp_path, b"a\tb\n1\t2\n\n3\t4\n"), ["b"])
+    assert columns.row_numbers == [2, 4] and columns.values == {"b": ["2", "4"]}
+    assert columns.place(1) == f"{tmp_path}/rows.tsv row 4"
+    headless = read_columns(written(tmp_path, b"1\t2\n3\t4"), ["b"], header=["a", "b"])
+    assert headless.row_numbers == [1, 2] and headless.values == {"b": ["2", "4"]}
+
+
+def test_columns_are_found_by_name_wherever_they_stand(tmp_path):
+    path = written(tmp_path, b"x\tlabel\ttext\n9\t1\thello\n")
+    columns = read_columns(path, ["text", "label"], also=["index", "x"])
+    assert columns.values == {"text": ["hello"], "label": ["1"], "x": ["9"]}
+
+
+HEADER = b"sentence\tlabel\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"text\tlabel\nhi\t1\n", r"rows\.tsv has no column 'sentence'; its columns are text, l"),
+        (HEADER + b"hi\t1\nyou\n", r"rows\.tsv row 3 has 1 fields and not 2 \(sentence, l"),
+        (HEADER + b"hi\t1\t2\n", r"row 2 has 3 fields and not 2 .* begins 'hi\\\\t1\\\\t2'"),
+        (HEADER + b"hi\t1\ny\xffu\t1\n", r"row 3 is not UTF-8: byte 0xff at its byte 2"),
+        (HEADER, r"rows\.tsv has a header and no rows"),
+        (b"", r"rows\.tsv is empty"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_by_file_and_row(tmp_path, data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        read_columns(written(tmp_path, data), ["sentence", "label"])
+
+
+def test_short_rows_are_left_out_where_asked_and_long_ones_never(tmp_path):
+    path = written(tmp_path, b"a\tb\n1\n2\t3\n4\n")
+    columns = read_columns(path, ["a"], drops_short_rows=True)
+    assert columns.values == {"a": ["2"]} and columns.short_rows == (2, 4)
+    with pytest.raises(ValueError, match="row 2 has 3 fields"):
+        read_columns(written(tmp_path, b"a\tb\n1\t2\t3\n"), ["a"], drops_short_rows=True)
+
+
+@pytest.mark.parametrize("name", ["SST-2/dev.tsv", "RTE/test.tsv"])
+def test_real_files_are_read_as_csv_reads_them_without_quotes(shared_data, name):
+    path = shared_data / "glue" / name
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        theirs = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    columns = read_columns(path, list(theirs[0]))
+    assert columns.values == {key: [row[key] for row in theirs] for key in theirs[0]}
+
+
+def test_a_published_name_is_found_and_a_given_one_comes_first(tmp_path):
+    (tmp_path / "train.txt").write_text("")
+    (tmp_path / "mine").write_text("")
+    folder = str(tmp_path)
+    assert split_file(TaskOptions(dir=folder), "train", NAMES) == tmp_path / "train.txt"
+    assert split_file(TaskOptions(dir=folder, train_file="mine"), "train", NAMES).name == "mine"
+    assert split_file(TaskOptions(dir=folder), "test", ("eng.testb",)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "files", "words"),
+    [
+        ({"dir": "nowhere"}, (), "config.data.dir is 'nowhere'"),
+        ({"train_file": "none"}, (), "config.data.train_file is 'none'"),
+        ({}, (), "no train file of ner: none of eng.train, train.txt"),
+        ({}, NAMES, r"holds both eng\.train and train.txt"),
+        ({"source": "tfds"}, NAMES, "config.data.source is 'tfds'"),
+    ],
+)
+def test_files_that_cannot_be_chosen_are_refused(tmp_path, changes, files, words):
+    for name in files:
+        (tmp_path / name).write_text("")
+    options = TaskOptions(**{"task": "ner", "dir": str(tmp_path), **changes})
+    with pytest.raises(ValueError, match=words):
+        split_file(options, "train", NAMES)

@@ -1,0 +1,115 @@
+"""What devices exchange in a step: once, whatever the micro-batches, and in the dtype asked for."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import jax
+import pytest
+from jax.extend import core
+
+from bert_jax.config import MeshConfig
+from bert_jax.model import bert
+from bert_jax.parallel import mesh
+from bert_jax.train_step import optim, state, step
+from bert_jax.train_step.objectives import MLM_NSP
+from tests.bert_jax.tiny_models import CONFIG, abstract_batch
+
+REDUCED, SCATTERED, GATHERED = "psum", "reduce_scatter", "all_gather"
+SCALARS = 6  # loss, hits and weight of words, and of next sentences
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """A collective over batch axes, as the step asks for it; size is that of the whole array."""
+
+    kind: str
+    dtype: str
+    size: int
+    in_a_loop: bool
+
+
+def exchanges(jaxpr, lengths: dict[str, int], in_a_loop: bool = False) -> Iterator[Exchange]:
+    """Of a traced program and all programs in it; axes of one device exchange nothing."""
+    for equation in jaxpr.eqns:
+        kind = equation.primitive.name
+        if kind in (REDUCED, SCATTERED, GATHERED):
+            named = equation.params["axes" if kind == REDUCED else "axis_name"]
+            axes = (named,) if isinstance(named, str) else named
+            if math.prod(lengths[axis] for axis in axes) > 1:
+                for one in equation.outvars if kind == GATHERED else equation.invars:
+                    size = math.prod(one.aval.shape)
+                    yield Exchange(kind, str(one.aval.dtype), size, in_a_loop)
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from exchanges(inner, lengths, in_a_loop or kind in ("scan", "while"))
+
+
+def of_a_step(config: MeshConfig, micro_batches: int = 1):
+    """The abstract parameters of a step on eight devices, and what these exchange."""
+    phase = dataclasses.replace(CONFIG.phases[0], micro_batches=micro_batches)
+    config = dataclasses.replace(CONFIG, phases=(phase,), mesh=config)
+    of = mesh.make_mesh(config.mesh, jax.devices())
+    with jax.set_mesh(of):
+        model = bert.build(config.model, "cpu", of.shape["model"])
+        tx = optim.make_optimizer(config.optim)
+        where = state.make_shardings(model, tx, of, config.mesh)
+        take_step = step.make_train_step(model, MLM_NSP, tx, config, phase, where)
+        first = state.make_abstract_state(model, tx, where)
+        traced = take_step.trace(first, abstract_batch(config, phase, of))
+    found = list(exchanges(traced.jaxpr.jaxpr, dict(of.shape)))
+    return jax.tree.leaves(first.params), found
+
+
+def cut_over_batch(leaf) -> bool:
+    shape = leaf.sharding.mesh.shape
+    return any(axis in mesh.BATCH_AXES and shape[axis] > 1 for axis in leaf.sharding.spec if axis)
+
+
+def sizes(found, kind):
+    return Counter(one.size for one in found if one.kind == kind)
+
+
+def in_rounds(scattered: Counter) -> Counter:
+    """Sizes before each of two rounds: eight devices sum by four first, and then by two."""
+    return scattered + Counter({size // 4: count for size, count in scattered.items()})
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("preset", ["dp", "zero1", "fsdp"])
+def test_each_parameter_is_exchanged_once_a_step(preset, micro_batches):
+    params, found = of_a_step(MeshConfig(preset=preset), micro_batches)
+    cut = Counter(leaf.size for leaf in params if cut_over_batch(leaf))
+    whole = Counter(leaf.size for leaf in params if not cut_over_batch(leaf))
+    assert bool(cut) == (preset != "dp")
+    assert sizes(found, SCATTERED) == in_rounds(cut)  # gradients
+    assert sizes(found, GATHERED) == cut  # weights
+    assert sizes(found, REDUCED) == whole + Counter({1: SCALARS})
+    assert not any(one.in_a_loop for one in found)
+
+
+@pytest.mark.parametrize("preset", ["fsdp+tp", "zero1+tp"])
+def test_a_model_axis_changes_nothing_of_how_often(preset):
+    params, found = of_a_step(MeshConfig(preset=preset), micro_batches=2)
+    cut = sum(map(cut_over_batch, params))
+    kinds = Counter(one.kind for one in found)
+    assert kinds == {SCATTERED: 2 * cut, GATHERED: cut, REDUCED: len(params) - cut + SCALARS}
+    assert not any(one.in_a_loop for one in found)
+
+
+def test_tensor_parallel_alone_exchanges_what_data_parallel_does():
+    params, found = of_a_step(MeshConfig(preset="tp"))
+    assert Counter(one.kind for one in found) == {REDUCED: len(params) + SCALARS}
+
+
+@pytest.mark.parametrize("preset", ["dp", "zero1"])
+def test_gradients_of_matrices_are_exchanged_in_bfloat16_on_request(preset):
+    for dtype in ("float32", "bfloat16"):
+        params, found = of_a_step(MeshConfig(preset=preset, gradient_dtype=dtype))
+        matrices = [leaf for leaf in params if leaf.ndim > 1]
+        cut = Counter(leaf.size for leaf in matrices if cut_over_batch(leaf))
+        whole = Counter(leaf.size for leaf in matrices if not cut_over_batch(leaf))
+        sent = [one for one in found if one.kind != GATHERED and one.dtype == "bfloat16"]
+        in_bfloat16 = dtype == "bfloat16"
+        assert sizes(sent, SCATTERED) == (in_rounds(cut) if in_bfloat16 else Counter())
+        assert sizes(sent, REDUCED) == (whole if in_bfloat16 else Counter())

@@ -1,0 +1,111 @@
+"""Rates of layers and their unfreezing, against NumPy written from ULMFiT's two sections."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import OptimConfig
+from bert_jax.parallel import mesh
+from bert_jax.train_step import optim as layer_rates
+from bert_jax.train_step.objectives import MLM_NSP
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+
+DECAY = 1 / 2.6
+OPTIM = OptimConfig(
+    learning_rate=1e-2,
+    warmup_steps=0,
+    layer_rate_decay=DECAY,
+    unfreeze_every_steps=1,
+    weight_decay=0.1,
+)
+STEPS = 4
+# From the top: what is trained from step 0, from 1, from 2, from 3.
+PARTS = (("pooler", "mlm", "nsp", "classifier"), ("01",), ("00",), ("embeddings",))
+
+
+def part_of(path):
+    names = [entry.key for entry in path]
+    return next(number for number, part in enumerate(PARTS) if set(part) & set(names[:2]))
+
+
+def test_the_rates_are_those_of_the_paper():
+    """Each layer's is that of the layer above divided by 2.6, once it is unfrozen."""
+    config = dataclasses.replace(OPTIM, unfreeze_every_steps=10)
+    params = {
+        "embeddings": {"word": 0, "layer_norm": {"scale": 0}},
+        "layers": {f"{i:02d}": {"attention": {"query": 0}} for i in range(3)},
+        "mlm": {"output_bias": 0},
+        "classifier": 0,
+    }
+    for now, trained in ((0, 1), (9, 1), (10, 2), (29, 3), (30, 4), (39, 4), (40, 5), (500, 5)):
+        got = layer_rates.scale_rates(config, params, jnp.float32(0.01), jnp.int32(now))
+        eta = 0.01
+        from_the_top = []
+        for number in range(5):
+            from_the_top.append(eta if number < trained else 0.0)
+            eta /= 2.6
+        heads, last, middle, first, below = from_the_top
+        expected = {
+            "embeddings": {"word": below, "layer_norm": {"scale": below}},
+            "layers": {
+                name: {"attention": {"query": rate}}
+                for name, rate in (("00", first), ("01", middle), ("02", last))
+            },
+            "mlm": {"output_bias": heads},
+            "classifier": heads,
+        }
+        jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=1e-6), got, expected)
+
+
+def test_the_defaults_compute_nothing():
+    rate = jnp.float32(0.01)
+    tree = {"embeddings": 0, "layers": {"00": 0, "01": 0}, "mlm": 0}
+    got = layer_rates.scale_rates(OptimConfig(), tree, rate, jnp.int32(0))
+    assert all(leaf is rate for leaf in jax.tree.leaves(got))
+
+
+@pytest.fixture(scope="module")
+def after():
+    """Parameters and moments before the first step and after each of four, as NumPy arrays."""
+    at = setting(dataclasses.replace(CONFIG, optim=OPTIM), 1)
+    take_step, now = at.train_step(MLM_NSP), at.init_state()
+    found = [(jax.tree.map(np.array, now.params), None, None)]
+    for seed in range(STEPS):
+        now, _ = take_step(now, mesh.place_batch(random_batch(seed), at.mesh))
+        adam = next(part for part in now.opt_state if hasattr(part, "mu"))
+        found.append(tuple(jax.tree.map(np.array, tree) for tree in (now.params, adam.mu, adam.nu)))
+    return found
+
+
+@pytest.mark.slow
+def test_a_step_moves_what_is_unfrozen_by_its_share(after):
+    """BERT's Adam by hand from the moments; what is frozen stays the same bit for bit."""
+    for number, ((before, *_), (params, mu, nu)) in enumerate(itertools.pairwise(after)):
+        rate = OPTIM.learning_rate * (1 - number / CONFIG.phases[0].steps)
+
+        def moved(path, p, m, v, now, number=number, rate=rate):
+            part = part_of(path)
+            if part > number:
+                np.testing.assert_array_equal(now, p, err_msg=str(path))
+                return
+            names = {entry.key for entry in path}
+            decays = not names & {"layer_norm", "bias", "output_bias"}
+            direction = m / (np.sqrt(v) + OPTIM.epsilon) + OPTIM.weight_decay * decays * p
+            expected = p - rate / 2.6**part * direction
+            np.testing.assert_allclose(now, expected, rtol=1e-5, atol=1e-7, err_msg=str(path))
+            assert np.any(now != p)
+
+        jax.tree_util.tree_map_with_path(moved, before, mu, nu, params)
+
+
+def test_the_screen_says_how_many_parts_stay_frozen():
+    assert layer_rates.describe_rates(OptimConfig(), layers=2, total_steps=100) == ""
+    for every, end in ((10, "are trained from step 31 on"), (50, "2 of 4 parts stay frozen")):
+        optim = OptimConfig(layer_rate_decay=0.5, unfreeze_every_steps=every)
+        words = layer_rates.describe_rates(optim, layers=2, total_steps=100)
+        assert "0.5 of the rate of the one above, the embeddings 0.12 of the heads'" in words
+        assert f"one part more every {every} steps" in words and end in words

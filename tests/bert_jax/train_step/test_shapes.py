@@ -1,0 +1,93 @@
+"""Encoders of other shapes than BERT's: packed rows as unpacked ones, eight devices as one."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.parallel import mesh
+from bert_jax.train_step import metrics, step
+from bert_jax.train_step.objectives import MLM
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
+from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+
+SHAPES = {
+    "modernbert": {
+        "num_hidden_layers": 3,
+        "hidden_act": "gelu_erf",
+        "type_vocab_size": 0,
+        "position_embedding_type": "rotary",
+        "global_rope_theta": 160_000.0,
+        "local_attention": 6,
+        "global_attn_every_n_layers": 2,
+        "norm_position": "pre",
+        "norm_bias": False,
+        "linear_bias": False,
+        "gated_mlp": True,
+        "dropout_sites": "attention",
+        "pooler_type": "mlm_transform",
+        "initializer": "megatron",
+    },
+    "swiglu with RMS norms": {
+        "hidden_act": "silu",
+        "position_embedding_type": "rotary",
+        "norm_position": "pre",
+        "norm_type": "rms_norm",
+        "embedding_norm": False,
+        "linear_bias": False,
+        "gated_mlp": True,
+    },
+    "albert": {"embedding_size": 16, "share_layers": True},
+}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=() if name == "modernbert" else pytest.mark.slow)
+        for name in SHAPES
+    ],
+    scope="module",
+)
+def config(request):
+    return dataclasses.replace(
+        CONFIG, model=dataclasses.replace(CONFIG.model, **SHAPES[request.param])
+    )
+
+
+@pytest.fixture(scope="module")
+def params(config):
+    """Away from the start, where biases are zero and scales are one."""
+    at = setting(config, 1)
+    rng = np.random.default_rng(3)
+    return jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
+        logical(at.model.init(jax.random.key(7)), at.model),
+    )
+
+
+def losses_and_gradients(config, params, batch, devices=1, preset="dp", drops=False):
+    at = setting(config, devices, preset)
+    rows = len(batch["input_ids"])
+
+    def run(params, batch):
+        dropout = Dropout(jax.numpy.uint32(3), jax.numpy.uint32(5), number_rows(rows))
+        return step.compute_gradients(at.model, MLM, params, batch, dropout if drops else None)
+
+    grads, terms, weights = jax.jit(run)(on_mesh(params, at), mesh.place_batch(batch, at.mesh))
+    numbers = metrics.flatten({"terms": terms, "weights": weights})
+    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, at.model)
+
+
+def test_packed_rows_have_the_losses_and_gradients_of_their_examples(config, params):
+    expected = losses_and_gradients(config, params, one_by_one())
+    assert_same(losses_and_gradients(config, params, side_by_side()), expected)
+
+
+@pytest.mark.parametrize("preset", ["zero1+tp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_eight_devices_have_the_losses_and_gradients_of_one(config, params, preset):
+    batch = random_batch()
+    expected = losses_and_gradients(config, params, batch, drops=True)
+    assert_same(losses_and_gradients(config, params, batch, 8, preset, drops=True), expected)

@@ -1,0 +1,135 @@
+"""The training step: the same on every mesh, over micro-batches, and against plain gradients."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import OptimConfig
+from bert_jax.model import ops
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.parallel import mesh
+from bert_jax.train_step import step
+from bert_jax.train_step.objectives import MLM_NSP
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+
+MESHES = [  # preset, devices, length of the model axis, micro-batches
+    pytest.param("dp", 8, 2, 1, marks=pytest.mark.slow),
+    ("zero1", 8, 2, 1),
+    pytest.param("fsdp", 8, 2, 1, marks=pytest.mark.slow),
+    pytest.param("tp", 8, 4, 1, marks=pytest.mark.slow),
+    ("fsdp+tp", 8, 2, 1),
+    ("zero1+tp", 8, 2, 1),
+    ("dp", 1, 1, 4),
+    pytest.param("zero1", 4, 1, 4, marks=pytest.mark.slow),
+]
+
+
+def logical(tree, model):
+    """Host copies without the padded vocabulary rows."""
+    return jax.tree.map(
+        lambda leaf, of: np.asarray(leaf)[tuple(slice(0, size) for size in of.logical_dims)],
+        tree,
+        model.declared,
+    )
+
+
+def on_mesh(tree, at):
+    """The reverse: vocabulary rows padded, laid out as the model says."""
+    return jax.tree.map(
+        lambda leaf, of, where: jax.device_put(
+            np.pad(leaf, [(0, held - has) for held, has in zip(of.dims, leaf.shape, strict=True)]),
+            where,
+        ),
+        tree,
+        at.model.declared,
+        at.where.params,
+    )
+
+
+def loss_and_gradients(params, devices, preset, model_size, micro_batches=1):
+    at = setting(CONFIG, devices, preset, model_size)
+
+    def run(params, batch):
+        dropout = Dropout(
+            seed=jax.numpy.uint32(3), step=jax.numpy.uint32(5), rows_B=number_rows(16)
+        )
+        return step.compute_gradients(at.model, MLM_NSP, params, batch, dropout, micro_batches)
+
+    grads, terms, weights = jax.jit(run)(
+        on_mesh(params, at), mesh.place_batch(random_batch(), at.mesh)
+    )
+    losses = {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
+    return losses, logical(grads, at.model)
+
+
+@pytest.fixture(scope="module")
+def params():
+    at = setting(CONFIG, 1)
+    return logical(at.model.init(jax.random.key(7)), at.model)
+
+
+@pytest.fixture(scope="module")
+def one_device(params):
+    return loss_and_gradients(params, 1, "dp", 1)
+
+
+def assert_same(got, expected):
+    for name, loss in expected[0].items():
+        assert got[0][name] == pytest.approx(loss, rel=2e-6), name
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected[1]))
+    jax.tree.map(
+        lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6 * largest),
+        got[1],
+        expected[1],
+    )
+
+
+@pytest.mark.parametrize(("preset", "devices", "model_size", "micro_batches"), MESHES)
+def test_devices_and_micro_batches_give_the_losses_and_gradients_of_one(
+    params, one_device, preset, devices, model_size, micro_batches
+):
+    got = loss_and_gradients(params, devices, preset, model_size, micro_batches)
+    assert_same(got, one_device)
+
+
+@pytest.mark.parametrize(
+    ("preset", "model_size"), [("fsdp+tp", 2), pytest.param("zero1", 1, marks=pytest.mark.slow)]
+)
+def test_initial_parameters_do_not_depend_on_the_mesh(params, preset, model_size):
+    at = setting(CONFIG, 8, preset, model_size)
+    got = logical(at.model.init(jax.random.key(7)), at.model)
+    # Up to rounding (of values around 0.02): other meshes compile the same arithmetic otherwise.
+    jax.tree.map(lambda g, p: np.testing.assert_allclose(g, p, rtol=1e-6, atol=1e-8), got, params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "preset"), [("bert_adamw", "zero1"), ("lamb", "fsdp+tp")])
+def test_two_updates_on_eight_devices_are_those_on_one(params, name, preset):
+    """Clipping, moments, LAMB's norms, rates of layers and the cut state included."""
+    optim = OptimConfig(
+        name=name, learning_rate=1e-2, warmup_steps=1, clip_norm=0.5, layer_rate_decay=0.8
+    )
+    config = dataclasses.replace(CONFIG, optim=optim)
+    ends = []
+    for devices, how in ((1, "dp"), (8, preset)):
+        at = setting(config, devices, how)
+        take_step = at.train_step(MLM_NSP)
+        now = dataclasses.replace(at.init_state(), params=on_mesh(params, at))
+        for seed in (1, 2):
+            now, _ = take_step(now, mesh.place_batch(random_batch(seed), at.mesh))
+        ends.append(logical(now.params, at.model))
+    # One element's gradient may be rounding alone, which Adam scales up to a step of its own.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), *ends)
+
+
+def test_table_gradients_are_added_up_in_float32():
+    """In bfloat16 a sum of 4,096 ones stops at 256."""
+    at = setting(CONFIG, 1)
+    ids = mesh.place_batch({"ids": np.zeros((16, 256), np.int32)}, at.mesh)["ids"]
+    table = jax.numpy.ones((4, 8), jax.numpy.float32)
+    gradient = jax.grad(
+        lambda t: ops.lookup(t, ids, jax.numpy.bfloat16).sum(dtype=jax.numpy.float32)
+    )(table)
+    np.testing.assert_array_equal(gradient[0], 4096.0)

@@ -1,0 +1,106 @@
+"""Compiled programs in the workdir, found again and bounded; and how long a compile took before."""
+
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from bert_jax.trainer import compile
+
+NAMES = (
+    "jax_compilation_cache_dir",
+    "jax_enable_compilation_cache",
+    "jax_persistent_cache_min_compile_time_secs",
+)
+HIT = "/jax/compilation_cache/cache_hits"
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    """The settings of jax for the other tests."""
+    before = {name: getattr(jax.config, name) for name in NAMES}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def compiled(constant):
+    """Compile as a new process would, for jax's own memory of the function is another's."""
+    return jax.jit(lambda x: x * constant).lower(jnp.zeros(3)).compile()
+
+
+def test_a_program_compiled_before_is_found_in_the_workdir(tmp_path):
+    compiled(2.5)  # jax has looked for a folder by then, and found none
+    assert compile.keep_in(tmp_path, is_writer=True) == str(tmp_path / "compiled")
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    hits = []
+    jax.monitoring.register_event_listener(lambda name, **_: hits.append(name == HIT))
+    compiled(3.5)
+    assert sum(hits) == 0
+    assert len(list((tmp_path / "compiled").glob("jit_*-cache"))) == 1
+    found = compiled(3.5)
+    assert sum(hits) == 1
+    assert found(jnp.ones(3)).tolist() == [3.5, 3.5, 3.5]
+
+
+def test_the_oldest_programs_go_when_there_are_too_many_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile, "MOST_BYTES", 100)
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    for age, name in enumerate(["new-cache", "newer than old-cache", "old-cache", "notes.txt"]):
+        (folder / name).write_bytes(b"x" * 45)
+        os.utime(folder / name, (1e9 - age, 1e9 - age))
+    compile.keep_in(tmp_path, is_writer=False)
+    assert len(list(folder.iterdir())) == 4
+    jax.config.update("jax_compilation_cache_dir", None)
+    compile.keep_in(tmp_path, is_writer=True)
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == ["new-cache", "newer than old-cache", "notes.txt"]
+
+
+def test_what_the_user_set_stays(tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "shared"))
+    assert compile.keep_in(tmp_path / "run", is_writer=True) == str(tmp_path / "shared")
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "shared")
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert compile.keep_in(tmp_path, is_writer=True) == ""
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_the_last_time_of_each_key_is_kept_and_the_oldest_go_first(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "secs.json"
+    a, b = compile.key_of([{"x": 1, "y": 2}]), compile.key_of([{"x": 1, "y": 3}])
+    assert compile.key_of([{"y": 2, "x": 1}]) == a != b
+    assert compile.secs_of(a, path) is None
+    for key, secs in ((a, 12.34), (b, 1), (a, 56.78)):
+        compile.remember(key, secs, path)
+    assert (compile.secs_of(a, path), compile.secs_of(b, path)) == (56.8, 1.0)
+    monkeypatch.setattr(compile, "_MOST", 2)
+    compile.remember("c", 1, path)
+    assert list(json.loads(path.read_text())) == [a, "c"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[]", b'{"key": "soon"}', b'{"key": -1}', b'{"key": NaN}', b"\xff\0", b"[" * 9999],
+    ids=["empty", "cut", "a list", "words", "below 0", "nan", "bytes", "nested"],
+)
+def test_a_damaged_file_knows_nothing_and_is_written_anew(tmp_path, damage):
+    path = tmp_path / "secs.json"
+    path.write_bytes(damage)
+    assert compile.secs_of("key", path) is None
+    compile.remember("key", 5, path)
+    assert compile.secs_of("key", path) == 5
+
+
+def test_a_home_that_cannot_be_written_or_is_none_is_left_alone(tmp_path):
+    (tmp_path / "file").touch()
+    compile.remember("key", 5, tmp_path / "file" / "secs.json")
+    (tmp_path / "secs.json").mkdir()
+    compile.remember("key", 5, tmp_path / "secs.json")
+    assert compile.secs_of("key", tmp_path / "secs.json") is None

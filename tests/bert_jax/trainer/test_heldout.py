@@ -1,0 +1,253 @@
+"""What is told of a phase before it begins, against counting over its examples, and by hand."""
+
+import dataclasses
+import math
+import re
+import shlex
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, EvalConfig, OptimConfig, Phase, validate
+from bert_jax.model import bert
+from bert_jax.train_step.objectives import MLM, MLM_NSP, Objective
+from bert_jax.trainer import heldout
+from bert_jax.trainer.compile import build_parts
+from bert_jax.trainer.feed import StoreFeed, open_store
+from bert_jax.trainer.heldout import corpus_rows, count_phase, estimate_step, too_many_epochs
+from bert_jax.trainer.summary import opening_rows
+from data_pipeline import build
+from data_pipeline import store as store_lib
+from data_pipeline.sampling import epochs
+from data_pipeline.sampling import walk as chunks
+from data_pipeline.sampling.stream import open_examples
+from data_pipeline.spec.options import PretrainOptions
+from tests.bert_jax.tiny_models import MODEL
+
+
+@pytest.fixture
+def config(tiny_store):
+    return Config(
+        model=dataclasses.replace(MODEL, vocab_size=200),
+        phases=(
+            Phase(seq_len=24, steps=60, batch_size=10, max_predictions_per_seq=4, micro_batches=2),
+        ),
+        data=PretrainOptions(store=str(tiny_store)),
+        eval=EvalConfig(examples=23),  # the last batch of 5 is filled up with two rows
+    )
+
+
+COUNTED = ("input_mask", "masked_lm_weights")
+
+
+@pytest.fixture
+def feed(config):
+    return StoreFeed(open_store(config.data), config)
+
+
+def opening(config, store, phases, done=None, devices=1):
+    """The first block of a run that is otherwise not built."""
+    parts = build_parts(config, MLM_NSP, devices=jax.devices()[:devices])
+    rows = corpus_rows(config, store, phases)
+    setup = SimpleNamespace(config=config, parts=parts, data_rows=rows, profiled=None, changes=())
+    return opening_rows(setup, done)
+
+
+def test_counts_are_those_of_the_heldout_examples(config, feed):
+    """And epochs are examples over those of a pass, counted by walking over the sentences."""
+    facts = count_phase(feed, 0, MLM_NSP)
+    source = open_examples(feed.store, feed.store.heldout, config.data, 24, 4)
+    rows = source.rows(np.arange(23))
+    assert facts.heldout_examples == 23
+    tokens, words = rows["input_mask"].sum() / 23, rows["masked_lm_weights"].sum() / 23
+    assert facts.per_step["tokens_per_step"] == pytest.approx(10 * tokens)
+    assert facts.per_step["predictions_per_step"] == pytest.approx(10 * words)
+    assert set(facts.baseline) == {"unigram_mlm_loss", "majority_nsp_accuracy"}
+    options, split = config.data, feed.store.train
+    share = epochs.balance_random_share(split, chunks.make_rules(options, 24, 0))
+    passes = [
+        len(chunks.walk_corpus(split, chunks.make_rules(options, 24, walk, share)))
+        for walk in range(options.dupe_factor)
+    ]
+    assert facts.per_step["epochs"] == pytest.approx(600 / np.mean(passes))
+
+
+def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
+    mlm_alone = Objective(
+        weights=lambda batch: {"mlm": MLM_NSP.weights(batch)["mlm"]}, terms=MLM_NSP.terms
+    )
+    other = Objective(weights=lambda batch: {"x": batch["input_mask"].sum()}, terms=MLM_NSP.terms)
+    assert set(count_phase(feed, 0, mlm_alone).baseline) == {"unigram_mlm_loss"}
+    assert count_phase(feed, 0, other).baseline == {}
+    rows = opening(config, feed.store, [count_phase(feed, 0, other)])
+    assert ("", "held out: 23 examples") in rows
+
+
+@pytest.mark.parametrize(
+    ("done", "words"),
+    [(None, "60, from the first"), (7, "60, resuming at step 7 of 60"), (60, "finished before")],
+)
+def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
+    rows = opening(config, feed.store, [count_phase(feed, 0, MLM_NSP)], done, devices=5)
+    assert dict(rows)["attention"].startswith("plain: the attention kernel is for TPU v4")
+    said = dict(rows)
+    assert said["devices"] == "5 x cpu, mesh data 5 x fsdp 1 x model 1"
+    assert said["model"].startswith(
+        f"{bert.build(config.model, 'cpu').parameter_count:,} parameters: 2 layers of 32"
+    )
+    assert said["phase 0"].startswith("60 steps of 10 sequences in 2 parts of 24, ")
+    assert words in said["steps"]
+    block = "\n".join(text for _, text in rows)
+    assert f"{feed.store.train.tokens:,} tokens" in block
+    assert "unigram" in block and "majority" in block and "23 examples" in block
+
+
+def of_data(config, **settings):
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **settings))
+
+
+@pytest.fixture
+def packing(config):
+    """Rows with room for the shorter half of the examples beside others."""
+    config = of_data(config, packed_examples=4, short_seq_prob=0.5, dupe_factor=2)
+    phase = dataclasses.replace(config.phases[0], seq_len=64, max_predictions_per_seq=9)
+    return dataclasses.replace(config, phases=(phase,))
+
+
+def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
+    store = open_store(packing.data)
+    facts = count_phase(StoreFeed(store, packing), 0, MLM_NSP)
+    source = open_examples(store, store.train, packing.data, 64, 9)
+    rows = source.rows_in_epoch(0) + source.rows_in_epoch(1)
+    examples = source.rows(np.arange(rows))["example_ids"].max(axis=1).sum()
+    assert facts.examples_per_row == pytest.approx(examples / rows)
+    assert examples > 1.2 * rows
+    assert facts.per_step["epochs"] == pytest.approx(60 * 10 / (rows / 2))
+    block = opening(packing, store, [facts])
+    said = dict(block)["phase 0"]
+    assert said.startswith("60 steps of 10 rows in 2 parts of 64, up to 4 examples in a row, ")
+    in_step = 10 * examples / rows
+    batches = StoreFeed(store, packing).heldout_batches(0)
+    seen = [np.concatenate([batch[name].sum(axis=1) for batch in batches])[:23] for name in COUNTED]
+    tokens, words = (counts.mean() for counts in seen)
+    share = in_step * tokens / 640
+    assert 0.5 < share <= 1.0
+    step = next(text for _, text in block if "a step sees" in text)
+    assert step.startswith(f"a step sees about {in_step:,.0f} examples, ")
+    assert f"({share:.0%} of its positions)" in step
+    assert step.endswith(f"masks {in_step * words:,.0f} of them")
+
+
+def test_a_step_never_sees_more_than_its_rows_hold(config):
+    phase = config.phases[0]
+    longer = estimate_step(phase, 4, 24.0, 17.0, 3.0)
+    assert (longer["tokens_per_step"], longer["predictions_per_step"]) == (240, 40)
+    assert estimate_step(phase, 4, 1.0, 17.0, 3.0)["tokens_per_step"] == 170
+
+
+def test_examples_without_a_next_sentence_are_counted_too(config):
+    config = of_data(config, segments="doc_sentences")
+    facts = count_phase(StoreFeed(open_store(config.data), config), 0, MLM)
+    assert facts.heldout_examples == 23
+    assert 20 < facts.per_step["tokens_per_step"] <= 240
+    assert set(facts.baseline) == {"unigram_mlm_loss"}
+
+
+@pytest.mark.parametrize(
+    ("segments", "state"), [("nsp", "all have the label 1"), ("sop", "none has a label")]
+)
+def test_next_sentences_that_nobody_could_learn_are_refused(tmp_path, segments, state):
+    """Documents of one sentence each: no B follows an A."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"word {number} and more" for number in range(200)))
+    flags = ["--train_vocab=wordpiece", "--vocab_size=150", "--holdout=0.2", "--workers=1"]
+    assert build.main([f"--input={text}", f"--output={tmp_path / 'store'}", *flags]) == 0
+    config = Config(
+        phases=(Phase(seq_len=24, steps=60, batch_size=10, max_predictions_per_seq=4),),
+        data=PretrainOptions(store=str(tmp_path / "store"), segments=segments),
+    )
+    feed = StoreFeed(open_store(config.data), config)
+    with pytest.raises(ValueError, match=f"rows of the training split {state}: .*objective=mlm"):
+        count_phase(feed, 0, MLM_NSP)
+    assert count_phase(feed, 0, MLM).heldout_examples > 10
+
+
+def test_heldout_examples_are_the_same_whatever_training_packs_or_repeats(config, feed):
+    changed = dataclasses.replace(
+        config.data, packed_examples=3, new_masks_each_epoch=False, dupe_factor=4
+    )
+    other = StoreFeed(feed.store, dataclasses.replace(config, data=changed))
+    for left, right in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
+        for name in left:
+            np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def held_out(ids, weights, labels, label_weights):
+    return {
+        "masked_lm_ids": np.array(ids, np.int32),
+        "masked_lm_weights": np.array(weights, np.float32),
+        "next_sentence_labels": np.array(labels, np.int32),
+        "next_sentence_weights": np.array(label_weights, np.float32),
+    }
+
+
+def test_baselines_are_those_counted_by_hand(tiny_store):
+    batches = [
+        held_out([[5, 6, 0], [6, 0, 0]], [[1, 1, 0], [1, 0, 0]], [1, 1], [1, 1]),
+        held_out([[7, 5, 0], [0, 0, 0]], [[1, 1, 0], [0, 0, 0]], [0, 0], [1, 0]),
+    ]
+    store = store_lib.open_store(tiny_store)
+    tokens = np.asarray(store.train.token_ids)
+    pieces = set(range(store.vocab_size)) - {0, 101, 102, 103}  # [PAD] [CLS] [SEP] [MASK]
+    total = len(tokens) + len(pieces)
+    share = {piece: ((tokens == piece).sum() + 1) / total for piece in (5, 6, 7)}
+    expected = -sum(math.log(share[piece]) for piece in (5, 6, 6, 7, 5)) / 5
+    assert heldout.unigram_mlm_loss(store, batches) == pytest.approx(expected, rel=1e-9)
+    assert heldout.majority_nsp_accuracy(batches) == pytest.approx(2 / 3)
+    assert heldout.majority_nsp_accuracy(batches[:1]) == 1.0
+
+
+# BERT's own two phases.
+BASE = Config(
+    phases=(
+        Phase(128, 900_000, batch_size=256, max_predictions_per_seq=20),
+        Phase(
+            512,
+            100_000,
+            batch_size=256,
+            max_predictions_per_seq=77,
+            restart_learning_rate=1e-4,
+            restart_warmup_steps=5_000,
+        ),
+    ),
+    optim=OptimConfig(warmup_steps=10_000),
+)
+
+
+def test_absurd_passes_are_warned_of_once_with_flags_that_mend_them():
+    for few in ([], [40.0, 0.4], [200.0, 56.0]):
+        assert too_many_epochs(BASE, few) == []
+    epochs = [14_000.0, 3_562.0]  # BERT-Base on 8 MB
+    (label, text), (_, flags) = too_many_epochs(BASE, epochs)
+    assert label.startswith("!")
+    assert "17,562 passes" in text and "439 times as much text" in text
+    given = dict(re.findall(r"--config\.(\S+)=(\d+)", flags))
+    assert shlex.split(flags) == [f"--config.{name}={value}" for name, value in given.items()]
+    steps = [int(given[f"phases[{index}].steps"]) for index in (0, 1)]
+    passes = sum(e * s / p.steps for e, s, p in zip(epochs, steps, BASE.phases, strict=True))
+    assert passes == pytest.approx(40, rel=0.01)
+    phases = (
+        dataclasses.replace(BASE.phases[0], steps=steps[0]),
+        dataclasses.replace(
+            BASE.phases[1],
+            steps=steps[1],
+            restart_warmup_steps=int(given["phases[1].restart_warmup_steps"]),
+        ),
+    )
+    optim = dataclasses.replace(BASE.optim, warmup_steps=int(given["optim.warmup_steps"]))
+    mended = dataclasses.replace(BASE, phases=phases, optim=optim)
+    assert config_lib.total_steps(mended) == sum(steps)
+    validate.check(dataclasses.replace(mended, data=dataclasses.replace(BASE.data, store="s")))

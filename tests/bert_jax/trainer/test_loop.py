@@ -1,0 +1,227 @@
+"""A run of the loop: it learns, stops and resumes to the same bits, and refuses what cannot be."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import CheckpointConfig
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import load, pretrained
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_record
+from bert_jax.train_step.metrics import TIMINGS
+from bert_jax.trainer.feed import open_store
+from data_pipeline import build
+from data_pipeline.spec.options import PretrainOptions
+from tests.bert_jax.small_runs import (
+    compiled_once,
+    config,
+    final_state,
+    lines_of,
+    moved,
+    prepare,
+    stopped,
+    train,
+    whole,
+)
+
+__all__ = ["compiled_once", "config", "moved", "stopped", "whole"]  # fixtures
+
+
+def test_a_stopped_run_ends_as_one_never_stopped(config, whole, stopped, tmp_path, capsys):
+    shutil.copytree(stopped, tmp_path / "parts")
+    again = train(config, tmp_path / "parts")
+    of_whole, parts = (final_state(of, config) for of in (whole.workdir, tmp_path / "parts"))
+    assert int(of_whole.step) == 13
+    jax.tree.map(np.testing.assert_array_equal, of_whole, parts)
+    assert lines_of(whole.workdir) == lines_of(tmp_path / "parts")
+    summary = whole.summary
+    for name in summary.keys() - set(TIMINGS):
+        assert summary[name] == again[name], name
+    assert json.loads((tmp_path / "parts" / "summary.json").read_text()) == again
+    screen = capsys.readouterr().out
+    assert "resuming at step 11 of 13" in screen and "this is number 3, " in screen
+    assert (summary["attempts"], again["attempts"]) == (1, 3)
+    assert {"restoring", "stopped"} <= {kind for kind, secs in again["wall_secs"].items() if secs}
+    assert again["wall_secs"]["lost"] < 0.1 * again["wall_secs"]["training"]  # each stop was saved
+    lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").open()]
+    shares = [line["goodput"] for line in lines if line["split"] == "train"]
+    assert len(shares) == 4 and all(0 < share < 1 for share in shares)
+
+
+def test_records_of_a_run(whole):
+    summary, lines = whole.summary, lines_of(whole.workdir)
+    assert [(line["step"], line["split"]) for line in lines] == [
+        (3, "train"),
+        (4, "heldout"),
+        (6, "train"),
+        (8, "heldout"),
+        (9, "train"),
+        (9, "heldout"),  # the end of a phase
+        (12, "train"),
+        (12, "heldout"),
+        (13, "heldout"),
+    ]
+    assert set(summary) >= {
+        "heldout_mlm_loss",
+        "heldout_mlm_perplexity",
+        "heldout_mlm_accuracy",
+        "heldout_nsp_accuracy",
+        "unigram_mlm_loss",
+        "majority_nsp_accuracy",
+        "sequences_per_sec",
+        "train_secs",
+        "steps",
+    }
+    assert summary["steps"] == 13
+    sizes = [
+        (of["seq_len"], of["rows_per_step"], of["examples_per_step"]) for of in summary["phases"]
+    ]
+    assert sizes == [(16, 16, 16), (24, 8, 8)]  # one example a row
+    last_heldout = [line for line in lines if line["split"] == "heldout"][-1]
+    assert last_heldout["mlm_loss"] == summary["heldout_mlm_loss"]
+    assert list((whole.workdir / "tensorboard").glob("events.out.tfevents.*"))
+    screen = whole.screen
+    assert screen.count("without context MLM loss") == 2  # once a phase
+    compiled = screen.count("compiling the step") + screen.count("the step is compiled already")
+    assert compiled == 2  # the second phase beside the steps of the first, or when it begins
+    assert screen.count("at this pace the last step is done in") == 1
+    assert screen.count("held-out at ") == 5
+    steps = [int(path.name) for path in (whole.workdir / "checkpoints").iterdir()]
+    assert sorted(steps) == [10, 13]  # the newest two
+
+
+def test_the_scores_of_a_run_are_found_again(whole):
+    """By what bert_jax.evaluate does with its newest checkpoint, on the tests' eight devices."""
+    settings = load.read_run(str(whole.workdir)).config
+    asked = Selection(open_store(settings.data), "heldout", settings.data, seq_len=24, examples=21)
+    model = pretrained.place_masked_lm(load.load(str(whole.workdir)))
+    again = store_scores.score_store(model, asked, 5, Screen(is_writer=False))
+    assert again["examples"] == 21
+    for name in again.keys() - {"loss", "perplexity", "examples"}:
+        key = name if name in whole.summary else f"heldout_{name}"
+        assert again[name] == pytest.approx(whole.summary[key], rel=1e-5), name
+
+
+@pytest.mark.slow
+def test_a_run_of_masked_words_alone_in_packed_rows(config, tmp_path, capsys):
+    data = dataclasses.replace(
+        config.data, segments="doc_sentences", packed_examples=3, short_seq_prob=0.5
+    )
+    config = dataclasses.replace(
+        config, objective="mlm", data=data, phases=config.phases[1:], log_every_steps=1
+    )
+    summary = train(config, tmp_path)
+    assert {"heldout_mlm_loss", "unigram_mlm_loss"} < summary.keys()
+    assert not [name for name in summary if "nsp" in name]
+    (seen,) = summary["phases"]
+    assert seen["rows_per_step"] == 8 < seen["examples_per_step"] <= 24
+    assert seen["examples_per_step"] <= seen["predictions_per_step"] < seen["tokens_per_step"]
+    assert not [name for line in lines_of(tmp_path) for name in line if "nsp" in name]
+    screen = capsys.readouterr().out
+    assert "4 steps of 8 rows of 24, up to 3 examples in a row" in screen
+    assert "NSP" not in screen and "nsp" not in screen
+
+
+def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path):
+    workdir = whole.copy(tmp_path / "run")
+    again = train(config, workdir)
+    assert again["heldout_mlm_loss"] == whole.summary["heldout_mlm_loss"]
+    assert lines_of(workdir) == lines_of(whole.workdir)
+
+
+@pytest.mark.slow
+def test_another_mesh_goes_on_with_a_run(whole, moved):
+    """Vocabulary rows are padded otherwise, optimiser state is cut otherwise: same numbers."""
+    assert "changed       mesh.preset zero1 -> zero1+tp since step 11\n" in moved.screen
+    expected = whole.summary["heldout_mlm_loss"]
+    assert moved.summary["heldout_mlm_loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_model_is_read_from_the_checkpoint_of_another_mesh(config, moved):
+    found = pretrained.place_masked_lm(load.load(str(moved.workdir)), jax.devices()[:1])
+    state = final_state(moved.workdir, run_record.read(moved.workdir).config, devices=8)
+
+    def same(one, other):
+        rows = slice(0, found.vocabulary.size) if one.shape != other.shape else slice(None)
+        np.testing.assert_array_equal(np.asarray(one)[rows], other[rows])
+
+    jax.tree.map(same, found.params, state.params)
+    assert {len(leaf.devices()) for leaf in jax.tree.leaves(found.params)} == {1}
+    words = [tree["embeddings"]["word"]["embedding"] for tree in (found.params, state.params)]
+    assert words[0].shape != words[1].shape
+
+
+def test_it_learns(learned):
+    summary = json.loads((learned / "summary.json").read_text())
+    assert summary["heldout_mlm_loss"] < summary["unigram_mlm_loss"] - 0.5
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json", "vocab.txt", "curves.png"])
+def test_files_that_a_run_would_write_over_are_refused_and_others_are_left(config, tmp_path, name):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / name).write_text('{"hidden_size": 768}')  # as a model of Hugging Face
+    with pytest.raises(ValueError, match=f"holds {name} but no run .*empty folder"):
+        prepare(config, tmp_path)
+    assert (tmp_path / name).read_text() == '{"hidden_size": 768}'
+    (tmp_path / name).unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "store"]
+    prepare(config, tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_run_that_logs_the_step_it_compiled_for_goes_on(config, tmp_path):
+    """Of such an interval nothing was timed: no pace, no time left."""
+    every = dataclasses.replace(
+        config, log_every_steps=1, checkpoint=CheckpointConfig(every_steps=1, keep=1)
+    )
+    train(every, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    paces = [line.get("sequences_per_sec") for line in lines if line["split"] == "train"]
+    assert paces[0] is None and None not in (paces[2], paces[5])
+    assert 0.0 not in paces
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused(config, tmp_path, monkeypatch):
+    free = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    with pytest.raises(ValueError, match=r"has 0.00 GB free, the 2 checkpoints .*keep=1"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_cannot_go_on_with_fewer_steps_than_it_has(config, whole, tmp_path):
+    workdir = whole.copy(tmp_path / "run")
+    first, last = config.phases
+    fewer = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=2)))
+    with pytest.raises(ValueError, match=r"a run of 13 steps, .* end after 11"):
+        train(fewer, workdir)
+    more = dataclasses.replace(config, phases=(first, dataclasses.replace(last, steps=6)))
+    assert train(more, workdir)["steps"] == 15
+
+
+@pytest.mark.fault(15, "a store of the same text with another vocabulary")
+def test_a_store_with_another_vocabulary_is_refused(config, tiny_store, tmp_path):
+    prepare(config, tmp_path / "run")
+    arguments = {
+        "input": tiny_store.parent / "text.txt",
+        "output": tmp_path / "store",
+        "train_vocab": "wordpiece",
+        "vocab_size": 190,
+        "sentences": "lines",
+        "holdout": 0.1,
+        "workers": 1,
+    }
+    assert build.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    other = dataclasses.replace(config, data=PretrainOptions(store=str(tmp_path / "store")))
+    with pytest.raises(ValueError, match=r"data.store \(digest of its contents\) = .* says"):
+        train(other, tmp_path / "run")

@@ -1,0 +1,58 @@
+"""Child processes: their log, their exit code, and that they end before whoever started them."""
+
+import signal
+import sys
+import threading
+
+import pytest
+
+from data_pipeline.cli import child_process
+
+
+def run(code, log):
+    return child_process.run([sys.executable, "-c", code], log, {"PLACE": "here"})
+
+
+def test_output_is_appended_to_the_log(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text("before\n")
+    assert run("import os; print(os.environ['PLACE'])", log) == 0
+    assert log.read_text() == "before\nhere\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "error"),
+    [
+        ("print('error: no such task'); print('see the log'); sys.exit(2)", 2, "error: no such"),
+        ("raise KeyError('x')", 1, "KeyError: 'x'"),
+        ("sys.exit(3)", 3, "{} is empty"),
+    ],
+)
+def test_a_failure_is_known_by_its_exit_code_and_its_last_error(tmp_path, code, exit_code, error):
+    log = tmp_path / "run.log"
+    assert run(f"import sys; {code}", log) == exit_code
+    assert child_process.last_error(log).startswith(error.format(log))
+
+
+def test_sigterm_interrupts_the_child_once_and_waits_for_it(tmp_path):
+    marks = tmp_path / "marks"
+    code = (
+        "import pathlib, signal, sys\n"
+        f"signal.signal(signal.SIGINT, lambda *_: (open({str(marks)!r}, 'a').write('saved '),"
+        " sys.exit(130)))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    log = tmp_path / "run.log"
+
+    def ask_once_ready() -> None:
+        while not log.is_file() or "ready" not in log.read_text():
+            pass
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+
+    asking = threading.Thread(target=ask_once_ready)
+    with child_process.exit_on_sigterm(), pytest.raises(SystemExit) as ended:
+        asking.start()
+        run(code, log)
+    asking.join()
+    assert ended.value.code == 143 and marks.read_text() == "saved "

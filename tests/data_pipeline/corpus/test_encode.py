@@ -1,0 +1,111 @@
+"""Chunks: where they end, and what is left of one that cleaning empties.
+
+Chunks go through processes in order, a bounded number at a time.
+"""
+
+import json
+import multiprocessing
+import pathlib
+
+import numpy as np
+import pytest
+
+from data_pipeline.corpus import encode
+from data_pipeline.corpus.encode import (
+    ChunkEncoder,
+    TextChunk,
+    encode_corpus,
+    read_chunks,
+    sum_runs,
+)
+from data_pipeline.read.cleaning import CleaningOptions
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import find_sources
+from data_pipeline.vocab import Vocabulary, load_vocabulary
+
+
+@pytest.fixture
+def vocabulary(tmp_path: pathlib.Path) -> Vocabulary:
+    pieces = tmp_path / "pieces.txt"
+    pieces.write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", ".", *"0123456789"])
+    )
+    return load_vocabulary(pieces)
+
+
+def test_a_chunk_ends_at_a_number_of_documents_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "CHUNK_DOCUMENTS", 5)
+    path = tmp_path / "empty.jsonl"
+    path.write_text((json.dumps({"text": ""}) + "\n") * 13)
+    sources = list(enumerate(find_sources(f"{path},{path}", TextOptions())))
+    chunks = list(read_chunks(sources, TextOptions()))
+    documents = 13 * len(sources)
+    assert [len(chunk.documents) for chunk in chunks] == [5] * (documents // 5) + [documents % 5]
+    assert sum(chunk.source_documents[0] for chunk in chunks if chunk.source_documents.get(0)) == 13
+
+
+@pytest.mark.parametrize("documents", [[], [[]], [["word."], []], [["word."], ["Word. " * 100]]])
+def test_a_chunk_that_cleaning_empties_has_nothing_in_it(vocabulary, documents):
+    cleaning = CleaningOptions(
+        min_document_chars=100_000,
+        drop_duplicate_documents=True,
+        drop_duplicate_lines=True,
+        near_duplicates="drop",
+    )
+    chunk = TextChunk(documents, {0: len(documents)})
+    encoded = ChunkEncoder(vocabulary, TextOptions(), cleaning).encode(chunk)
+    assert encoded.counts["short_documents"] == len(documents)
+    facts = encoded.facts
+    for array, shape in (
+        (encoded.token_ids, (0,)),
+        (encoded.sentence_lengths, (0,)),
+        (facts.line_lengths, (0,)),
+        (facts.line_hashes, (0, 2)),
+        (facts.document_lengths, (0,)),
+        (facts.text_hashes, (0, 2)),
+        (facts.signatures, (0, 128)),
+    ):
+        assert array.shape == shape
+
+
+def test_sums_of_runs_are_those_of_a_loop():
+    counts = np.array([3, 1, 4, 1, 5])
+    assert sum_runs(counts, [2, 0, 3]).tolist() == [4, 0, 10]
+    assert sum_runs(np.zeros(0, bool), []).tolist() == []
+    assert sum_runs(np.zeros(0, bool), [0, 0]).tolist() == [0, 0]
+
+
+def test_the_reader_stays_a_bounded_distance_ahead(vocabulary):
+    read = 0
+
+    def chunks():
+        nonlocal read
+        while read < 10:
+            yield TextChunk([[str(read)]], {0: 1})
+            read += 1
+
+    encoded = encode_corpus(chunks(), vocabulary, TextOptions(), CleaningOptions(), workers=2)
+    ahead, ids = [], []
+    for done, chunk in enumerate(encoded, 1):
+        ahead.append(read - done)
+        ids += chunk.token_ids.tolist()
+    assert ids == list(range(7, 17))
+    assert max(ahead) < 2 * 3
+
+
+def test_a_process_that_cannot_start_says_why(vocabulary):
+    vocabulary.path.unlink()
+    chunks = (TextChunk([["0"]], {0: 1}) for _ in range(10))
+    encoded = encode_corpus(chunks, vocabulary, TextOptions(), CleaningOptions(), workers=2)
+    with pytest.raises(ValueError, match=r"could not start: .*pieces\.txt, which is not a file"):
+        list(encoded)
+
+
+def test_a_process_that_is_killed_is_one_sentence(vocabulary):
+    chunks = (TextChunk([["0"]], {0: 1}) for _ in range(10_000))
+    encoded = encode_corpus(chunks, vocabulary, TextOptions(), CleaningOptions(), workers=2)
+    next(encoded)
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(ValueError, match="one of the 2 processes was killed, most likely for"):
+        list(encoded)
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,154 @@
+"""The file layer: local paths, fsspec's addresses, and what keeps a file from being read."""
+
+import gzip
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import fsspec
+import pytest
+
+from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.files import StoredFile, find_files, open_file
+
+
+@pytest.fixture
+def bucket():
+    """A folder of a file system in memory, where tests need an address; its files go with it."""
+    memory = fsspec.filesystem("memory")
+    yield memory
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+def read(address: str) -> bytes:
+    with open_file(address) as file:
+        return file.read()
+
+
+def test_globs_of_an_address_match_as_in_a_folder(bucket, tmp_path, monkeypatch):
+    names = ("b.txt", "a.txt", "sub/c.txt", "sub/deep/d.txt", "e.json")
+    for name in names:
+        bucket.pipe(f"/corpus/{name}", name.encode())
+        (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    for pattern in ("*.txt", "*/*.txt", "**/*.txt", "a.txt", "[ab].txt", "?.json", "*", "sub"):
+        local = find_files(f"corpus/{pattern}")
+        remote = find_files(f"memory://corpus/{pattern}")
+        assert [f"memory://{file.address}" for file in local] == [
+            file.address.replace(":///", "://") for file in remote
+        ]
+        assert [file.is_directory for file in local] == [file.is_directory for file in remote]
+        for file, other in zip(local, remote, strict=True):
+            if not file.is_directory:
+                assert file.stored_bytes == other.stored_bytes == len(read(other.address))
+                assert read(file.address) == read(other.address)
+
+
+def test_a_bucket_is_asked_for_large_pieces_whatever_the_reader_asks_for(bucket, monkeypatch):
+    data = bytes(range(256)) * 1000
+    bucket.pipe("/corpus/a.gz", gzip.compress(data, compresslevel=0))
+    asked: list[int] = []
+
+    class Counting(io.RawIOBase):
+        def __init__(self) -> None:
+            self._file = io.BytesIO(bucket.cat_file("/corpus/a.gz"))
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer) -> int:
+            asked.append(len(buffer))
+            return self._file.readinto(buffer)
+
+    monkeypatch.setattr(type(bucket), "open", lambda *_, **__: Counting())
+    with open_file("memory://corpus/a.gz", 100_000) as file:
+        assert gzip.GzipFile(fileobj=file).read() == data
+    # From Python 3.12 on the rest of a buffer at the end of the file is asked for once more.
+    assert sum(size < 100_000 for size in asked) <= 1 and len(asked) < 10
+
+
+def test_a_home_folder_and_a_file_address_are_understood(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_files("~/*.txt") == [StoredFile(f"{tmp_path}/a.txt", 4, is_directory=False)]
+    assert find_files(f"file://{tmp_path}/*.txt") == [
+        StoredFile(f"file://{tmp_path}/a.txt", 4, is_directory=False)
+    ]
+
+
+def test_a_missing_driver_is_named_with_the_command_that_installs_it():
+    """In a process of its own: fsspec keeps the drivers that it has once imported."""
+    source = """
+import sys
+sys.modules |= {"gcsfs": None, "aiohttp": None}
+from data_pipeline.io.files import find_files
+for protocol in ("gs", "https", "nowhere"):
+    try:
+        find_files(protocol + "://b/a.txt")
+    except ValueError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    of_google, of_the_web, unknown = done.stdout.splitlines()
+    assert re.match(r"gs://b/a\.txt needs .* pip install '\.\[gcs\]'", of_google)
+    assert re.match(r"https://b/a\.txt needs .*: install it \(.*aiohttp", of_the_web)
+    assert re.match(r"nowhere://b/a\.txt .* is no file system that fsspec", unknown)
+
+
+def test_a_file_that_went_after_it_was_listed_and_a_link_to_nothing_are_named(bucket, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    bucket.pipe("/corpus/a.txt", b"text")
+    link = tmp_path / "link_to_a.txt"
+    link.symlink_to(tmp_path / "gone.txt")
+    listed = [find_files(name)[0] for name in (str(path), str(link), "memory://corpus/*")]
+    path.unlink()
+    bucket.rm("/corpus/a.txt")
+    for file in listed:
+        with pytest.raises(ValueError, match=r"a\.txt was listed and is not there any"):
+            read(file.address)
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    path.chmod(0)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)  # whom permissions concern
+    try:
+        with pytest.raises(PermissionError, match=r"a\.txt: reading failed, .*; change its"):
+            read(str(path))
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+class DriverError(Exception):
+    """Of a driver that has errors of its own."""
+
+
+def test_errors_of_a_driver_become_one_sentence(bucket, monkeypatch):
+    def refuse(*_, **__):
+        raise DriverError("no credentials")
+
+    bucket.pipe("/corpus/a.txt", b"text")
+    sentence = r"^memory://.*ing failed: DriverError no credentials$"
+    monkeypatch.setattr(type(bucket), "_open", refuse)
+    with pytest.raises(OSError, match=sentence):
+        read("memory://corpus/a.txt")
+    monkeypatch.setattr(type(bucket), "glob", refuse)
+    with pytest.raises(OSError, match=sentence):
+        find_files("memory://corpus/*")
+
+
+def test_what_is_wrong_in_our_own_code_stays_what_it_is(tmp_path):
+    path = pathlib.Path(tmp_path / "a.txt")
+    path.write_text("text")
+    with pytest.raises(DriverError), explain_errors(str(path)):
+        raise DriverError

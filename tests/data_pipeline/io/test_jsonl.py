@@ -1,0 +1,165 @@
+"""Records of a run that a power cut, a kill or somebody else has damaged."""
+
+import json
+import os
+
+import pytest
+
+from bert_jax.runtime import goodput
+from bert_jax.trainer import bad_steps
+from data_pipeline.io.atomic import write_file
+from data_pipeline.io.jsonl import append_record, read_metrics, read_records, repair_end
+from data_pipeline.io.small_files import DamagedFile
+
+GOOD = [{"step": n, "split": "train", "loss": float(n)} for n in (1, 2)]
+WHOLE = b"".join(json.dumps(line).encode() + b"\n" for line in GOOD)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        (b"", None),
+        (b'{"step": 3, "spl', None),
+        (b'{"step": 3, "secs": {"training": 1.0}', None),
+        (b"\0" * 4096, b"\0" * 4096),
+        (b'{"step": 3, "spl' + b"\0" * 9, b'{"step": 3, "spl' + b"\0" * 9),
+    ],
+)
+def test_what_a_kill_or_a_power_cut_leaves_is_cut_off(path, end, kept):
+    assert read_records(path) == []
+    path.write_bytes(WHOLE + end)
+    assert read_metrics(path) == GOOD
+    said = []
+    repair_end(path, said.append)
+    assert path.read_bytes() == WHOLE
+    damaged = path.with_name("metrics.jsonl.damaged")
+    assert (damaged.read_bytes() if damaged.exists() else None) == kept
+    assert len(said) == (kept is not None)
+    repair_end(path, said.append)
+    assert len(said) == (kept is not None)
+
+
+def test_a_whole_line_without_its_end_is_kept(path):
+    path.write_bytes(WHOLE[:-1] + b"\0\0")
+    repair_end(path)
+    assert path.read_bytes() == WHOLE
+    path.write_bytes(WHOLE[:-1])
+    append_record(path, {"step": 3})
+    assert [line["step"] for line in read_records(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cut", [b'{"step": 2, "spl', b'{"step": 2, "a": "b\\"}'])
+def test_half_a_line_in_the_middle_is_skipped_where_older_versions_left_it(path, cut):
+    path.write_bytes(WHOLE + cut + b"\n" + WHOLE)
+    assert read_records(path) == GOOD + GOOD
+    with pytest.raises(DamagedFile, match="line 3"):
+        read_metrics(path)
+
+
+DAMAGE = {
+    "empty line of bytes": WHOLE + b"\xff\xfe\x00\n" + WHOLE,
+    "random": os.urandom(4096) + b"\n",
+    "random without an end": b"\x80" + os.urandom(4096).replace(b"\n", b"_"),
+    "nuls in the middle": WHOLE + b"\0" * 512 + b"\n" + WHOLE,
+    "nested": b"[" * 100_000 + b"\n",
+    "nested object": b'{"step":' * 100_000 + b"1" + b"}" * 100_000 + b"\n",
+    "a number": b"7\n",
+    "a step in words": b'{"step": "7", "split": "train"}\n',
+    "no step": b'{"split": "train"}\n',
+    "true for a step": b'{"step": true, "split": "train"}\n',
+    "a negative step": b'{"step": -1, "split": "train"}\n',
+}
+
+
+@pytest.mark.parametrize("name", [*DAMAGE, "folder", "pipe", "link outwards"])
+@pytest.mark.parametrize("read", [read_metrics, read_records, goodput.read_attempts, repair_end])
+def test_anything_else_is_one_sentence(path, name, read, tmp_path_factory):
+    if name == "folder":
+        path.mkdir()
+    elif name == "pipe":
+        os.mkfifo(path)
+    elif name == "link outwards":
+        secret = tmp_path_factory.mktemp("elsewhere") / "secret.jsonl"
+        secret.write_bytes(WHOLE + b'{"secret')
+        path.symlink_to(secret)
+    else:
+        path.write_bytes(DAMAGE[name])
+        if read is repair_end and name != "random without an end":
+            read(path)  # its end is whole
+            assert path.read_bytes() == DAMAGE[name]
+            return
+    with pytest.raises(DamagedFile) as error:
+        read(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "line", [{"split": 7}, {"loss": "low"}, {"loss": None}, {"loss": [1.0]}, {"split": None}]
+)
+def test_a_line_of_metrics_has_a_split_and_numbers(path, line):
+    path.write_text(json.dumps({"step": 1, "split": "train"} | line) + "\n")
+    with pytest.raises(DamagedFile, match=next(iter(line))):
+        read_metrics(path)
+
+
+ENTRY = {"began": 1.0, "at": 2.0, "step": 3, "secs": {"training": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"began": "x"}, {"at": None}, {"more": 1}),
+        *({"secs": wrong} for wrong in ([], {"training": "long"}, {"sleeping": 1.0})),
+    ],
+)
+def test_an_attempt_of_other_types_is_named(tmp_path, wrong):
+    path = tmp_path / goodput.FILE
+    path.write_text(json.dumps(ENTRY) + "\n" + json.dumps(ENTRY | wrong) + "\n")
+    with pytest.raises(DamagedFile, match=r"attempts\.jsonl, entry 2"):
+        goodput.read_attempts(path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rows": 7}, {"rows": {"first": "1"}}, {"reason": None}, {"phase": []}]
+)
+def test_a_bad_step_of_other_types_is_named(tmp_path, wrong):
+    rows = {"first": 1, "last": 2, "epochs": []}
+    line = {"step": 1, "phase": 0, "reason": "x", "rows": rows}
+    (tmp_path / bad_steps.BAD_STEPS).write_text(json.dumps(line) + "\n")
+    assert bad_steps.read(tmp_path) == [line]
+    (tmp_path / bad_steps.BAD_STEPS).write_text(json.dumps(line | wrong) + "\n")
+    with pytest.raises(DamagedFile, match=r"rows|first|reason|phase"):
+        bad_steps.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{}", b"[7]", b"[" * 10**5, b"\0" * 99),
+        b'[{"after_step": "1", "through_step": 2, "reason": "x"}]',
+        b'[{"after_step": 1, "through_step": 2, "reason": "x", "more": 1}]',
+    ],
+)
+def test_what_was_skipped_is_read_or_refused(tmp_path, content):
+    (tmp_path / bad_steps.LEFT_OUT).write_bytes(content)
+    with pytest.raises(DamagedFile, match=r"left_out\.json.*; put the one of this run back"):
+        bad_steps.read_skipped(tmp_path)
+
+
+def test_no_link_is_followed_for_writing(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    path = tmp_path / "metrics.jsonl"
+    for name in (path, path.with_name("metrics.jsonl.partial")):
+        name.symlink_to(outside)
+    with pytest.raises(DamagedFile, match="link"):
+        append_record(path, {"step": 1})
+    write_file(path, b"new")
+    assert path.read_text() == "new" and not path.is_symlink()
+    assert outside.read_text() == "mine"

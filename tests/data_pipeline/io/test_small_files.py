@@ -1,0 +1,111 @@
+"""Small files: what is read, and every way in which one can be damaged, as one sentence."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from data_pipeline.io import small_files
+from data_pipeline.io.small_files import DamagedFile
+
+NESTED = b"[" * 100_000 + b"]" * 100_000
+DAMAGES = {
+    "empty": b"",
+    "cut": b'{"step": 4',
+    "zeros": b"\0" * 64,
+    "random": bytes(range(256)),
+    "nested": b'{"a": ' + NESTED + b"}",
+    "a list": b"[1, 2]",
+    "a number": b"7",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_object_is_one_sentence_that_names_the_file(damage, tmp_path):
+    path = tmp_path / "run.json"
+    path.write_bytes(DAMAGES[damage])
+    with pytest.raises(DamagedFile, match=r"run\.json") as raised:
+        small_files.read_object(path)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_brackets_in_strings_do_not_count_as_depth(tmp_path):
+    text = {"a": "[" * 1000, 'b"\\': ["\\", '"[[[['] * 100}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(text))
+    assert small_files.read_object(path) == text
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder", "/dev/zero"):
+        with pytest.raises((DamagedFile, IsADirectoryError)):
+            small_files.read_bytes(tmp_path / name)
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(10 << 40)  # 10 TiB of nothing
+    with pytest.raises(DamagedFile, match="larger than"):
+        small_files.read_object(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../secret", "/etc/passwd", "a/../../secret", "link", "", 5, None),
+        *("a" * 256, "é" * 128, "a/" * 1500, "\ud800", "a\0b"),
+    ],
+)
+def test_a_name_that_leaves_its_folder_is_refused(name, tmp_path):
+    root = tmp_path / "store"
+    root.mkdir()
+    (tmp_path / "secret").write_text("{}")
+    (root / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(DamagedFile) as raised:
+        small_files.path_inside(root, name)
+    assert len(str(raised.value)) < 300
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_within_is_read(tmp_path):
+    root = tmp_path / "store"
+    root.mkdir()
+    (tmp_path / "secret").write_text("{}")
+    (root / "out").symlink_to(tmp_path / "secret")
+    (root / "file").write_text("{}")
+    (root / "in").symlink_to("file")
+    with pytest.raises(DamagedFile, match="link out of"):
+        small_files.read_object(root / "out", root)
+    assert small_files.read_object(root / "in", root) == {}
+    # the folder itself may be reached through a link
+    (tmp_path / "alias").symlink_to(root)
+    assert small_files.read_object(tmp_path / "alias" / "file", tmp_path / "alias") == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("5", int), (True, int), (5, str), ([], dict), (None, float), (1.5, int)]
+)
+def test_a_field_of_another_type_is_named(value, kind):
+    with pytest.raises(DamagedFile, match=r"x\.json: 'key' is"):
+        small_files.field({"key": value}, "key", kind, "x.json")
+
+
+def test_a_field_may_be_absent_where_it_has_a_default():
+    assert small_files.field({}, "key", int, "x.json", default=3) == 3
+    assert small_files.field({"key": 4}, "key", float, "x.json") == 4
+    with pytest.raises(DamagedFile, match="no key 'key'"):
+        small_files.field({}, "key", int, "x.json")
+
+
+def test_what_cannot_be_built_is_damage():
+    @dataclasses.dataclass(frozen=True)
+    class Entry:
+        step: int
+
+    assert small_files.build(Entry, {"step": 3}, "x") == Entry(3)
+    for content in ({}, {"step": 3, "other": 4}):
+        with pytest.raises(DamagedFile, match=r"x\.jsonl, line 3"):
+            small_files.build(Entry, content, "x.jsonl, line 3")

@@ -1,0 +1,227 @@
+"""Damaged files and bad flags of the pipeline's commands: one sentence, exit code 2, no output."""
+
+import bz2
+import functools
+import gzip
+import io
+import lzma
+import random
+import re
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from data_pipeline import (
+    benchmark,
+    build,
+    export_tfrecord,
+    grow_vocab,
+    import_tfrecord,
+    inspect,
+    python_docs,
+)
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
+from data_pipeline.vocab.train import train_vocabulary
+from data_pipeline.vocab.vocabulary import load_vocabulary
+from tests.damages import fifo, folder, link_to_itself
+from tests.data_pipeline.stores import healthy_store
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "line", "of", ".", *"0123456789"]
+LIST = "".join(piece + "\n" for piece in PIECES).encode()
+TEXT = "".join(f"Line {number} of text.\nLine {number}.\n\n" for number in range(60)).encode()
+JSON = b"".join(b'{"text": "Line %d of text."}\n' % number for number in range(60))
+NOISE = random.Random(7).randbytes(3000)
+DEEP = 100_000
+
+
+def parquet_bytes() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": [f"Line {number}." for number in range(60)]}), file)
+    return file.getvalue()
+
+
+@functools.cache
+def model_bytes() -> bytes:
+    texts = [f"line {a} of text {b}" for a in range(30) for b in range(30)]
+    return train_vocabulary("bpe", lambda: texts, 80, True).file_bytes
+
+
+# Text that a build reads, by the name of its file.
+INPUTS = {
+    "a.txt": TEXT,
+    "a.jsonl": JSON,
+    "a.parquet": parquet_bytes(),
+    "a.txt.gz": gzip.compress(TEXT),
+    "a.jsonl.bz2": bz2.compress(JSON),
+    "a.txt.xz": lzma.compress(TEXT),
+    "a.jsonl.zst": zstandard.compress(JSON),
+}
+NESTED = b'{"model":' * DEEP + b"1" + b"}" * DEEP
+WRONG = [
+    ("a.jsonl", b"[" * DEEP),
+    ("a.jsonl", b'{"text":' * DEEP + b"}" * DEEP),
+    ("a.jsonl", b'{"text": "a", "b": ' + b"[" * DEEP + b"]" * DEEP + b"}"),
+    ("a.jsonl", NESTED),
+    ("a.jsonl", b'[1]\n"x"\n'),
+    ("a.jsonl", b'{"text": {"a": 1}}\n'),
+    ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n"),
+    ("a.parquet", b"PAR1" + TEXT + b"PAR1"),
+    ("a.txt.gz", b"\x1f\x8b\x08" + bytes(40)),
+    ("a.txt", b"PK\x03\x04" + TEXT),
+]
+# What makes bytes that are not the file; each is damage for every kind but text.
+DAMAGES = {
+    "empty": lambda whole: b"",
+    "cut": lambda whole: whole[: 2 * len(whole) // 3],
+    "noise": lambda whole: NOISE,
+    "nuls": lambda whole: bytes(5000),
+    "ends in nuls": lambda whole: whole + bytes(4096),
+    "head and noise": lambda whole: whole[:12] + NOISE,
+}
+
+
+@pytest.fixture
+def refused(tmp_path, capsys):
+    """Run a command in this process: exit code 2 and one sentence, or 0 where that is right too."""
+    places = {
+        "VOCAB": tmp_path / "good.txt",
+        "TEXT": tmp_path / "text.txt",
+        "OUT": tmp_path / "out",
+    }
+    places["VOCAB"].write_bytes(LIST)
+    places["TEXT"].write_bytes(TEXT)
+
+    def run(main, argv: list[str], may_pass: bool = False) -> None:
+        for name, path in places.items():
+            argv = [word.replace(f"={name}", f"={path}") for word in argv]
+        code = main(argv)
+        error = capsys.readouterr().err
+        assert code == 2 or (may_pass and code == 0), (code, error)
+        if code:
+            assert re.fullmatch(r"error: [^\n]{10,}\n", error), error
+            assert "Traceback" not in error and len(error) < 1200, error
+        assert (tmp_path / "out").exists() == (code == 0)
+
+    return run
+
+
+BUILD = ["--output=OUT", "--vocab=VOCAB", "--workers=1"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", INPUTS)
+def test_damaged_input_of_a_build_is_one_sentence(tmp_path, refused, name, damage):
+    path = tmp_path / name
+    path.write_bytes(DAMAGES[damage](INPUTS[name]))
+    padded = {("a.txt.gz", "ends in nuls"), ("a.txt.xz", "ends in nuls")}  # as tar does
+    may_pass = (name, damage) in {("a.txt", "cut"), *padded}
+    refused(build.main, [*BUILD, f"--input={path}"], may_pass)
+    assert (tmp_path / "out").exists() == may_pass
+
+
+@pytest.mark.parametrize(("name", "data"), WRONG)
+def test_nested_input_and_input_of_another_type_are_one_sentence(tmp_path, refused, name, data):
+    (tmp_path / name).write_bytes(data)
+    refused(build.main, [*BUILD, f"--input={tmp_path / name}"])
+
+
+@pytest.mark.parametrize("put", [folder, fifo, link_to_itself])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz", "a.parquet"])
+def test_what_is_no_file_is_one_sentence_at_once(tmp_path, refused, name, put):
+    path = tmp_path / name
+    path.touch()
+    put(path)
+    for main in (build.main, grow_vocab.main, import_tfrecord.main):
+        refused(main, ["--output=OUT", "--vocab=VOCAB", f"--input={path}"])
+        refused(main, ["--output=OUT", f"--vocab={path}", "--input=TEXT"])
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "nested"])
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json", "vocab.model"])
+def test_a_damaged_vocabulary_is_one_sentence(tmp_path, refused, name, damage):
+    path = tmp_path / name
+    whole = {"vocab.txt": LIST, "vocab.model": model_bytes()}.get(name)
+    if whole is None:
+        whole = make_tokenizer_json(load_vocabulary(tmp_path / "good.txt")).encode()
+    path.write_bytes(NESTED if damage == "nested" else DAMAGES[damage](whole))
+    may_pass = (name, damage) == ("vocab.txt", "cut")  # a list cut in two may be a list
+    refused(build.main, [*BUILD, "--input=TEXT", f"--vocab={path}"], may_pass)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return healthy_store(tmp_path_factory.mktemp("bad_files") / "store")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "vocab.txt", "train/token_ids.npy"])
+def test_a_damaged_store_is_one_sentence_in_every_command(tmp_path, refused, store, name):
+    """Every kind of damage is in store/test_damaged_store.py."""
+    copy = shutil.copytree(store, tmp_path / "store")
+    (copy / name).write_bytes(DAMAGES["cut"]((copy / name).read_bytes()))
+    refused(inspect.main, [str(copy), "--examples=0", "--seq_len=32"])
+    refused(inspect.main, [str(copy), "--verify"])
+    refused(export_tfrecord.main, [str(copy), "--output=OUT", "--seq_len=32", "--workers=1"])
+    refused(benchmark.main, [str(copy), "--secs=0.01", "--seq_len=32"])
+
+
+COMMANDS = {
+    "build": (build.main, ["--input=TEXT", *BUILD]),
+    "grow_vocab": (grow_vocab.main, ["--input=TEXT", "--output=OUT", "--vocab=VOCAB"]),
+    "import": (import_tfrecord.main, ["--input=TEXT", "--output=OUT", "--vocab=VOCAB"]),
+    "export": (export_tfrecord.main, ["STORE", "--output=OUT", "--workers=1"]),
+    "inspect": (inspect.main, ["STORE"]),
+    "benchmark": (benchmark.main, ["STORE", "--secs=0.01"]),
+    "python_docs": (python_docs.main, []),
+}
+# A number of each flag that is too large, and places that are none.
+BAD_VALUES = {
+    "build": [
+        *("--holdout=0", "--holdout=inf", "--workers=999999", "--max_word_chars=9999999"),
+        *("--vocab_size=5", "--reserved_pieces=1", "--character_coverage=1", "--scratch=/tmp"),
+        *("--runner=x", "--beam_options=x", "--language=english", "--input=/nowhere/*"),
+        *("--input=", "--output=", "--vocab=", "--vocab=x/y", "--near_duplicate_threshold=0.7"),
+    ],
+    "grow_vocab": ["--words=999999999", "--min_count=99999999999", "--output=/nowhere/x"],
+    "import": ["--holdout=0", "--holdout=0.6", "--heldout_input=/nowhere"],
+    "export": [
+        *("--seq_len=0", "--seq_len=3", "--shards=0", "--shards=99999999", "--workers=99999"),
+        *("--max_predictions_per_seq=0", "--max_predictions_per_seq=99999", "--compression=x"),
+        *("--epochs=1000000000000", "--dupe_factor=999999999", "--split=x"),
+    ],
+    "inspect": [
+        *("--seq_len=0", "--html=/nowhere/x", "--json_out=/", "--html=/", "--seq_len=99999999"),
+        "--examples=99999999",
+    ],
+    "python_docs": ["--output=x", "/"],
+    "benchmark": [
+        *("--seq_len=0", "--batch_size=0", "--secs=0", "--cores=9999", "--json_out=/nowhere/x"),
+        *("--json_out=/", "--batch_size=999999999", "--group_sequences=999999999"),
+        *("--seq_len=99999999", "--secs=inf", "--secs=1e9"),
+    ],
+}
+# What no flag takes whose value --help gives this name; benchmark names it after the flag.
+NEVER = {
+    **dict.fromkeys(
+        ("N", "SEQ_LEN", "BATCH_SIZE", "MAX_PREDICTIONS_PER_SEQ", "CORES"), ("x", "-1")
+    ),
+    **dict.fromkeys(("X", "SHARE", "SECS"), ("x", "-1", "nan")),
+    "BOOL": ("1", "x"),
+}
+CHOICES = {"documents", "sentences", "normalize", "near_duplicates", "segments", "masking"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bad_value_of_every_flag_is_one_sentence(tmp_path, capsys, refused, store, command):
+    main, argv = COMMANDS[command]
+    argv = [str(store) if word == "STORE" else word for word in argv]
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    flags = re.findall(r"^  --(\w+) (\S+)", capsys.readouterr().out, re.MULTILINE)
+    values = {name: ("x",) if name in CHOICES else NEVER.get(kind, ()) for name, kind in flags}
+    bad = [f"--{name}={value}" for name in values for value in values[name]]
+    assert (len(bad) >= 4) == (command != "python_docs")
+    for flag in [*bad, *BAD_VALUES[command]]:
+        refused(main, [*argv, flag])

@@ -1,0 +1,82 @@
+"""Cleaning rules that look at one document, and what the build says of them."""
+
+import collections
+import json
+import unicodedata
+
+import pytest
+
+from data_pipeline.build import main
+from data_pipeline.read.cleaning import REASONS, CleaningOptions, clean_documents
+from data_pipeline.read.documents import read_documents
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import find_sources
+from data_pipeline.store import open_store
+
+DOCUMENTS = [["Ｆｕｌｌ ﬁle", "e\u0301 and é"], ["plain"], ["long " + "x" * 21, "x" * 20], []]
+
+
+@pytest.mark.parametrize("form, changed", [("none", 0), ("nfc", 1), ("nfkc", 1)])
+def test_the_normal_form_is_unicodes_and_counted(form, changed):
+    counts: collections.Counter[str] = collections.Counter()
+    found = clean_documents(DOCUMENTS, CleaningOptions(normalize=form), counts)
+    assert counts["normalized_documents"] == changed
+    if form == "none":
+        assert found == DOCUMENTS
+    else:
+        assert found == [[unicodedata.normalize(form.upper(), t) for t in d] for d in DOCUMENTS]
+
+
+def test_lines_with_long_words_go_before_documents_are_measured():
+    counts: collections.Counter[str] = collections.Counter()
+    options = CleaningOptions(max_word_chars=20, min_document_chars=20)
+    assert clean_documents(DOCUMENTS, options, counts) == [["x" * 20]]
+    assert counts == {"lines_with_long_words": 1, "short_documents": 3}
+    assert clean_documents(DOCUMENTS, CleaningOptions(), counts) is DOCUMENTS
+
+
+def test_the_longest_word_that_can_be_asked_for_is_measured():
+    counts: collections.Counter[str] = collections.Counter()
+    options = CleaningOptions(max_word_chars=1_000_000)
+    options.check()
+    longest = "x" * 1_000_000
+    assert clean_documents([[longest, longest + "x"]], options, counts) == [[longest]]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "left"), [("split", ["So it is."]), ("lines", ["Good.", "Fine.", "So it is."])]
+)
+def test_a_line_of_split_plain_text_is_the_whole_block(sentences, left, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(f"Good.\n{'x' * 50}\nFine.\n\nSo it is.\n")
+    options = TextOptions(sentences=sentences)
+    (source,) = find_sources(str(path), options)
+    counts: collections.Counter[str] = collections.Counter()
+    documents = list(read_documents(source, options))
+    found = clean_documents(documents, CleaningOptions(max_word_chars=40), counts)
+    assert [line for document in found for line in document] == left
+    assert counts["lines_with_long_words"] == 1
+
+
+def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
+    corpus = tmp_path / "corpus.jsonl"
+    texts = ["\n".join(lines) for lines in DOCUMENTS] + [f"text no. {c}" for c in "abcde"] * 2
+    corpus.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    argv = [f"--input={corpus}", f"--output={tmp_path / 'store'}", "--workers=1"]
+    argv += ["--train_vocab=wordpiece", "--vocab_size=138", "--sentences=lines", "--holdout=0.5"]
+    argv += ["--normalize=nfkc", "--min_document_chars=6", "--max_word_chars=20"]
+    assert main([*argv, "--drop_duplicate_documents=true", "--drop_duplicate_lines=true"]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "2 short documents",
+        "1 lines with a long word",
+        "5 documents that are copies",
+        "1 documents were not in nfkc",
+    ):
+        assert words in shown
+    store = open_store(tmp_path / "store")
+    cleaned = {"lines_with_long_words": 1, "short_documents": 2, "duplicate_documents": 5}
+    assert store.manifest["dropped"] == dict.fromkeys(REASONS, 0) | cleaned
+    assert store.manifest["changed"] == {"normalized_documents": 1}
+    assert store.manifest["build"]["max_word_chars"] == 20
+    assert "ｆ" not in store.vocab_path.read_text()  # trained on what is stored

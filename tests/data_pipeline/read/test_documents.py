@@ -1,0 +1,279 @@
+"""Files to documents: every format, every rule, every kind of bad file."""
+
+import bz2
+import gzip
+import json
+import lzma
+import pathlib
+import tracemalloc
+
+import pytest
+import zstandard
+
+from data_pipeline.read import gutenberg, lines
+from data_pipeline.read.documents import read_documents
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import Source, find_sources
+
+LINES = TextOptions(sentences="lines")
+
+
+def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def source_of(path: pathlib.Path) -> Source:
+    return Source(str(path), path.stat().st_size)
+
+
+def read(path: pathlib.Path, options: TextOptions = LINES) -> list[list[str]]:
+    return list(read_documents(source_of(path), options))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        ("\n\none\n two \n\n \t \nthree\n\nfour", LINES, [["one", "two"], ["three"], ["four"]]),
+        (
+            "The end of a\nline. Not of\n\na text.",
+            TextOptions(),  # wrapped lines are joined where sentences are to be found
+            [["The end of a line. Not of"], ["a text."]],
+        ),
+        ("one\ntwo\n\nthree\n", TextOptions("file"), [["one two", "three"]]),
+        ("one\ntwo\n\nthree\n", TextOptions("file", "lines"), [["one", "two", "three"]]),
+        (
+            "\ufeffone\r\ntwo\r\n\r\nthr\u2028ee\r\n",
+            LINES,  # line ends and the byte order mark leave no trace
+            [["one", "two"], ["thr\u2028ee"]],
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_plain_text_is_documents_by_its_rule(tmp_path, name, content, options, expected):
+    assert read(write(tmp_path / name, content), options) == expected
+
+
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress]
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.xz", "a.bz2"])
+def test_compression_is_known_by_content_not_by_name(tmp_path, compress, name):
+    path = tmp_path / name
+    path.write_bytes(compress(b"one\n" * 9999))
+    done: list[int] = []
+    assert list(read_documents(source_of(path), LINES, done.append)) == [["one"] * 9999]
+    assert sum(done) == path.stat().st_size
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json.zst", "a.jsonl.bz2", "a.jsonl.xz"])
+def test_a_file_named_json_must_be_json_lines(tmp_path, name):
+    with pytest.raises(ValueError, match=r"line 1 is not JSON"):
+        read(write(tmp_path / name, "prose\n"))
+
+
+@pytest.mark.slow
+def test_a_line_of_50_megabytes_is_read_in_a_few_times_its_size(tmp_path):
+    path = write(tmp_path / "a.txt", b"word " * 10_000_000)
+    tracemalloc.start()
+    ((line,),) = read(path)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(line) == 5 * 10_000_000 - 1
+    assert peak_bytes < 5 * len(line)
+
+
+def test_naughty_strings_are_documents_as_they_are(shared_data, tmp_path):
+    text = (shared_data / "robustness" / "blns.txt").read_text(encoding="utf-8")
+    strings = [line for line in text.split("\n") if line.strip()]
+    assert len(strings) > 500
+    plain = write(tmp_path / "a.txt", "\n\n".join(strings))
+    # A byte order mark at the start of a line is none of the text's; one of the strings has it.
+    expected = [text for line in strings if (text := line.removeprefix("\ufeff").strip())]
+    assert len(strings) - len(expected) <= 1
+    assert [document for (document,) in read(plain)] == expected
+    for escape in (True, False):
+        rows = [json.dumps({"text": string}, ensure_ascii=escape) for string in strings]
+        lines = write(tmp_path / "a.jsonl", "\n".join(rows))
+        assert [document for (document,) in read(lines)] == [s.strip() for s in strings]
+
+
+WIKI = """<doc id="1" url="https://x?curid=1" title="AT&amp;T">
+AT&amp;T
+
+First paragraph.
+AT&amp;T
+
+</doc>
+
+<doc id="2" url="x" title="Stub">
+Stub
+
+</doc>
+<doc id="3" url="x" title="Other">
+No title line here.
+</doc>
+"""
+
+
+@pytest.mark.parametrize("documents", ["blank_line", "file", "gutenberg", "chapters"])
+def test_wiki_articles_are_documents_without_their_title(tmp_path, documents):
+    path = write(tmp_path / "wiki_00", WIKI)
+    expected = [["First paragraph.", "AT&amp;T"], [], ["No title line here."]]
+    assert read(path, TextOptions(documents)) == expected
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "wiki_00", "wiki_00.gz"])
+@pytest.mark.parametrize("start", ["", "\n \n", "\ufeff"])
+def test_json_lines_are_documents_and_their_lines_paragraphs(tmp_path, name, start):
+    rows = [{"text": "one\n\ntwo ", "id": 1}, {"text": "", "id": 2}]
+    path = write(tmp_path / name, start + "\n\n".join(map(json.dumps, rows)))
+    assert read(path) == [["one", "two"], []]
+
+
+@pytest.mark.parametrize("first", ["{", "{curly} braces", '["text"]', '"text"', "{} {}"])
+def test_a_first_line_that_is_no_json_object_is_prose(tmp_path, first):
+    path = write(tmp_path / "a.txt", f'{first}\n{{"text": "x"}}')
+    assert read(path) == [[first, '{"text": "x"}']]
+
+
+BAD_FILES = {
+    "binary": ("a.txt", b"ab\n\0", r"a\.txt is binary data.*NUL byte at byte offset 3;.*UTF-8"),
+    "utf-16": ("a.txt", "hi".encode("utf-16"), r"a\.txt is UTF-16 by its byte .*iconv -f UTF-16"),
+    "no json": ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl line 2 is not JSON .*one JSON"),
+    "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),
+    "other key": ("a.jsonl", b'{"body": "x"}', r"line 1 .* key 'text'; its keys are \['body'\];.*"),
+    "other key, by content": (
+        "wiki_00",
+        b'\n{"body": "x"}',
+        r"wiki_00 line 2 .* are \['body'\]; name",
+    ),
+    "prose in json": (
+        "wiki_00",
+        b'{"text": "x"}\nabc',
+        r"wiki_00 line 2 is not JSON .*first line is",
+    ),
+    "long number first": (
+        "wiki_00",
+        b'{"id": ' + b"1" * 5000 + b"}",
+        r"line 1 has a number of too",
+    ),
+    "number": ("a.jsonl", b'{"text": 5}', r"line 1 has a whole number under the key 'text'"),
+    "long number": (
+        "a.jsonl",
+        b'{"text": "x"}\n\n{"text": "x", "id": ' + b"1" * 5000 + b"}",
+        r"a\.jsonl line 3 has a number of too many digits to be read \(.*4300.*\); write it as",
+    ),
+    "deep nesting": (
+        "a.jsonl",
+        b'{"text": "x"}\n{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        r"a\.jsonl line 2 has lists or objects nested too deeply to be read; write",
+    ),
+    "half a character": (
+        "a.jsonl",
+        b'{"text": "x"}\n{"text": "ab\\ud800"}',
+        r"a\.jsonl line 2 has half a character, \\ud800, under the key 'text' at character 3: its",
+    ),
+    "doc cut off": ("wiki_0", b'<doc id="1" title="T">\nx\n', r"ends inside a <doc> at line 2"),
+    "doc garbage below blank lines": ("wiki_0", b"\n\n<doc >\n</doc>\nx", r"near line 5: 'x'"),
+    "doc garbage": ("wiki_0", b'<doc title="T">\nx\n</doc>\nstray\n', r"outside <doc .*'stray'"),
+}
+
+
+@pytest.mark.parametrize("name, data, sentence", BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_files_are_refused_by_name_and_place(tmp_path, name, data, sentence):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=sentence):
+        for source in find_sources(str(tmp_path / name), LINES):
+            list(read_documents(source, LINES))
+
+
+def test_the_offset_counts_from_the_start_of_the_text(tmp_path):
+    good = b"a line of text\n" * 200_000
+    path = write(tmp_path / "a.gz", b"\xef\xbb\xbf" + good + b"\xff")
+    with pytest.raises(ValueError, match=rf"byte 0xff at byte offset {len(good) + 3}"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "word\n" * 30,
+        "x" * 101,
+        "<doc title='T'>\n" + "word\n" * 30,
+        "w\n\n" * 50 + "w" * 99,
+        ("é" * 20 + "\n") * 3,  # 60 characters, 120 bytes
+        '{"text": "' + "x" * 101 + '"}',
+    ],
+)
+def test_a_document_beyond_the_limit_is_refused(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 10)
+    path = write(tmp_path / "a.txt", content)
+    with pytest.raises(
+        ValueError, match=r"a\.txt (line 1 )?has a document of more than .* blank lines"
+    ):
+        read(path, TextOptions("file"))
+
+
+def test_a_document_of_the_limit_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 100)
+    for document in ("x" * 100, "é" * 50):
+        path = write(tmp_path / "a.txt", f"{document}\n\n{document}\n")
+        assert read(path) == [[document], [document]]
+
+
+@pytest.mark.parametrize("end", ["\n", "\\n", "\\r\\n"])
+def test_a_document_of_too_many_short_lines_is_refused(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 16 * 20)
+
+    def document(count):
+        text = ("ab" + end) * count
+        return write(tmp_path / "a.txt", text if end == "\n" else f'{{"text": "{text}"}}\n')
+
+    assert len(read(document(20), TextOptions("file", sentences="lines"))[0]) == 20
+    with pytest.raises(ValueError, match=r"has a document of more than .* 16 bytes count as 16"):
+        read(document(21), TextOptions("file", sentences="lines"))
+
+
+SHORT_PARAGRAPHS = "A short paragraph.\n\n" * 50_000
+ENDLESS = {
+    "one paragraph, blank_line": "some words in a line\n" * 50_000,
+    "one paragraph, chapters": "some words in a line\n" * 50_000,
+    "one file, file": SHORT_PARAGRAPHS,
+    "no heading, chapters": SHORT_PARAGRAPHS,
+    "one chapter, chapters": "CHAPTER I\n\n" + SHORT_PARAGRAPHS,
+    "long lines, chapters": ("word " * 150 + "\n") * 2_000,
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_a_file_that_ends_no_document_is_not_read_to_its_end(tmp_path, monkeypatch, case):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(gutenberg, "_HEADER_LINES", 100)
+    monkeypatch.setattr(gutenberg, "_HEADER_CHARS", 1000)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 100)
+    path = write(tmp_path / "a.txt", ENDLESS[case])
+    done: list[int] = []
+    with pytest.raises(ValueError, match=r"a\.txt has a document of more than"):
+        list(read_documents(source_of(path), TextOptions(case.split(", ")[1]), done.append))
+    assert sum(done) < 5000
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            TextOptions(language="German"),
+            "--language is 'German'; it must be a code of two or three",
+        ),
+        (TextOptions(language="DE"), "--language is 'DE'; it must be a code"),
+        (TextOptions(language=""), "--language is ''; it must be a code"),
+        (TextOptions(language="de\n"), "as in --language=de"),
+        (TextOptions("gutenberg", "lines"), "--sentences is lines, but with --documents=gutenberg"),
+    ],
+)
+def test_rules_that_no_metadata_holds_are_checked(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        options.check()

@@ -1,0 +1,121 @@
+"""Lines of text: their ends, byte order marks, and what is no text."""
+
+import gzip
+import pathlib
+import re
+
+import pytest
+
+from data_pipeline.read import lines
+from data_pipeline.read.documents import read_documents
+from data_pipeline.read.lines import numbered_lines, read_lines, split_paragraphs
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import Source
+
+
+def read(path: pathlib.Path, data: bytes) -> list[str]:
+    path.write_bytes(data)
+    return [line.removesuffix("\r") for line in read_lines(str(path), lambda stored_bytes: None)]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 1 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["", "last"])
+def test_a_line_ends_as_on_any_system(tmp_path, monkeypatch, block_bytes, end, last):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    expected = ["one", "", "zwölf €", "", "", "𝒳"]
+    data = "".join(line + end for line in expected) + last
+    assert read(tmp_path / "a", data.encode()) == expected + [last] * bool(last)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 1 << 20])
+def test_ends_may_be_mixed_in_a_file(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    text = "one\rtwo\r\nthree\nfour\r\rsix\n\rlast\r"
+    found = read(tmp_path / "a", text.encode())
+    assert [line for line in found if line] == [
+        line for line in re.split(r"\r\n|\r|\n", text) if line
+    ]
+    assert text.splitlines() == found
+
+
+def test_other_control_characters_are_text(tmp_path):
+    controls = "".join(map(chr, (*range(1, 10), 11, 12, *range(14, 32), 127, 0x85, 0x2028)))
+    assert read(tmp_path / "a", f"a{controls}b\n".encode()) == [f"a{controls}b"]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 4, 1 << 20])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_joined_files_leave_no_byte_order_mark_at_a_line(tmp_path, monkeypatch, block_bytes, end):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    data = f"\ufeffone{end}\ufefftwo\ufeff{end}"
+    assert read(tmp_path / "a", data.encode()) == ["one", "two\ufeff"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_other_encodings_with_a_byte_order_mark_are_named(tmp_path, encoding):
+    name = encoding[:6].upper()
+    with pytest.raises(ValueError, match=rf"/a is {name} by its .*: iconv -f {name} -t UTF-8 .*/a"):
+        read(tmp_path / "a", "\ufefftext".encode(encoding))
+
+
+BAD_TEXT = {
+    "half a pair": ("\ud800".encode("utf-8", "surrogatepass"), r"byte 0xed at byte offset 7 "),
+    "latin-1": ("é".encode("latin-1"), r"byte 0xe9 at byte offset 7 "),
+    "overlong": (b"\xc0\xaf", r"byte 0xc0 at byte offset 7 "),
+    "cut character": (b"\xe2\x82", r"byte 0xe2 at byte offset 7 "),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TEXT)
+@pytest.mark.parametrize("end", [b"\r\n", b"\n\r", b"\r\r"])
+def test_bytes_that_are_not_utf_8_are_refused_at_their_place(tmp_path, case, end):
+    data, sentence = BAD_TEXT[case]
+    with pytest.raises(ValueError, match=rf"/a is not UTF-8: {sentence}"):
+        read(tmp_path / "a", b"12345" + end + data)
+    with pytest.raises(ValueError, match=rf"/a is not UTF-8: {sentence}"):
+        read(tmp_path / "a", gzip.compress(b"12345" + end + data))
+
+
+def test_paragraphs_of_a_text_are_its_lines_with_text_in_them():
+    assert split_paragraphs("one\r\n\r\n two \rthree\n\n\u2028four\n") == [
+        "one",
+        "two",
+        "three",
+        "four",
+    ]
+    assert split_paragraphs(" \r\n") == []
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("block_bytes", [50, 1 << 20])
+def test_runs_of_empty_lines_keep_the_numbers_of_the_lines_around_them(
+    tmp_path, monkeypatch, end, block_bytes
+):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    blank = [0, 1, 2, 14, 15, 16, 17, 18, 40, 200, 3]
+    expected = [text for count in blank for text in (*[""] * count, f"after {count}")]
+    path = tmp_path / "a"
+    path.write_bytes("".join(line + end for line in expected).encode())
+    joined = list(read_lines(str(path), lambda stored_bytes: None, joins_blank=True))
+    found = [(number, line.strip()) for number, line in numbered_lines(joined) if line.strip()]
+    assert found == [(number, line) for number, line in enumerate(expected, 1) if line]
+    at = next(number for number, line in enumerate(joined) if line.startswith("after 200"))
+    assert joined[at - 2 : at] == ["", ""]  # two are what a heading in a book needs
+
+
+def test_hundreds_of_millions_of_empty_lines_are_few_objects(tmp_path):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"\n" * (1 << 22)) * 4 + gzip.compress(b"text"))
+    joined = list(read_lines(str(path), lambda stored_bytes: None, joins_blank=True))
+    assert len(joined) < 100
+    assert list(numbered_lines(joined))[-1] == ((1 << 24) + 1, "text")
+    source = Source(str(path), path.stat().st_size)
+    assert list(read_documents(source, TextOptions())) == [["text"]]
+
+
+def test_a_line_beyond_the_limit_is_refused_by_its_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 512)
+    with pytest.raises(ValueError, match=r"/a line 3 has a document of more than"):
+        read(tmp_path / "a", b"one\ntwo\n" + b"x" * 3000)

@@ -1,0 +1,119 @@
+"""Parquet against pyarrow's own reading of it, and what can be wrong with a table."""
+
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_pipeline.read import lines, parquet
+from data_pipeline.read.documents import read_documents
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import Source
+
+TEXTS = [
+    f"Document {i}.\n\n Its second paragraph, the {i * i}th.\r\n" * (1 + i % 3) for i in range(997)
+]
+
+
+def source_of(path: pathlib.Path) -> Source:
+    return Source(str(path), path.stat().st_size)
+
+
+def read(path: pathlib.Path, key: str = "text", told: list[int] | None = None) -> list[list[str]]:
+    told = [] if told is None else told
+    return list(read_documents(source_of(path), TextOptions(text_key=key), told.append))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_rows_are_documents_and_their_lines_paragraphs(tmp_path, monkeypatch, kind, compression):
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 5000)
+    table = pa.table(
+        {
+            "info": [{"text": "not this", "id": i} for i in range(len(TEXTS))],
+            "text": pa.array(TEXTS).cast(kind),
+        }
+    )
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=211, compression=compression)
+    told: list[int] = []
+    expected = [
+        [line.strip() for line in text.splitlines() if line.strip()]
+        for text in pq.read_table(path)["text"].to_pylist()
+    ]
+    assert read(path, told=told) == expected
+    assert sum(told) == path.stat().st_size and len(told) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["RLE_DICTIONARY", "DELTA_BYTE_ARRAY"])
+def test_rows_that_share_a_long_text_do_not_take_its_bytes_each(tmp_path, encoding):
+    path = tmp_path / "table"
+    text = "A sentence that comes again. " * 10_000  # 0.3 MB, 290 MB in 1,024 rows
+    other = {} if encoding == "RLE_DICTIONARY" else {"column_encoding": {"text": encoding}}
+    table = pa.table({"text": pa.array([text] * 1024)})
+    pq.write_table(table, path, compression="zstd", use_dictionary=not other, **other)
+    assert path.stat().st_size < 40_000
+    del table
+    documents = read_documents(source_of(path), TextOptions())
+    before = pa.total_allocated_bytes()
+    most_bytes = 0
+    for number in range(8):
+        assert next(documents) == [text.strip()], number
+        most_bytes = max(most_bytes, pa.total_allocated_bytes() - before)
+    assert most_bytes < 96 << 20
+
+
+def test_a_column_that_no_text_packs_so_small_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": ["x" * 5_000_000]}), path, compression="zstd")
+    assert len(read(path)) == 1
+    monkeypatch.setattr(parquet, "_LARGE_BYTES", 1 << 20)
+    with pytest.raises(ValueError, match=r"/table has 5,\d+,\d+ bytes of 'text' packed into"):
+        read(path)
+
+
+def test_a_row_without_text_is_an_empty_document(tmp_path):
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"body": ["one", None, ""]}), path)
+    assert read(path, key="body") == [["one"], [], []]
+
+
+def test_a_table_without_rows_holds_no_document(tmp_path):
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    assert read(path) == []
+
+
+def test_cut_off_and_damaged_tables_are_refused(tmp_path):
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": TEXTS}), path, write_page_checksum=True)
+    whole = path.read_bytes()
+    sentence = r"/table is a Parquet file that is cut off or damaged \(.+\); copy or download it ag"
+    for data in (whole[:-1], whole[: len(whole) // 2], b"PAR1", b"PAR1" + bytes(999)):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=sentence):
+            read(path)
+    path.write_bytes(whole[:200] + bytes(50) + whole[250:])
+    with pytest.raises(ValueError, match=sentence):
+        read(path)
+
+
+def test_text_that_is_not_utf_8_is_refused(tmp_path):
+    offsets = pa.array([0, 2, 5], pa.int32()).buffers()[1]
+    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ok\xed\xa0\x80")])
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": broken}), path)
+    with pytest.raises(ValueError, match=r"/table has text that is not UTF-8 in row 2 \(inval"):
+        read(path)
+
+
+def test_a_document_beyond_the_limit_is_refused_by_its_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 100)
+    path = tmp_path / "table"
+    pq.write_table(pa.table({"text": ["x" * 100, "é" * 51]}), path)
+    with pytest.raises(ValueError, match=r"/table row 2 has a document of more than"):
+        read(path)

@@ -1,0 +1,102 @@
+"""The report on a screen: what it names, its width, and where the answers stand."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+import rich.console
+
+from data_pipeline.report.health import measure
+from data_pipeline.report.lengths import measure_lengths
+from data_pipeline.report.repeats import Repeats
+from data_pipeline.report.rows import ShownExample, ShownToken
+from data_pipeline.report.terminal import count_rows, draw_blocks, example_lines, fact_rows
+from data_pipeline.store import open_store
+from tests.data_pipeline.stores import healthy_store
+
+
+def test_answers_stand_under_what_hides_them():
+    tokens = (
+        ShownToken("[CLS]", True),
+        ShownToken("the", True),
+        ShownToken("[MASK]", True, "understanding", "hidden"),
+        ShownToken("un", True),
+        ShownToken("do", False, "##able", "replaced"),
+        ShownToken("狗", True, "狗", "kept"),
+        ShownToken("[SEP]", True),
+    )
+    shown, answers = (line.plain for line in example_lines(ShownExample(False, tokens), 80))
+    assert shown == "[CLS] the [MASK]        undo     狗 [SEP]"
+    assert answers == "          understanding   ##able 狗"
+    assert shown.index("[MASK]") == answers.index("understanding")
+    assert shown.index("undo") + 2 == answers.index("##able")
+
+
+def test_lines_keep_to_the_width_and_lose_no_token():
+    rng = np.random.default_rng(4)
+    tokens = tuple(
+        ShownToken(f"word{i}", True, *(("answer", "kept") if rng.random() < 0.2 else ()))
+        for i in range(200)
+    )
+    lines = list(example_lines(ShownExample(True, tokens), 40))
+    assert max(line.cell_len for line in lines) <= 40
+    text = " ".join(line.plain for line in lines)
+    assert text.split().count("answer") == sum(token.original is not None for token in tokens)
+    assert [word for word in text.split() if word != "answer"] == [one.text for one in tokens]
+
+
+def test_neither_markup_nor_control_characters_reach_the_terminal():
+    tokens = (
+        ShownToken("[bold red]", True),
+        ShownToken("\x1b[2Jw\n", True, "\x07", "kept"),
+        ShownToken("狗\u200b", True, "[link]", "hidden"),
+    )
+    console = rich.console.Console(file=io.StringIO(), width=80)
+    for line in example_lines(ShownExample(False, tokens), 80):
+        console.print(line)
+    shown, answers = console.file.getvalue().splitlines()
+    assert shown == "[bold red] \ufffd[2Jw\ufffd 狗\ufffd"
+    assert answers.split() == ["\ufffd", "[link]"]
+
+
+def test_a_shape_is_as_high_as_what_is_common_and_shows_what_is_rare():
+    lengths = measure_lengths([np.array([1, 5, *[4] * 100])], is_even=True)
+    assert draw_blocks(lengths, columns=5) == "▁  █▁"
+    assert draw_blocks(measure_lengths([np.array([9])]), columns=3) == "███"
+
+
+@pytest.fixture(scope="module")
+def health(tmp_path_factory):
+    store = healthy_store(tmp_path_factory.mktemp("words") / "store")
+    return measure(open_store(store), 32, 0)
+
+
+def lines(health, **manifest_changes) -> list[str]:
+    changed = dataclasses.replace(health, manifest=health.manifest | manifest_changes)
+    return [f"{name}: {value}" for name, value in fact_rows(changed)]
+
+
+def test_facts_name_what_the_build_counted_and_leave_out_zeros(health):
+    found = lines(
+        health,
+        dropped={"documents_without_sentences": 3732, "short_documents": 0, "any_new_reason": 2},
+        changed={"normalized_documents": 12},
+        near_duplicates={"clusters": 1000, "documents": 2345},
+    )
+    assert "dropped: 3,732 documents without sentences; 2 any new reason" in found
+    assert "changed: 12 normalized documents" in found
+    assert "near copies: 2,345 documents in 1,000 clusters" in found
+    none = lines(health, changed={"normalized_documents": 0}, near_duplicates={"clusters": 0})
+    assert none == lines(health) and "dropped: nothing" in none
+
+
+def test_a_sample_is_said_to_be_one(health):
+    assert f"rows: all {health.rows.epoch_rows:,} of an epoch at 32 tokens" in lines(health)
+    rows = dataclasses.replace(health.rows, epoch_rows=10**6, sampled=1000)
+    assert "rows: a sample: 1,000 of the 1,000,000 of an epoch at 32 tokens" in lines(
+        dataclasses.replace(health, rows=rows)
+    )
+    copies = dataclasses.replace(health.copies, leaked_sentences=Repeats(500, 4000, 50))
+    counts = dict(count_rows(dataclasses.replace(health, copies=copies)))
+    assert counts["sentences in training, too"] == ["", "10.0% of 500 sampled"]

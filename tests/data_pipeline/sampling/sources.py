@@ -1,0 +1,46 @@
+"""Sources of rows over small corpora, and the rows and texts of their epochs."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from data_pipeline.sampling.stream import Pieces, PretrainSource, open_source
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import Split
+from tests.data_pipeline.corpora import SPECIAL_IDS, vocab_size_of
+
+Rows = dict[str, np.ndarray]
+
+
+def source_of(
+    split: Split,
+    seq_len: int,
+    slots: int,
+    options: PretrainOptions | None = None,
+    special_ids: dict[str, int] = SPECIAL_IDS,
+    **changed: object,
+) -> PretrainSource:
+    """The rows of a split, two walks over it unless the options say otherwise."""
+    options = replace(options or PretrainOptions(dupe_factor=2), **changed)
+    return open_source(split, Pieces(vocab_size_of(split), special_ids), options, seq_len, slots)
+
+
+def epoch_rows(source: PretrainSource, epoch: int = 0) -> Rows:
+    first = sum(source.rows_in_epoch(before) for before in range(epoch))
+    return source.rows(np.arange(first, first + source.rows_in_epoch(epoch)))
+
+
+def unmasked(rows: Rows) -> np.ndarray:
+    """input_ids with what was masked put back."""
+    ids = rows["input_ids"].copy()
+    row, slot = np.nonzero(rows["masked_lm_weights"])
+    ids[row, rows["masked_lm_positions"][row, slot]] = rows["masked_lm_ids"][row, slot]
+    return ids
+
+
+def assert_same(left: Rows, right: Rows) -> None:
+    """Equal in names, dtypes and values."""
+    assert left.keys() == right.keys()
+    for name in left:
+        assert left[name].dtype == right[name].dtype, name
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)

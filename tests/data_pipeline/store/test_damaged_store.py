@@ -1,0 +1,213 @@
+"""Every file of a store x every kind of damage: a sentence, never a traceback or a wait."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+
+import numpy as np
+import pytest
+
+from data_pipeline.io import atomic
+from data_pipeline.report.health import measure
+from data_pipeline.sampling.epochs import Sidecar, find_walk_facts
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import cache, open_store, read_manifest
+from data_pipeline.store.writer import verify
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.wordpiece import MAX_PIECES
+from tests.damages import (
+    DEEP,
+    cut,
+    empty,
+    fifo,
+    folder,
+    huge,
+    link_outwards,
+    link_to_itself,
+    nested,
+    nul_bytes,
+    random,
+)
+from tests.data_pipeline.stores import random_documents, write_store
+
+ARRAY, LIST, MANIFEST = "train/token_ids.npy", "vocab.txt", "manifest.json"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    documents = random_documents(12, seed=1)
+    return write_store(tmp_path_factory.mktemp("built") / "store", documents[:6], documents[6:])
+
+
+@pytest.fixture
+def store(built, tmp_path):
+    (tmp_path / "secret.txt").write_text("not for you\n")
+    return shutil.copytree(built, tmp_path / "store")
+
+
+def ignore(done_bytes):
+    """Show no progress."""
+
+
+def archive(path):
+    with path.open("wb") as file:  # np.load makes another kind of object of it
+        np.savez(file, token_ids=np.arange(3))
+
+
+def pickled(path):
+    path.write_bytes(np.array([{}], object).dumps())
+
+
+DAMAGES = (
+    *(empty, cut, random, nul_bytes, nested, huge, link_outwards, link_to_itself, fifo, folder),
+    *(archive, pickled),
+)
+
+
+@pytest.fixture
+def little_memory():
+    """Whatever is allocated by a number in a file fails here."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    used = int(pathlib.Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (1 << 29), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", [MANIFEST, LIST, ARRAY, "heldout/document_offsets.npy"])
+def test_a_damaged_file_is_named(store, little_memory, name, damage):
+    damage(store / name)
+    for read in (open_store, lambda folder: verify(folder, read_manifest(folder), ignore)):
+        if read is not open_store and name.endswith(".npy") and damage is huge:
+            continue  # a terabyte of zeros is read, and is not what was built
+        with pytest.raises((ValueError, OSError)) as error:
+            read(store)
+        assert name in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+HEADERS = {
+    "shape of 2^60": {"descr": "<u2", "fortran_order": False, "shape": (1 << 60,)},
+    "shape of 2^80": {"descr": "<u2", "fortran_order": False, "shape": (1 << 80,)},
+    "negative shape": {"descr": "<u2", "fortran_order": False, "shape": (-7,)},
+    "two dimensions": {"descr": "<u2", "fortran_order": True, "shape": (30, 20)},
+    "objects": {"descr": "|O", "fortran_order": False, "shape": (600,)},
+    "text": {"descr": "<U2", "fortran_order": False, "shape": (10,)},
+    "no such dtype": {"descr": "<q9", "fortran_order": False, "shape": (10,)},
+    "no dtype": {"fortran_order": False, "shape": (10,)},
+    "a list": [1, 2],
+}
+
+
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_a_header_that_lies_is_named(store, little_memory, header):
+    text = repr(header).encode().ljust(118) + b"\n"
+    path = store / ARRAY
+    body = path.read_bytes()[128:]
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body)
+    with pytest.raises(ValueError, match=r"train/token_ids\.npy .*copy the store again"):
+        open_store(store)
+
+
+def test_a_nested_header_is_named(store, little_memory):
+    text = (b"(" * 9000).ljust(9500) + b"\n"
+    (store / ARRAY).write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+    with pytest.raises(ValueError, match=r"token_ids\.npy is damaged"):
+        open_store(store)
+
+
+CHANGES = {
+    "splits is a list": lambda shown: shown.update(splits=[1]),
+    "splits of numbers": lambda shown: shown.update(splits={"train": 1, "heldout": 2}),
+    "a count is text": lambda shown: shown["splits"]["train"].update(tokens="600"),
+    "a count is huge": lambda shown: shown["splits"]["train"].update(tokens=1 << 70),
+    "a count is negative": lambda shown: shown["splits"]["train"].update(documents=-1),
+    "the file is a number": lambda shown: shown["vocabulary"].update(file=7),
+    "the file is outside": lambda shown: shown["vocabulary"].update(file="../secret.txt"),
+    "the file is absolute": lambda shown: shown["vocabulary"].update(file="/etc/hostname"),
+    "the size is huge": lambda shown: shown["vocabulary"].update(size=1 << 60),
+    "the size is null": lambda shown: shown["vocabulary"].update(size=None),
+    "the vocabulary is null": lambda shown: shown.update(vocabulary=None),
+    "the case is text": lambda shown: shown["vocabulary"].update(lowercase="yes"),
+    "no case": lambda shown: shown["vocabulary"].pop("lowercase"),
+    "special ids are a list": lambda shown: shown["vocabulary"].update(special_ids=[0]),
+    "a special id is missing": lambda shown: shown["vocabulary"]["special_ids"].pop("mask"),
+    "a special id is too large": lambda shown: shown["vocabulary"]["special_ids"].update(mask=999),
+    "no vocabulary": lambda shown: shown.pop("vocabulary"),
+    "no splits": lambda shown: shown.pop("splits"),
+    "no digest": lambda shown: shown.pop("digest"),
+    "the dtype is none": lambda shown: shown.update(token_dtype="spam"),
+    "the dtype is a list": lambda shown: shown.update(token_dtype=[]),
+    "the kind is a number": lambda shown: shown.update(kind=5),
+    "sources of numbers": lambda shown: shown.update(sources=[5]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_manifest_is_one_sentence(store, change):
+    shown = json.loads((store / MANIFEST).read_text())
+    change(shown)
+    (store / MANIFEST).write_text(json.dumps(shown))
+    with pytest.raises(ValueError, match=r"manifest\.json|leads out of|is not the name|token"):
+        open_store(store)
+
+
+@pytest.mark.parametrize("key", ["sources", "dropped", "holdout", "unknown_token_share"])
+def test_the_report_names_a_key_that_it_misses(store, key):
+    shown = json.loads((store / MANIFEST).read_text())
+    del shown[key]
+    (store / MANIFEST).write_text(json.dumps(shown))
+    with pytest.raises(ValueError, match=rf"manifest\.json has no key '{key}'"):
+        measure(open_store(store), 32, 1)
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/hostname", "", "train/../../secret.txt"])
+def test_no_digest_is_taken_of_a_file_outside(store, name):
+    shown = json.loads((store / MANIFEST).read_text())
+    shown["arrays"] = {name: {"dtype": "uint16", "size": 1, "sha256": "0" * 64}}
+    (store / MANIFEST).write_text(json.dumps(shown))
+    with pytest.raises(ValueError, match=r"leads out of|is not the name of a file") as error:
+        verify(store, read_manifest(store), ignore)
+    assert "SHA-256" not in str(error.value)
+    with pytest.raises(ValueError, match="has names that no store has"):
+        cache._read_checksums("gs://bucket/store", read_manifest(store))
+
+
+@pytest.mark.parametrize("damage", [empty, cut, random, nul_bytes, nested, huge, fifo, folder])
+def test_damaged_facts_of_walks_are_counted_again(store, damage):
+    split = open_store(store).train
+    sidecar = Sidecar(store / "walks", "digest")
+    before = find_walk_facts(split, PretrainOptions(), 16, sidecar)
+    (path,) = (store / "walks").iterdir()
+    damage(path)
+    assert find_walk_facts(split, PretrainOptions(), 16, sidecar) == before
+
+
+def test_facts_of_walks_are_not_kept_outside(store, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (store / "walks").symlink_to(tmp_path / "elsewhere")
+    find_walk_facts(open_store(store).train, PretrainOptions(), 16, Sidecar(store / "walks", "d"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content", [b"", DEEP, b"{}", b'["../secret.txt"]', b"[5]", b'["/etc"]', b"\0\0"]
+)
+def test_names_to_be_replaced_stay_in_their_folder(tmp_path, content):
+    moving = tmp_path / "moving.json"
+    moving.write_bytes(content)
+    with pytest.raises(ValueError, match=r"moving\.json"):
+        atomic._read_moving(moving)
+
+
+def test_a_list_of_too_many_pieces_is_refused_before_it_is_parsed(tmp_path, little_memory):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"a\n" * (MAX_PIECES + 1))
+    with pytest.raises(ValueError, match=r"vocab\.txt, which has 4,194,305 lines; at most"):
+        load_vocabulary(path)
+    os.truncate(path, 1 << 40)
+    with pytest.raises(ValueError, match=r"vocab\.txt is larger than"):
+        load_vocabulary(path)

@@ -1,0 +1,155 @@
+"""A store built for a bucket: there whole and checked, or not there; nothing else is touched."""
+
+import json
+import pathlib
+
+import fsspec
+import pytest
+
+from data_pipeline import build
+from data_pipeline.build import main
+from data_pipeline.io.atomic import WORKING
+from data_pipeline.store import open_store, upload
+from data_pipeline.store.cache import fetch_store
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "line", ".", *"0123456789"]
+ADDRESS = "memory://bucket/stores/mine"
+
+
+@pytest.fixture
+def bucket():
+    memory = fsspec.filesystem("memory")
+    memory.mkdirs("/bucket", exist_ok=True)
+    yield memory
+    memory.rm("/bucket", recursive=True)
+
+
+@pytest.fixture
+def argv(tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {i}.\nLine." for i in range(40)))
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+    (tmp_path / "scratch").mkdir()
+    return [
+        f"--input={tmp_path}/corpus.txt",
+        f"--vocab={tmp_path}/vocab.txt",
+        f"--scratch={tmp_path}/scratch",
+        f"--output={ADDRESS}",
+        "--workers=1",
+        "--holdout=0.2",
+    ]
+
+
+def objects(memory) -> dict[str, bytes]:
+    return {name: memory.cat_file(name) for name in memory.find("/bucket")}
+
+
+def test_the_store_in_the_bucket_is_the_one_that_a_folder_would_hold(
+    bucket, argv, tmp_path, capsys
+):
+    assert main(argv) == 0
+    screen = capsys.readouterr().out
+    assert f"--config.data.store={ADDRESS} --config.data.data_cache=" in " ".join(screen.split())
+    assert main([*argv[:2], f"--output={tmp_path}/local", *argv[4:]]) == 0
+    local = tmp_path / "local"
+    assert objects(bucket) == {
+        f"/bucket/stores/mine/{path.relative_to(local)}": path.read_bytes()
+        for path in local.rglob("*")
+        if path.is_file()
+    }
+    copy = fetch_store(ADDRESS, str(tmp_path / "cache"))
+    assert open_store(copy).digest == open_store(local).digest
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_finished_store_is_replaced_only_when_told_to(bucket, argv, capsys, tmp_path):
+    assert main(argv) == 0
+    before = objects(bucket)
+    assert main(argv) == 2
+    assert "holds a finished store; give another folder, or replace it" in capsys.readouterr().err
+    assert objects(bucket) == before
+    bucket.pipe_file("/bucket/stores/mine/vocab.model", b"of a store before")
+    (tmp_path / "corpus.txt").write_text("\n\n".join(f"Line {i}." for i in range(50)))
+    assert main([*argv, "--overwrite=true"]) == 0
+    after = objects(bucket)
+    assert after.keys() == before.keys()
+    manifest = "/bucket/stores/mine/manifest.json"
+    assert json.loads(after[manifest])["digest"] != json.loads(before[manifest])["digest"]
+
+
+@pytest.mark.parametrize(
+    "name, data, sentence",
+    [
+        ("photo.jpg", b"x", "which holds photo.jpg, no part of a store"),
+        ("train/data", b"x", "files that are not a store"),
+        ("manifest.json", b"{}", "whose manifest.json is not a store's"),
+        ("manifest.json", b"[" * 100_000, "whose manifest.json is not a store's"),
+        ("manifest.json", b"\xff\0", "whose manifest.json is not a store's"),
+    ],
+)
+def test_what_somebody_else_has_there_is_left_alone(bucket, argv, capsys, name, data, sentence):
+    bucket.pipe_file(f"/bucket/stores/mine/{name}", data)
+    assert main([*argv, "--overwrite=true"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert objects(bucket) == {f"/bucket/stores/mine/{name}": data}
+
+
+def test_a_copy_that_was_killed_is_begun_again(bucket, argv):
+    for name in (WORKING, "train/token_ids.npy", "vocab.model"):
+        bucket.pipe_file(f"/bucket/stores/mine/{name}", b"half")
+    assert main(argv) == 0
+    names = {name.removeprefix("/bucket/stores/mine/") for name in objects(bucket)}
+    assert "manifest.json" in names and not {WORKING, "vocab.model"} & names
+
+
+def test_bytes_that_arrive_changed_are_found_and_the_store_here_is_named(
+    bucket, argv, capsys, monkeypatch, tmp_path
+):
+    put = type(bucket).put_file
+
+    def damage(self, local, remote, **more):
+        put(self, local, remote, **more)
+        if remote.endswith("train/token_ids.npy"):
+            self.pipe_file(remote, b"changed")
+
+    monkeypatch.setattr(type(bucket), "put_file", damage)
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert f"{ADDRESS}/train/token_ids.npy is not what was written there" in error
+    assert "/bucket/stores/mine/manifest.json" not in objects(bucket)
+    (kept,) = (tmp_path / "scratch").glob("*/mine")
+    assert str(kept) in error and open_store(kept)
+
+
+@pytest.mark.slow
+def test_a_build_that_fails_leaves_nothing_in_the_bucket_or_the_scratch_folder(
+    bucket, argv, tmp_path
+):
+    (tmp_path / "corpus.txt").write_bytes(b"one\n\ntwo\n\n" * 200_000 + b"\xff")
+    assert main(argv) == 2
+    assert objects(bucket) == {} and not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.parametrize(
+    "given, sentence",
+    [
+        (["--output=memory://bucket"], "names no folder in a bucket"),
+        (["--output=nosuch://a/b"], "no file system that fsspec knows"),
+        (["--output=STORE"], "--scratch is"),
+        (["--scratch=/nowhere/at/all"], "--scratch is /nowhere/at/all, where no folder can be"),
+        (["--scratch=gs://a/b"], "--scratch is gs://a/b, but this takes local"),
+    ],
+)
+def test_places_that_cannot_be_are_refused_in_a_sentence(bucket, argv, capsys, given, sentence):
+    assert main([*argv, *given]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
+    assert objects(bucket) == {}
+
+
+def test_too_little_room_for_the_scratch_folder_is_said_first(bucket, argv, capsys, monkeypatch):
+    usage = upload.shutil.disk_usage(pathlib.Path("/"))
+    monkeypatch.setattr(upload.shutil, "disk_usage", lambda path: usage._replace(free=3))
+    monkeypatch.setattr(build, "encode_corpus", lambda *given: pytest.fail("encoded"))
+    assert main(argv) == 2
+    assert "name a folder on a larger disk with --scratch" in capsys.readouterr().err
+    assert objects(bucket) == {}

@@ -1,0 +1,69 @@
+"""Each file of a store against its SHA-256: a flipped byte anywhere is found and named."""
+
+import json
+
+import pytest
+
+from data_pipeline.store import read_manifest
+from data_pipeline.store.writer import count_bytes, list_verified_files, verify
+from tests.data_pipeline.stores import random_documents, write_store
+
+FILES = [
+    *(
+        f"{split}/{name}.npy"
+        for split in ("train", "heldout")
+        for name in ("token_ids", "sentence_offsets", "document_offsets", "token_counts")
+    ),
+    "vocab.txt",
+]
+
+
+@pytest.fixture
+def store(tmp_path):
+    documents = random_documents(8, seed=1)
+    return write_store(tmp_path / "store", documents[:5], documents[5:])
+
+
+def test_a_whole_store_is_read_to_the_last_byte(store):
+    told = []
+    manifest = read_manifest(store)
+    verify(store, manifest, told.append)
+    total = sum((store / name).stat().st_size for name in FILES)
+    assert sum(told) == count_bytes(list_verified_files(store, manifest)) == total
+
+
+@pytest.mark.fault(19, "a bit flipped in a file of a store")
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_flipped_byte_is_found_and_its_file_named(store, name, place):
+    content = bytearray((store / name).read_bytes())
+    content[place] ^= 1
+    (store / name).write_bytes(content)
+    with pytest.raises(ValueError) as error:
+        verify(store, read_manifest(store), lambda done: None)
+    assert f"{store}/{name} has the SHA-256" in str(error.value)
+    assert all(f"{store}/{other} " not in str(error.value) for other in FILES if other != name)
+
+
+@pytest.mark.parametrize("key", ["arrays", "vocabulary"])
+def test_a_manifest_without_a_key_is_one_sentence(store, key):
+    manifest = json.loads((store / "manifest.json").read_text())
+    del manifest[key]
+    with pytest.raises(ValueError, match=rf"manifest\.json is damaged \(no '{key}'\); copy"):
+        verify(store, manifest, lambda done: None)
+
+
+def test_a_missing_file_and_a_changed_one_are_both_named(store):
+    (store / "train/token_ids.npy").unlink()
+    (store / "heldout/token_counts.npy").write_bytes(b"")
+    with pytest.raises(ValueError) as error:
+        verify(store, read_manifest(store), lambda done: None)
+    assert "train/token_ids.npy is missing; " in str(error.value)
+    assert "heldout/token_counts.npy has the SHA-256" in str(error.value)
+
+
+def test_a_manifest_whose_digest_was_changed_is_found(store):
+    manifest = json.loads((store / "manifest.json").read_text())
+    manifest["digest"] = "0" * 64
+    with pytest.raises(ValueError, match="a digest that does not belong to its files"):
+        verify(store, manifest, lambda done: None)

@@ -1,0 +1,193 @@
+"""tokenizer.json against the ids of the store, read by Hugging Face's own library."""
+
+import collections
+import pathlib
+import re
+
+import pytest
+import sentencepiece
+import tokenizers
+
+from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab.tokenizer_json import (
+    BPE,
+    BYTE,
+    CONTROL,
+    TOKENIZER_JSON,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    make_tokenizer_json,
+    read_model,
+    write_tokenizer_json,
+)
+from tests.data_pipeline.encoded import id_lists, train_model
+from tests.data_pipeline.multilingual import sentences
+
+LANGUAGES = ("en", "de", "zh")
+WHITE_SPACE = ["", "  ", " a  b ", "\u3000", "a\u3000b", "tab\there", "nb\u00a0space \u200b", "ﷺ"]
+MOST_MARKED_LINES = 4  # of blns.txt, letters under heaps of combining marks
+
+
+BERTS = {
+    **{"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "pad_piece": "[PAD]"},
+    **{"unk_piece": "[UNK]", "bos_piece": "[CLS]", "eos_piece": "[SEP]"},
+    "control_symbols": ["[MASK]", "[unused0]"],
+}
+
+
+def train(path: pathlib.Path, lines: tuple[str, ...], **settings: object) -> Vocabulary:
+    size = {"vocab_size": 2000, "hard_vocab_limit": True, "num_threads": 2}
+    path.write_bytes(train_model(lines, **BERTS | size | settings))
+    return load_vocabulary(path)
+
+
+def read_back(vocabulary: Vocabulary, folder: pathlib.Path) -> tokenizers.Tokenizer:
+    write_tokenizer_json(vocabulary, folder)
+    return tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+
+
+def their_ids(tokenizer: tokenizers.Tokenizer, lines: list[str]) -> list[list[int]]:
+    encodings = tokenizer.encode_batch_fast(lines, add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
+def lines_without_special_pieces(shared_data: pathlib.Path) -> list[str]:
+    strange = (shared_data / "robustness" / "blns.txt").read_text(encoding="utf-8").split("\n")
+    lines = [line for language in LANGUAGES for line in sentences(shared_data, language)]
+    return [*lines[::3], *WHITE_SPACE, *strange]
+
+
+def test_wordpiece_ids_are_those_of_the_store(shared_data, uncased, tmp_path):
+    vocabulary = load_vocabulary(uncased)
+    lines = lines_without_special_pieces(shared_data)
+    assert their_ids(read_back(vocabulary, tmp_path), lines) == id_lists(vocabulary, lines)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf"},
+        {"model_type": "bpe", "normalization_rule_name": "nmt_nfkc_cf"},
+        {"model_type": "unigram", "byte_fallback": True, "character_coverage": 0.98},
+        {"model_type": "bpe", "byte_fallback": True, "character_coverage": 0.98},
+        {"model_type": "bpe", "normalization_rule_name": "identity"},
+        {"model_type": "unigram", "add_dummy_prefix": False},
+        {"model_type": "unigram", "user_defined_symbols": ["(", ")", "-", "–", "Haus"]},  # ALBERT's
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_sentencepiece_ids_are_those_of_the_store(shared_data, tmp_path, settings):
+    text = sentences(shared_data, "de")[::2] + sentences(shared_data, "zh")[::2]
+    vocabulary = train(tmp_path / "small.model", text, **settings)
+    lines = lines_without_special_pieces(shared_data)
+    theirs = their_ids(read_back(vocabulary, tmp_path), lines)
+    ours = id_lists(vocabulary, lines)
+    if settings["model_type"] == "unigram":  # pieces of equal probability may change places
+        theirs, ours = [sorted(ids) for ids in theirs], [sorted(ids) for ids in ours]
+    different = [line for line, a, b in zip(lines, ours, theirs, strict=True) if a != b]
+    assert [line for line in different if not re.search("[\u0300-\u036f]{3}", line)] == []
+    assert len(different) <= MOST_MARKED_LINES
+
+
+def test_only_ties_between_pieces_are_resolved_otherwise(shared_data, tmp_path):
+    text = sentences(shared_data, "de")
+    vocabulary = train(tmp_path / "small.model", text, model_type="unigram")
+    theirs = their_ids(read_back(vocabulary, tmp_path), list(text))
+    same = [a == b for a, b in zip(theirs, id_lists(vocabulary, text), strict=True)]
+    assert collections.Counter(same)[False] <= len(text) // 100
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+def test_special_pieces_stand_around_sentences(shared_data, uncased, tmp_path, kind):
+    if kind == "wordpiece":
+        vocabulary = load_vocabulary(uncased)
+    else:
+        text = sentences(shared_data, "en")[:500]
+        vocabulary = train(tmp_path / "small.model", text, model_type=kind, vocab_size=300)
+    read = read_back(vocabulary, tmp_path)
+    special = vocabulary.special_ids
+    (a, b) = id_lists(vocabulary, ["one dog", "two"])
+    pair = read.encode("one dog", "two")
+    assert pair.ids == [special["cls"], *a, special["sep"], *b, special["sep"]]
+    assert pair.type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert read.encode("one dog").ids == [special["cls"], *a, special["sep"]]
+    registered = {token.content for token in read.get_added_tokens_decoder().values()}
+    assert {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"} <= registered
+    assert read.get_vocab_size() == vocabulary.size
+    assert [read.id_to_token(i) for i in range(vocabulary.size)] == vocabulary.pieces()
+    assert read.decode(read.encode("one dog").ids) == vocabulary.decode(a)
+    # The known difference: a special piece that a text spells out.
+    literal = their_ids(read, ["a [MASK] b"])[0]
+    (ours,) = id_lists(vocabulary, ["a [MASK] b"])
+    assert literal.count(special["mask"]) == 1
+    assert special["mask"] not in ours
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "char"},
+        {"model_type": "unigram", "treat_whitespace_as_suffix": True},
+        {"model_type": "bpe", "user_defined_symbols": ["Haus"]},
+        {"user_defined_symbols": ["Haus"], "normalization_rule_name": "nmt_nfkc_cf"},
+        {"model_type": "unigram", "split_by_whitespace": False},
+        {"model_type": "bpe", "remove_extra_whitespaces": False},
+    ],
+    ids=lambda settings: "-".join(map(str, settings)),
+)
+def test_models_that_the_format_cannot_say_have_no_file(tmp_path, settings):
+    words = tuple(f"{a}{b}{c} Haus {a}{c}." for a in "bcdf" for b in "aeiou" for c in "lmnr")
+    small = {"vocab_size": 60, "hard_vocab_limit": False}
+    vocabulary = train(tmp_path / "small.model", words, **small, **settings)
+    write_tokenizer_json(vocabulary, tmp_path)
+    assert make_tokenizer_json(vocabulary) is None
+    assert not (tmp_path / TOKENIZER_JSON).exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model_type": "unigram", "control_symbols": ["[MASK]"]},
+        {"model_type": "bpe", "user_defined_symbols": ["Word"]},
+        {"model_type": "unigram", "byte_fallback": True, "vocab_size": 330},
+    ],
+    ids=str,
+)
+def test_pieces_are_those_of_the_library(settings):
+    data = train_model(**settings)
+    library = sentencepiece.SentencePieceProcessor(model_proto=data)
+    model = read_model(data)
+    ids = range(library.GetPieceSize())
+    assert list(model.pieces) == [library.IdToPiece(i) for i in ids]
+    assert list(model.scores) == [library.GetScore(i) for i in ids]
+    for kind, says in (
+        (UNKNOWN, library.IsUnknown),
+        (CONTROL, library.IsControl),
+        (UNUSED, library.IsUnused),
+        (BYTE, library.IsByte),
+    ):
+        assert [found == kind for found in model.piece_types] == [says(i) for i in ids]
+    words = [p for p, t in zip(model.pieces, model.piece_types, strict=True) if t == USER_DEFINED]
+    assert words == settings.get("user_defined_symbols", [])
+    assert model.model_type == (BPE if settings["model_type"] == "bpe" else UNIGRAM)
+    assert model.has_byte_fallback == settings.get("byte_fallback", False)
+
+
+def test_rules_are_those_that_the_model_was_trained_with():
+    names = (
+        *("adds_space_before_text", "removes_extra_spaces", "marks_spaces", "space_ends_a_word"),
+        "charsmap",
+    )
+    rules = {
+        "normalization_rule_name": "identity",
+        **{"add_dummy_prefix": False, "remove_extra_whitespaces": False},
+        "treat_whitespace_as_suffix": True,
+    }
+    for settings, expected in (
+        ({}, (True, True, True, False, True)),
+        (rules, (False, False, True, True, False)),
+    ):
+        model = read_model(train_model(**settings))
+        assert tuple(bool(getattr(model, name)) for name in names) == expected

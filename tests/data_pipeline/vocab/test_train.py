@@ -1,0 +1,181 @@
+"""Trained vocabularies: BERT's layout, the size asked for, the same bytes in every run."""
+
+import collections
+import hashlib
+import pathlib
+import re
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from data_pipeline.read.cleaning import CleaningOptions
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.sources import find_sources
+from data_pipeline.vocab import load_vocabulary, train
+from data_pipeline.vocab.train import (
+    BERT_HEAD,
+    read_training_text,
+    train_vocabulary,
+)
+from tests.data_pipeline.multilingual import sentences
+
+# Many pairs of characters are equally frequent: what ties are broken by shows in the result.
+TEXT = [f"{a}{b}{c}{d} Été {a}{c}!" for a in "bcdf" for b in "aeiou" for c in "lmnr" for d in "xyz"]
+TRAIN = """
+import hashlib, sys
+from data_pipeline.vocab.train import train_vocabulary
+from tests.data_pipeline.vocab.test_train import TEXT
+trained = train_vocabulary(sys.argv[1], lambda: TEXT, int(sys.argv[2]), True)
+print(hashlib.sha256(trained.file_bytes).hexdigest())
+"""
+
+
+def wordpieces(read_text, size, lowercase, coverage=None) -> list[str]:
+    trained = train_vocabulary("wordpiece", read_text, size, lowercase, 0, coverage)
+    return trained.file_bytes.decode().split("\n")[:-1]
+
+
+def test_wordpiece_has_berts_layout_and_the_size_asked_for():
+    pieces = wordpieces(lambda: TEXT, 180, lowercase=True)
+    assert len(pieces) == len(set(pieces)) == 180
+    assert pieces[0] == "[PAD]"
+    assert pieces[100:104] == ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert pieces[1:100] == [f"[unused{i}]" for i in range(99)]
+    alphabet = sorted({c for c in "!tebcdfaeioulmnrxyz"})
+    assert pieces[104 : 104 + len(alphabet)] == alphabet
+    assert "##!" not in pieces  # punctuation never continues a word
+
+
+def test_ascii_is_kept_however_rare_and_other_rare_characters_are_not():
+    text = ["word " * 4000, "7 (x) \u0411"]
+    pieces = wordpieces(lambda: text, 121, lowercase=True)
+    assert {"7", "(", "x"} <= set(pieces)
+    assert "\u0431" not in pieces
+
+
+# Ten curly quotes in 68,000 characters: as in a novel, fewer than one in 2,000.
+NOVEL = TEXT * 20 + ["\u2019 \u0434"] * 10
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+@pytest.mark.parametrize(
+    "asked, small, taken", [(None, 1.0, 1), (None, 0.01, 0.9995), (1, 0.01, 1), (0.99, 1.0, 0.99)]
+)
+def test_rare_characters_have_pieces_where_the_alphabet_is_small(
+    tmp_path, monkeypatch, kind, asked, small, taken
+):
+    monkeypatch.setattr(train, "_SMALL_ALPHABET", small)  # share of the vocabulary
+    size = {"wordpiece": 180, "unigram": 110, "bpe": 150}[kind]
+    trained = train_vocabulary(kind, lambda: NOVEL, size, True, 0, asked)
+    assert trained.character_coverage == taken
+    vocabulary = read_trained(tmp_path, kind, trained.file_bytes)
+    ids, _ = vocabulary.encode(["\u2019 \u0434"])
+    assert (vocabulary.special_ids["unk"] in ids) == (taken < 1)
+
+
+@pytest.mark.parametrize("kind, size", [("wordpiece", 180), ("unigram", 110), ("bpe", 150)])
+def test_another_process_trains_the_same_bytes(kind, size):
+    here = hashlib.sha256(train_vocabulary(kind, lambda: TEXT, size, True).file_bytes).hexdigest()
+    root = pathlib.Path(__file__).parents[3]
+    program = [sys.executable, "-c", TRAIN, kind, str(size)]
+    there = subprocess.check_output(program, cwd=root, text=True)
+    assert there.strip() == here
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+def test_reserved_pieces_follow_the_special_ones_and_no_text_holds_them(tmp_path, kind):
+    plain, more = (
+        read_trained(tmp_path, kind, trained(kind, TEXT, size, True, reserved))
+        for size, reserved in ((150, 0), (153, 3))
+    )
+    first = 99 if kind == "wordpiece" else 0
+    after = more.special_ids["mask"] + 1
+    names = [f"[unused{first + i}]" for i in range(3)]
+    assert more.pieces()[after : after + 3] == names
+    assert more.pieces()[after + 3 :] == plain.pieces()[after:]
+    ids, _ = more.encode([*names, " ".join(names)])
+    assert not set(range(after, after + 3)) & set(ids.tolist())
+
+
+def trained(kind: str, texts: list[str], *settings) -> bytes:
+    return train_vocabulary(kind, lambda: texts, *settings).file_bytes
+
+
+def read_trained(folder: pathlib.Path, kind: str, file_bytes: bytes, lowercase: bool = True):
+    path = folder / ("vocab.txt" if kind == "wordpiece" else "vocab.model")
+    path.write_bytes(file_bytes)
+    return load_vocabulary(path, lowercase)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("language, size", [("de", 2500), ("zh", 2200)])
+def test_other_languages_have_vocabularies_too(
+    shared_data, tmp_path, kind, lowercase, language, size
+):
+    text = sentences(shared_data, language)
+    file_bytes = trained(kind, text, size, lowercase, 0, 0.9995)
+    vocabulary = read_trained(tmp_path, kind, file_bytes, lowercase)
+    assert (vocabulary.size, vocabulary.lowercase) == (size, lowercase)
+    ids, lengths = vocabulary.encode(text)
+    assert 0 < (ids == vocabulary.special_ids["unk"]).mean() < 0.01  # the rarest characters
+    assert len(ids) < sum(map(len, text)) * (0.5 if language == "de" else 1.0)
+    if kind != "wordpiece":
+        rule = str.lower if lowercase else str
+        (same,) = {
+            vocabulary.decode(part.tolist())
+            == " ".join(unicodedata.normalize("NFKC", rule(line)).split())
+            for line, part in zip(text, np.split(ids, np.cumsum(lengths)[:-1]), strict=True)
+            if vocabulary.special_ids["unk"] not in part
+        }
+        assert same
+
+
+def test_german_words_are_pieces_and_keep_what_case_says(shared_data):
+    text = sentences(shared_data, "de")
+    cased = wordpieces(lambda: text, 2500, lowercase=False)
+    uncased = wordpieces(lambda: text, 2500, lowercase=True)
+    assert {"für", "Ä", "ß", "Die", "##ung"} <= set(cased)
+    assert {"fur", "ß", "die", "##ung"} <= set(uncased)
+    assert not [p for p in uncased[len(BERT_HEAD) :] if p != p.lower() or "ä" in p or "ü" in p]
+
+
+def test_each_chinese_character_is_a_piece_and_sentencepiece_joins_them(shared_data, tmp_path):
+    text = sentences(shared_data, "zh")
+    pieces = wordpieces(lambda: text, 2200, lowercase=True)
+    chinese = [p for p in pieces if any("\u4e00" <= c <= "\u9fff" for c in p)]
+    assert len(chinese) > 1000
+    assert {len(p) for p in chinese} == {1}
+    model = read_trained(tmp_path, "unigram", trained("unigram", text, 2500, True))
+    joined = [p for p in model.pieces() if re.fullmatch("[\u4e00-\u9fff]{2,}", p)]
+    assert len(joined) > 300
+    ids, _ = model.encode(text)
+    words = ~model.is_continuation[ids]
+    assert words.sum() > 0.8 * len(ids)  # no sentence is one word to whole-word masks
+
+
+@pytest.mark.parametrize(
+    "kind, size, sentence",
+    [
+        ("wordpiece", 120, r"--vocab_size is 120, too small: .* takes 104 .* give 139 or more"),
+        ("wordpiece", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces"),
+        ("unigram", 20, r"--vocab_size is 20, too small: .* take \d+; give more"),
+        ("unigram", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces"),
+        ("bpe", 20, r"--vocab_size is 20, too small: .* take \d+; give more"),
+        ("bpe", 5000, r"--vocab_size is 5000, but the text yields no more than \d+ pieces"),
+    ],
+)
+def test_sizes_that_the_text_cannot_fill_or_fit_are_refused(kind, size, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        train_vocabulary(kind, lambda: TEXT, size, lowercase=True)
+
+
+def test_every_file_gives_an_equal_share_of_the_text(tmp_path):
+    for name, lines in (("a", 1000), ("b", 1000), ("c", 3)):
+        (tmp_path / name).write_text("".join(f"{name} {i:07d}\n\n" for i in range(lines)))
+    sources = find_sources(f"{tmp_path}/*", TextOptions())
+    read = list(read_training_text(sources, TextOptions(), CleaningOptions(), limit_chars=300))
+    assert collections.Counter(line[0] for line in read) == {"a": 12, "b": 12, "c": 3}

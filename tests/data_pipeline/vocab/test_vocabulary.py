@@ -1,0 +1,212 @@
+"""What a vocabulary says of itself, files that hold the same one, and files that are refused."""
+
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tokenizers
+
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
+from data_pipeline.vocab.train import train_sentencepiece
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
+from tests.data_pipeline.encoded import SPECIALS, WORDS, id_lists, train_model
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_path(tmp_path_factory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("model") / "small.model"
+    path.write_bytes(train_sentencepiece("unigram", lambda: WORDS, 99, lowercase=True))
+    return path
+
+
+def write(folder: pathlib.Path, data: bytes | str, name: str = "vocab.txt") -> pathlib.Path:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def test_what_a_wordpiece_list_says_of_itself(uncased):
+    loaded = load_vocabulary(uncased)
+    assert (loaded.kind, loaded.size, loaded.lowercase) == ("wordpiece", 30522, True)
+    assert loaded.special_ids == {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
+    assert loaded.pieces()[1996] == "the"
+    assert loaded.is_continuation.dtype == bool
+    assert loaded.is_continuation.sum() == sum(p.startswith("##") for p in loaded.pieces())
+    assert loaded.decode(loaded.encode(["Unaffable words"])[0].tolist()) == "unaffable words"
+    assert loaded.decode(np.array([101, 1996], np.uint16)) == "[CLS] the"
+
+
+def test_what_a_sentencepiece_model_says_of_itself(sentencepiece_path):
+    loaded = load_vocabulary(sentencepiece_path, lowercase=False)  # the model knows better
+    assert (loaded.kind, loaded.size, loaded.lowercase) == ("sentencepiece", 99, True)
+    assert loaded.special_ids == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+    (ids, empty, literal) = id_lists(loaded, ["BAL word dem", " ", "[MASK]"])
+    assert loaded.decode(ids) == "bal word dem"
+    assert empty == []
+    assert 4 not in literal
+    assert loaded.decode(np.array(ids, np.uint16)) == "bal word dem"
+    starts = [i for i in ids if not loaded.is_continuation[i]]
+    assert len(starts) == 3
+    assert not loaded.is_continuation[:5].any()
+
+
+CONTROLS = ["<cls>", "<sep>", "<mask>"]
+
+
+def test_a_model_that_reads_special_pieces_in_texts_is_refused(tmp_path):
+    words = ["one word two words"] * 9
+    path = tmp_path / "a.model"
+    path.write_bytes(train_model(words, pad_id=3, vocab_size=30, control_symbols=CONTROLS))
+    assert load_vocabulary(path).special_ids["mask"] == 6
+    path.write_bytes(train_model(words, pad_id=3, vocab_size=30, user_defined_symbols=CONTROLS))
+    with pytest.raises(ValueError, match=r"turns the characters <.*> of a text into the id"):
+        load_vocabulary(path)
+
+
+def test_words_of_sentencepiece_start_at_spaces_signs_and_unspaced_scripts(tmp_path):
+    words = ["don't 我喜欢 (of) 3,000 naïve", "don't stop"] * 9
+    path = tmp_path / "a.model"
+    settings = {"vocab_size": 330, "byte_fallback": True, "model_type": "char"}
+    path.write_bytes(train_model(words, pad_id=3, control_symbols=CONTROLS, **settings))
+    loaded = load_vocabulary(path)
+    pieces, goes_on = loaded.pieces(), loaded.is_continuation
+    assert not goes_on[list(loaded.special_ids.values())].any()
+    of_text = {piece: bool(goes_on[i]) for i, piece in enumerate(pieces)}
+    assert {p for p in "\u2581'(,我喜欢" if of_text[p]} == set()
+    assert {p for p in "donïve30" if not of_text[p]} == set()
+    assert of_text["<0xE4>"]
+    assert of_text["<0x41>"]
+
+
+def test_each_chinese_character_is_a_word_of_wordpiece(tmp_path):
+    pieces = [*SPECIALS, "我", "喜", "##喜", "a", "##b"]
+    loaded = load_vocabulary(write(tmp_path, "\n".join(pieces)))
+    (ids,) = id_lists(loaded, ["我喜ab"])
+    assert [loaded.pieces()[i] for i in ids] == ["我", "喜", "a", "##b"]
+    assert loaded.is_continuation[ids].tolist() == [False, False, False, True]
+
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##aff", "##able", "é", "力", "!"]
+LIST = "".join(piece + "\n" for piece in PIECES)
+
+
+def bert_json(lowercase: bool = True) -> dict:
+    return json.loads(make_wordpiece_tokenizer(PIECES, "[UNK]", lowercase).to_str())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        LIST,
+        LIST.rstrip("\n"),
+        LIST + "\n\n",
+        LIST.replace("\n", "\r\n"),
+        b"\xef\xbb\xbf" + LIST.encode(),
+        LIST.replace("\n", " \n"),
+    ],
+    ids=["plain", "no last line feed", "blank lines", "carriage returns", "mark", "spaces"],
+)
+def test_lists_of_every_editor_are_one_vocabulary(tmp_path, data):
+    vocabulary = load_vocabulary(write(tmp_path, data))
+    assert vocabulary.pieces() == PIECES
+    assert vocabulary.file_bytes == LIST.encode()
+    assert vocabulary.digest == hashlib.sha256(LIST.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "name, data, sentence",
+    [
+        ("vocab.txt", "", r"vocab\.txt, which has no piece in it; give"),
+        ("vocab.txt", "\n \r\n", r"vocab\.txt, which has no piece in it; give"),
+        ("vocab.txt", LIST + "\n\nun\n", r"the piece '' twice, in lines 12 and 13"),
+        ("vocab.txt", LIST + "un\n", r"the piece 'un' twice, in lines 6 and 12"),
+        ("vocab.txt", LIST.encode("utf-16"), r"not a UTF-8 list of pieces \(byte offset 0\)"),
+        ("vocab.txt", '{"model": 1}', r"looks like JSON, .* must have a name that ends in \.json"),
+        ("vocab.json", '{"[PAD]": 0}', r"not a tokenizer\.json that this version of tokenizers"),
+        (
+            "vocab.txt",
+            LIST.replace("[MASK]", "a"),
+            r"vocab\.txt has no piece \[MASK\] among its 11",
+        ),
+        ("vocab.txt", LIST + "The\nHouse\n", r"--lowercase is true, but 2 of the 13 .*case=false"),
+        ("bad.model", "not a model", r"bad\.model ends in \.model but is not a SentencePiece"),
+        ("vocab.json", "", r"not a tokenizer\.json that this version of tokenizers"),
+        ("vocab.json", b"\xff\xfe", r"not a tokenizer\.json that this version of tokenizers"),
+    ],
+)
+def test_files_that_hold_no_list_are_refused(tmp_path, name, data, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_vocabulary(write(tmp_path, data, name))
+
+
+def test_a_missing_file_a_renamed_model_and_an_uncased_list_where_case_is_kept_are_refused(
+    tmp_path, sentencepiece_path, uncased
+):
+    with pytest.raises(ValueError, match=r"--vocab is .*none\.txt, which is not a file"):
+        load_vocabulary(tmp_path / "none.txt")
+    renamed = write(tmp_path, sentencepiece_path.read_bytes())
+    with pytest.raises(ValueError, match=r"not a UTF-8 list of pieces .*ends in \.model"):
+        load_vocabulary(renamed)
+    with pytest.raises(ValueError, match=r"--lowercase is false, but .* no piece with a capital"):
+        load_vocabulary(uncased, lowercase=False)
+
+
+def test_a_tokenizer_json_is_the_list_that_made_it(uncased, tmp_path):
+    vocabulary = load_vocabulary(uncased)
+    write_tokenizer_json(vocabulary, tmp_path)
+    again = load_vocabulary(tmp_path / "tokenizer.json")
+    assert again.kind == "wordpiece"
+    assert again.pieces() == vocabulary.pieces()
+    assert again.special_ids == vocabulary.special_ids
+    assert again.file_bytes == uncased.read_bytes()
+
+
+def test_special_pieces_beyond_the_list_have_their_ids(tmp_path):
+    tokenizer = make_wordpiece_tokenizer(PIECES[:4] + PIECES[5:], "[UNK]", lowercase=True)
+    tokenizer.add_special_tokens(["[MASK]"])
+    path = write(tmp_path, tokenizer.to_str(), "tokenizer.json")
+    assert load_vocabulary(path).special_ids["mask"] == len(PIECES) - 1
+
+
+def changed(part: str, **values: object) -> dict:
+    content = bert_json()
+    content[part] = {**content[part], **values}
+    return content
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [
+        (changed("model", type="WordLevel"), r"whose model is WordLevel; only WordPiece is read"),
+        (changed("normalizer", lowercase=False), r"--lowercase is true, but .* --lowercase=false"),
+        (changed("normalizer", strip_accents=False), r"it treats accents and case differently"),
+        (changed("normalizer", clean_text=False), r"it keeps control characters"),
+        (changed("normalizer", handle_chinese_chars=False), r"keeps Chinese characters together"),
+        (changed("model", continuing_subword_prefix="@@"), r"within words are not marked by ##"),
+        (changed("model", vocab={"[PAD]": 0, "[UNK]": 7}), r"whose 2 ids are not 0 to 1"),
+        ({**bert_json(), "normalizer": {"type": "NFC"}}, r"its normaliser is not BERT's"),
+        ({**bert_json(), "normalizer": None}, r"its normaliser is not BERT's"),
+        ({**bert_json(), "pre_tokenizer": {"type": "Whitespace"}}, r"its splitter is not BERT's"),
+    ],
+)
+def test_a_tokenizer_json_of_other_rules_is_refused(tmp_path, content, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_vocabulary(write(tmp_path, json.dumps(content), "tokenizer.json"))
+
+
+def test_words_that_are_looked_for_before_others_are_refused(tmp_path):
+    tokenizer = make_wordpiece_tokenizer(PIECES, "[UNK]", lowercase=True)
+    tokenizer.add_tokens(["##aff un"])
+    path = write(tmp_path, tokenizer.to_str(), "tokenizer.json")
+    with pytest.raises(ValueError, match=r"it looks for \['##aff un'\] in the text before words"):
+        load_vocabulary(path)
+
+
+def test_a_sentencepiece_tokenizer_json_is_refused(tmp_path):
+    unigram = tokenizers.Tokenizer(tokenizers.models.Unigram([("a", -1.0)], unk_id=0))
+    path = write(tmp_path, unigram.to_str(), "tokenizer.json")
+    with pytest.raises(ValueError, match=r"whose model is Unigram; .* give the SentencePiece"):
+        load_vocabulary(path)

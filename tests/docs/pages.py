@@ -1,0 +1,84 @@
+"""Read the pages of the manual: links, commands, paths and settings that they name."""
+
+import pathlib
+import re
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+TOP_FOLDERS = (
+    *("bert_jax", "data_pipeline", "configs", "launch", "benchmarks", "docs", "examples"),
+    *("requirements", "tests", r"\.ci"),
+)
+# A path in back quotes; a config may have arguments, `configs/base.py:recipe=x`.
+_PATH = re.compile(rf"`((?:{'|'.join(TOP_FOLDERS)})/[\w./-]*)(?::[\w=.]+)?`|`([\w-]+\.(?:md|cff))`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_COMMAND = re.compile(r"^    (\S(?:.*\\\n)*.*)", re.MULTILINE)
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SETTING = re.compile(r"(?:--)?config\.((?:\w+(?:\[[\di]\])?\.)*\w+)")
+# Files of others, or of a folder that a page speaks of.
+_NOT_OURS = {"README.md", "run.md"}
+
+
+def pages() -> list[pathlib.Path]:
+    """List every page of the repository: those at its root and the manual."""
+    return sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def paths_in(text: str) -> set[str]:
+    """List the project's files and folders that a page names in back quotes."""
+    return {path or page for path, page in _PATH.findall(text)} - _NOT_OURS
+
+
+def links_in(text: str) -> list[str]:
+    """List the targets of links and pictures."""
+    return _LINK.findall(_FENCE.sub("", text))
+
+
+def anchors_in(text: str) -> set[str]:
+    """List the anchors of a page's headings, as GitHub and MkDocs make them."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", text), re.MULTILINE)
+    return {
+        re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+        for heading in headings
+    }
+
+
+def commands_in(text: str) -> list[str]:
+    """List the indented blocks of a page that are commands, one string a command."""
+    blocks = _COMMAND.findall(_FENCE.sub("", text))
+    return [" ".join(block.replace("\\\n", " ").split()) for block in blocks if is_command(block)]
+
+
+def is_command(block: str) -> bool:
+    """Whether an indented block is a command and not output or Python."""
+    first = block.split()[0]
+    return first in ("make", "python", "pip") or first.startswith(
+        ("launch/", ".venv", ".ci/", "python3")
+    )
+
+
+def python_in(text: str) -> list[str]:
+    """List the indented blocks of a page that are Python, without their indent."""
+    blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
+    blocks = [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in blocks]
+    return [block for block in blocks if block.startswith(("from ", "import "))]
+
+
+def settings_in(text: str) -> set[str]:
+    """List the paths of settings, as in config.optim.learning_rate or config.phases[0].steps."""
+    named = {path.replace("[i]", "[0]") for path in _SETTING.findall(text)}
+    return {path for path in named if path.split(".")[-1] not in ("json", "py", "md")}
+
+
+def make_targets() -> set[str]:
+    """List the targets of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    return set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+
+
+def tracked(folder: str) -> list[str]:
+    """List the files below a folder that git knows."""
+    listed = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
+    return listed.stdout.split()

@@ -1,0 +1,215 @@
+"""Every command of README and the guide is run as it stands, on tiny texts and models.
+
+A page is run from its first command to its last in a folder that holds what its placeholders name:
+texts/, stores/mine, runs/mine, DIR, CHECKPOINT. Sizes are made small by flags that are added, and
+what no test machine has (other hosts, TPUs, buckets) is replaced; scripts of launch/ are not run,
+but their flags must be known to them.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.conftest import _small_text
+from tests.docs import pages
+from tests.faults.runs import environment, free_port
+
+ROOT = pages.ROOT
+PAGES = [pages.README, *sorted((pages.DOCS / "guide").glob("*.md"))]
+pytestmark = pytest.mark.slow
+
+ROLLED = "--config.compute.rolled_layers=True"  # compiles sooner
+LAYERS = [  # four of them, for features of the last four
+    ROLLED,
+    *("--config.model.hidden_size=16", "--config.model.num_hidden_layers=4"),
+    *("--config.model.num_attention_heads=2", "--config.model.intermediate_size=32"),
+]
+PHASES = [
+    *("--config.phases[0].seq_len=16", "--config.phases[0].steps=4"),
+    *("--config.phases[1].seq_len=24", "--config.phases[1].steps=2"),
+    *("--config.phases[0].batch_size=8", "--config.phases[0].max_predictions_per_seq=3"),
+    *("--config.phases[1].batch_size=8", "--config.phases[1].max_predictions_per_seq=4"),
+    *("--config.phases[1].restart_learning_rate=1e-3", "--config.phases[1].restart_warmup_steps=1"),
+    *("--config.eval.examples=16", "--config.optim.warmup_steps=1"),
+]
+ROWS = [ROLLED, "--config.data.max_seq_length=16", "--config.batch_size=8"]
+TASK = [*ROWS, "--config.epochs=1"]
+# What is added to the commands of a module, so that they are done in seconds.
+ADDED = {
+    "bert_jax.finetune": TASK,
+    "bert_jax.grid": ROWS,
+    "bert_jax.probe": [*TASK, "--every=6"],
+    "bert_jax.feature_ner": ["--units=3", "--epochs=1", "--max_seq_length=16"],
+    "bert_jax.benchmark": [*LAYERS, "--seq_len=16", "--batch_size=8", "--secs=0.2"],
+    "bert_jax.plan": [*LAYERS, "--seq_len=128", "--per_chip_batch=8"],
+    "data_pipeline.benchmark": ["--seq_len=16", "--secs=0.2", "--cores=1", "--batch_size=8"],
+    "data_pipeline.export_tfrecord": [
+        *("--seq_len=16", "--max_predictions_per_seq=3", "--epochs=1", "--shards=2", "--workers=1")
+    ],
+    "data_pipeline.import_tfrecord": ["--holdout=0.1"],
+}
+# What a page says and no test machine has -> what is run in its place.
+REPLACED = {
+    r"gs://BUCKET/wiki/\*\.gz": "texts/*.txt",
+    r"--runner=DataflowRunner .*": "--runner=DirectRunner",
+    r"--coordinator_address=.*": lambda: f"--coordinator_address=127.0.0.1:{free_port()}",
+    r"--num_processes=4": "--num_processes=1",
+    r"--topology=.*": "--topology=v5e:1x1",
+    r"google:DIR/": "google:exports/google/",
+    r"hf:sentence-transformers/all-MiniLM-L6-v2": "hf:CHECKPOINT",
+    r"--vocab_size=\d+": "--vocab_size=200",
+    r"packed_examples=8": "packed_examples=4",
+    r"--words=1000": "--words=3",
+    r"--step=40": "--step=2",
+    r"--profile_steps=.*": "--profile_steps=2:3",
+    r"--learning_rates=.*": "--learning_rates=5e-5",
+    r"--epochs=2,3,4": "--epochs=1",
+    r"--seeds=.*": "--seeds=0",
+}
+NOT_RUN = {
+    "benchmarks.step_vs_hf_flax",  # these two make an environment of their own
+    "benchmarks.step_vs_hf_torch",
+    "bert_jax.verify_resume",  # tests/faults/test_kills.py runs it; it takes minutes
+}
+
+
+def words_of(command: str) -> list[str]:
+    """Split a command as a shell does, with what this machine has not replaced."""
+    words = []
+    for word in shlex.split(command, comments=True):
+        for pattern, value in REPLACED.items():
+            replacement = value if isinstance(value, str) else value()
+            word = re.sub(pattern, lambda _, text=replacement: text, word)
+        words.append(word)
+    return words
+
+
+def flags_for(module: str, words: list[str]) -> list[str]:
+    """Give the flags that make a command small."""
+    if module == "bert_jax.train":
+        has_sizes = any(word.startswith("--config.init=") for word in words)
+        return [ROLLED, *PHASES] if has_sizes else [*LAYERS, *PHASES]
+    flags = ADDED.get(module, [])
+    if module == "bert_jax.benchmark" and not any("data.store=" in word for word in words):
+        flags = [*flags, "--config.model.vocab_size=300"]
+    return flags
+
+
+def run(forked, folder: pathlib.Path, command: str, done: Sequence[list[str]] = ()) -> str:
+    """Run a command of a page in a folder; what it leaves is kept for the next one."""
+    words = words_of(command)
+    module, arguments = words[2], words[3:]
+    if module in NOT_RUN or words in done:
+        return ""
+    if module == "bert_jax.plan":
+        pytest.importorskip("libtpu", reason="needs the extra [plan]: libtpu")
+    for word in arguments:  # a new run in place of the one that is there
+        name, _, place = word.partition("=")
+        is_new = name == "--output" or (name == "--workdir" and module == "bert_jax.train")
+        if is_new and (folder / place).is_dir():
+            shutil.rmtree(folder / place)
+    return forked(module, *arguments, *flags_for(module, words), cwd=folder).stdout
+
+
+def write_task_files(folder: pathlib.Path) -> None:
+    """Write small files of every task of the guide: a table, RTE, entities."""
+    sentences = _small_text(30).replace("\n\n", "\n").splitlines()
+    rows = [(text, "cat" if "cat" in text else "other") for text in sentences]
+    for split, part in (("train", rows[:48]), ("dev", rows[48:64]), ("test", rows[64:72])):
+        lines = ["text,label,review,stars"] + [f"{t},{c},{t},{c}" for t, c in part]
+        (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
+        tagged = [
+            "\n".join(f"{w} {'B-PET' if w == 'cat' else 'O'}" for w in t.split()) for t, _ in part
+        ]
+        (folder / f"{split}.txt").write_text("\n\n".join(tagged) + "\n")
+    (folder / "RTE").mkdir()
+    for split in ("train", "dev"):
+        lines = ["index\tsentence1\tsentence2\tlabel"] + [
+            f"{i}\t{t}\t{rows[i - 1][0]}\t{'entailment' if i % 2 else 'not_entailment'}"
+            for i, (t, _) in enumerate(rows[:24])
+        ]
+        (folder / "RTE" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def base(forked, tmp_path_factory):
+    """A folder with texts, a store, a run and its export, and README's commands that made them."""
+    folder = tmp_path_factory.mktemp("manual")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    for name in ("texts", "field", "records", "DIR"):
+        (folder / name).mkdir()
+    (folder / "texts" / "a.txt").write_text(_small_text(300))
+    (folder / "field" / "a.txt").write_text("the cat sees queequeg near the river .\n\n" * 200)
+    (folder / "sentences.txt").write_text("the cat sees a dog .\na dog hears ||| the old king .\n")
+    (folder / "new.csv").write_text("review\nthe cat sees a dog\nmy sister hears the king\n")
+    months, goods = "abcdefghijkl", "abcdefghijklmnopqrstuvwxyz"
+    buys = [
+        f"month{months[i % 12]} disc{goods[i % 26]}{goods[i % 7]} dollars{goods[i % 17]}"
+        for i in range(1500)
+    ]
+    documents = ["\n".join(buys[i : i + 5]) for i in range(0, len(buys), 5)]
+    (folder / "purchases.txt").write_text("\n\n".join(documents) + "\n")
+    question = {"id": "a", "question": "Who?", "answers": [{"text": "Eve", "answer_start": 0}]}
+    paragraph = {"context": "Eve ran", "qas": [question | {"is_impossible": False}]}
+    squad = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [paragraph]}]}
+    (folder / "dev-v2.0.json").write_text(json.dumps(squad))
+    (folder / "predictions.json").write_text('{"a": "Eve"}')
+    (folder / "null_odds.json").write_text('{"a": -1.0}')
+    write_task_files(folder / "DIR")
+
+    build, train, *_ = [
+        command
+        for command in pages.commands_in(pages.README.read_text())
+        if "data_pipeline.build" in command or "bert_jax.train" in command
+    ]
+    run(forked, folder, build)
+    run(forked, folder, train)
+    run(forked, folder, "python -m bert_jax.convert --from=orbax:runs/mine --to=hf:CHECKPOINT")
+    for name in ("stores/field", "STORE"):
+        shutil.copytree(folder / "stores" / "mine", folder / name)
+    for name in ("field", "quickstart"):
+        shutil.copytree(folder / "runs" / "mine", folder / "runs" / name)
+    shutil.copy(folder / "stores" / "mine" / "vocab.txt", folder)
+    shutil.copytree(folder / "CHECKPOINT", folder / "DIR", dirs_exist_ok=True)
+    for name, seq_len in ((128, 16), (512, 24)):
+        sizes = [f"--seq_len={seq_len}", "--max_predictions_per_seq=3", "--epochs=1", "--shards=1"]
+        output = f"--output=records/{name}"
+        forked("data_pipeline.export_tfrecord", "stores/mine", output, *sizes, cwd=folder)
+    return folder, [words_of(build), words_of(train)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_run_one_after_another(forked, base, tmp_path, page):
+    made, done = base
+    folder = tmp_path / "folder"
+    shutil.copytree(made, folder, symlinks=True)
+    text = page.read_text(encoding="utf-8")
+    for command in pages.commands_in(text):
+        words = command.split()
+        if words[0].startswith("launch/"):
+            check_script(words)
+        elif "-m" in words:
+            run(forked, folder, command, done)
+        else:
+            assert words[0] == "make" and words[1] in pages.make_targets()
+    for block in pages.python_in(text):
+        subprocess.run([sys.executable, "-c", block], cwd=folder, env=environment(), check=True)
+
+
+def check_script(words: list[str]) -> None:
+    """Check that a script of launch/ knows the flags that a page gives it."""
+    helped = subprocess.run(
+        ["bash", str(ROOT / words[0]), "--help"], capture_output=True, text=True, env=os.environ
+    )
+    assert helped.returncode == 0, helped.stderr
+    for word in shlex.split(" ".join(words), comments=True):
+        if word.startswith("--") and not word.startswith("--config."):
+            assert word.partition("=")[0] in helped.stdout, word

@@ -1,0 +1,106 @@
+"""The manual: what its pages name exists, and each keeps its form."""
+
+import re
+
+import pytest
+import yaml
+
+from bert_jax.config import Config, to_config_dict
+from bert_jax.config.schema import FinetuneConfig
+from tests.docs import pages
+
+ROOT, DOCS = pages.ROOT, pages.DOCS
+PAGES = sorted(DOCS.rglob("*.md"))
+GUIDE = sorted((DOCS / "guide").glob("*.md"))
+
+
+def text_of(page):
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", pages.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_and_link_of_a_page_exists(page):
+    text = text_of(page)
+    assert [name for name in sorted(pages.paths_in(text)) if not (ROOT / name).exists()] == []
+    for link in pages.links_in(text):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if link.startswith("https://"):
+            continue
+        assert target.exists(), link
+        assert not anchor or anchor in pages.anchors_in(text_of(target)), link
+
+
+def test_every_command_has_a_module_a_script_or_a_make_target():
+    for page in [pages.README, *PAGES]:
+        for command in pages.commands_in(text_of(page)):
+            words = command.split()
+            if words[0] == "make":
+                assert words[1] in pages.make_targets(), command
+            elif words[0].startswith("launch/"):
+                assert (ROOT / words[0]).is_file(), command
+            elif "-m" in words:
+                module = words[words.index("-m") + 1].replace(".", "/")
+                known = (ROOT / f"{module}.py").is_file() or (ROOT / module).is_dir()
+                assert known or module in ("pip", "venv"), command
+
+
+def test_every_setting_that_is_named_exists():
+    configs = [to_config_dict(config) for config in (Config(), FinetuneConfig())]
+    for page in [pages.README, *PAGES]:
+        for path in pages.settings_in(text_of(page)):
+            is_placeholder = path.isupper()  # --config.KEY=VALUE
+            known = is_placeholder or any(has_field(config, path) for config in configs)
+            assert known, (page.name, path)
+
+
+def has_field(value, path):
+    """Whether a config has the field that a path of names and indices leads to."""
+    for name, index in re.findall(r"(\w+)(?:\[(\d)\])?", path):
+        if name not in value:
+            return False
+        value = value[name]
+        if index and len(value):
+            value = value[int(index)]
+    return True
+
+
+def test_every_config_file_has_a_row_in_the_guide():
+    training = text_of(DOCS / "guide" / "training.md")
+    for path in (ROOT / "configs").glob("*.py"):
+        assert path.name == "__init__.py" or f"| `configs/{path.name}` |" in training
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
+def test_a_guide_page_asks_one_question_and_opens_with_a_command(page):
+    lines = [line for line in text_of(page).splitlines() if line]
+    assert lines[0].startswith("# ") and lines[0].endswith("?")
+    assert pages.is_command(lines[1])
+
+
+@pytest.mark.parametrize("name", ["results.md", "experiments.md"])
+def test_every_measurement_has_its_command_device_date_and_commit(name):
+    rows = [line for line in text_of(DOCS / name).splitlines() if re.search(r"\| 2026-", line)]
+    assert rows
+    for row in rows:
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        assert len(cells) == 7 and all(cells), row
+
+
+def test_decisions_are_numbered_without_a_gap():
+    numbers = sorted(
+        int(number)
+        for page in (DOCS / "design").glob("*.md")
+        for number in re.findall(r"^## Decision (\d+): ", text_of(page), re.MULTILINE)
+    )
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_every_page_is_in_the_navigation():
+    class Loader(yaml.SafeLoader):
+        """Reads what MkDocs adds to YAML as None."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    listed = set(re.findall(r"[\w/]+\.md", str(site["nav"])))
+    assert {str(page.relative_to(DOCS)) for page in PAGES} == listed

@@ -1,0 +1,192 @@
+"""What each command refuses: one sentence, exit code 2, nothing on stdout, no file written."""
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TINY = "--config=configs/tiny.py"
+RTE = ("--config=configs/finetune/glue.py:task=rte", "--config.init=hf:nowhere")
+TABLE = (
+    *("--config=configs/finetune/table.py", "--config.data.text_column=text"),
+    *("--config.data.label_column=is_long", "--config.epochs=1"),
+)
+ROOM = "--workdir={new}"
+NER = (
+    *("--checkpoint={small}/bare", "--data_dir={small}"),
+    *("--max_seq_length=16", "--output={new}"),
+)
+FEATURES = ("--checkpoint={small}/checkpoint", "--input={small}/in.txt", "--output={new}.npz")
+EVALUATE = ("--checkpoint=hf:{small}/checkpoint",)
+RUN = "--workdir={run}"
+# Command -> flags that it has in every row, and the rows: more flags, and a part of the sentence.
+REFUSALS = {
+    "train": (
+        (),
+        [
+            ((), "--config is missing"),
+            (("--config=configs/huge.py",), "there is no such file; bundled are configs/base.py"),
+            (("--config=configs/large.py:recipe=x", "--print_config"), "recipe is 'x'; this conf"),
+            (("--config=configs/tiny.py:x=1",), "sets 'x'; this config takes []"),
+            (("--config=configs/base.py:tokens",), "'tokens' is not NAME=VALUE; this config"),
+            (("--config=configs",), "that is a folder"),
+            ((TINY, "--config.optim.learnin_rate=1"), "learning_rate"),
+            ((TINY,), "--workdir is missing"),
+            ((TINY, ROOM), "config.data.store is empty; build a store"),
+            ((TINY, "--wrkdir=w"), "did you mean --workdir?"),
+            ((TINY, "--num_processes=x"), "it must be a whole number"),
+            ((TINY, "stray"), "'stray' is not a flag"),
+            ((TINY, "--config.optm.learning_rate=1"), "did you mean --config.optim"),
+            ((TINY, "--config.phases[7].steps=1"), "this config has 2 phases, counted from 0"),
+            ((TINY, "--workdir=README.md"), "README.md is a file; give a new"),
+            ((TINY, ROOM, "--process_id=1"), "add --multihost"),
+            ((TINY, ROOM, "--profile_steps=9:7"), "--profile_steps=9:7 is not FIRST:LAST"),
+        ],
+    ),
+    "verify_resume": (
+        (TINY,),
+        [
+            ((), "--workdir is missing"),
+            ((ROOM, "--kills=0"), "--kills is 0; it must be 1 or more"),
+            (
+                (ROOM, "--kills=25", "--config.checkpoint.every_steps=10"),
+                "log_every_steps is 20: in 400 steps the run would be over before 25 kills",
+            ),
+        ],
+    ),
+    "grid": (
+        RTE,
+        [
+            ((), "--workdir is missing"),
+            (("--config.epochs", "2"), "--config.epochs is varied by the grid"),
+            (("--seeds=0,0",), "--seeds is 0,0"),
+            (("--epochs=two",), "--epochs is two"),
+            (("--learning_rates=0.0,1e-5",), "config.optim.learning_rate is 0.0"),
+        ],
+    ),
+    "probe": (
+        (),
+        [
+            ((), "--workdir is missing"),
+            ((ROOM, "--every=0"), "--every is 0"),
+            (("--workdir=gs://bucket/run",), "--probe_dir is missing"),
+            ((ROOM, *TABLE, "--config.init=hf:there"), "config.init is hf:there"),
+            ((ROOM, *TABLE), "{new} holds no run of bert_jax"),
+        ],
+    ),
+    "convert": (
+        (),
+        [
+            ((), "--from is missing; python -m bert_jax.convert --from"),
+            (
+                ("--from=hf:{small}/bare", "--to=hf:{small}/bare"),
+                "a folder with other files; give a ",
+            ),
+            (
+                ("--from=hf:{small}/bare", "--to=hf:{new}", "--push_to_hub=m"),
+                "--push_to_hub is 'm'",
+            ),
+            (("--from=/nowhere", "--to=hf:{new}"), "'/nowhere' is not a folder of this machine"),
+            (
+                ("--from=hf:{small}/bare", "--to=google:{new}/"),
+                "--hidden_act=gelu_tanh that the approximation",
+            ),
+        ],
+    ),
+    "evaluate": (
+        EVALUATE,
+        [
+            ((), "there is nothing to score: give --store or --sentences"),
+            (("--split=dev",), "--split is 'dev'; it must be one of heldout, train"),
+            (("--output=/no/folder/x",), "but there is no folder /no/folder; make it first"),
+            (("--output={store}/manifest.json",), "which is there already; give another name"),
+            (("--store={store}",), "piece 1 of "),
+            (("more",), "'more' is not a flag; usage: python -m bert_jax.evaluate"),
+            (
+                ("--checkpoint=hf:{small}/bare", "--sentences={small}/in.txt"),
+                "has no masked language model's head",
+            ),
+            (("--checkpoint={run}", "--examples=16", "--seq_len=65"), "--seq_len is 65"),
+        ],
+    ),
+    "features": (
+        FEATURES,
+        [
+            (("--checkpoint=",), "--checkpoint is missing"),
+            (("--input=/nowhere",), "/nowhere, which is not a file; give a text file, or - for s"),
+            (("--input={small}/latin",), "/latin is not UTF-8: byte 0xe9 at byte offset 4"),
+            (("--output={small}/in.txt", "--format=npz"), "which is there already; give another"),
+            (("--layers=3",), "--layers is '3', but the checkpoint has 2 layers: 0 is the embed"),
+            (("--max_seq_length=20",), "--max_seq_length is 20; it must be from 3 to 19"),
+        ],
+    ),
+    "feature_ner": (
+        NER,
+        [
+            (("--data_dir=",), "--data_dir is missing"),
+            (("--units=0",), "--units is 0"),
+            (("--features=first",), "'first' is none of embeddings, "),
+            (("--features=weighted_last_four",), "has 2 layers, not four"),
+            (("--max_seq_length=20",), "the checkpoint has 19 positions"),
+        ],
+    ),
+    "fill_mask": (
+        (),
+        [
+            (("a [MASK]",), "--checkpoint is missing"),
+            ((RUN, "no mask here"), "'no mask here' has no [MASK]; write it"),
+            ((RUN,), "there is nothing to guess: give sentences with [MASK]"),
+            ((RUN, "--top=0", "a [MASK]"), "--top is '0'; it must be a positive integer"),
+            (("--checkpoint={run}", RUN, "a [MASK]"), "give one of them"),
+            ((ROOM, "a [MASK]"), "holds no run of bert_jax"),
+            (("--checkpoint={small}/bare", "a [MASK]"), "has no masked language model's head"),
+            (
+                ("--workdir={small}/checkpoint", "a [MASK]"),
+                "is no run of bert_jax; give --checkpoint=hf:{small}/checkpoint",
+            ),
+            (
+                ("--checkpoint={small}/checkpoint", "--heldout=1"),
+                "--heldout is 1, of what a run held out",
+            ),
+        ],
+    ),
+    "replay": (
+        (),
+        [
+            (("--step=1",), "--workdir is missing"),
+            (("--workdir=nowhere", "--step=1"), "nowhere holds no run of bert_jax"),
+            ((RUN, "--step=41"), "--step is 41; the run of "),
+            ((RUN, "--step=1", "--rows=some"), "--rows is 'some'; it must be 1 or more"),
+        ],
+    ),
+    "score": (
+        (),
+        [
+            ((), "--task is None"),
+            (("--task=squad",), "--predictions is missing"),
+            (("--task=squad", "--predictions=p"), "--data is missing"),
+            (
+                ("--task=ner", "--predictions=p", "--data=x"),
+                "--data and --null_odds are for squad",
+            ),
+            (
+                ("--task=ner", "--predictions=p", "--null_threshold=0.5"),
+                "--null_threshold is 0.5",
+            ),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("command", REFUSALS)
+def test_mistakes_get_one_sentence_and_write_nothing(
+    forked, tiny_store, trained, small, tmp_path, command
+):
+    places = {"new": tmp_path / "new", "store": tiny_store, "run": trained, "small": small}
+    usual, rows = REFUSALS[command]
+    for flags, words in rows:
+        arguments = [flag.format(**places) for flag in (*usual, *flags)]
+        done = forked(f"bert_jax.{command}", *arguments, code=2)
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+        assert words.format(**places) in done.stderr
+        assert done.stdout == ""
+        assert not list(tmp_path.iterdir())
