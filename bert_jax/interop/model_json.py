@@ -1,4 +1,4 @@
-"""Parse the sizes of a BERT from Google's bert_config.json or Hugging Face's config.json."""
+"""Parse and write the sizes of an encoder in Google's bert_config.json or a config.json."""
 
 import dataclasses
 import json
@@ -7,20 +7,75 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
-from bert_jax.config.validate import check_sizes
 from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile
 
-# ModelConfig uses the names of these files; any other setting that a file lacks has its default.
+# A setting that a file lacks has our default, but for these.
 _REQUIRED = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("intermediate_size", "max_position_embeddings"),
 )
-BERT_NUMBERS = (
-    *_REQUIRED,
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size"),
-    *("initializer_range", "layer_norm_eps"),
-)
+# ModelConfig uses the names of BERT's files.
+BERT_NUMBERS = {
+    name: name
+    for name in (
+        *_REQUIRED,
+        *("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size"),
+        *("initializer_range", "layer_norm_eps"),
+    )
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Hold where a JSON file keeps what ModelConfig says, and what is the same in all such files.
+
+    Attributes:
+      acts: our activation function by the name in the file; the first of several is written.
+      numbers: the setting of each field of ModelConfig that is a number.
+      act: the setting of the activation function.
+      checked: settings that change what the encoder computes, and the one value that is read.
+      written: settings that are the same in every file.
+      shape: fields of ModelConfig that are the same in every encoder of this kind.
+    """
+
+    acts: Mapping[str, str]
+    numbers: Mapping[str, str] = dataclasses.field(default_factory=BERT_NUMBERS.copy)
+    act: str = "hidden_act"
+    checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    shape: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def parse(self, path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
+        """Return the model that the settings of a file describe.
+
+        Raises:
+          ValueError: a size is missing or impossible; a setting has a value that is not computed.
+        """
+        for name, value in self.checked.items():
+            if settings.get(name, value) != value:
+                raise ValueError(
+                    f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
+                    f"with {name} = {value!r} alone: give a checkpoint of that kind"
+                )
+        act = str(settings.get(self.act))
+        if act not in self.acts:
+            raise ValueError(
+                f"{path} says {self.act} = {act!r:.80}; bert_jax computes {', '.join(self.acts)}: "
+                "give a checkpoint with one of these"
+            )
+        numbers = parse_numbers(path, settings, self.numbers)
+        return ModelConfig(hidden_act=self.acts[act], **{**self.shape, **numbers})
+
+    def describe(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the settings of a file for a model.
+
+        Raises:
+          KeyError: a file of this kind has no name for the model's activation function.
+        """
+        acts = {ours: theirs for theirs, ours in reversed([*self.acts.items()])}
+        numbers = {theirs: getattr(config, field) for field, theirs in self.numbers.items()}
+        return numbers | dict(self.written) | {self.act: acts[config.hidden_act]}
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -38,26 +93,6 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def write_json(path: pathlib.Path, content: object) -> None:
     """Write JSON as the files of models are written: indented, a newline at the end."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def parse_model_config(
-    path: pathlib.Path, settings: Mapping[str, Any], acts: Mapping[str, str]
-) -> ModelConfig:
-    """Return the sizes in the settings of a file; `acts` maps its activations to our names.
-
-    Raises:
-      ValueError: a size is missing or impossible, the activation is not one of BERT's.
-    """
-    act = str(settings.get("hidden_act"))
-    if act not in acts:
-        raise ValueError(
-            f"{path} says hidden_act = {act!r:.80}; bert_jax computes {', '.join(acts)}: give a "
-            "BERT with one of these"
-        )
-    numbers = parse_numbers(path, settings, {name: name for name in BERT_NUMBERS})
-    config = ModelConfig(hidden_act=acts[act], **numbers)
-    check_sizes(config, path)
-    return config
 
 
 def parse_numbers(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax.config import ModelConfig
+from bert_jax.config.validate import check_sizes
 from bert_jax.interop import model_json, vocabulary
 from bert_jax.interop.families import bert
 from bert_jax.interop.pretrained import Pretrained
@@ -26,7 +27,8 @@ from data_pipeline.io import small_files
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 
 CONFIG = "bert_config.json"
-ACTS = {"gelu": "gelu_tanh"}  # its code computes the tanh approximation under that name
+# Its code computes the tanh approximation under the name gelu.
+_SETTINGS = model_json.Settings({"gelu": "gelu_tanh"})
 _COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimiser
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
 
@@ -93,7 +95,8 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
             f"{prefix.parent} has no {CONFIG}; put the one beside {prefix.name} that it was "
             "trained with"
         )
-    config = model_json.parse_model_config(path, model_json.read_json(path), ACTS)
+    config = _SETTINGS.parse(path, model_json.read_json(path))
+    check_sizes(config, path)
     tensors = _open_tensors(prefix)
     if _OBJECTS in tensors.dims:
         raise ValueError(
@@ -139,13 +142,12 @@ def _explain_damage(words: str) -> Iterator[None]:
 
 
 LAST = CONFIG
-_ACTS = {ours: theirs for theirs, ours in ACTS.items()}
 _EPSILON = 1e-12  # of every layer norm; Google's code has no other
 
 
 def check_supported(config: ModelConfig, address: str) -> None:
     """Raise if Google's code would compute something else from these weights."""
-    if config.hidden_act not in _ACTS:
+    if config.hidden_act not in _SETTINGS.acts.values():
         raise ValueError(
             f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
             'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
@@ -183,7 +185,6 @@ def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
     if words.kind == WORDPIECE:
         case = {"do_lower_case": words.lowercase}
         model_json.write_json(prefix.with_name(vocabulary.TOKENIZER_CONFIG), case)
-    settings = {name: getattr(checkpoint.config, name) for name in model_json.BERT_NUMBERS}
+    settings = _SETTINGS.describe(checkpoint.config)
     del settings["layer_norm_eps"]
-    settings["hidden_act"] = _ACTS[checkpoint.config.hidden_act]
     model_json.write_json(prefix.with_name(CONFIG), dict(sorted(settings.items())))

@@ -3,43 +3,30 @@
 Source: modeling_albert.py, configuration_albert.py@transformers 5.23; Lan et al. 2020.
 """
 
-import pathlib
-from collections.abc import Mapping
-from typing import Any
-
-from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
-from bert_jax.interop.families.family import Family, Names, check_fixed, parse_act
-from bert_jax.interop.model_json import parse_numbers
+from bert_jax.interop.families.family import ACTS, Family, Names
+from bert_jax.interop.model_json import BERT_NUMBERS, Settings
 
-_FIXED = {"num_hidden_groups": 1, "inner_group_num": 1, "tie_word_embeddings": True}
-_NUMBERS = bert.NUMBERS | {"embedding_size": "embedding_size"}
-
-
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes in the settings of a config.json.
-
-    Raises:
-      ValueError: a size is missing or impossible; a setting is none that bert_jax computes.
-    """
-    check_fixed(path, settings, _FIXED)
-    numbers = parse_numbers(path, settings, _NUMBERS)
-    return ModelConfig(
-        hidden_act=parse_act(path, settings, "hidden_act"), share_layers=True, **numbers
-    )
-
-
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model."""
-    return bert.describe(config) | _FIXED | {"embedding_size": config.embedding_size}
-
+_FIXED = {
+    "num_hidden_groups": 1,
+    "inner_group_num": 1,
+    "tie_word_embeddings": True,
+    "position_embedding_type": "absolute",
+}
+_SETTINGS = Settings(
+    ACTS,
+    BERT_NUMBERS | {"embedding_size": "embedding_size"},
+    checked=_FIXED,
+    written=_FIXED,
+    shape={"share_layers": True},
+)
 
 FAMILY = Family(
     model_type="albert",
     prefix="albert.",
     names=Names(
         encoder={
-            **{ours: name for ours, name in bert.NAMES.encoder.items() if ours != "pooler"},
+            **bert.ENCODER_WITHOUT_POOLER,
             "embeddings/projection": "encoder.embedding_hidden_mapping_in",
             "pooler": "pooler",
         },
@@ -62,8 +49,8 @@ FAMILY = Family(
         layer_format="encoder.albert_layer_groups.{}.albert_layers.0.",
         output_bias=("predictions.bias", "predictions.decoder.bias"),
     ),
-    parse=parse,
-    describe=describe,
+    parse=_SETTINGS.parse,
+    describe=_SETTINGS.describe,
     decoder="predictions.decoder.weight",
     masked_lm="AlbertForMaskedLM",
     encoder="AlbertModel",

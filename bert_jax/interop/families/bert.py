@@ -3,24 +3,19 @@
 Source: modeling_bert.py, configuration_bert.py@transformers 4.57; LayerNorm.gamma and beta: 2018's.
 """
 
-import pathlib
-from collections.abc import Mapping
-from typing import Any
+from bert_jax.interop.families.family import ACTS, Family, Names
+from bert_jax.interop.model_json import Settings
 
-from bert_jax.config import ModelConfig
-from bert_jax.interop.families.family import ACT_NAMES, Family, Names, check_fixed, parse_act
-from bert_jax.interop.model_json import BERT_NUMBERS, parse_numbers
-
-# Settings that change what the encoder computes, and the one value that is BERT's.
-FIXED = {
-    "position_embedding_type": "absolute",
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "quantization_config": None,
-}
-NUMBERS = {name: name for name in BERT_NUMBERS}  # field of ModelConfig -> setting
-
-
+SETTINGS = Settings(
+    ACTS,
+    checked={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "quantization_config": None,
+    },
+    written={"position_embedding_type": "absolute", "tie_word_embeddings": True},
+)
 NAMES = Names(
     encoder={
         "embeddings/word": "embeddings.word_embeddings",
@@ -49,36 +44,17 @@ NAMES = Names(
     output_bias=("cls.predictions.bias", "cls.predictions.decoder.bias"),
 )
 
-
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes in the settings of a config.json.
-
-    Raises:
-      ValueError: a size is missing or impossible; a setting is none of BERT's.
-    """
-    check_fixed(path, settings, FIXED)
-    return ModelConfig(
-        hidden_act=parse_act(path, settings, "hidden_act"),
-        **parse_numbers(path, settings, NUMBERS),
-    )
-
-
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model."""
-    return {
-        **{theirs: getattr(config, ours) for ours, theirs in NUMBERS.items()},
-        "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
-        "hidden_act": ACT_NAMES[config.hidden_act],
-    }
-
+# Of the families that have BERT's encoder and no pooler, or one of another name.
+ENCODER_WITHOUT_POOLER = {
+    ours: theirs for ours, theirs in NAMES.encoder.items() if ours != "pooler"
+}
 
 FAMILY = Family(
     model_type="bert",
     prefix="bert.",
     names=NAMES,
-    parse=parse,
-    describe=describe,
+    parse=SETTINGS.parse,
+    describe=SETTINGS.describe,
     decoder="cls.predictions.decoder.weight",
     masked_lm="BertForMaskedLM",
     encoder="BertModel",

@@ -3,13 +3,8 @@
 Source: modeling_distilbert.py, configuration_distilbert.py@transformers 5.23; Sanh et al. 2019.
 """
 
-import pathlib
-from collections.abc import Mapping
-from typing import Any
-
-from bert_jax.config import ModelConfig
-from bert_jax.interop.families.family import ACT_NAMES, Family, Names, check_fixed, parse_act
-from bert_jax.interop.model_json import parse_numbers
+from bert_jax.interop.families.family import ACTS, Family, Names
+from bert_jax.interop.model_json import Settings
 
 _FIXED = {"tie_weights_": True, "sinusoidal_pos_embds": False}
 _NUMBERS = {
@@ -23,29 +18,14 @@ _NUMBERS = {
     "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "initializer_range",
 }
-
-
-def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
-    """Return the sizes in the settings of a config.json.
-
-    Raises:
-      ValueError: a size is missing or impossible; a setting is none that bert_jax computes.
-    """
-    check_fixed(path, settings, _FIXED)
-    numbers = parse_numbers(path, settings, _NUMBERS)
-    return ModelConfig(
-        hidden_act=parse_act(path, settings, "activation"), type_vocab_size=0, **numbers
-    )
-
-
-def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model."""
-    return {
-        **{theirs: getattr(config, ours) for ours, theirs in _NUMBERS.items()},
-        **_FIXED,
-        "activation": ACT_NAMES[config.hidden_act],
-    }
-
+_SETTINGS = Settings(
+    ACTS,
+    _NUMBERS,
+    act="activation",
+    checked=_FIXED,
+    written=_FIXED,
+    shape={"type_vocab_size": 0},
+)
 
 FAMILY = Family(
     model_type="distilbert",
@@ -74,8 +54,8 @@ FAMILY = Family(
         layer_format="transformer.layer.{}.",
         output_bias=("vocab_projector.bias",),
     ),
-    parse=parse,
-    describe=describe,
+    parse=_SETTINGS.parse,
+    describe=_SETTINGS.describe,
     decoder="vocab_projector.weight",
     masked_lm="DistilBertForMaskedLM",
     encoder="DistilBertModel",

@@ -1,4 +1,4 @@
-"""Declare what differs between the encoders of transformers, and the helpers that they share."""
+"""Declare what differs between the encoders of transformers."""
 
 import dataclasses
 import pathlib
@@ -14,7 +14,6 @@ ACTS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-ACT_NAMES = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 # Settings that matter while training alone; a config.json need not hold them.
 _TRAINING = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),
@@ -96,34 +95,3 @@ class Family:
     def read_back(self, config: ModelConfig) -> ModelConfig:
         """Return the model as the family's config.json describes it."""
         return self.parse(pathlib.Path("config.json"), self.describe(config))
-
-
-def check_fixed(path: pathlib.Path, settings: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise if a setting that changes what an encoder computes has another value than ours.
-
-    A setting that is absent has the fixed value.
-
-    Raises:
-      ValueError: names the setting and both values.
-    """
-    for name, value in fixed.items():
-        if settings.get(name, value) != value:
-            raise ValueError(
-                f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model with "
-                f"{name} = {value!r} alone: give a checkpoint of that kind"
-            )
-
-
-def parse_act(path: pathlib.Path, settings: Mapping[str, Any], name: str) -> str:
-    """Return our name of the activation function in a setting.
-
-    Raises:
-      ValueError: it is none that bert_jax computes.
-    """
-    act = str(settings.get(name))
-    if act not in ACTS:
-        raise ValueError(
-            f"{path} says {name} = {act!r:.80}; bert_jax computes {', '.join(ACTS)}: give a "
-            "checkpoint with one of these"
-        )
-    return ACTS[act]

@@ -3,15 +3,17 @@
 Source: modeling_modernbert.py, configuration_modernbert.py@transformers 5.23; Warner et al. 2024.
 """
 
+import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
-from bert_jax.interop.families.family import Family, Names, check_fixed
-from bert_jax.interop.model_json import parse_numbers
+from bert_jax.interop.families.family import Family, Names
+from bert_jax.interop.model_json import Settings
 
-# Field of ModelConfig -> setting of config.json, where the names differ.
+# Field of ModelConfig -> setting of config.json.
 _NUMBERS = {
     **{name: name for name in ("vocab_size", "hidden_size", "intermediate_size")},
     **{name: name for name in ("num_hidden_layers", "num_attention_heads")},
@@ -19,9 +21,9 @@ _NUMBERS = {
     "local_attention": "local_attention",
     "layer_norm_eps": "norm_eps",
     "initializer_range": "initializer_range",
+    "hidden_dropout_prob": "attention_dropout",  # of attention's outputs
 }
 _FIXED = {
-    "hidden_activation": "gelu",
     "norm_bias": False,
     "attention_bias": False,
     "mlp_bias": False,
@@ -31,8 +33,8 @@ _FIXED = {
     "tie_word_embeddings": True,
 }
 _SHAPE: dict[str, Any] = {
-    "hidden_act": "gelu_erf",
     "type_vocab_size": 0,
+    "attention_probs_dropout_prob": 0.0,
     "position_embedding_type": "rotary",
     "norm_position": "pre",
     "norm_bias": False,
@@ -44,7 +46,14 @@ _SHAPE: dict[str, Any] = {
 }
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _THETAS = {"global_rope_theta": (_FULL, 160_000.0), "local_rope_theta": (_SLIDING, 10_000.0)}
-_DROPOUTS = {"hidden_dropout_prob": "attention_dropout"}  # of attention's outputs
+_SETTINGS = Settings(
+    {"gelu": "gelu_erf"},
+    _NUMBERS,
+    act="hidden_activation",
+    checked=_FIXED | {"rope_scaling": None},
+    written=_FIXED | {"embedding_dropout": 0.0, "mlp_dropout": 0.0},
+    shape=_SHAPE,
+)
 
 _NAMES = Names(
     encoder={
@@ -81,24 +90,24 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     Raises:
       ValueError: a size is missing or impossible; a setting is none of ModernBERT's.
     """
-    check_fixed(path, settings, _FIXED)
-    numbers = parse_numbers(path, settings, _NUMBERS | _DROPOUTS)
-    layers = numbers["num_hidden_layers"]
+    config = _SETTINGS.parse(path, settings)
+    layers = config.num_hidden_layers
+    every = config.global_attn_every_n_layers
     types = settings.get("layer_types")
-    every = numbers.setdefault("global_attn_every_n_layers", _find_period(types, layers))
-    if types not in (None, [_SLIDING if i % every else _FULL for i in range(layers)]):
+    if "global_attn_every_n_layers" not in settings:
+        every = _find_period(types, layers)
+    if types not in (None, _list_types(every, layers)):
         raise ValueError(
             f"{path} says layer_types = {types!r:.80}; bert_jax reads those with {_FULL} in the "
             "first layer and then in every Nth: give such a checkpoint"
         )
-    if every == 1:
-        numbers["local_attention"] = 0
-    rope = settings.get("rope_parameters") or {}
-    thetas: dict[str, Any] = {
-        field: float(rope.get(kind, {}).get("rope_theta", settings.get(field, default)))
-        for field, (kind, default) in _THETAS.items()
-    }
-    return ModelConfig(attention_probs_dropout_prob=0.0, **numbers, **thetas, **_SHAPE)
+    return dataclasses.replace(
+        config,
+        global_attn_every_n_layers=every,
+        local_attention=0 if every == 1 else config.local_attention,
+        global_rope_theta=_parse_theta(path, settings, "global_rope_theta"),
+        local_rope_theta=_parse_theta(path, settings, "local_rope_theta"),
+    )
 
 
 def _find_period(types: Any, layers: int) -> int:
@@ -108,22 +117,33 @@ def _find_period(types: Any, layers: int) -> int:
     return types.index(_FULL, 1) if _FULL in types[1:] else layers
 
 
+def _list_types(every: int, layers: int) -> list[str]:
+    return [_SLIDING if i % every else _FULL for i in range(layers)]
+
+
+def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) -> float:
+    """Return the base of the rotary angles: by kind of layer since transformers 5, flat before."""
+    kind, theta = _THETAS[field]
+    by_kind = settings.get("rope_parameters") or {}
+    rope = by_kind.get(kind, {}) if isinstance(by_kind, dict) else None
+    if isinstance(rope, dict) and rope.get("rope_type", "default") == "default":
+        theta = rope.get("rope_theta", settings.get(field, theta))
+        if type(theta) in (int, float) and 0 < theta < math.inf:
+            return float(theta)
+        wrong = f"{field} = {theta!r:.80}; it must be a number above 0"
+    else:
+        wrong = f"rope_parameters = {by_kind!r:.80}; bert_jax computes rope_type = 'default' alone"
+    raise ValueError(f"{path} says {wrong}: put the file back that the checkpoint came with")
+
+
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model."""
-    names = _NUMBERS | _DROPOUTS
-    layers = range(config.num_hidden_layers)
-    return {
-        **{name: getattr(config, field) for field, name in names.items()},
-        **_FIXED,
-        "layer_types": [
-            _SLIDING if i % config.global_attn_every_n_layers else _FULL for i in layers
-        ],
+    return _SETTINGS.describe(config) | {
+        "layer_types": _list_types(config.global_attn_every_n_layers, config.num_hidden_layers),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": getattr(config, field)}
             for field, (kind, _) in _THETAS.items()
         },
-        "embedding_dropout": 0.0,
-        "mlp_dropout": 0.0,
     }
 
 

@@ -22,7 +22,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     Raises:
       ValueError: a size is missing or impossible; a setting is none of RoBERTa's.
     """
-    config = bert.parse(path, settings)
+    config = bert.SETTINGS.parse(path, settings)
     if settings.get("pad_token_id", _PAD_ID) != _PAD_ID:
         raise ValueError(
             f"{path} says pad_token_id = {settings['pad_token_id']!r:.80}; positions follow from "
@@ -40,7 +40,10 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model."""
     rows = config.max_position_embeddings + _SKIPPED
-    return bert.describe(config) | {"max_position_embeddings": rows, "pad_token_id": _PAD_ID}
+    return bert.SETTINGS.describe(config) | {
+        "max_position_embeddings": rows,
+        "pad_token_id": _PAD_ID,
+    }
 
 
 FAMILY = Family(

@@ -144,3 +144,32 @@ def test_a_shape_of_no_family_is_said_to_be_one(changes):
         huggingface.check_supported(checkpoint)
     with pytest.raises(ValueError, match="another encoder than BERT's"):
         tf1.check_supported(checkpoint.config, "orbax:run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rope_parameters": [160000.0]}, r"rope_parameters = \[160000.0\]; .*'default' alone"),
+        ({"rope_parameters": {"full_attention": 3}}, "rope_parameters = {'full_attention': 3}"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}},
+            "rope_parameters = .*rope_type = 'default'",
+        ),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_theta": "x"}}},
+            "local_rope_theta = 'x'; it must be a number above 0",
+        ),
+        ({"rope_parameters": None, "global_rope_theta": -1}, "global_rope_theta = -1; it must be"),
+        ({"rope_scaling": {"factor": 2}}, "rope_scaling = {'factor': 2}.*None alone"),
+        ({"layer_types": ["sliding_attention"] * 9}, "layer_types = .*in every Nth"),
+        ({"layer_types": 3}, "layer_types = 3; bert_jax reads those"),
+        ({"hidden_activation": "relu"}, "hidden_activation = 'relu'; bert_jax computes gelu"),
+        ({"norm_bias": True}, "norm_bias = True; .*norm_bias = False alone"),
+    ],
+)
+def test_a_modernbert_of_another_kind_is_refused(changes, words):
+    family = FAMILIES["modernbert"]
+    settings = encoders.MODELS["ModernBertForMaskedLM"] | {"hidden_activation": "gelu"}
+    config = family.parse(pathlib.Path("config.json"), settings)
+    with pytest.raises(ValueError, match=f"^DIR/config.json says {words}"):
+        family.parse(pathlib.Path("DIR/config.json"), family.describe(config) | changes)
