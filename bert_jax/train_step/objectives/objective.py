@@ -1,0 +1,65 @@
+"""Define what an objective is, and what several objectives compute with."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.attention import Visible, hide_other_examples, hide_padding
+from bert_jax.model.bert import Bert
+from bert_jax.model.dropout import Dropout
+from bert_jax.model.losses import Losses, cross_entropy
+
+Batch = Mapping[str, jax.Array]
+SMALLEST_WEIGHT = 1e-5  # a batch without any prediction has loss 0 (Google adds as much instead)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """Hold sums over the predictions of one kind in a batch, each multiplied by its weight."""
+
+    loss_sum: jax.Array  # float32 [], nats
+    correct_sum: jax.Array | None  # float32 [], predictions whose likeliest class is right; None
+    #                                if numbers are predicted instead of classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """Describe a loss as sums; both functions return the same keys, the names of the terms."""
+
+    weights: Callable[[Batch], dict[str, jax.Array]]  # float32 [] each, from the batch alone
+    terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
+    untrained: tuple[str, ...] = ()  # parts of the model that no term uses: as initialized
+    # Per-row outputs that an evaluation returns besides the sums: float32[B,...].
+    outputs: Callable[[Bert, Batch], jax.Array] | None = None
+
+
+def sum_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
+    """Sum the cross entropy of float32[...,C] against int32[...], weighted by float32[...]."""
+    return sum_losses(cross_entropy(logits, labels), weights)
+
+
+def sum_losses(losses: Losses, weights: jax.Array) -> Term:
+    """Sum losses and hits, float32[...] each, weighted by float32[...]."""
+    nll, right = losses
+    return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
+
+
+def find_visible(batch: Batch) -> Visible:
+    """Return which keys a query may attend to, in packed or plain rows."""
+    if "example_ids" in batch:
+        return hide_other_examples(batch["example_ids"])
+    return hide_padding(batch["input_mask"])
+
+
+def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
+    """Compute the last layer's hidden vectors for packed or plain rows: float[B,S,D]."""
+    return bert.encode(
+        batch["input_ids"],
+        batch["segment_ids"],
+        find_visible(batch),
+        dropout,
+        batch.get("position_ids"),
+    )
