@@ -3,8 +3,6 @@
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib/cluster.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/gcloud_errors.sh
-source "$LAUNCH/lib/gcloud_errors.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/queued_resource.sh
 source "$LAUNCH/lib/queued_resource.sh"
 

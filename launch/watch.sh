@@ -5,8 +5,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib/cluster.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/config_check.sh
 source "$LAUNCH/lib/config_check.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/gcloud_errors.sh
-source "$LAUNCH/lib/gcloud_errors.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/queued_resource.sh
 source "$LAUNCH/lib/queued_resource.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/spending.sh

@@ -5,8 +5,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../lib/cluster.sh"
 # shellcheck source-path=SCRIPTDIR source=../lib/gke_machine.sh
 source "$LAUNCH/lib/gke_machine.sh"
-# shellcheck source-path=SCRIPTDIR source=../lib/config_check.sh
-source "$LAUNCH/lib/config_check.sh"
 
 usage() {
     cat <<'USAGE'

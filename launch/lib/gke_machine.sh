@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # Sourced after cluster.sh: GKE's names for the slice of cluster.env, and what its two scripts share.
 # shellcheck disable=SC2034  # the variables are theirs
+# shellcheck source-path=SCRIPTDIR source=config_check.sh
+source "$LAUNCH/lib/config_check.sh"
 
 # Values of GKE's two node labels and the hosts of the slice. Its machines have four chips a host
 # (ct5lp-hightpu-4t and its like); xpk 1.16.0 has the same table.

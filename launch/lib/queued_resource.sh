@@ -1,5 +1,7 @@
 # shellcheck shell=bash
-# Sourced after cluster.sh and gcloud_errors.sh: the state of the queued resource TPU_NAME, and waiting for it.
+# Sourced after cluster.sh: the state of the queued resource TPU_NAME, and waiting for it.
+# shellcheck source-path=SCRIPTDIR source=gcloud_errors.sh
+source "$LAUNCH/lib/gcloud_errors.sh"
 
 # ACTIVE, WAITING_FOR_RESOURCES and so on, ABSENT where there is none; and its label launched_by.
 STATE='' MARK=''

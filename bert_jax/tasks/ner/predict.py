@@ -8,16 +8,10 @@ import itertools
 import pathlib
 from collections.abc import Callable, Iterator
 
+from bert_jax.tasks import predicting
 from bert_jax.tasks.ner import data, task
 from bert_jax.tasks.ner.data import Sentence, TaggedFile
-from bert_jax.tasks.predicting import (
-    ComputeLogits,
-    PredictRequest,
-    check_request,
-    describe_count,
-    probabilities,
-    reread,
-)
+from bert_jax.tasks.predicting import ComputeLogits, PredictRequest
 from data_pipeline.io.atomic import new_file
 
 ENDINGS = (".conll", ".txt", ".tsv")
@@ -37,7 +31,7 @@ class TagPredictor:
         self, request: PredictRequest, output: pathlib.Path, show: Callable[[int], None]
     ) -> None:
         """Read the whole input once."""
-        check_request(request, output, ENDINGS, "a file of words", 3)
+        predicting.check_request(request, output, ENDINGS, "a file of words", 3)
         self._request = request
         self.total = self._words = self._unknown = self._cut = 0
         for piece in _pieces(request.path):
@@ -54,7 +48,7 @@ class TagPredictor:
             new_file(output) as unfinished,
             unfinished.open("w", encoding="utf-8", newline="") as file,
         ):
-            for piece in reread(_pieces(path), _count_words, self._words, path):
+            for piece in predicting.reread(_pieces(path), _count_words, self._words, path):
                 for line in self._lines(piece, compute_logits):
                     file.write(line + "\n")
         return [output]
@@ -68,7 +62,7 @@ class TagPredictor:
         self._cut += encoded.rows.examples - len(words)
         logits_NSC = compute_logits(encoded.rows, len(words))
         logits_WC = logits_NSC[encoded.row_W, encoded.position_W]
-        best_W, share_W = logits_WC.argmax(axis=1), probabilities(logits_WC).max(axis=1)
+        best_W, share_W = logits_WC.argmax(axis=1), predicting.probabilities(logits_WC).max(axis=1)
         word = 0
         for sentence in piece:
             for row in sentence:
@@ -81,8 +75,8 @@ class TagPredictor:
         cut = {"longer than a row and cut": self._cut}
         unknown = {"without a token": self._unknown}
         return [
-            ("sentences", describe_count(self.total, self.unit, cut)),
-            ("words", describe_count(self._words, "words", unknown)),
+            ("sentences", predicting.describe_count(self.total, self.unit, cut)),
+            ("words", predicting.describe_count(self._words, "words", unknown)),
             ("columns", "the file's, then the tag and its probability, separated by tabs"),
         ]
 
