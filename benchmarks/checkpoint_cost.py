@@ -61,7 +61,7 @@ def stretch_secs(steps: int, workdir: pathlib.Path) -> tuple[list[float], list[f
 
     Checkpoints.due = due  # type: ignore[method-assign]
     config = config_of(steps)
-    loop.train(build_setup(config, objectives.find(config.objective), workdir))
+    loop.train(build_setup(config, objectives.find_each(config), workdir))
     return _lengths(wall_ends), _lengths(cpu_ends)
 
 

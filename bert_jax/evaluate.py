@@ -1,7 +1,8 @@
 """Score a checkpoint: python -m bert_jax.evaluate --checkpoint=ADDRESS --store=STORE
 
-    --store=STORE          masked words and next sentences on a store of the same vocabulary; that
-                           of the run, where the checkpoint is one and --sentences is not given
+    --store=STORE          masked words and next sentences, or of a causal model next tokens, on a
+                           store of the same vocabulary; that of the run, where the checkpoint is
+                           one and --sentences is not given
     --sentences=FILE       the pseudo-log-likelihood of each line of FILE, - for stdin
     --output=FILE          the numbers as JSON lines as well, in a new file
 
@@ -21,7 +22,7 @@ from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.inference.store_scores import SPLITS, Selection
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm
+from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
 from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
@@ -68,6 +69,10 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         with screen.spinning(f"reading {address}"):
             checkpoint = load.load(address)
         check_masked_lm(checkpoint)
+        if _SENTENCES.value:
+            refuse_causal(
+                checkpoint, "and --sentences masks one word after the other: give --store"
+            )
         vocabulary, positions = checkpoint.vocabulary, checkpoint.config.max_position_embeddings
         if selection is not None:
             store = selection.store
@@ -170,9 +175,13 @@ def _score(
 
 def _make_store_rows(selection: Selection, means: dict[str, float]) -> list[tuple[str, str]]:
     examples = f"{means['examples']:,} of {selection.seq_len}, {selection.split} split of"
-    mlm = f"loss {means['mlm_loss']:.4f} nats (unigram {means['unigram_mlm_loss']:.4f}), "
-    mlm += f"perplexity {means['mlm_perplexity']:,.2f}, accuracy {means['mlm_accuracy']:.2%}"
-    rows = [("examples", f"{examples} {selection.store.directory}"), ("mlm", mlm)]
+    rows = [("examples", f"{examples} {selection.store.directory}")]
+    for name in ("mlm", "causal"):
+        if f"{name}_loss" in means:
+            unigram = means[f"unigram_{name}_loss"]
+            words = f"loss {means[f'{name}_loss']:.4f} nats (unigram {unigram:.4f}), "
+            words += f"perplexity {means[f'{name}_perplexity']:,.2f}, "
+            rows.append((name, f"{words}accuracy {means[f'{name}_accuracy']:.2%}"))
     if "nsp_accuracy" in means:
         nsp = f"accuracy {means['nsp_accuracy']:.2%} (majority "
         nsp += f"{means['majority_nsp_accuracy']:.2%}), loss {means['nsp_loss']:.4f} nats"

@@ -26,6 +26,7 @@ from absl import flags
 
 from bert_jax.inference import batches, vector_files
 from bert_jax.inference.hidden_states import (
+    CLS,
     POOLS,
     Group,
     Layers,
@@ -34,7 +35,7 @@ from bert_jax.inference.hidden_states import (
     compute_vectors,
 )
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
 from bert_jax.model.bert import Heads
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
@@ -80,6 +81,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             raise ValueError("--normalize is for pooled vectors; give --pool=mean or cls too")
         log.hold()
         checkpoint = load.load(address)
+        if _POOL.value == CLS:
+            refuse_causal(checkpoint, "so its [CLS] sees no other token: give --pool=mean")
         layers = choose_layers(_LAYERS.value, checkpoint.config.num_hidden_layers)
         positions = checkpoint.config.max_position_embeddings
         most = _MAX_SEQ_LENGTH.value or positions

@@ -24,7 +24,7 @@ from bert_jax.inference.fill_mask import (
     read_question,
 )
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import PlacedModel, place_masked_lm
+from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
 from bert_jax.runtime import cli
 from bert_jax.trainer.feed import open_store, short_digest
 from data_pipeline.cli.live_line import LINE
@@ -51,7 +51,9 @@ def _main(log: LibraryLog, sentences: list[str]) -> int:
         log.hold()
         store = _open_store(address) if _HELDOUT.value else None
         with LINE.doing(f"reading {address}"):
-            model = place_masked_lm(load.load(address), jax.local_devices()[:1])
+            checkpoint = load.load(address)
+            refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
+            model = place_masked_lm(checkpoint, jax.local_devices()[:1])
         questions = [read_question(model, sentence) for sentence in sentences]
         if store is not None:
             questions += hide_heldout_words(model.vocabulary, store.heldout, _HELDOUT.value)

@@ -108,7 +108,7 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     if _STORE.value:
         data = dataclasses.replace(config.data, store=_STORE.value)
         config = dataclasses.replace(config, data=data)
-    config = config_lib.with_predictions(_apply_what_if(config, tpu_slice))
+    config = config_lib.resolve_phases(_apply_what_if(config, tpu_slice))
     validate.check(config)
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
@@ -119,13 +119,13 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     for flag in (_JSON_OUT, _HLO_OUT, _PLOT_OUT):
         if flag.value:
             check_file_path(pathlib.Path(flag.value), f"--{flag.name}")
-    objective = objectives.find(config.objective)
+    learned = objectives.find_each(config)
     log.hold()
     screen = Screen(is_writer=True)
     with screen.spinning("starting the TPU's compiler"):
         slices.open_devices(tpu_slice)
     config, corpus = read_corpus(config, screen)
-    return PlanRequest(config, objective, tpu_slice, prices, others, corpus), screen
+    return PlanRequest(config, learned, tpu_slice, prices, others, corpus), screen
 
 
 def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:

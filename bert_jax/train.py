@@ -43,30 +43,31 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         cli.refuse_arguments(arguments, USAGE)
         config = cli.resolve_config(Config, _CONFIG)
         validate.check(config)
-        objective = objectives.find(config.objective)
+        learned = objectives.find_each(config)
         mesh.parse_preset(config.mesh)
         if _PRINT_CONFIG.value:
             if config.data.store and not is_address(config.data.store):
                 vocab_size = feed.open_store(config.data).vocab_size
                 config = config_lib.with_vocab_size(config, vocab_size)
-            return cli.print_config(config_lib.with_predictions(config))
+            return cli.print_config(config_lib.resolve_phases(config))
         profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
         with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):
-            setup = setup_lib.build_setup(
-                config, objective, workdir, profiled=profiled, began=began
-            )
+            setup = setup_lib.build_setup(config, learned, workdir, profiled=profiled, began=began)
     return run.train(setup, watchdog, "bert_jax.train", _finish)
 
 
 def _finish(setup: Setup, summary: dict[str, Any]) -> None:
     """Show the result, where its files are, and a command to try it."""
     rows = run.describe_result(setup, summary)
-    if "heldout_mlm_loss" in summary:
-        loss, unigram = summary["heldout_mlm_loss"], summary["unigram_mlm_loss"]
-        side = "under" if loss < unigram else "over"
-        verdict = f"{abs(unigram - loss):.2f} {side} the {unigram:.2f} of a model without context"
-        rows.insert(0, ("held out", f"MLM loss {loss:.2f}, {verdict}"))
+    for term, name in (("mlm", "MLM"), ("causal", "next-token")):
+        if f"heldout_{term}_loss" in summary:
+            loss, unigram = summary[f"heldout_{term}_loss"], summary[f"unigram_{term}_loss"]
+            side = "under" if loss < unigram else "over"
+            gap = f"{abs(unigram - loss):.2f} {side} the {unigram:.2f} of a model without context"
+            rows.insert(0, ("held out", f"{name} loss {loss:.2f}, {gap}"))
     setup.screen.table("done", rows)
+    if setup.config.model.is_causal:
+        return
     setup.screen.command(
         f"{find_python()} -m bert_jax.fill_mask --checkpoint={shlex.quote(setup.storage.address)} "
         "'A sentence with one [MASK] in it.'",

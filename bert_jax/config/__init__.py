@@ -14,6 +14,7 @@ from bert_jax.config.config_dict import (
     to_config_dict,
 )
 from bert_jax.config.schema import (
+    CAUSAL,
     LONGEST_WINDOW_STEPS,
     CheckpointConfig,
     ComputeConfig,
@@ -30,15 +31,18 @@ from bert_jax.config.schema import (
     RunConfig,
     TaskOptions,
     first_row,
+    list_objectives,
+    model_in_phase,
     phase_of_step,
     phase_start,
     predictions_for,
+    resolve_phases,
     total_steps,
-    with_predictions,
     with_vocab_size,
 )
 
 __all__ = [
+    "CAUSAL",
     "LONGEST_WINDOW_STEPS",
     "MOVED",
     "CheckpointConfig",
@@ -59,13 +63,15 @@ __all__ = [
     "arguments",
     "first_row",
     "flatten",
+    "list_objectives",
+    "model_in_phase",
     "phase_of_step",
     "phase_start",
     "predictions_for",
     "recorded",
+    "resolve_phases",
     "settings_from",
     "to_config_dict",
     "total_steps",
-    "with_predictions",
     "with_vocab_size",
 ]

@@ -15,6 +15,8 @@ from data_pipeline.spec.options import PretrainOptions
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
+CAUSAL = "causal"  # name of the objective that predicts the next token
+BIDIRECTIONAL = ("mlm_nsp", "mlm")  # those that read both sides of a token
 LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
 
 
@@ -109,6 +111,12 @@ class ModelConfig:
     linear_bias: bool = setting(True, "linear maps inside the encoder have a bias")
     gated_mlp: bool = setting(
         False, "feed-forward part with a gate: GeGLU, or with hidden_act silu SwiGLU"
+    )
+    is_causal: bool = setting(
+        False,
+        "a token attends to itself and those before it, in pre-training and after it; a classifier "
+        "then reads the last token, as [CLS] sees nothing; a last phase of the causal objective "
+        "sets it (Hugging Face: is_decoder)",
     )
     share_layers: bool = setting(False, "all layers have the same weights (ALBERT)")
     dropout_sites: str = setting(
@@ -212,6 +220,7 @@ class Phase:
     restart_end_learning_rate: float = setting(
         0.0, "its learning rate at the end; 0 takes optim.end_learning_rate", minimum=0
     )
+    objective: str = setting("", "what the phase learns; empty takes config.objective")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -431,7 +440,10 @@ class Config(RunConfig):
         Phase(seq_len=128, steps=900_000),
         Phase(seq_len=512, steps=100_000),
     )
-    objective: str = setting("mlm_nsp", "what is learned: mlm_nsp, or mlm alone")
+    objective: str = setting(
+        "mlm_nsp",
+        "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it",
+    )
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
 
 
@@ -519,22 +531,40 @@ def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
     return max(1, min(wanted, seq_len - 3))
 
 
-def with_predictions(
+def list_objectives(config: Config) -> list[str]:
+    """List the name of each phase's objective."""
+    return [phase.objective or config.objective for phase in config.phases]
+
+
+def resolve_phases(
     config: Config, slots_of_lengths: Mapping[int, int] = types.MappingProxyType({})
 ) -> Config:
-    """Set max_predictions_per_seq from the masking rate in phases that leave it unset.
+    """Set what phases leave unset, and what follows from them.
 
-    For prebuilt examples, `slots_of_lengths` has the slots by row length.
+    Unset max_predictions_per_seq follow from the masking rate, unset objectives from the config's.
+    A model whose last objective is causal stays so. For prebuilt examples, `slots_of_lengths` has
+    the slots by row length.
     """
+    names = list_objectives(config)
 
-    def filled(phase: Phase) -> Phase:
-        if phase.max_predictions_per_seq != 0:
-            return phase
+    def filled(phase: Phase, objective: str) -> Phase:
         derived = predictions_for(phase.seq_len, config.data.masked_lm_prob)
         slots = slots_of_lengths.get(phase.seq_len, derived)
-        return dataclasses.replace(phase, max_predictions_per_seq=slots)
+        slots = phase.max_predictions_per_seq or slots
+        return dataclasses.replace(phase, max_predictions_per_seq=slots, objective=objective)
 
-    return dataclasses.replace(config, phases=tuple(map(filled, config.phases)))
+    is_causal = config.model.is_causal or names[-1] == CAUSAL
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, is_causal=is_causal),
+        phases=tuple(map(filled, config.phases, names)),
+    )
+
+
+def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
+    """Return the model as a phase trains it: left to right where its objective is causal."""
+    is_causal = config.model.is_causal or config.phases[index].objective == CAUSAL
+    return dataclasses.replace(config.model, is_causal=is_causal)
 
 
 def total_steps(config: RunConfig) -> int:

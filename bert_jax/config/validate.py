@@ -9,7 +9,15 @@ import math
 import re
 
 from bert_jax.config.config_dict import flatten
-from bert_jax.config.schema import Config, FinetuneConfig, ModelConfig, SharedConfig
+from bert_jax.config.schema import (
+    BIDIRECTIONAL,
+    CAUSAL,
+    Config,
+    FinetuneConfig,
+    ModelConfig,
+    SharedConfig,
+    list_objectives,
+)
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields, setting_of
 from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS
@@ -51,18 +59,13 @@ def check(config: Config) -> None:
         raise ValueError("config.phases is (); a run needs at least one phase")
     for index in range(len(config.phases)):
         _check_phase(config, index)
-    if config.objective == "mlm_nsp" and not config.data.has_next_sentences:
-        raise ValueError(
-            "config.objective is 'mlm_nsp', which learns from pairs, and config.data.segments is "
-            f"{config.data.segments!r}, which has none; set config.objective=mlm, or segments to "
-            "nsp or sop"
-        )
     _require(
         config,
         "model.type_vocab_size",
         not config.data.has_next_sentences or config.model.type_vocab_size >= 2,
         f"config.data.segments = {config.data.segments!r} makes pairs, which need 2 segments",
     )
+    _check_objectives(config)
     _check_schedules(config)
 
 
@@ -195,6 +198,35 @@ def check_predictions(config: Config) -> None:
             f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob "
             f"= {prob}, and the rest would be left out; leave it at 0 to take {wanted} or more, "
             "or lower the share",
+        )
+
+
+def _check_objectives(config: Config) -> None:
+    """Refuse pairs that no row has, and words of both sides in a model that ends left to right."""
+    names, segments = list_objectives(config), config.data.segments
+    for index, name in enumerate(names):
+        key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
+        if name == "mlm_nsp" and not config.data.has_next_sentences:
+            raise ValueError(
+                f"config.{key} is 'mlm_nsp', which learns from pairs, and config.data.segments is "
+                f"{segments!r}, which has none; set config.{key}=mlm, or segments to nsp or sop"
+            )
+        if name not in BIDIRECTIONAL:
+            continue
+        left_alone = "and the model would see the left one alone"
+        _require(
+            config,
+            key,
+            not config.model.is_causal,
+            f"it needs both sides of a token, {left_alone}, as config.model.is_causal is True: "
+            "leave that False, or learn causal in every phase",
+        )
+        _require(
+            config,
+            key,
+            names[-1] != CAUSAL,
+            f"it needs both sides of a token, {left_alone}, as it ends with "
+            f"config.phases[{len(names) - 1}], which learns causal: put the causal phases first",
         )
 
 

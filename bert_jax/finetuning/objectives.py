@@ -14,15 +14,22 @@ from bert_jax.model.bert import Bert
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import cross_entropy
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
-from bert_jax.train_step.objectives import Batch, Objective, Term, encode_batch, sum_term
+from bert_jax.train_step.objectives import (
+    Batch,
+    Objective,
+    Term,
+    encode_batch,
+    find_pooled,
+    sum_term,
+)
 
 TERM = "task"  # name of the loss in the metrics
 PACKED = (CLASSIFY, REGRESS, TAG)  # kinds that are trained on rows of several examples
 
 
 def _cls_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
-    """Compute float32[B,C] from [CLS] through the pooler."""
-    pooled = bert.pool(encode_batch(bert, batch, dropout), batch.get("cls_positions"))
+    """Compute float32[B,C] through the pooler from [CLS], in a causal model from the last token."""
+    pooled = bert.pool(encode_batch(bert, batch, dropout), find_pooled(bert, batch))
     return bert.compute_class_logits(pooled, dropout)
 
 

@@ -65,7 +65,7 @@ def build_finetuning(
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
     phase = TaskPhase(feed)
     heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
-    parts = build_parts(feed.config, OBJECTIVES[task.kind], heads, devices)
+    parts = build_parts(feed.config, (OBJECTIVES[task.kind],), heads, devices)
     jax.set_mesh(parts.mesh)
 
     def initial_params() -> bert.Params:
@@ -113,7 +113,7 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
     )
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     settings |= {
-        "model": dataclasses.replace(sized, vocab_size=model.vocab_size),
+        "model": dataclasses.replace(sized, vocab_size=model.vocab_size, is_causal=model.is_causal),
         "phases": (phase,),
         "eval": config_lib.EvalConfig(every_steps=evaluated_every),
         "optim": dataclasses.replace(config.optim, warmup_steps=int(steps * config.warmup_share)),

@@ -11,7 +11,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.runtime.exit_codes import Refused
 from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
-from bert_jax.train_step.objectives import MLM, MLM_NSP
+from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP
 from bert_jax.trainer import heldout
 from bert_jax.trainer.feed import single_pass
 from data_pipeline.sampling import batches as pretrain
@@ -38,9 +38,9 @@ def score_store(
 ) -> dict[str, float]:
     """Return loss (nats), accuracy and perplexity of each term, named as in a run's metrics.
 
-    Also returns unigram_mlm_loss, majority_nsp_accuracy and the number of examples. Next sentences
-    are scored if the checkpoint has their head and the options make pairs. The step is the one that
-    evaluates held-out examples during training.
+    Also returns their baselines and the number of examples. Next sentences are scored if the
+    checkpoint has their head and the options make pairs, of a causal model next tokens alone. The
+    step is the one that evaluates held-out examples during training.
 
     Raises:
       Refused: the split has no examples of this kind.
@@ -63,6 +63,8 @@ def score_store(
     examples = sum(int((batch["input_mask"].sum(axis=1) > 1).sum()) for batch in batches)
     pairs = model.checkpoint.heads.nsp and options.has_next_sentences
     objective = MLM_NSP if pairs else MLM
+    if model.checkpoint.config.is_causal:
+        objective = CAUSAL
     evaluate = step_lib.make_eval_step(model.model, objective)
     total: dict[str, float] = {}
     with screen.spinning(f"scoring {examples:,} examples: compiling") as show:
@@ -71,7 +73,5 @@ def score_store(
             total = metrics.add_step(total, metrics.flatten(jax.device_get(sums)))
             show(f"scoring {examples:,} examples: {(number + 1) / len(batches):.0%}")
     scores = metrics.compute_heldout_means(total)
-    scores["unigram_mlm_loss"] = heldout.unigram_mlm_loss(store, batches)
-    if objective is MLM_NSP:
-        scores["majority_nsp_accuracy"] = heldout.majority_nsp_accuracy(batches)
+    scores |= heldout.compute_baselines(store, objective, batches)
     return scores | {"examples": examples}

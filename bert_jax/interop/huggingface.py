@@ -263,6 +263,11 @@ def check_supported(checkpoint: Pretrained) -> None:
             f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "
             f"computes; those of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
         )
+    if checkpoint.task is not None and checkpoint.config.is_causal:
+        raise ValueError(
+            f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
+            "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"
+        )
     if checkpoint.task is not None and family.model_type != "bert":
         raise ValueError(
             f"{checkpoint.address} has a task's layer on an encoder of the kind "
@@ -275,6 +280,8 @@ def choose_architecture(checkpoint: Pretrained) -> str:
     if checkpoint.task is not None:
         return _TASK_CLASSES[checkpoint.task.kind]
     family = _family_of(checkpoint)
+    if checkpoint.config.is_causal:
+        return family.causal_lm if checkpoint.heads.mlm else family.encoder
     if family.model_type == "bert" and checkpoint.heads.nsp:
         has_mlm = checkpoint.heads.mlm
         return "BertForPreTraining" if has_mlm else "BertForNextSentencePrediction"

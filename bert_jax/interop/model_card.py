@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax import config as config_lib
 from bert_jax.config import Config, total_steps
 from bert_jax.interop import huggingface, load
 from bert_jax.interop.load import GOOGLE, HF, ORBAX
@@ -19,6 +20,9 @@ _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
     ("unigram_mlm_loss", "the same without context (unigram)", ".3f"),
     ("heldout_mlm_accuracy", "MLM accuracy", ".1%"),
+    ("heldout_causal_loss", "next token's loss, nats", ".3f"),
+    ("unigram_causal_loss", "the same without context (unigram)", ".3f"),
+    ("heldout_causal_accuracy", "next token's accuracy", ".1%"),
     ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
     ("majority_nsp_accuracy", "the same of the commoner label", ".1%"),
 )
@@ -33,7 +37,8 @@ def render(
     `name` is the folder's; `initialized` are the parts that were initialized for this export;
     has_tokenizer tells whether the folder has a tokenizer.json.
     """
-    mlm_tag = "- fill-mask\n" if checkpoint.heads.mlm else ""
+    predicts = "text-generation" if checkpoint.config.is_causal else "fill-mask"
+    mlm_tag = f"- {predicts}\n" if checkpoint.heads.mlm else ""
     parts = [
         f"---\nlibrary_name: transformers\ntags:\n- bert\n{mlm_tag}---\n",
         f"# {name}\n\n{_describe_origin(checkpoint)}",
@@ -140,7 +145,7 @@ def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
         for phase in config.phases
     ]
     return [
-        ("objective", config.objective),
+        ("objective", ", then ".join(dict.fromkeys(config_lib.list_objectives(config)))),
         ("planned", f"{total_steps(config):,} steps: {'; then '.join(phases)}"),
         ("optimiser", f"{config.optim.name}, learning rate {config.optim.learning_rate:g}"),
         ("text", f"the store `{pathlib.PurePath(config.data.store).name}`, digest {store_digest}"),

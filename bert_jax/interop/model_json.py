@@ -33,6 +33,7 @@ class Settings:
     Attributes:
       acts: our activation function by the name in the file; the first of several is written.
       numbers: the setting of each field of ModelConfig that is a number.
+      flags: the setting of each field that is a bool, False where a file lacks it.
       act: the setting of the activation function.
       checked: settings that change what the encoder computes, and the one value that is read.
       written: settings that are the same in every file.
@@ -41,6 +42,7 @@ class Settings:
 
     acts: Mapping[str, str]
     numbers: Mapping[str, str] = dataclasses.field(default_factory=BERT_NUMBERS.copy)
+    flags: Mapping[str, str] = dataclasses.field(default_factory=dict)
     act: str = "hidden_act"
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -65,7 +67,11 @@ class Settings:
                 "give a checkpoint with one of these"
             )
         numbers = parse_numbers(path, settings, self.numbers)
-        return ModelConfig(hidden_act=self.acts[act], **{**self.shape, **numbers})
+        flags = {
+            field: small_files.field(settings, theirs, bool, path, False)
+            for field, theirs in self.flags.items()
+        }
+        return ModelConfig(hidden_act=self.acts[act], **{**self.shape, **numbers, **flags})
 
     def describe(self, config: ModelConfig) -> dict[str, Any]:
         """Return the settings of a file for a model.
@@ -74,7 +80,8 @@ class Settings:
           KeyError: a file of this kind has no name for the model's activation function.
         """
         acts = {ours: theirs for theirs, ours in reversed([*self.acts.items()])}
-        numbers = {theirs: getattr(config, field) for field, theirs in self.numbers.items()}
+        named = {**self.numbers, **self.flags}
+        numbers = {theirs: getattr(config, field) for field, theirs in named.items()}
         return numbers | dict(self.written) | {self.act: acts[config.hidden_act]}
 
 

@@ -98,6 +98,15 @@ def check_masked_lm(checkpoint: Pretrained) -> None:
         )
 
 
+def refuse_causal(checkpoint: Pretrained, problem: str) -> None:
+    """Raise if a checkpoint reads from left to right; `problem` has what follows, and a way out."""
+    if checkpoint.config.is_causal:
+        raise ValueError(
+            f"the checkpoint {checkpoint.address} reads from left to right "
+            f"(config.model.is_causal), {problem}"
+        )
+
+
 def place_params(
     checkpoint: Pretrained, model: Model, mesh: jax.sharding.Mesh, seed: int
 ) -> tuple[Params, list[str]]:

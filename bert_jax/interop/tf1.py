@@ -153,7 +153,7 @@ def check_supported(config: ModelConfig, address: str) -> None:
             'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
             "--hidden_act=gelu_tanh that the approximation is meant"
         )
-    if not bert.FAMILY.fits(config):
+    if config.is_causal or not bert.FAMILY.fits(config):
         raise ValueError(
             f"{address} has another encoder than BERT's, and Google's code computes no other; "
             "export to hf:DIR"

@@ -23,8 +23,9 @@ from data_pipeline.store import Store
 from data_pipeline.vocab import WORDPIECE, Vocabulary, load_vocabulary
 from data_pipeline.vocab.grow import UNUSED
 
-# Fields of config.model that a run sets, vocab_size by its store; others are the checkpoint's.
-OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob")
+# Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
+# others are the checkpoint's.
+OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal")
 _PARTS = {"pooler": "pooler", "mlm": "masked language model's head", "nsp": "next sentence's head"}
 
 

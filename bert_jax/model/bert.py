@@ -150,6 +150,14 @@ class Bert(nnx.Module):
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(gathered_BPD, table_VD, labels_BP)
 
+    def compute_next_token_losses(self, hidden_BSD: jax.Array, labels_BS: jax.Array) -> Losses:
+        """Compute the loss (nats) of a label at each position, and whether it is the likeliest.
+
+        Shapes: float[B,S,D], int32[B,S] -> float32[B,S] twice, in parts of a row.
+        """
+        table_VD = self.embeddings.word.embedding[...]
+        return self.mlm.compute_losses_in_parts(hidden_BSD, table_VD, labels_BS)
+
     def compute_nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None
     ) -> jax.Array:
@@ -159,15 +167,21 @@ class Bert(nnx.Module):
         """
         return self.nsp(self.pool(hidden_BSD, cls_positions_BN)).astype(jnp.float32)
 
-    def pool(self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None) -> jax.Array:
-        """Pool the vector of [CLS]: float[B,D], or [B,N,D] of the N examples in a packed row."""
-        if cls_positions_BN is None:
-            first = hidden_BSD[:, 0]
+    def pool(self, hidden_BSD: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+        """Pool the vector of [CLS] at position 0, or those at the given positions.
+
+        Shapes: float[B,S,D], int32[B] or [B,N] -> float[B,D] or [B,N,D]. A causal model requires
+        the positions of the last tokens, as its [CLS] sees nothing.
+        """
+        if positions is None:
+            read = hidden_BSD[:, 0]
+        elif positions.ndim == 1:
+            read = ops.gather_positions(hidden_BSD, positions[:, None])[:, 0]
         else:
-            first = ops.gather_positions(hidden_BSD, cls_positions_BN)
+            read = ops.gather_positions(hidden_BSD, positions)
         if self.pooler is None:
-            return self.mlm.transform_vectors(first)
-        return jnp.tanh(self.pooler(first))
+            return self.mlm.transform_vectors(read)
+        return jnp.tanh(self.pooler(read))
 
     def compute_class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
         """Compute a task's logits from float[...,D], after dropout: float32[...,C].

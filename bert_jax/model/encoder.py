@@ -42,6 +42,8 @@ def make_views(
     config: ModelConfig, visible: Visible, position_ids_BS: jax.Array | None, seq_len: int
 ) -> Views:
     """Make what every layer of one kind shares: the visible keys and the angles of positions."""
+    if config.is_causal:
+        visible = attention.hide_later(visible, seq_len)
 
     def view(visible: Visible, theta: float) -> View:
         if config.position_embedding_type != "rotary":

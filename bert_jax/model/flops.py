@@ -5,7 +5,8 @@ from bert_jax.config import ModelConfig
 FORMULA = (
     "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
     "(attention) + 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
-    "+ 6 x (width + 2) x width (pooler, next sentence)"
+    "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
+    "from the pairs with those before it"
 )
 
 
@@ -17,9 +18,10 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
     units work on it; recomputation to save memory does not count. model.vocab_size is
     the real one, without the rows that pad it.
 
-    Source: Kaplan et al. 2020, section 2.1, table 1; attention over all pairs of positions, in a
-    layer with a window over those that it shows.
+    Source: Kaplan et al. 2020, section 2.1, table 1; attention over the pairs of positions that a
+    layer shows: all, in one with a window the near ones, in a causal model those before a position.
     """
+    predictions = seq_len if model.is_causal else predictions
     width, layers = model.hidden_size, model.num_hidden_layers
     embedding = model.embedding_size or width
     mlp_maps = 3 if model.gated_mlp else 2
@@ -27,8 +29,11 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
     every = 6 * layers * layer_weights * seq_len
     complete_layers = -(-layers // model.global_attn_every_n_layers)
     windowed_layers = layers - complete_layers
-    attention = 12 * width * complete_layers * seq_len**2
-    attention += 12 * width * windowed_layers * count_window_pairs(seq_len, model.local_attention)
+    pairs = complete_layers * seq_len**2
+    pairs += windowed_layers * count_window_pairs(seq_len, model.local_attention)
+    if model.is_causal:
+        pairs = (pairs + layers * seq_len) // 2  # a position and itself are one pair
+    attention = 12 * width * pairs
     masked_lm = 6 * (width + model.vocab_size) * embedding * predictions
     mapped = 0 if embedding == width else 6 * embedding * width * seq_len
     pooler = 6 * (width + 2) * width

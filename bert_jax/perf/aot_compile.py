@@ -61,9 +61,13 @@ class TooLarge:
 
 
 def compile_step(
-    config: Config, index: int, objective: Objective, tpu_slice: Slice, devices: Sequence[Any]
+    config: Config,
+    index: int,
+    objectives: Sequence[Objective],
+    tpu_slice: Slice,
+    devices: Sequence[Any],
 ) -> Compiled | TooLarge:
-    """Compile the step of a phase; devices are those of the slice.
+    """Compile the step of a phase; objectives are of all phases, devices of the slice.
 
     Raises:
       ValueError: the batch or the model does not divide over the devices.
@@ -71,10 +75,10 @@ def compile_step(
     phase = config.phases[index]
     shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
     start = time.perf_counter()
-    parts = build_parts(config, objective, devices=devices, backend="tpu")
+    parts = build_parts(config, objectives, devices=devices, backend="tpu")
     batch_shape = shape.arrays(phase.batch_size)
     try:
-        compiled: Any = lower_step(parts, phase, batch_shape).compile()
+        compiled: Any = lower_step(parts, index, batch_shape).compile()
     except jax.errors.JaxRuntimeError as error:
         return _too_large(error, tpu_slice.chip.devices_per_chip)
     mesh, state, used = parts.mesh, parts.abstract_state, compiled.memory_analysis()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bert_jax import config as config_lib
 from bert_jax.config import Config
 from bert_jax.model import attention, bert, flops
 from bert_jax.parallel import mesh as mesh_lib
@@ -107,7 +108,8 @@ def estimate_step(
 def _flops_per_row(config: Config, index: int) -> float:
     phase = config.phases[index]
     shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
-    return flops.count_train_flops(config.model, shape.seq_len, shape.predictions)
+    model = config_lib.model_in_phase(config, index)
+    return flops.count_train_flops(model, shape.seq_len, shape.predictions)
 
 
 def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
@@ -120,7 +122,7 @@ def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
         config.compute.attention,
         tpu_slice.chip.name,
         config.phases[index].seq_len,
-        config.model,
+        config_lib.model_in_phase(config, index),
         bert.resolve_dtype(config.compute, "tpu"),
         mesh_lib.mesh_shape(config.mesh, tpu_slice.devices)[-1],
     ).words

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.config import Config, Phase, predictions_for, with_predictions, with_vocab_size
+from bert_jax.config import Config, Phase, predictions_for, resolve_phases, with_vocab_size
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting.console import Screen
@@ -104,13 +104,13 @@ def compile_step(
     Raises:
       MemoryError: the step needs more memory than a device has.
     """
-    parts = build_parts(config, objective, devices=devices)
+    parts = build_parts(config, (objective,), devices=devices)
     jax.set_mesh(parts.mesh)
     (phase,) = config.phases
     shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
     start = time.perf_counter()
     with _explain_memory(config):
-        compiled = lower_step(parts, phase, shape.arrays(phase.batch_size)).compile()
+        compiled = lower_step(parts, 0, shape.arrays(phase.batch_size)).compile()
     compile_secs = time.perf_counter() - start
     used: Any = compiled.memory_analysis()  # CPUs, GPUs and TPUs all have one
     memory_bytes = (
@@ -287,7 +287,7 @@ def open_source(config: Config, screen: Screen) -> tuple[Config, StoreFeed | Non
     """
     if not config.data.store:
         config = with_vocab_size(config, config.model.vocab_size or VOCAB_SIZE)
-        return with_predictions(config), None
+        return resolve_phases(config), None
     with screen.copying(config.data.store) as advance:
         store = feed.open_store(config.data, advance)
     source = StoreFeed(store, with_vocab_size(config, store.vocab_size))

@@ -7,7 +7,7 @@ import dataclasses
 import importlib.metadata
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.config import Config
@@ -109,7 +109,7 @@ class PlanRequest:
     """A run to plan: its config, the slice, and the other slices to compare with."""
 
     config: Config
-    objective: Objective
+    objectives: Sequence[Objective]  # one for each phase
     tpu_slice: Slice
     prices: Prices
     other_slices: list[Slice]
@@ -153,7 +153,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
     first: Compiled | None = None
     for index in range(len(config.phases)):
         phase, compiled = _plan_phase(
-            request.objective, config, index, tpu_slice, f"phase {index}: ", screen
+            request.objectives, config, index, tpu_slice, f"phase {index}: ", screen
         )
         phases.append(phase)
         first = first or compiled
@@ -182,7 +182,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
 
 
 def _plan_phase(
-    objective: Objective,
+    objectives: Sequence[Objective],
     config: Config,
     index: int,
     tpu_slice: Slice,
@@ -199,7 +199,7 @@ def _plan_phase(
         past = "" if secs is None else f", {duration(secs)} last time"
         began = time.perf_counter()
         with screen.spinning(doing + past):
-            result = aot_compile.compile_step(changed, index, objective, tpu_slice, devices)
+            result = aot_compile.compile_step(changed, index, objectives, tpu_slice, devices)
         compile.remember(key, time.perf_counter() - began)
         return result
 
@@ -224,7 +224,7 @@ def _scale(request: PlanRequest, first: PhasePlan, screen: Screen) -> Iterator[S
     for other in request.other_slices:
         config, plan = scale_config(request.config, request.tpu_slice, other), first
         if other != request.tpu_slice:
-            plan, _ = _plan_phase(request.objective, config, 0, other, "scale: ", screen)
+            plan, _ = _plan_phase(request.objectives, config, 0, other, "scale: ", screen)
         growth = other.chips / request.tpu_slice.chips
         yield ScaleRow(
             topology=other.name,

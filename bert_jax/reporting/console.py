@@ -132,8 +132,9 @@ class Screen:
     ) -> None:
         """Print an evaluation beside the score of a model without context."""
         style = ""
-        if "unigram_mlm_loss" in baseline:
-            style = GOOD if numbers["mlm_loss"] < baseline["unigram_mlm_loss"] else BAD
+        for name in _names(numbers):
+            if f"unigram_{name}_loss" in baseline:
+                style = GOOD if numbers[f"{name}_loss"] < baseline[f"unigram_{name}_loss"] else BAD
         self.print(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
 
     def scores_line(

@@ -47,12 +47,15 @@ TITLES = {
     "mlm_accuracy": "Masked LM accuracy",
     "nsp_loss": "Next sentence loss (nats)",
     "nsp_accuracy": "Next sentence accuracy",
+    "causal_loss": "Next token loss (nats)",
+    "causal_accuracy": "Next token accuracy",
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
 # Metric -> what a model without context scores, and the word for it: see trainer/baselines.py.
 BASELINES = {
     "mlm_loss": ("unigram_mlm_loss", "unigram"),
+    "causal_loss": ("unigram_causal_loss", "unigram"),
     "nsp_accuracy": ("majority_nsp_accuracy", "majority"),
 }
 # A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.

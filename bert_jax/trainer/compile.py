@@ -20,7 +20,7 @@ import optax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
-from bert_jax.config import Phase, RunConfig
+from bert_jax.config import RunConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime.workdir import COMPILED
@@ -40,11 +40,19 @@ class StepParts:
     """Hold what the steps of all phases are compiled from."""
 
     config: RunConfig
-    objective: Objective
+    objectives: Sequence[Objective]  # one for each phase
     mesh: Mesh
     model: bert.Model
     tx: optax.GradientTransformationExtraArgs
     shardings: TrainState  # a NamedSharding for each array of the state
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Return the parts of the model that no phase trains."""
+        first, *others = self.objectives
+        return tuple(
+            part for part in first.untrained if all(part in each.untrained for each in others)
+        )
 
     @property
     def abstract_state(self) -> TrainState:
@@ -54,13 +62,14 @@ class StepParts:
 
 def build_parts(
     config: RunConfig,
-    objective: Objective,
+    objectives: Sequence[Objective],
     heads: bert.Heads = bert.PRETRAINING,
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
 ) -> StepParts:
     """Build mesh, model and optimizer, by default on all devices and for this process's platform.
 
+    `objectives` has that of each phase.
     Raises ValueError if the batch or the model does not divide evenly over the devices.
     """
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
@@ -70,16 +79,21 @@ def build_parts(
         model = bert.build(config.model, backend, mesh.shape["model"], config.compute, heads)
         tx = optim.make_optimizer(config.optim)
         shardings = state_lib.make_shardings(model, tx, mesh, config.mesh)
-    return StepParts(config, objective, mesh, model, tx, shardings)
+    return StepParts(config, objectives, mesh, model, tx, shardings)
 
 
-def lower_step(parts: StepParts, phase: Phase, batch: BatchShape) -> jax.stages.Lowered:
+def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
     """Lower the training step of a phase for batches of this shape; call .compile() on the result.
 
     The compiled program maps (state, batch) to (next state, sums); see step.make_train_step.
     """
     take_step = step_lib.make_train_step(
-        parts.model, parts.objective, parts.tx, parts.config, phase, parts.shardings
+        parts.model,
+        parts.objectives[index],
+        parts.tx,
+        parts.config,
+        parts.config.phases[index],
+        parts.shardings,
     )
     arguments = parts.abstract_state, mesh_lib.abstract_batch(batch, parts.mesh)
     with jax.set_mesh(parts.mesh):
@@ -158,8 +172,7 @@ class Programs:
             self._compile_evaluation(index, batch)
 
     def _compile_step(self, index: int, shape: BatchShape) -> None:
-        phase = self._parts.config.phases[index]
-        self._steps[index, shape["input_ids"][0]] = lower_step(self._parts, phase, shape).compile()
+        self._steps[index, shape["input_ids"][0]] = lower_step(self._parts, index, shape).compile()
 
     def _compile_evaluation(self, index: int, batch: HostBatch) -> None:
         parts, key = self._parts, (index, batch["input_ids"].shape)
@@ -167,7 +180,7 @@ class Programs:
             return
         shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
         arguments = parts.abstract_state.params, mesh_lib.abstract_batch(shape, parts.mesh)
-        evaluate = step_lib.make_eval_step(parts.model, parts.objective)
+        evaluate = step_lib.make_eval_step(parts.model, parts.objectives[index])
         with jax.set_mesh(parts.mesh):  # the current mesh is thread-local
             self._evaluations[key] = evaluate.lower(*arguments).compile()
 

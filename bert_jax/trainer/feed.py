@@ -122,7 +122,8 @@ def short_digest(store: Store) -> str:
     return store.digest[:12]
 
 
-_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq")  # determine a step's rows
+# Determine the rows of a step, and what is learned from them.
+_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq", "objective")
 
 
 def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
@@ -157,7 +158,7 @@ class StoreFeed:
 
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
-        self.config = config_lib.with_predictions(config, _slots(store))
+        self.config = config_lib.resolve_phases(config, _slots(store))
         self._sources: dict[tuple[str, int, int], ExampleSource] = {}
 
     def open_source(self, index: int, split: Split | None = None) -> ExampleSource:
@@ -207,7 +208,12 @@ class StoreFeed:
             vocab_path=self.store.vocab_path,
             vocabulary={name: vocabulary[name] for name in PINNED},
             fixed=fixed,
-            fixed_by_default={"init": ""} | _fixed_options(PretrainOptions()),
+            fixed_by_default={"init": ""}
+            | {
+                f"phases[{i}].objective": self.config.objective
+                for i in range(len(self.config.phases))
+            }
+            | _fixed_options(PretrainOptions()),
             details={"store": {"digest": self.store.digest}},
         )
 

@@ -21,17 +21,48 @@ from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 NEVER_TARGETS = ("pad", "cls", "sep", "mask")
 
 
+def _count_words(store: Store) -> np.ndarray:
+    """Count the training split's tokens, one added to each, none of NEVER_TARGETS: float64[V]."""
+    counts_V = np.asarray(store.train.token_counts, np.float64) + 1.0
+    counts_V[[store.special_ids[name] for name in NEVER_TARGETS]] = 0.0
+    return counts_V
+
+
 def unigram_mlm_loss(store: Store, batches: Sequence[HostBatch]) -> float:
     """Compute the masked-token cross-entropy (nats) of training-split unigram frequencies.
 
     Uses add-one smoothing over the vocabulary without [PAD], [CLS], [SEP] and [MASK].
     """
-    counts_V = np.asarray(store.train.token_counts, np.float64) + 1.0
-    counts_V[[store.special_ids[name] for name in NEVER_TARGETS]] = 0.0
+    counts_V = _count_words(store)
     nats_V = -np.log(np.maximum(counts_V, 1e-300) / counts_V.sum())
     total = sum(float((nats_V[b["masked_lm_ids"]] * b["masked_lm_weights"]).sum()) for b in batches)
     weight = sum(float(b["masked_lm_weights"].sum()) for b in batches)
     return total / max(weight, 1.0)
+
+
+def unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
+    """Compute the next-token cross-entropy (nats) of training-split unigram frequencies.
+
+    As unigram_mlm_loss for every token but the first of a row, before masks. [SEP], which the store
+    does not count, is as frequent as in these rows.
+    """
+    ids_N = np.concatenate([_next_tokens(batch) for batch in batches])
+    separator = store.special_ids["sep"]
+    counts_V = _count_words(store)
+    separators = np.count_nonzero(ids_N == separator)
+    counts_V[separator] = counts_V.sum() * separators / max(len(ids_N) - separators, 1)
+    nats_V = -np.log(np.maximum(counts_V, 1e-300) / counts_V.sum())
+    return float(nats_V[ids_N].mean()) if len(ids_N) else 0.0
+
+
+def _next_tokens(batch: HostBatch) -> np.ndarray:
+    """Return the tokens that rows of one example each hold behind the first one: int32[N]."""
+    ids_BS = batch["input_ids"].copy()
+    row_N, slot_N = np.nonzero(batch["masked_lm_weights"])
+    ids_BS[row_N, batch["masked_lm_positions"][row_N, slot_N]] = batch["masked_lm_ids"][
+        row_N, slot_N
+    ]
+    return ids_BS[:, 1:][batch["input_mask"][:, 1:] > 0]
 
 
 def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
@@ -42,6 +73,21 @@ def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
     )
     share = random_next / max(weight, 1.0)
     return max(share, 1.0 - share)
+
+
+def compute_baselines(
+    store: Store, objective: Objective, batches: Sequence[HostBatch]
+) -> dict[str, float]:
+    """Compute what a model without context scores in each term of an objective that has one."""
+    terms = jax.eval_shape(objective.weights, batches[0])
+    baselines = {}
+    if "mlm" in terms:
+        baselines["unigram_mlm_loss"] = unigram_mlm_loss(store, batches)
+    if "causal" in terms:
+        baselines["unigram_causal_loss"] = unigram_causal_loss(store, batches)
+    if "nsp" in terms:
+        baselines["majority_nsp_accuracy"] = majority_nsp_accuracy(batches)
+    return baselines
 
 
 _LABELLED_ROWS = 1024  # rows of the training split whose labels are checked
@@ -81,16 +127,15 @@ def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
     examples = len(tokens_B)
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
-    terms = jax.eval_shape(objective.weights, batches[0])
-    baseline = {}
-    if "mlm" in terms:
-        baseline["unigram_mlm_loss"] = unigram_mlm_loss(feed.store, batches)
-    if "nsp" in terms:
+    slots = source.shape.predictions
+    baseline = compute_baselines(feed.store, objective, batches)
+    if "unigram_causal_loss" in baseline:
+        predictions, slots = sum(len(_next_tokens(batch)) for batch in batches), phase.seq_len - 1
+    if "majority_nsp_accuracy" in baseline:
         _check_next_sentences(feed.first_rows(index, _LABELLED_ROWS))
-        baseline["majority_nsp_accuracy"] = majority_nsp_accuracy(batches)
     per_step = estimate_step(
         phase,
-        source.shape.predictions,
+        slots,
         source.mean_examples_in_row,
         int(tokens_B.sum()) / examples,
         predictions / examples,
@@ -106,7 +151,7 @@ def estimate_step(
     tokens_per_example: float,
     predictions_per_example: float,
 ) -> dict[str, float]:
-    """Estimate the counts of a step from means; row_slots are a row's slots for masked tokens."""
+    """Estimate the counts of a step from means; row_slots are a row's slots for predictions."""
     examples = phase.batch_size * examples_per_row
     # Held-out examples may be longer than training ones: cap the estimates at full rows.
     most_tokens = float(phase.batch_size * phase.seq_len)
@@ -166,18 +211,21 @@ def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> li
     rows, at_most = "sequences", ""
     if packed_examples > 1:
         rows, at_most = "rows", f", up to {packed_examples} examples in a row"
+    verb = "predicts" if "unigram_causal_loss" in facts.baseline else "masks"
     share = counts["tokens_per_step"] / (phase.batch_size * phase.seq_len)
     heldout = f"held out: {facts.heldout_examples:,} examples"
     scores = []
     if "unigram_mlm_loss" in facts.baseline:
         scores.append(f"MLM loss {facts.baseline['unigram_mlm_loss']:.4f} (unigram)")
+    if "unigram_causal_loss" in facts.baseline:
+        scores.append(f"next-token loss {facts.baseline['unigram_causal_loss']:.4f} (unigram)")
     if "majority_nsp_accuracy" in facts.baseline:
         scores.append(f"NSP accuracy {facts.baseline['majority_nsp_accuracy']:.1%} (majority)")
     return [
         f"{phase.steps:,} steps of {phase.batch_size:,} {rows}{parts} of {phase.seq_len}"
         f"{at_most}, {counts['epochs']:,.1f} epochs",
         f"a step sees about {counts['examples_per_step']:,.0f} examples, "
-        f"{counts['tokens_per_step']:,.0f} tokens ({share:.0%} of its positions), and masks "
+        f"{counts['tokens_per_step']:,.0f} tokens ({share:.0%} of its positions), and {verb} "
         f"{counts['predictions_per_step']:,.0f} of them",
         f"{heldout}; without context {', '.join(scores)}" if scores else heldout,
     ]

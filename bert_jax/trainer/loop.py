@@ -93,11 +93,20 @@ class StepReader:
         self._unread = self._unread[len(finished) :]
         for step, sums in jax.device_get(finished):
             self._count(step, sums)
-            if step % self._config.log_every_steps == 0:
+            if step % self._config.log_every_steps == 0 or self._ends_objective(running, step):
                 running.clock.end_interval(len(self._unread))
                 self._record_interval(running, step)
         if not self._unread:
             running.clock.end_interval()
+
+    def _ends_objective(self, running: RunningPhase, step: int) -> bool:
+        """Return whether another objective follows, whose losses have other names."""
+        following = self._config.phases[running.index + 1 :]
+        return (
+            step == running.end
+            and bool(following)
+            and following[0].objective != running.phase.objective
+        )
 
     def _count(self, step: int, sums: Any) -> None:
         numbers, interval = metrics.flatten(sums), self._progress.interval

@@ -69,7 +69,7 @@ class Setup:
 
 def build_setup(
     config: Config,
-    objective: Objective,
+    objectives: Sequence[Objective],
     workdir: Workdir | pathlib.Path,
     devices: Sequence[jax.Device] | None = None,
     profiled: Window | None = None,
@@ -77,6 +77,7 @@ def build_setup(
 ) -> Setup:
     """Build a pre-training run, and check all that can be checked before compiling.
 
+    `objectives` has that of each phase: train_step.objectives.find_each.
     Claims the workdir and writes the record of the run there. Wall time is counted from `began`,
     by default now. The first check that fails raises ValueError or OSError.
     """
@@ -93,9 +94,9 @@ def build_setup(
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
     with screen.spinning("counting the examples of the store"):
         feed.check()
-        phases = [count_phase(feed, index, objective) for index in range(len(config.phases))]
+        phases = [count_phase(feed, index, each) for index, each in enumerate(objectives)]
     rows = corpus_rows(feed.config, store, phases)
-    parts = build_parts(feed.config, objective, devices=devices)
+    parts = build_parts(feed.config, objectives, devices=devices)
     jax.set_mesh(parts.mesh)
 
     def initial_params() -> bert.Params:
@@ -182,7 +183,7 @@ def claim_workdir(
             _replace_damaged(storage, start.problem, screen)
         for name in (METRICS, BAD_STEPS, goodput.FILE):
             jsonl.repair_end(storage.home / name, screen.print)
-        run_record.write(storage.home, config, provenance, changes, parts.objective.untrained)
+        run_record.write(storage.home, config, provenance, changes, parts.untrained)
     return changes
 
 
@@ -211,7 +212,7 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
 
 def open_checkpoints(setup: Setup) -> Checkpoints:
     """Open the checkpoints of a run, which the caller must close; OSError if it cannot be."""
-    untrained = setup.parts.objective.untrained
+    untrained = setup.parts.untrained
     made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, untrained)
     return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made)
 
@@ -248,6 +249,6 @@ def begin_anew(setup: Setup) -> Setup:
     vocabulary = provenance.vocab_path.name
     fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
     if jax.process_index() == 0:
-        untrained = setup.parts.objective.untrained
+        untrained = setup.parts.untrained
         run_record.write(storage.home, config, provenance, untrained=untrained)
     return dataclasses.replace(setup, changes=())

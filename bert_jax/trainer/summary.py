@@ -66,11 +66,11 @@ def attention_in_words(config: RunConfig, mesh: jax.sharding.Mesh, model: Model)
             config.compute.attention,
             mesh.devices.flat[0].device_kind,
             phase.seq_len,
-            config.model,
+            config_lib.model_in_phase(config, index),
             model.dtype,
             mesh.shape["model"],
         ).words
-        for phase in config.phases
+        for index, phase in enumerate(config.phases)
     }
     if len(set(words.values())) == 1:
         return next(iter(words.values()))

@@ -130,7 +130,7 @@ def main() -> None:
         slice_ = slices.find_slice("v5e:4x4", of.num_slices)
         devices = slices.open_devices(slice_)
         config = configured(of, micro_batches, len(devices))
-        compiled = aot_compile.compile_step(config, 0, MLM_NSP, slice_, devices)
+        compiled = aot_compile.compile_step(config, 0, [MLM_NSP], slice_, devices)
         facts = {
             "name": name,
             "parameters": parameters(config, devices),

@@ -49,7 +49,7 @@ def learned(tiny_store: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (workdir / "summary.json").exists():
             one = jax.devices()[:1]
-            loop.train(build_setup(_config(tiny_store), MLM_NSP, workdir, one))
+            loop.train(build_setup(_config(tiny_store), [MLM_NSP], workdir, one))
     return workdir
 
 

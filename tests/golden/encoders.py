@@ -22,6 +22,7 @@ SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 # Class of transformers -> its config. attn_implementation: the one without fused kernels.
 MODELS = {
     "BertForMaskedLM": SIZES | NO_DROPOUT,
+    "BertLMHeadModel": SIZES | NO_DROPOUT | {"is_decoder": True},
     "ModernBertForMaskedLM": SIZES
     | SPECIAL
     | {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 6},
@@ -54,6 +55,12 @@ def batch() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
+def next_token_labels() -> np.ndarray:
+    """Return the rows themselves, -100 at padding: the classes left to right shift them."""
+    rows = batch()
+    return np.where(rows["attention_mask"] == 1, rows["input_ids"], -100)
+
+
 def main() -> None:
     """Entry point."""
     import torch
@@ -69,7 +76,9 @@ def main() -> None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(torch.tensor(weights(name, tuple(parameter.shape))))
-        out = model(**inputs, output_hidden_states=True)
+        labels = next_token_labels() if sizes.get("is_decoder") else batch()["labels"]
+        given = inputs | {"labels": torch.tensor(labels)}
+        out = model(**given, output_hidden_states=True)
         out.loss.backward()
         arrays[f"{kind}/config"] = json.dumps(config.to_dict())
         arrays[f"{kind}/loss"] = out.loss.item()

@@ -1,7 +1,9 @@
-"""Read and write BERT.
+"""Read and write BERT, left to right as BertLMHeadModel.
 
 Source: modeling_bert.py, configuration_bert.py@transformers 4.57; LayerNorm.gamma and beta: 2018's.
 """
+
+import dataclasses
 
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import Settings
@@ -15,6 +17,11 @@ SETTINGS = Settings(
         "quantization_config": None,
     },
     written={"position_embedding_type": "absolute", "tie_word_embeddings": True},
+)
+_OWN_SETTINGS = dataclasses.replace(
+    SETTINGS,
+    flags={"is_causal": "is_decoder"},
+    checked={name: value for name, value in SETTINGS.checked.items() if name != "is_decoder"},
 )
 NAMES = Names(
     encoder={
@@ -53,9 +60,10 @@ FAMILY = Family(
     model_type="bert",
     prefix="bert.",
     names=NAMES,
-    parse=SETTINGS.parse,
-    describe=SETTINGS.describe,
+    parse=_OWN_SETTINGS.parse,
+    describe=_OWN_SETTINGS.describe,
     decoder="cls.predictions.decoder.weight",
     masked_lm="BertForMaskedLM",
+    causal_lm="BertLMHeadModel",
     encoder="BertModel",
 )

@@ -82,6 +82,7 @@ class Family:
     decoder: str  # duplicate of the word table
     masked_lm: str  # class with the masked language model's head
     encoder: str  # class without heads
+    causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
 
     def fits(self, config: ModelConfig) -> bool:
         """Return whether the family's config.json can describe what a model computes."""

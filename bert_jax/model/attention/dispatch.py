@@ -48,6 +48,12 @@ def hide_outside_window(visible: Visible, seq_len: int, width: int) -> Visible:
     return Visible(visible.mask & is_near_SS)
 
 
+def hide_later(visible: Visible, seq_len: int) -> Visible:
+    """Hide the keys behind a query; the rows of an example are next to each other."""
+    places = jnp.arange(seq_len, dtype=jnp.int32)
+    return Visible(visible.mask & (places[:, None] >= places[None, :]))
+
+
 @dataclasses.dataclass(frozen=True)
 class Choice:
     """Name the chosen implementation, also in words for the screen."""
@@ -62,6 +68,8 @@ def explain_unsupported(model: ModelConfig) -> str | None:
         return "the attention kernel has no rotary positions"
     if model.global_attn_every_n_layers > 1:
         return "the attention kernel has no windows"
+    if model.is_causal:
+        return "the attention kernel does not hide later tokens"
     return None
 
 

@@ -2,9 +2,11 @@
 
 Objectives return sums: train_step/step.py adds sums and weights over micro-batches and devices, and
 divides once. The loss is the sum over terms of loss_sum / weight. An objective is a file; read
-objective (what each declares), then mlm_nsp.
+objective (what each declares), then mlm_nsp and causal.
 """
 
+from bert_jax.config import Config
+from bert_jax.train_step.objectives.causal import CAUSAL
 from bert_jax.train_step.objectives.mlm_nsp import MLM, MLM_NSP
 from bert_jax.train_step.objectives.objective import (
     SMALLEST_WEIGHT,
@@ -12,20 +14,31 @@ from bert_jax.train_step.objectives.objective import (
     Objective,
     Term,
     encode_batch,
+    find_pooled,
     sum_term,
 )
 
-OBJECTIVES: dict[str, Objective] = {"mlm_nsp": MLM_NSP, "mlm": MLM}
+OBJECTIVES: dict[str, Objective] = {"mlm_nsp": MLM_NSP, "mlm": MLM, "causal": CAUSAL}
 
 
-def find(name: str) -> Objective:
-    """Return the objective of this name; raise ValueError if there is none."""
+def find(name: str, key: str = "config.objective") -> Objective:
+    """Return the objective of this name; raise ValueError, naming the key, if there is none."""
     if name not in OBJECTIVES:
-        raise ValueError(f"config.objective is {name!r}; it must be one of {sorted(OBJECTIVES)}")
+        raise ValueError(f"{key} is {name!r}; it must be one of {sorted(OBJECTIVES)}")
     return OBJECTIVES[name]
 
 
+def find_each(config: Config) -> tuple[Objective, ...]:
+    """Return the objective of each phase; raise ValueError if there is none of a name."""
+    default = find(config.objective)
+    return tuple(
+        find(phase.objective, f"config.phases[{index}].objective") if phase.objective else default
+        for index, phase in enumerate(config.phases)
+    )
+
+
 __all__ = [
+    "CAUSAL",
     "MLM",
     "MLM_NSP",
     "OBJECTIVES",
@@ -35,5 +48,7 @@ __all__ = [
     "Term",
     "encode_batch",
     "find",
+    "find_each",
+    "find_pooled",
     "sum_term",
 ]

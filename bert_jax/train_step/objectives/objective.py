@@ -54,6 +54,22 @@ def find_visible(batch: Batch) -> Visible:
     return hide_padding(batch["input_mask"])
 
 
+def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
+    """Return the positions that a classifier reads: int32[B], packed [B,N]; None for 0.
+
+    They are those of [CLS], in a causal model those of the last tokens.
+    """
+    if not bert.config.is_causal:
+        return batch.get("cls_positions")
+    if "example_ids" not in batch:
+        return jnp.sum(batch["input_mask"], axis=1) - 1
+    starts_BN = batch["cls_positions"]
+    numbers_N = 1 + jnp.arange(starts_BN.shape[1], dtype=jnp.int32)
+    is_own_BNS = batch["example_ids"][:, None, :] == numbers_N[None, :, None]
+    lengths_BN = jnp.sum(is_own_BNS, axis=2, dtype=jnp.int32)
+    return jnp.maximum(starts_BN + lengths_BN - 1, 0)  # an unused slot has neither
+
+
 def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
     """Compute the last layer's hidden vectors for packed or plain rows: float[B,S,D]."""
     return bert.encode(

@@ -40,7 +40,7 @@ def read(file, *arguments):
 def test_every_config_resolves_and_is_consistent(given):
     config = read(*given)
     validate.check(config)
-    objectives.find(config.objective)
+    objectives.find_each(config)
     assert config_lib.settings_from(Config, config_lib.to_config_dict(config)) == config
 
 
@@ -53,7 +53,7 @@ def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeyp
         config, data=dataclasses.replace(config.data, store=str(tiny_store))
     )
     with pytest.raises(ValueError, match=f"'{config.init}' .*pip install huggingface_hub"):
-        build_setup(given, objectives.find(config.objective), tmp_path / "run")
+        build_setup(given, objectives.find_each(config), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -176,5 +176,5 @@ def test_slots_follow_from_length_and_masking_rate(seq_len, prob, slots):
 
 def test_slots_that_are_said_stay():
     said = Config(phases=(Phase(64, 5, max_predictions_per_seq=3), Phase(64, 5), Phase(32, 5)))
-    filled = config_lib.with_predictions(said, {32: 9})
+    filled = config_lib.resolve_phases(said, {32: 9})
     assert [phase.max_predictions_per_seq for phase in filled.phases] == [3, 10, 9]

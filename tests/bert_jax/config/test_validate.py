@@ -16,6 +16,8 @@ from bert_jax.config import (
     OptimConfig,
     Phase,
     flatten,
+    model_in_phase,
+    resolve_phases,
     settings_from,
     to_config_dict,
     validate,
@@ -172,6 +174,24 @@ def test_the_settings_are_all_there():
             changed(data=PretrainOptions(segments="doc_sentences")),
             "objective is 'mlm_nsp'.*data.segments is 'doc_sentences', which has none; .*=mlm",
         ),
+        (
+            changed(
+                objective="mlm",
+                phases=(PHASE, dataclasses.replace(PHASE, objective="mlm_nsp")),
+                data=PretrainOptions(segments="doc_sentences"),
+            ),
+            r"phases\[1\].objective is 'mlm_nsp'.*which has none; set .*phases\[1\].objective=mlm",
+        ),
+        (
+            changed(model=ModelConfig(is_causal=True)),
+            "objective is 'mlm_nsp'; it needs both sides .*model.is_causal is True: leave that",
+        ),
+        (
+            changed(
+                objective="causal", phases=(dataclasses.replace(PHASE, objective="mlm"), PHASE)
+            ),
+            r"phases\[0\].objective is 'mlm'; .*phases\[1\], which learns causal: put the causal",
+        ),
         *(
             (changed(log=LogConfig(wandb=name)), r"config\.log\.wandb is ")
             for name in ("a/b", "a#b", "x" * 129)
@@ -193,6 +213,19 @@ def test_mlm_alone_goes_with_all_segments_and_mlm_nsp_with_pairs(segments):
     validate.check(changed(objective="mlm", data=PretrainOptions(segments=segments)))
     if segments in ("nsp", "sop"):
         validate.check(changed(data=PretrainOptions(segments=segments, packed_examples=8)))
+
+
+def test_causal_phases_come_first_and_the_last_one_makes_the_model_causal():
+    first = dataclasses.replace(PHASE, objective="causal")
+    mixed = changed(phases=(first, PHASE))
+    validate.check(mixed)
+    resolved = resolve_phases(mixed)
+    assert [phase.objective for phase in resolved.phases] == ["causal", "mlm_nsp"]
+    assert not resolved.model.is_causal
+    assert [model_in_phase(resolved, index).is_causal for index in (0, 1)] == [True, False]
+    causal = resolve_phases(changed(objective="causal"))
+    assert causal.model.is_causal
+    validate.check(causal)
 
 
 def test_slots_that_cannot_hold_the_share_of_masks_are_refused():

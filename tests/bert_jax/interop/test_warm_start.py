@@ -10,7 +10,7 @@ from bert_jax.config import Config, EvalConfig, ModelConfig, OptimConfig, Phase
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.warm_start import fit_vocabulary, merge_sizes
-from bert_jax.train_step.objectives import find
+from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.spec.options import PretrainOptions
@@ -128,7 +128,7 @@ def config(tiny_store):
 
 def begun(config, workdir):
     """The parameters that a run begins or goes on with, saved; and its setup."""
-    setup = build_setup(config, find(config.objective), workdir, jax.devices()[:1])
+    setup = build_setup(config, find_each(config), workdir, jax.devices()[:1])
     checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.parts.model)
     state, _ = loop.restore_or_initialize(setup, checkpoints)
     checkpoints.close()

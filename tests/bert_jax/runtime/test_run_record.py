@@ -13,7 +13,7 @@ from bert_jax.config import (
     MeshConfig,
     OptimConfig,
     Phase,
-    with_predictions,
+    resolve_phases,
 )
 from bert_jax.interop import load
 from bert_jax.runtime import run_identity, run_record
@@ -30,7 +30,7 @@ YOUNGER = {
 
 @pytest.fixture
 def config(tiny_store):
-    return with_predictions(Config(data=PretrainOptions(store=str(tiny_store))))
+    return resolve_phases(Config(data=PretrainOptions(store=str(tiny_store))))
 
 
 @pytest.fixture

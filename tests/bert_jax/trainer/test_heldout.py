@@ -50,7 +50,7 @@ def feed(config):
 
 def opening(config, store, phases, done=None, devices=1):
     """The first block of a run that is otherwise not built."""
-    parts = build_parts(config, MLM_NSP, devices=jax.devices()[:devices])
+    parts = build_parts(config, [MLM_NSP], devices=jax.devices()[:devices])
     rows = corpus_rows(config, store, phases)
     setup = SimpleNamespace(config=config, parts=parts, data_rows=rows, profiled=None, changes=())
     return opening_rows(setup, done)

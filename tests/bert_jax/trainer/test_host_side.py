@@ -38,7 +38,7 @@ def config(tiny_store):
 
 
 def prepare(config, workdir, profiled=None):
-    return build_setup(config, MLM_NSP, workdir, jax.devices()[:1], profiled)
+    return build_setup(config, [MLM_NSP] * len(config.phases), workdir, jax.devices()[:1], profiled)
 
 
 class Waits:

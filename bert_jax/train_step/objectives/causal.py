@@ -1,0 +1,60 @@
+"""Left to right: predict each token of an example from those before it.
+
+Dimensions: B rows, S sequence, P slots for masked tokens.
+Source: Devlin et al. 2019, section 5.1, "LTR & No NSP"; Radford et al. 2018, equation 1.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.attention import hide_later
+from bert_jax.model.bert import Bert
+from bert_jax.model.dropout import Dropout
+from bert_jax.train_step.objectives.objective import (
+    Batch,
+    Objective,
+    Term,
+    find_visible,
+    sum_losses,
+)
+
+
+def _restore_ids(batch: Batch) -> jax.Array:
+    """Return the tokens as they were before they were masked: int32[B,S]."""
+    ids_BS = batch["input_ids"]
+    places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.int32)
+    is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
+    is_masked_BPS &= batch["masked_lm_weights"][:, :, None] > 0
+    original_BS = jnp.sum(jnp.where(is_masked_BPS, batch["masked_lm_ids"][:, :, None], 0), axis=1)
+    return jnp.where(jnp.any(is_masked_BPS, axis=1), original_BS, ids_BS)
+
+
+def _weigh_positions(batch: Batch) -> jax.Array:
+    """Return 1 where the next position holds a token of the same example, else 0: float32[B,S]."""
+    # Padding is 0 in both.
+    numbers_BS = batch.get("example_ids", batch["input_mask"])
+    next_BS = numbers_BS[:, 1:]
+    is_followed_BS = (next_BS == numbers_BS[:, :-1]) & (next_BS != 0)
+    return jnp.pad(is_followed_BS.astype(jnp.float32), [(0, 0), (0, 1)])
+
+
+def _count(batch: Batch) -> dict[str, jax.Array]:
+    return {"causal": jnp.sum(_weigh_positions(batch))}
+
+
+def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+    ids_BS = _restore_ids(batch)
+    hidden_BSD = bert.encode(
+        ids_BS,
+        batch["segment_ids"],
+        hide_later(find_visible(batch), ids_BS.shape[1]),
+        dropout,
+        batch.get("position_ids"),
+    )
+    labels_BS = jnp.pad(ids_BS[:, 1:], [(0, 0), (0, 1)])
+    losses = bert.compute_next_token_losses(hidden_BSD, labels_BS)
+    return {"causal": sum_losses(losses, _weigh_positions(batch))}
+
+
+# A mean over all tokens but the first of each example, [SEP] among them.
+CAUSAL = Objective(_count, _predict_next_tokens, untrained=("pooler", "nsp"))

@@ -1,0 +1,138 @@
+"""A run whose phases learn differently: causal first, then masked words and next sentences."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.interop import export, load
+from bert_jax.reporting import plots
+from bert_jax.runtime import run_record
+from bert_jax.runtime.preemption import Interrupted
+from bert_jax.train_step.metrics import TIMINGS
+from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP
+from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    begun,
+    compiled_once,
+    lines_of,
+    prepare,
+    small_config,
+    stop_at,
+    train,
+)
+
+pytestmark = pytest.mark.slow
+SIZES = {"seq_len": 16, "batch_size": 16, "max_predictions_per_seq": 3}
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    return small_config(
+        tiny_store,
+        seed=3,
+        phases=(Phase(steps=7, objective="causal", **SIZES), Phase(steps=6, **SIZES)),
+        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
+        eval=EvalConfig(every_steps=4, examples=21),
+        checkpoint=CheckpointConfig(every_steps=5, keep=3),
+        log_every_steps=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    return workdir, train(config, workdir)
+
+
+def numbers(workdir, split):
+    """The lines of metrics, by step, without what depends on the clock."""
+    return {
+        line["step"]: {key: value for key, value in line.items() if key not in TIMINGS}
+        for line in lines_of(workdir)
+        if line["split"] == split
+    }
+
+
+def test_each_phase_is_trained_and_evaluated_by_its_own_objective(config, whole):
+    workdir, summary = whole
+    causal = {"causal_loss", "causal_accuracy"}
+    masked = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
+    lines = numbers(workdir, "train")
+    # Step 7 ends the causal phase: no line averages the losses of two objectives.
+    assert list(lines) == [3, 6, 7, 9, 12]
+    for step, line in lines.items():
+        terms = causal if step <= 7 else masked
+        assert {key for key in line if key.endswith(("_loss", "_accuracy"))} == terms
+        losses = sum(line[key] for key in terms if key.endswith("_loss"))
+        assert line["loss"] == pytest.approx(losses)
+    heldout = numbers(workdir, "heldout")
+    for step, line in heldout.items():
+        assert ("unigram_causal_loss" in line, "unigram_mlm_loss" in line) == (step <= 7, step > 7)
+    assert heldout[7]["causal_loss"] > 0 and "heldout_causal_loss" not in summary
+    assert summary["heldout_mlm_loss"] == heldout[13]["mlm_loss"]
+    panels = plots.list_panels(lines_of(workdir))
+    assert panels[:6] == [
+        f"{term}_{kind}" for term in ("causal", "mlm", "nsp") for kind in ("loss", "accuracy")
+    ]
+    assert plots.draw_curves(workdir, config.phases) is not None
+    setup = prepare(config, workdir)
+    assert list(setup.parts.objectives) == [CAUSAL, MLM_NSP]
+    assert setup.parts.untrained == ()
+    assert not load.load(str(workdir)).config.is_causal
+
+
+def test_a_run_stopped_at_the_change_resumes_bit_for_bit(config, whole, tmp_path, monkeypatch):
+    for step in (6, 7, 9):
+        stop_at(monkeypatch, {step})
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "run")
+        monkeypatch.undo()
+    summary = train(config, tmp_path / "run")
+    plain = [{k: v for k, v in each.items() if k not in TIMINGS} for each in (summary, whole[1])]
+    assert plain[0] == plain[1]
+    for split in ("train", "heldout"):
+        assert numbers(tmp_path / "run", split) == numbers(whole[0], split)
+    ours, theirs = (load.load(str(each)).params for each in (tmp_path / "run", whole[0]))
+    np.testing.assert_equal(ours, theirs)
+
+
+def test_a_run_cannot_resume_with_another_objective_in_a_phase(config, whole):
+    phases = tuple(dataclasses.replace(phase, objective="causal") for phase in config.phases)
+    other = dataclasses.replace(config, phases=phases)
+    with pytest.raises(ValueError, match=r"config\.phases\[1\]\.objective = 'mlm_nsp'.*'causal'"):
+        prepare(other, whole[0])
+
+
+def test_a_run_of_before_phases_had_objectives_resumes(config, tmp_path):
+    config = dataclasses.replace(config, phases=(Phase(steps=3, **SIZES),), objective="mlm")
+    train(config, tmp_path / "run")
+    path = tmp_path / "run" / run_record.FILE
+    record = json.loads(path.read_text())
+    del record["fixed"]["phases[0].objective"]
+    del record["fixed"]["model.is_causal"]
+    del record["config"]["phases"][0]["objective"]
+    del record["config"]["model"]["is_causal"]
+    path.write_text(json.dumps(record))
+    setup = prepare(config, tmp_path / "run")
+    assert list(setup.parts.objectives) == [MLM]
+    assert begun(setup).step == 3
+    assert setup.parts.untrained == ("pooler", "nsp")
+    assert run_record.read(tmp_path / "run").config.phases[0].objective == "mlm"
+
+
+def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(config, tmp_path):
+    config = dataclasses.replace(config, phases=config.phases[:1])
+    summary = train(config, tmp_path / "run")
+    assert summary["heldout_causal_loss"] < 5.3
+    saved = load.load(str(tmp_path / "run"))
+    assert saved.config.is_causal
+    export.write(saved, export.parse_target(f"hf:{tmp_path / 'hf'}"), ())
+    settings = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert settings["architectures"] == ["BertLMHeadModel"] and settings["is_decoder"] is True
+    assert "text-generation" in (tmp_path / "hf" / "README.md").read_text()
+    assert load.load(f"hf:{tmp_path / 'hf'}").config == saved.config
+    with pytest.raises(ValueError, match="Google's code computes no other"):
+        target = export.parse_target(f"google:{tmp_path / 'google'}/")
+        export.check_exportable(saved, target)
