@@ -9,10 +9,12 @@ from jax.sharding import PartitionSpec
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase, validate
+from bert_jax.model import bert
+from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step import objectives
 from bert_jax.trainer.setup import build_setup
-from configs import base, large, quickstart, small, tiny
+from configs import albert, base, large, left_to_right, quickstart, roberta, small, tiny
 from tests.bert_jax.config.test_validate import changed, phase
 
 continued = importlib.import_module("configs.continue")  # a word of Python's
@@ -29,6 +31,9 @@ EVERY_CONFIG = [
     (large, "recipe=paper"),
     (large, "recipe=tokens"),
     (large, "recipe=lamb64k"),
+    (left_to_right, ""),
+    (left_to_right, "recipe=no_nsp"),
+    *((file, f"size={size}") for file in (albert, roberta) for size in file.SIZES),
 ]
 
 
@@ -74,6 +79,43 @@ def test_recipes_are_those_of_their_papers():
     assert second.max_predictions_per_seq == 80
     assert config.optim.warmup_steps / first.steps == pytest.approx(0.2843, abs=1e-4)
     assert second.restart_warmup_steps / second.steps == pytest.approx(0.128, abs=1e-3)
+
+
+def test_recipes_of_other_encoders_are_those_of_their_papers():
+    for size, rate, warmup_steps in (("base", 6e-4, 24_000), ("large", 4e-4, 30_000)):
+        config = read(roberta, f"size={size}")  # table 9
+        (phase,) = config.phases
+        assert (phase.seq_len, phase.steps, phase.batch_size) == (512, 500_000, 8192)
+        optim = config.optim
+        assert (optim.learning_rate, optim.warmup_steps) == (rate, warmup_steps)
+        assert (optim.beta1, optim.beta2, optim.epsilon) == (0.9, 0.98, 1e-6)
+        assert (optim.clip_norm, optim.weight_decay) == (0.0, 0.01)
+        assert config.data.segments == "full_sentences" and config.data.new_masks_each_epoch
+    config = read(albert)
+    (phase,) = config.phases
+    assert (phase.seq_len, phase.steps, phase.batch_size) == (512, 125_000, 4096)
+    assert (config.optim.name, config.optim.learning_rate) == ("lamb", 0.00176)
+    assert config.optim.warmup_steps == 3125
+    assert (config.data.segments, config.data.masking) == ("sop", "ngram")
+    assert config.objective == "mlm_nsp"
+    assert config_lib.list_objectives(read(left_to_right)) == ["causal"] * 2
+    assert config_lib.list_objectives(read(left_to_right, "recipe=no_nsp")) == ["mlm"] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    # Of transformers' AlbertModel with these sizes, 5.23; Base by hand: tables 3,906,048 with their
+    # norm, their map 99,072, the layer 7,087,872, the pooler 590,592.
+    [
+        ("base", 11_683_584),
+        ("large", 17_683_968),
+        ("xlarge", 58_724_864),
+        ("xxlarge", 222_595_584),
+    ],
+)
+def test_an_albert_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
+    model = dataclasses.replace(read(albert, f"size={size}").model, vocab_size=30_000)
+    assert bert.build(model, "tpu", heads=Heads(mlm=False, nsp=False)).parameter_count == count
 
 
 @pytest.mark.parametrize(

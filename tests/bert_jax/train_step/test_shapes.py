@@ -1,14 +1,17 @@
 """Encoders of other shapes than BERT's: packed rows as unpacked ones, eight devices as one."""
 
 import dataclasses
+import functools
+import operator
 
 import jax
 import numpy as np
 import pytest
 
+from bert_jax.config import OptimConfig
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, step
+from bert_jax.train_step import metrics, state, step
 from bert_jax.train_step.objectives import MLM
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 from tests.bert_jax.train_step.test_objectives import one_by_one, side_by_side
@@ -91,3 +94,48 @@ def test_eight_devices_have_the_losses_and_gradients_of_one(config, params, pres
     batch = random_batch()
     expected = losses_and_gradients(config, params, batch, drops=True)
     assert_same(losses_and_gradients(config, params, batch, 8, preset, drops=True), expected)
+
+
+@pytest.mark.slow
+def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
+    """Against a model with three layers of their own that happen to be equal, and LAMB in NumPy."""
+    shared = dataclasses.replace(
+        CONFIG.model,
+        embedding_size=16,
+        share_layers=True,
+        num_hidden_layers=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    config = dataclasses.replace(
+        CONFIG,
+        model=shared,
+        optim=OptimConfig(name="lamb", learning_rate=0.1, warmup_steps=0, clip_norm=0.0),
+    )
+    apart = dataclasses.replace(config, model=dataclasses.replace(shared, share_layers=False))
+    at = setting(config, 1)
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
+        logical(at.model.init(jax.random.key(7)), at.model),
+    )
+    copies = params | {"layers": {f"{i:02d}": params["layers"]["00"] for i in range(3)}}
+    batch = random_batch()
+    loss, grads = losses_and_gradients(config, params, batch)
+    loss_of_copies, grads_of_copies = losses_and_gradients(apart, copies, batch)
+    total = jax.tree.map(lambda *each: sum(each), *grads_of_copies["layers"].values())
+    summed = grads_of_copies | {"layers": {"00": total}}
+    assert_same((loss, grads), (loss_of_copies, summed))
+
+    at = setting(config, 1)
+    first = state.make_state(on_mesh(params, at), at.tx, at.where)
+    after = at.train_step(MLM)(first, mesh.place_batch(batch, at.mesh))[0].params
+    name = ("mlp", "intermediate", "kernel")
+    kernel, grad, moved = (
+        np.asarray(functools.reduce(operator.getitem, name, tree["layers"]["00"]), np.float64)
+        for tree in (params, summed, after)
+    )
+    # You et al. 2020, algorithm 2, at its first step: m / sqrt(v) is the sign of the gradient.
+    direction = grad / (np.abs(grad) + 1e-6) + 0.01 * kernel
+    ratio = np.linalg.norm(kernel) / np.linalg.norm(direction)
+    np.testing.assert_allclose(moved, kernel - 0.1 * ratio * direction, atol=2e-5)
