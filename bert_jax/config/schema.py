@@ -72,8 +72,9 @@ class ModelConfig:
     )
     position_embedding_type: str = setting(
         "learned",
-        "how positions enter: a table added to the embeddings, or rotated queries and keys",
-        choices=("learned", "rotary"),
+        "how positions enter: a table added to the embeddings, rotated queries and keys, or "
+        "distances (and segments) in the scores of an attention without biases (XLNet)",
+        choices=("learned", "rotary", "relative"),
     )
     global_rope_theta: float = setting(
         10_000.0,
@@ -124,6 +125,9 @@ class ModelConfig:
         "where hidden_dropout_prob applies: embeddings and each layer's outputs, or attention's "
         "outputs alone",
         choices=("all", "attention"),
+    )
+    mlm_transform: bool = setting(
+        True, "the masked language model's head has a dense layer and a norm before its decoder"
     )
     pooler_type: str = setting(
         "tanh",

@@ -62,7 +62,9 @@ def check(config: Config) -> None:
     _require(
         config,
         "model.type_vocab_size",
-        not config.data.has_next_sentences or config.model.type_vocab_size >= 2,
+        not config.data.has_next_sentences
+        or config.model.type_vocab_size >= 2
+        or config.model.position_embedding_type == "relative",
         f"config.data.segments = {config.data.segments!r} makes pairs, which need 2 segments",
     )
     _check_objectives(config)
@@ -124,6 +126,21 @@ def _check_architecture(config: SharedConfig) -> None:
         "model.position_embedding_type",
         model.position_embedding_type != "rotary" or head_width % 2 == 0,
         f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
+    )
+    is_relative = model.position_embedding_type == "relative"
+    for key, fits, allowed in (
+        ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of a sine and a cosine"),
+        ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
+        ("embedding_size", model.embedding_size in (0, model.hidden_size), "leave it at 0"),
+        ("global_attn_every_n_layers", model.global_attn_every_n_layers == 1, "leave it at 1"),
+    ):
+        chosen = "position_embedding_type is 'relative': "
+        _require(config, f"model.{key}", fits or not is_relative, chosen + allowed)
+    _require(
+        config,
+        "model.pooler_type",
+        model.pooler_type != "mlm_transform" or model.mlm_transform,
+        "it needs mlm_transform, which is false",
     )
     has_window = model.global_attn_every_n_layers > 1
     windows = "the others need a window: set its width"

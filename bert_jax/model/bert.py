@@ -21,13 +21,15 @@ from bert_jax.model import ops
 from bert_jax.model.attention import Visible
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
-from bert_jax.model.encoder import Layer, Views, make_views
+from bert_jax.model.encoder import Layer, Targets, View, Views, make_views
 from bert_jax.model.heads import MaskedLmHead
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Linear, Norm, resolve_choices
 from bert_jax.model.losses import Losses
+from bert_jax.model.relative import make_relations
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
+_TARGETS = 0x7A96E75  # to the seed of dropout, for the stream of the targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,19 +88,51 @@ class Bert(nnx.Module):
         Layers are applied as config.compute.remat and rolled_layers say.
         """
         x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
-        views = make_views(self.config, visible, position_ids_BS, input_ids_BS.shape[1])
-        x_BSD = self._apply_layers(x_BSD, views, dropout)
+        views = make_views(self.config, visible, position_ids_BS, segment_ids_BS)
+        x_BSD = self._apply_layers(
+            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout)
+        )
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
 
     def _layers_in_order(self) -> list[Layer]:
         layers = list(self.layers.values())
         return layers * self.config.num_hidden_layers if self.config.share_layers else layers
 
-    def _apply_layers(self, x_BSD: jax.Array, views: Views, dropout: Dropout | None) -> jax.Array:
-        """Apply the layers in order."""
+    def encode_targets(
+        self,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        visible: Visible,
+        positions_BP: jax.Array,
+        mask: jax.Array,
+        dropout: Dropout | None = None,
+    ) -> jax.Array:
+        """Compute the vectors of P places of each row from what they may see: float[B,P,D].
 
-        def apply(graphdef: Any, x_BSD: jax.Array, weights: Any, number: LayerNumber) -> jax.Array:
-            return nnx.merge(graphdef, weights)(x_BSD, views, number, dropout)
+        `visible` is what the tokens see, mask, bool[B,1,P,S], what the targets see; a target begins
+        as the same learned vector everywhere. For relative positions alone.
+        Source: Yang et al. 2019 (XLNet), section 2.3.
+        """
+        x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, dropout)
+        relations = make_relations(segment_ids_BS, self.config.hidden_size)
+        views = Views(View(visible, relations=relations), None)
+        vectors_BPD = self.embeddings.embed_targets(positions_BP.shape, self.dtype)
+        # Each stream has dropout masks of its own.
+        other = dropout and dataclasses.replace(dropout, seed=dropout.seed ^ jnp.uint32(_TARGETS))
+
+        def step(layer: Layer, streams: Any, number: LayerNumber) -> Any:
+            x_BSD, targets = streams
+            targets = layer.predict(targets, x_BSD, relations, number, other)
+            return layer(x_BSD, views, number, dropout), targets
+
+        streams = (x_BSD, Targets(vectors_BPD, positions_BP, mask))
+        return self._apply_layers(streams, step)[1].vectors_BPD
+
+    def _apply_layers(self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any]) -> Any:
+        """Apply step(layer, x, number) for the layers in order."""
+
+        def apply(graphdef: Any, x: Any, weights: Any, number: LayerNumber) -> Any:
+            return step(nnx.merge(graphdef, weights), x, number)
 
         if self.choices.remat_layers:
             # In a rolled loop XLA cannot merge the recomputation with the forward pass.
@@ -108,13 +142,13 @@ class Bert(nnx.Module):
         layers = [nnx.split(layer) for layer in self._layers_in_order()]
         if not self.choices.rolled_layers:
             for number, (graphdef, weights) in enumerate(layers):
-                x_BSD = apply(graphdef, x_BSD, weights, number)
-            return x_BSD
+                x = apply(graphdef, x, weights, number)
+            return x
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[state for _, state in layers])
         numbers = jnp.arange(len(layers), dtype=jnp.uint32)
         graphdef = layers[0][0]
         return jax.lax.scan(
-            lambda x_BSD, layer: (apply(graphdef, x_BSD, *layer), None), x_BSD, (stacked, numbers)
+            lambda x, layer: (apply(graphdef, x, *layer), None), x, (stacked, numbers)
         )[0]
 
     def encode_layers(
@@ -126,7 +160,7 @@ class Bert(nnx.Module):
         returns: only they pass a pre-norm model's final norm.
         """
         hidden = [self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, None)]
-        views = make_views(self.config, visible, None, input_ids_BS.shape[1])
+        views = make_views(self.config, visible, None, segment_ids_BS)
         for number, layer in enumerate(self._layers_in_order()):
             hidden.append(layer(hidden[-1], views, number, None))
         if self.layer_norm is not None:
@@ -146,9 +180,12 @@ class Bert(nnx.Module):
         Shapes: float[B,S,D], int32[B,P] twice -> float32[B,P] twice. As cross_entropy of
         compute_mlm_logits, for less memory: config.compute.mlm_logits_dtype.
         """
-        gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
+        return self.compute_target_losses(ops.gather_positions(hidden_BSD, positions_BP), labels_BP)
+
+    def compute_target_losses(self, vectors_BPD: jax.Array, labels_BP: jax.Array) -> Losses:
+        """Do the same from the vectors at these positions, float[B,P,D]."""
         table_VD = self.embeddings.word.embedding[...]
-        return self.mlm.compute_losses(gathered_BPD, table_VD, labels_BP)
+        return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
 
     def compute_next_token_losses(self, hidden_BSD: jax.Array, labels_BS: jax.Array) -> Losses:
         """Compute the loss (nats) of a label at each position, and whether it is the likeliest.

@@ -4,6 +4,9 @@ Dimensions: B batch, S sequence, E width of the embeddings, D width of the encod
 Source: modeling.py@eedf5716ce embedding_postprocessor; Lan et al. 2020 (ALBERT), section 3.1.
 """
 
+import typing
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -11,7 +14,7 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.model import ops
 from bert_jax.model.dropout import MLP_OUTPUT, POSITIONS, Dropout
-from bert_jax.model.layers import Choices, Linear, Norm, Table
+from bert_jax.model.layers import Choices, Initial, Linear, Norm, Table, declare
 
 
 class Embeddings(nnx.Module):
@@ -24,6 +27,10 @@ class Embeddings(nnx.Module):
         self.position = (
             Table(config.max_position_embeddings, width, None, stddev) if is_learned else None
         )
+        # What XLNet's targets are instead of their word; its dims are those of Hugging Face.
+        is_relative = config.position_embedding_type == "relative"
+        drawn = Initial(stddev=stddev)
+        self.target = declare((1, 1, width), (None, None, "embed"), drawn) if is_relative else None
         segments = config.type_vocab_size
         self.segment = Table(segments, width, None, stddev) if segments else None
         self.layer_norm = Norm(config, width, choices) if config.embedding_norm else None
@@ -61,3 +68,8 @@ class Embeddings(nnx.Module):
                 x_BSE, self.dropout_rate, self.dropout_layer, MLP_OUTPUT, POSITIONS
             )
         return x_BSE if self.projection is None else self.projection(x_BSE)
+
+    def embed_targets(self, dims: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+        """Return the vector of a target for P places of B rows, dims (B, P): dtype[B,P,D]."""
+        target_PD = jnp.repeat(typing.cast(nnx.Param[Any], self.target)[0], dims[1], axis=0)
+        return ops.take_first_rows(target_PD, dims, dtype)

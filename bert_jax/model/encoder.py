@@ -5,6 +5,7 @@ Source: modeling.py@eedf5716ce transformer_model; Warner et al. 2024 (ModernBERT
 """
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dr
 from bert_jax.model.layers import Choices, LayerNumber, Linear, Residual, residual_stddev
 from bert_jax.model.mlp import FeedForward
 from bert_jax.model.positions import Rotation, make_rotation, rotate
+from bert_jax.model.relative import Relations, RelativeAttention, make_relations
 from bert_jax.parallel import mesh
 
 
@@ -26,7 +28,8 @@ class View:
     """Hold what the attention of a kind of layer reads besides its input."""
 
     visible: Visible
-    rotation: Rotation | None
+    rotation: Rotation | None = None
+    relations: Relations | None = None  # where positions are relative
 
 
 @jax.tree_util.register_dataclass
@@ -39,15 +42,22 @@ class Views:
 
 
 def make_views(
-    config: ModelConfig, visible: Visible, position_ids_BS: jax.Array | None, seq_len: int
+    config: ModelConfig,
+    visible: Visible,
+    position_ids_BS: jax.Array | None,
+    segment_ids_BS: jax.Array,
 ) -> Views:
-    """Make what every layer of one kind shares: the visible keys and the angles of positions."""
+    """Make what every layer of one kind shares: the visible keys, and what positions enter by."""
+    seq_len = segment_ids_BS.shape[1]
     if config.is_causal:
         visible = attention.hide_later(visible, seq_len)
+    if config.position_embedding_type == "relative":
+        relations = make_relations(segment_ids_BS, config.hidden_size)
+        return Views(View(visible, relations=relations), None)
 
     def view(visible: Visible, theta: float) -> View:
         if config.position_embedding_type != "rotary":
-            return View(visible, None)
+            return View(visible)
         head_width = config.hidden_size // config.num_attention_heads
         return View(visible, make_rotation(position_ids_BS, seq_len, head_width, theta))
 
@@ -56,6 +66,16 @@ def make_views(
         return Views(complete, None)
     windowed = attention.hide_outside_window(visible, seq_len, config.local_attention)
     return Views(complete, view(windowed, config.local_rope_theta))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """Hold the places that are predicted, without the token there: P a row."""
+
+    vectors_BPD: jax.Array
+    positions_BP: jax.Array  # int32
+    mask: jax.Array  # bool[B,1,P,S]: True where a target may attend to a token
 
 
 class Attention(Residual):
@@ -142,13 +162,43 @@ class Layer(nnx.Module):
     """Compute one layer of the encoder: attention, then the feed-forward part."""
 
     def __init__(self, config: ModelConfig, choices: Choices, number: int) -> None:
-        self.attention = Attention(config, choices, number)
+        is_relative = config.position_embedding_type == "relative"
+        self.attention: Attention | RelativeAttention = (
+            RelativeAttention(config, choices)
+            if is_relative
+            else Attention(config, choices, number)
+        )
         self.mlp = FeedForward(config, choices)
 
     def __call__(
         self, x_BSD: jax.Array, views: Views, layer: LayerNumber, dropout: Dropout | None
     ) -> jax.Array:
-        x_BSD = self.attention.add(
-            x_BSD, lambda x: self.attention.compute(x, views, layer, dropout), layer, dropout
-        )
+        attention, relations = self.attention, views.complete.relations
+
+        def attend(x_BSD: jax.Array) -> jax.Array:
+            if relations is None:
+                return typing.cast(Attention, attention).compute(x_BSD, views, layer, dropout)
+            relative, mask = typing.cast(RelativeAttention, attention), views.complete.visible.mask
+            return relative.compute(x_BSD, x_BSD, mask, relations, layer, dropout)
+
+        x_BSD = self.attention.add(x_BSD, attend, layer, dropout)
         return self.mlp.add(x_BSD, self.mlp.compute, layer, dropout)
+
+    def predict(
+        self,
+        targets: Targets,
+        x_BSD: jax.Array,
+        relations: Relations,
+        layer: LayerNumber,
+        dropout: Dropout | None,
+    ) -> Targets:
+        """Compute the stream of the targets, which read x_BSD: XLNet's query stream."""
+        attention = typing.cast(RelativeAttention, self.attention)
+
+        def attend(vectors_BPD: jax.Array) -> jax.Array:
+            mask, places_BP = targets.mask, targets.positions_BP
+            return attention.compute(vectors_BPD, x_BSD, mask, relations, layer, dropout, places_BP)
+
+        vectors_BPD = attention.add(targets.vectors_BPD, attend, layer, dropout)
+        vectors_BPD = self.mlp.add(vectors_BPD, self.mlp.compute, layer, dropout)
+        return dataclasses.replace(targets, vectors_BPD=vectors_BPD)

@@ -25,13 +25,11 @@ class MaskedLmHead(nnx.Module):
 
     def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
         width = config.embedding_size or config.hidden_size
-        self.transform = Linear(
-            (config.hidden_size, "embed"),
-            (width, None),
-            config.initializer_range,
-            config.linear_bias,
-        )
-        self.layer_norm = Norm(config, width, choices)
+        self.transform = self.layer_norm = None
+        if config.mlm_transform:
+            stddev, has_bias = config.initializer_range, config.linear_bias
+            self.transform = Linear((config.hidden_size, "embed"), (width, None), stddev, has_bias)
+            self.layer_norm = Norm(config, width, choices)
         self.output_bias = declare((padded_vocab_size,), ("vocab",), Initial())
         self.hidden_act = config.hidden_act
         self.vocab_size = config.vocab_size
@@ -39,6 +37,8 @@ class MaskedLmHead(nnx.Module):
 
     def transform_vectors(self, x: jax.Array) -> jax.Array:
         """Compute what the decoder reads: float[...,D] -> float[...,E]."""
+        if self.transform is None or self.layer_norm is None:
+            return x
         saves = self.choices.gelu_saves_derivative
         return self.layer_norm(ops.activate(self.transform(x), self.hidden_act, saves))
 

@@ -5,12 +5,12 @@ file; `FAMILIES` lists them. Read family (what each declares), then bert and the
 """
 
 from bert_jax.config import ModelConfig
-from bert_jax.interop.families import albert, bert, distilbert, electra, modernbert, roberta
+from bert_jax.interop.families import albert, bert, distilbert, electra, modernbert, roberta, xlnet
 from bert_jax.interop.families.family import Family
 
 FAMILIES: dict[str, Family] = {
     module.FAMILY.model_type: module.FAMILY
-    for module in (bert, modernbert, roberta, albert, electra, distilbert)
+    for module in (bert, modernbert, roberta, albert, electra, distilbert, xlnet)
 }
 
 

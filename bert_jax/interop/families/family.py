@@ -15,7 +15,7 @@ ACTS = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 # Settings that matter while training alone; a config.json need not hold them.
-_TRAINING = (
+TRAINING = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),
     *("initializer", "initializer_range"),
 )
@@ -35,12 +35,21 @@ class Names:
     output_bias: tuple[str, ...]  # of the masked language model's logits
     # Of matrices that lie side by side in one of theirs: its name, which part, how many.
     fused: Mapping[str, tuple[str, int, int]] = dataclasses.field(default_factory=dict)
+    # Of arrays that are no module's weight or bias: in a layer, and elsewhere in the encoder.
+    layer_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    encoder_arrays: Mapping[str, str] = dataclasses.field(default_factory=dict)
     skipped_positions: int = 0  # first rows of their position table, which no text reads
 
     def name_tensor(self, path: str, prefix: str) -> TensorName:
         """Return the names of the array at our path; none if the family has no such part."""
         if path == "mlm/output_bias":
             return TensorName(self.output_bias)
+        if path in self.encoder_arrays:
+            return TensorName((prefix + self.encoder_arrays[path],))
+        layer = _NUMBERED.fullmatch(path)
+        if layer is not None and layer[2] in self.layer_arrays:
+            layer_prefix = prefix + self.layer_format.format(int(layer[1]))
+            return TensorName((layer_prefix + self.layer_arrays[layer[2]],))
         module, leaf = path.rsplit("/", 1)
         layer = _NUMBERED.fullmatch(module)
         part, parts = 0, 1
@@ -84,14 +93,17 @@ class Family:
     encoder: str  # class without heads
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
 
+    # Settings of training alone, and others that its config.json does not hold.
+    unheld: tuple[str, ...] = TRAINING
+
     def fits(self, config: ModelConfig) -> bool:
         """Return whether the family's config.json can describe what a model computes."""
         try:
             described = self.read_back(config)
         except (KeyError, ValueError):
             return False
-        of_training = {name: getattr(config, name) for name in _TRAINING}
-        return dataclasses.replace(described, **of_training) == config
+        unheld = {name: getattr(config, name) for name in self.unheld}
+        return dataclasses.replace(described, **unheld) == config
 
     def read_back(self, config: ModelConfig) -> ModelConfig:
         """Return the model as the family's config.json describes it."""

@@ -64,8 +64,8 @@ class Choice:
 
 def explain_unsupported(model: ModelConfig) -> str | None:
     """Say what the attention of a model has that the kernel does not compute; None for nothing."""
-    if model.position_embedding_type == "rotary":
-        return "the attention kernel has no rotary positions"
+    if model.position_embedding_type != "learned":
+        return f"the attention kernel has no {model.position_embedding_type} positions"
     if model.global_attn_every_n_layers > 1:
         return "the attention kernel has no windows"
     if model.is_causal:

@@ -1,0 +1,157 @@
+"""Attend by relative positions and segments, in one stream or in XLNet's two.
+
+Dimensions: B batch, S sequence, T keys, P predictions, D width, H heads, K head width,
+M = 2 S - 1 distances from S - 1 to 1 - S.
+Source: Dai et al. 2019 (Transformer-XL), section 3.3; Yang et al. 2019 (XLNet), sections 2.3, 2.5.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import ModelConfig
+from bert_jax.model import ops
+from bert_jax.model.attention.dispatch import HIDDEN_SCORE
+from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
+from bert_jax.model.layers import Choices, Initial, LayerNumber, Residual, declare
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Relations:
+    """Hold what relates every query of a row to every key; layers share it."""
+
+    distances_MD: jax.Array  # float32: sines and cosines of the distance from a query to a key
+    segment_ids_BS: jax.Array  # int32
+
+
+def make_relations(segment_ids_BS: jax.Array, width: int) -> Relations:
+    """Encode each distance as Vaswani et al. 2017 encode positions, sines before cosines."""
+    seq_len = segment_ids_BS.shape[1]
+    distances_M = jnp.arange(seq_len - 1, -seq_len, -1, dtype=jnp.float32)
+    frequencies = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    angles = distances_M[:, None] * frequencies
+    encoded_MD = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
+    return Relations(encoded_MD, segment_ids_BS)
+
+
+class RelativeAttention(Residual):
+    """Compute self-attention whose scores add content, distance and segment; maps have no bias."""
+
+    def __init__(self, config: ModelConfig, choices: Choices) -> None:
+        super().__init__(config, choices, "attention", ATTENTION_OUTPUT)
+        heads = config.num_attention_heads
+        width = config.hidden_size // heads
+        drawn = Initial(stddev=config.initializer_range)
+
+        def declare_map() -> nnx.Param[Any]:
+            axes = ("embed", "heads", None)
+            return declare((config.hidden_size, heads, width), axes, drawn)
+
+        def declare_vector() -> nnx.Param[Any]:
+            return declare((heads, width), ("heads", None), drawn)
+
+        self.query, self.key, self.value = declare_map(), declare_map(), declare_map()
+        self.output, self.position = declare_map(), declare_map()
+        self.content_bias, self.position_bias = declare_vector(), declare_vector()
+        self.segment_bias = declare_vector()
+        self.segment = declare((2, heads, width), (None, "heads", None), drawn)
+        self.weights_rate = config.attention_probs_dropout_prob
+
+    def compute(
+        self,
+        queries_BSD: jax.Array,
+        keys_BTD: jax.Array,
+        mask: jax.Array,
+        relations: Relations,
+        layer: LayerNumber,
+        dropout: Dropout | None,
+        positions_BS: jax.Array | None = None,
+    ) -> jax.Array:
+        """Compute the part without residual, norm and dropout of its output: float[B,S,D].
+
+        mask is bool[B or 1, 1, S or 1, T], True where a query may attend to a key. The queries are
+        those of the places in positions_BS, by default of all places in order.
+        """
+        dtype, by_head = keys_BTD.dtype, ("batch", "heads", None, None)
+        q_BSHK, k_BTHK, v_BTHK = (
+            ops.einsum(
+                "bsd,dhk->bshk",
+                x,
+                ops.gather_weight(weight[...], dtype),
+                ("batch", None, "heads", None),
+            )
+            for x, weight in (
+                (queries_BSD, self.query),
+                (keys_BTD, self.key),
+                (keys_BTD, self.value),
+            )
+        )
+        distances_MHK = ops.einsum(
+            "md,dhk->mhk",
+            relations.distances_MD.astype(dtype),
+            ops.gather_weight(self.position[...], dtype),
+            (None, "heads", None),
+        )
+        segments_EHK = ops.gather_weight(self.segment[...], dtype)
+
+        def score(bias_HK: nnx.Param[Any], pattern: str, keys: jax.Array) -> jax.Array:
+            query_BSHK = q_BSHK + bias_HK[...].astype(dtype)
+            return ops.einsum(pattern, query_BSHK, keys, by_head, jnp.float32)
+
+        content_BHST = score(self.content_bias, "bshk,bthk->bhst", k_BTHK)
+        position_BHSM = score(self.position_bias, "bshk,mhk->bhsm", distances_MHK)
+        segment_BHSE = score(self.segment_bias, "bshk,ehk->bhse", segments_EHK)
+        keys_BT = queries_BS = relations.segment_ids_BS
+        if positions_BS is None:
+            position_BHST = _align_all(position_BHSM)
+        else:
+            position_BHST = _align(position_BHSM, positions_BS, keys_BT.shape[1])
+            queries_BS = ops.gather_positions(keys_BT, positions_BS)
+        is_other = queries_BS[:, None, :, None] != keys_BT[:, None, None, :]
+        segment_BHST = jnp.where(is_other, segment_BHSE[..., 1:], segment_BHSE[..., :1])
+        scores_BHST = (content_BHST + position_BHST + segment_BHST) * q_BSHK.shape[-1] ** -0.5
+        scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_SCORE)
+        weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(dtype)
+        if dropout is not None:
+            weights_BHST = dropout.apply(
+                weights_BHST, self.weights_rate, layer, ATTENTION_WEIGHTS, KEYS
+            )
+        out_BSHK = ops.einsum(
+            "bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None)
+        )
+        output_DHK = ops.gather_weight(self.output[...], dtype)
+        return ops.einsum("bshk,dhk->bsd", out_BSHK, output_DHK, ("batch", None, None))
+
+
+def _align_all(scores_BHSM: jax.Array) -> jax.Array:
+    """Return the score of each key, [B,H,S,T], where query i has those of its distances to them.
+
+    Query i meets key j in column S - 1 - i + j. In rows that are one column longer the same entry
+    is (2 S - 1) i + j places behind the first key of query 0.
+    """
+    *batch, seq_len, distances = scores_BHSM.shape
+    lies = jax.typeof(scores_BHSM).sharding.spec
+    wider = jnp.pad(scores_BHSM, [(0, 0)] * (len(batch) + 1) + [(0, 1)])
+    flat_BHN = jnp.reshape(
+        wider, (*batch, seq_len * (distances + 1)), out_sharding=PartitionSpec(*lies[:3])
+    )
+    first = seq_len - 1
+    shifted = flat_BHN[..., first : first + seq_len * distances]
+    aligned = jnp.reshape(shifted, scores_BHSM.shape, out_sharding=lies)
+    return aligned[..., :seq_len]
+
+
+def _align(scores_BHSM: jax.Array, positions_BS: jax.Array, seq_len: int) -> jax.Array:
+    """Do the same for queries of any places, by shifts of powers of two: [B,H,S,T]."""
+    shift_BS = seq_len - 1 - positions_BS
+    aligned = scores_BHSM
+    for bit in range((seq_len - 1).bit_length()):
+        moved = jnp.pad(aligned[..., 1 << bit :], [(0, 0)] * 3 + [(0, 1 << bit)])
+        is_moved_BS = (shift_BS >> bit) & 1 == 1
+        aligned = jnp.where(is_moved_BS[:, None, :, None], moved, aligned)
+    return aligned[..., :seq_len]

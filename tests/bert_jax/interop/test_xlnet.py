@@ -1,0 +1,113 @@
+"""XLNet against Hugging Face's class: one stream, two streams, the loss and every gradient."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import MeshConfig
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.pretrained import Heads, Pretrained, place_params
+from bert_jax.interop.tensor_names import Tensors, read_params, rename
+from bert_jax.model import bert
+from bert_jax.model.attention import Visible, hide_padding
+from bert_jax.parallel import mesh as mesh_lib
+from tests.golden import xlnet
+from tests.golden.encoders import weights
+
+pytestmark = pytest.mark.slow
+TOLERANCE = 1e-5
+FAMILY = FAMILIES["xlnet"]
+
+
+def name_tensor(path):
+    return FAMILY.names.name_tensor(path, FAMILY.prefix)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(pathlib.Path(xlnet.__file__).with_suffix(".npz")) as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.fixture(scope="module")
+def gradients(golden):
+    start = "gradient/"
+    return {name[len(start) :]: array for name, array in golden.items() if name.startswith(start)}
+
+
+@pytest.fixture(scope="module")
+def config(golden):
+    return FAMILY.parse(pathlib.Path("config.json"), json.loads(str(golden["config"])))
+
+
+def read(config, gradients, read_tensor):
+    dims = {name: array.shape for name, array in gradients.items()}
+    params, unread = read_params(
+        Tensors("golden", dims, read_tensor),
+        name_tensor,
+        config,
+        ignored=(),
+        stems=(FAMILY.prefix,),
+        config_name="config.json",
+    )
+    assert unread == ()
+    return params
+
+
+def test_streams_loss_and_gradients_are_those_of_transformers(golden, gradients, config):
+    dims = {name: array.shape for name, array in gradients.items()}
+    params = read(config, gradients, lambda name: weights(name, dims[name]))
+    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    with jax.set_mesh(mesh):
+        batch = {name: array.astype(np.int32) for name, array in xlnet.batch().items()}
+        ranks, places = batch["ranks"], batch["positions"]
+        batch["labels"] = np.take_along_axis(batch["input_ids"], places, axis=1)
+        batch["target_ranks"] = np.take_along_axis(ranks, places, axis=1)
+        drawn = mesh_lib.place_batch(batch, mesh)
+        ids, segments = drawn["input_ids"], drawn["segment_ids"]
+        padding = hide_padding(drawn["input_mask"])
+
+        def seen(limit):
+            is_known = drawn["ranks"][:, None, None, :] < limit[:, None, :, None]
+            return padding.mask & is_known
+
+        model = bert.build(config, "cpu", heads=Heads(mlm=True, nsp=False))
+
+        def loss(params):
+            bound = model.bind(params)
+            content = Visible(seen(drawn["ranks"] + 1))
+            targets = bound.encode_targets(
+                ids, segments, content, drawn["positions"], seen(drawn["target_ranks"])
+            )
+            return jnp.mean(bound.compute_target_losses(targets, drawn["labels"])[0]), targets
+
+        checkpoint = Pretrained("golden", config, params, vocabulary=None)
+        params, _ = place_params(checkpoint, model, mesh, seed=0)
+        (value, targets), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+        layers = jax.jit(lambda params: model.bind(params).encode_layers(ids, segments, padding))(
+            params
+        )
+    is_text = batch["input_mask"] == 1
+    for ours, theirs in zip(layers, golden["hidden"], strict=True):
+        np.testing.assert_allclose(np.asarray(ours)[is_text], theirs[is_text], atol=TOLERANCE)
+    np.testing.assert_allclose(targets, golden["targets"], atol=TOLERANCE)
+    assert float(value) == pytest.approx(float(golden["loss"]), abs=TOLERANCE)
+    del gradient["pooler"]  # which no class of the language model has
+    renamed = rename(jax.device_get(gradient), name_tensor)
+    assert sorted(renamed) == sorted(gradients)
+    for name, theirs in gradients.items():
+        ours = renamed[name][: len(theirs)]  # without rows that pad the vocabulary
+        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, err_msg=name)
+
+
+def test_a_config_and_its_arrays_come_back_as_they_went(gradients, config):
+    assert FAMILY.fits(config)
+    assert FAMILY.parse(pathlib.Path("config.json"), FAMILY.describe(config)) == config
+    again = rename(read(config, gradients, gradients.__getitem__), name_tensor)
+    assert sorted(again) == sorted(gradients)
+    for name, array in again.items():
+        np.testing.assert_array_equal(array, gradients[name])
