@@ -17,8 +17,14 @@ from bert_jax.train_step.objectives.objective import (
     find_pooled,
     sum_term,
 )
+from bert_jax.train_step.objectives.permutation import PERMUTATION
 
-OBJECTIVES: dict[str, Objective] = {"mlm_nsp": MLM_NSP, "mlm": MLM, "causal": CAUSAL}
+OBJECTIVES: dict[str, Objective] = {
+    "mlm_nsp": MLM_NSP,
+    "mlm": MLM,
+    "causal": CAUSAL,
+    "permutation": PERMUTATION,
+}
 
 
 def find(name: str, key: str = "config.objective") -> Objective:
@@ -42,6 +48,7 @@ __all__ = [
     "MLM",
     "MLM_NSP",
     "OBJECTIVES",
+    "PERMUTATION",
     "SMALLEST_WEIGHT",
     "Batch",
     "Objective",

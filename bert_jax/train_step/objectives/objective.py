@@ -79,3 +79,13 @@ def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array
         dropout,
         batch.get("position_ids"),
     )
+
+
+def restore_ids(batch: Batch) -> jax.Array:
+    """Return the tokens as they were before they were masked: int32[B,S]."""
+    ids_BS = batch["input_ids"]
+    places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.int32)
+    is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
+    is_masked_BPS &= batch["masked_lm_weights"][:, :, None] > 0
+    original_BS = jnp.sum(jnp.where(is_masked_BPS, batch["masked_lm_ids"][:, :, None], 0), axis=1)
+    return jnp.where(jnp.any(is_masked_BPS, axis=1), original_BS, ids_BS)

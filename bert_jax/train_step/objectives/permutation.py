@@ -1,0 +1,74 @@
+"""XLNet: predict the targets of a row one after the other, in a random order.
+
+A target is read from the tokens that are no targets and the targets before it in the order. The
+targets are the places that the pipeline masks, with their tokens put back. Unlike XLNet's code this
+lets every token see [CLS] and [SEP], keeps no memory of the text before, and reverses no rows.
+
+Dimensions: B rows, S sequence, P targets.
+Source: Yang et al. 2019 (XLNet), sections 2.2, 2.3 and 2.6; data_utils.py@zihangdai/xlnet bbaa3a6.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model import ops
+from bert_jax.model.attention import Visible
+from bert_jax.model.bert import Bert
+from bert_jax.model.dropout import Dropout, hashed_places
+from bert_jax.train_step.objectives.objective import (
+    Batch,
+    Objective,
+    Term,
+    find_visible,
+    restore_ids,
+    sum_losses,
+)
+
+_FIXED_WORD = 0x5EED  # in place of the row's words, where there is no step: in an evaluation
+
+
+def draw_order(bert: Bert, batch: Batch, ids_BS: jax.Array, dropout: Dropout | None) -> jax.Array:
+    """Draw a number for each token; targets are predicted in its order: uint32[B,S].
+
+    It is a hash of the token, its neighbors and its position, and in training of the step.
+    """
+    places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.uint32)
+    positions_BS = batch.get("position_ids", jnp.broadcast_to(places_S, ids_BS.shape))
+    hashed_BS = positions_BS.astype(jnp.uint32) * jnp.uint32(0x9E3779B9)
+    for multiplier, shift in ((0x85EBCA6B, -1), (0xC2B2AE35, 0), (0x27D4EB2F, 1)):
+        neighbors_BS = jnp.roll(ids_BS, shift, axis=1).astype(jnp.uint32)
+        hashed_BS = hashed_BS ^ neighbors_BS * jnp.uint32(multiplier)
+    if dropout is None:
+        low = high = jnp.uint32(_FIXED_WORD)
+    else:
+        words = dropout.words(bert.config.num_hidden_layers + 1, 0)
+        low, high = (word_B[:, None] for word_B in words)
+    return hashed_places(hashed_BS, low, high)
+
+
+def _count(batch: Batch) -> dict[str, jax.Array]:
+    return {"permutation": jnp.sum(batch["masked_lm_weights"])}
+
+
+def _predict_in_order(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+    ids_BS, positions_BP = restore_ids(batch), batch["masked_lm_positions"]
+    is_used_BP = batch["masked_lm_weights"] > 0
+    is_at_BPS = positions_BP[:, :, None] == jnp.arange(ids_BS.shape[1])
+    is_target_BS = jnp.any(is_at_BPS & is_used_BP[:, :, None], axis=1)
+    order_BS = draw_order(bert, batch, ids_BS, dropout)
+    order_BP = ops.gather_positions(order_BS, positions_BP)
+    of_tokens = of_targets = find_visible(batch).mask
+    if of_tokens.shape[2] > 1:  # packed rows
+        of_targets = ops.gather_positions(of_tokens[:, 0], positions_BP)[:, None]
+    is_context, order = ~is_target_BS[:, None, None, :], order_BS[:, None, None, :]
+    is_before = is_target_BS[:, None, :, None] & (order <= order_BS[:, None, :, None])
+    seen_by_tokens = Visible(of_tokens & (is_context | is_before))
+    seen_by_targets = of_targets & (is_context | (order < order_BP[:, None, :, None]))
+    vectors_BPD = bert.encode_targets(
+        ids_BS, batch["segment_ids"], seen_by_tokens, positions_BP, seen_by_targets, dropout
+    )
+    losses = bert.compute_target_losses(vectors_BPD, batch["masked_lm_ids"])
+    return {"permutation": sum_losses(losses, batch["masked_lm_weights"])}
+
+
+PERMUTATION = Objective(_count, _predict_in_order, untrained=("pooler", "nsp"))

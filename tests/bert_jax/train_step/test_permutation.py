@@ -1,0 +1,127 @@
+"""XLNet's objective: who sees whom, packed rows, devices; tests/bert_jax/interop has its oracle."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.model.embeddings import Embeddings
+from bert_jax.parallel import mesh
+from bert_jax.train_step import metrics, step
+from bert_jax.train_step.objectives import PERMUTATION
+from bert_jax.train_step.objectives.objective import restore_ids
+from bert_jax.train_step.objectives.permutation import draw_order
+from tests.bert_jax.packed_rows import packed
+from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
+from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+
+pytestmark = pytest.mark.slow
+SHAPE = {
+    "position_embedding_type": "relative",
+    "type_vocab_size": 0,
+    "embedding_norm": False,
+    "mlm_transform": False,
+}
+
+
+CONFIG = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, **SHAPE))
+EXAMPLES, ROW_LEN, ROW_SLOTS, MOST = 32, 59, 17, 3
+UNUSED = 1e-30  # a weight that is above 0 and adds nothing
+
+
+def one_by_one():
+    """Examples with a row each, whose targets are all at different places and before the last."""
+    batch, rng = random_batch(batch_size=EXAMPLES), np.random.default_rng(9)
+    places_BP = np.stack([np.sort(rng.choice(7, 5, replace=False)) + 1 for _ in range(EXAMPLES)])
+    return batch | {
+        "masked_lm_positions": np.where(batch["masked_lm_weights"] > 0, places_BP, 0).astype(
+            np.int32
+        )
+    }
+
+
+def side_by_side():
+    """The same examples in half as many rows: one, three, two and two in a row."""
+    ends = np.cumsum([1, 3, 2, 2] * (EXAMPLES // 8))
+    of_row = np.split(np.arange(EXAMPLES), ends[:-1])
+    return packed(one_by_one(), of_row, ROW_LEN, ROW_SLOTS, MOST)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Away from the start, where biases are zero and scales are one."""
+    at = setting(CONFIG, 1)
+    rng = np.random.default_rng(3)
+    return jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
+        logical(at.model.init(jax.random.key(7)), at.model),
+    )
+
+
+def losses_and_gradients(params, batch, devices=1, preset="dp", drops=False):
+    at = setting(CONFIG, devices, preset)
+    rows = len(batch["input_ids"])
+
+    def run(params, batch):
+        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(rows)) if drops else None
+        return step.compute_gradients(at.model, PERMUTATION, params, batch, dropout)
+
+    grads, terms, weights = jax.jit(run)(on_mesh(params, at), mesh.place_batch(batch, at.mesh))
+    numbers = metrics.flatten({"terms": terms, "weights": weights})
+    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, at.model)
+
+
+def test_tokens_are_put_back_and_unused_slots_change_nothing():
+    batch = {
+        "input_ids": jnp.asarray([[9, 4, 5, 4, 0]]),
+        "masked_lm_positions": jnp.asarray([[1, 3, 0]]),
+        "masked_lm_ids": jnp.asarray([[7, 8, 0]]),
+        "masked_lm_weights": jnp.asarray([[1.0, 1.0, 0.0]]),
+    }
+    assert restore_ids(batch).tolist() == [[9, 7, 5, 8, 0]]
+
+
+def test_a_target_reads_the_context_and_the_targets_before_it(params, monkeypatch):
+    """Where the loss of one target has a gradient: never at its own token."""
+    at = setting(CONFIG, 1)
+    rows = one_by_one()
+    row = int(np.argmax(rows["masked_lm_weights"].sum(axis=1)))
+    batch = {name: array[row : row + 1] for name, array in rows.items()}
+    count = int(batch["masked_lm_weights"].sum())
+    assert count == 5
+    places = batch["masked_lm_positions"][0]
+    plain = Embeddings.__call__
+
+    def loss(moved_SD, params, placed):
+        monkeypatch.setattr(Embeddings, "__call__", lambda *given: plain(*given) + moved_SD)
+        terms = PERMUTATION.terms(at.model.bind(params), placed, None)
+        return terms["permutation"].loss_sum
+
+    gradient = jax.jit(jax.grad(loss))
+    on_one = on_mesh(params, at)
+    placed = mesh.place_batch(batch, at.mesh)
+    order_S = np.asarray(draw_order(at.model.bind(on_one), placed, restore_ids(placed), None))[0]
+    is_target_S = np.isin(np.arange(len(order_S)), places)
+    for slot, place in enumerate(places):
+        weights = np.full((1, count), UNUSED, np.float32)
+        weights[0, slot] = 1.0
+        placed = mesh.place_batch(batch | {"masked_lm_weights": weights}, at.mesh)
+        moved_SD = jnp.zeros((len(order_S), CONFIG.model.hidden_size))
+        matters_S = np.abs(np.asarray(gradient(moved_SD, on_one, placed))).max(axis=1) > 1e-12
+        is_before_S = is_target_S & (order_S < order_S[place])
+        is_read_S = (batch["input_mask"][0] == 1) & (~is_target_S | is_before_S)
+        np.testing.assert_array_equal(matters_S, is_read_S)
+
+
+def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
+    expected = losses_and_gradients(params, one_by_one())
+    assert_same(losses_and_gradients(params, side_by_side()), expected)
+
+
+@pytest.mark.parametrize("preset", ["zero1", "zero1+tp", "fsdp"])
+def test_eight_devices_have_the_losses_and_gradients_of_one(params, preset):
+    expected = losses_and_gradients(params, one_by_one(), drops=True)
+    assert_same(losses_and_gradients(params, one_by_one(), 8, preset, drops=True), expected)
