@@ -176,7 +176,7 @@ def _score(
 def _make_store_rows(selection: Selection, means: dict[str, float]) -> list[tuple[str, str]]:
     examples = f"{means['examples']:,} of {selection.seq_len}, {selection.split} split of"
     rows = [("examples", f"{examples} {selection.store.directory}")]
-    for name in ("mlm", "causal"):
+    for name in ("mlm", "causal", "permutation"):
         if f"{name}_loss" in means:
             unigram = means[f"unigram_{name}_loss"]
             words = f"loss {means[f'{name}_loss']:.4f} nats (unigram {unigram:.4f}), "

@@ -446,7 +446,8 @@ class Config(RunConfig):
     )
     objective: str = setting(
         "mlm_nsp",
-        "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it",
+        "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it; "
+        "permutation, XLNet's",
     )
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
 

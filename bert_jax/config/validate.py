@@ -133,6 +133,7 @@ def _check_architecture(config: SharedConfig) -> None:
         ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
         ("embedding_size", model.embedding_size in (0, model.hidden_size), "leave it at 0"),
         ("global_attn_every_n_layers", model.global_attn_every_n_layers == 1, "leave it at 1"),
+        ("is_causal", not model.is_causal, "leave it false"),
     ):
         chosen = "position_embedding_type is 'relative': "
         _require(config, f"model.{key}", fits or not is_relative, chosen + allowed)
@@ -228,6 +229,14 @@ def _check_objectives(config: Config) -> None:
                 f"config.{key} is 'mlm_nsp', which learns from pairs, and config.data.segments is "
                 f"{segments!r}, which has none; set config.{key}=mlm, or segments to nsp or sop"
             )
+        positions = config.model.position_embedding_type
+        _require(
+            config,
+            key,
+            (positions == "relative") == (name == "permutation"),
+            f"with config.model.position_embedding_type = {positions!r} it must be another one: "
+            "permutation and relative positions need each other",
+        )
         if name not in BIDIRECTIONAL:
             continue
         left_alone = "and the model would see the left one alone"

@@ -164,6 +164,8 @@ def guess_tokens(
 def _compute_probabilities(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B,P,V]."""
     visible = hide_padding(batch["input_mask"])
-    hidden_BSD = bert.encode(batch["input_ids"], batch["segment_ids"], visible)
-    logits_BPV = bert.compute_mlm_logits(hidden_BSD, batch["positions"])
+    vectors_BPD = bert.encode_masked(
+        batch["input_ids"], batch["segment_ids"], visible, batch["positions"]
+    )
+    logits_BPV = bert.compute_target_logits(vectors_BPD)
     return {"probabilities": jax.nn.softmax(logits_BPV)}

@@ -123,10 +123,10 @@ def add_scores(scores: Sequence[Score]) -> Score:
 def _compute_nats(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B], the loss of the one token that is masked in a row."""
     visible = hide_padding(batch["input_mask"])
-    hidden_BSD = bert.encode(batch["input_ids"], batch["segment_ids"], visible)
-    losses = bert.compute_mlm_losses(
-        hidden_BSD, batch["positions"][:, None], batch["masked_ids"][:, None]
+    vectors_BPD = bert.encode_masked(
+        batch["input_ids"], batch["segment_ids"], visible, batch["positions"][:, None]
     )
+    losses = bert.compute_target_losses(vectors_BPD, batch["masked_ids"][:, None])
     return {"nats": losses[0][:, 0]}
 
 

@@ -11,7 +11,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.runtime.exit_codes import Refused
 from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
-from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP
+from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
 from bert_jax.trainer import heldout
 from bert_jax.trainer.feed import single_pass
 from data_pipeline.sampling import batches as pretrain
@@ -39,8 +39,9 @@ def score_store(
     """Return loss (nats), accuracy and perplexity of each term, named as in a run's metrics.
 
     Also returns their baselines and the number of examples. Next sentences are scored if the
-    checkpoint has their head and the options make pairs, of a causal model next tokens alone. The
-    step is the one that evaluates held-out examples during training.
+    checkpoint has their head and the options make pairs, of a causal model next tokens alone, of an
+    XLNet targets in a random order. The step is the one that evaluates held-out examples during
+    training.
 
     Raises:
       Refused: the split has no examples of this kind.
@@ -65,6 +66,8 @@ def score_store(
     objective = MLM_NSP if pairs else MLM
     if model.checkpoint.config.is_causal:
         objective = CAUSAL
+    if model.checkpoint.config.position_embedding_type == "relative":
+        objective = PERMUTATION
     evaluate = step_lib.make_eval_step(model.model, objective)
     total: dict[str, float] = {}
     with screen.spinning(f"scoring {examples:,} examples: compiling") as show:

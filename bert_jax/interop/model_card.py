@@ -22,6 +22,8 @@ _HELD_OUT = (
     ("heldout_mlm_accuracy", "MLM accuracy", ".1%"),
     ("heldout_causal_loss", "next token's loss, nats", ".3f"),
     ("unigram_causal_loss", "the same without context (unigram)", ".3f"),
+    ("heldout_permutation_loss", "permutation LM's loss, nats", ".3f"),
+    ("unigram_permutation_loss", "the same without context (unigram)", ".3f"),
     ("heldout_causal_accuracy", "next token's accuracy", ".1%"),
     ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
     ("majority_nsp_accuracy", "the same of the commoner label", ".1%"),

@@ -128,6 +128,26 @@ class Bert(nnx.Module):
         streams = (x_BSD, Targets(vectors_BPD, positions_BP, mask))
         return self._apply_layers(streams, step)[1].vectors_BPD
 
+    def encode_masked(
+        self,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        visible: Visible,
+        positions_BP: jax.Array,
+    ) -> jax.Array:
+        """Compute the vectors that predict the masked tokens of plain rows: float[B,P,D].
+
+        Where positions are relative these are targets, and no token sees a masked one. A position
+        of 0, [CLS], is an unused slot.
+        """
+        if self.config.position_embedding_type != "relative":
+            hidden_BSD = self.encode(input_ids_BS, segment_ids_BS, visible)
+            return ops.gather_positions(hidden_BSD, positions_BP)
+        is_at_BPS = positions_BP[:, :, None] == jnp.arange(1, input_ids_BS.shape[1])
+        is_known_BS = jnp.pad(~jnp.any(is_at_BPS, axis=1), [(0, 0), (1, 0)], constant_values=True)
+        mask = visible.mask & is_known_BS[:, None, None, :]
+        return self.encode_targets(input_ids_BS, segment_ids_BS, Visible(mask), positions_BP, mask)
+
     def _apply_layers(self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any]) -> Any:
         """Apply step(layer, x, number) for the layers in order."""
 
@@ -169,8 +189,11 @@ class Bert(nnx.Module):
 
     def compute_mlm_logits(self, hidden_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
         """Compute the logits of the token at each of these positions: float32[B,P,V]."""
-        gathered_BPD = ops.gather_positions(hidden_BSD, positions_BP)
-        return self.mlm.compute_logits(gathered_BPD, self.embeddings.word.embedding[...])
+        return self.compute_target_logits(ops.gather_positions(hidden_BSD, positions_BP))
+
+    def compute_target_logits(self, vectors_BPD: jax.Array) -> jax.Array:
+        """Do the same from the vectors at these positions: float[B,P,D] -> float32[B,P,V]."""
+        return self.mlm.compute_logits(vectors_BPD, self.embeddings.word.embedding[...])
 
     def compute_mlm_losses(
         self, hidden_BSD: jax.Array, positions_BP: jax.Array, labels_BP: jax.Array

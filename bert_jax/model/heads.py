@@ -25,11 +25,14 @@ class MaskedLmHead(nnx.Module):
 
     def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
         width = config.embedding_size or config.hidden_size
-        self.transform = self.layer_norm = None
-        if config.mlm_transform:
-            stddev, has_bias = config.initializer_range, config.linear_bias
-            self.transform = Linear((config.hidden_size, "embed"), (width, None), stddev, has_bias)
-            self.layer_norm = Norm(config, width, choices)
+        has_transform = config.mlm_transform
+        inputs, outputs = (config.hidden_size, "embed"), (width, None)
+        self.transform = (
+            Linear(inputs, outputs, config.initializer_range, config.linear_bias)
+            if has_transform
+            else None
+        )
+        self.layer_norm = Norm(config, width, choices) if has_transform else None
         self.output_bias = declare((padded_vocab_size,), ("vocab",), Initial())
         self.hidden_act = config.hidden_act
         self.vocab_size = config.vocab_size

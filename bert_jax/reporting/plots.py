@@ -49,6 +49,8 @@ TITLES = {
     "nsp_accuracy": "Next sentence accuracy",
     "causal_loss": "Next token loss (nats)",
     "causal_accuracy": "Next token accuracy",
+    "permutation_loss": "Permutation LM loss (nats)",
+    "permutation_accuracy": "Permutation LM accuracy",
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
@@ -56,6 +58,7 @@ TITLES = {
 BASELINES = {
     "mlm_loss": ("unigram_mlm_loss", "unigram"),
     "causal_loss": ("unigram_causal_loss", "unigram"),
+    "permutation_loss": ("unigram_permutation_loss", "unigram"),
     "nsp_accuracy": ("majority_nsp_accuracy", "majority"),
 }
 # A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.

@@ -81,8 +81,9 @@ def compute_baselines(
     """Compute what a model without context scores in each term of an objective that has one."""
     terms = jax.eval_shape(objective.weights, batches[0])
     baselines = {}
-    if "mlm" in terms:
-        baselines["unigram_mlm_loss"] = unigram_mlm_loss(store, batches)
+    for name in ("mlm", "permutation"):
+        if name in terms:
+            baselines[f"unigram_{name}_loss"] = unigram_mlm_loss(store, batches)
     if "causal" in terms:
         baselines["unigram_causal_loss"] = unigram_causal_loss(store, batches)
     if "nsp" in terms:
@@ -211,14 +212,14 @@ def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> li
     rows, at_most = "sequences", ""
     if packed_examples > 1:
         rows, at_most = "rows", f", up to {packed_examples} examples in a row"
-    verb = "predicts" if "unigram_causal_loss" in facts.baseline else "masks"
+    verb = "masks" if "unigram_mlm_loss" in facts.baseline else "predicts"
     share = counts["tokens_per_step"] / (phase.batch_size * phase.seq_len)
     heldout = f"held out: {facts.heldout_examples:,} examples"
     scores = []
-    if "unigram_mlm_loss" in facts.baseline:
-        scores.append(f"MLM loss {facts.baseline['unigram_mlm_loss']:.4f} (unigram)")
-    if "unigram_causal_loss" in facts.baseline:
-        scores.append(f"next-token loss {facts.baseline['unigram_causal_loss']:.4f} (unigram)")
+    for name, words in (("mlm", "MLM"), ("causal", "next-token"), ("permutation", "permutation")):
+        if f"unigram_{name}_loss" in facts.baseline:
+            loss = facts.baseline[f"unigram_{name}_loss"]
+            scores.append(f"{words} loss {loss:.4f} (unigram)")
     if "majority_nsp_accuracy" in facts.baseline:
         scores.append(f"NSP accuracy {facts.baseline['majority_nsp_accuracy']:.1%} (majority)")
     return [

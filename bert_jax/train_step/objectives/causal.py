@@ -15,18 +15,9 @@ from bert_jax.train_step.objectives.objective import (
     Objective,
     Term,
     find_visible,
+    restore_ids,
     sum_losses,
 )
-
-
-def _restore_ids(batch: Batch) -> jax.Array:
-    """Return the tokens as they were before they were masked: int32[B,S]."""
-    ids_BS = batch["input_ids"]
-    places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.int32)
-    is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
-    is_masked_BPS &= batch["masked_lm_weights"][:, :, None] > 0
-    original_BS = jnp.sum(jnp.where(is_masked_BPS, batch["masked_lm_ids"][:, :, None], 0), axis=1)
-    return jnp.where(jnp.any(is_masked_BPS, axis=1), original_BS, ids_BS)
 
 
 def _weigh_positions(batch: Batch) -> jax.Array:
@@ -43,7 +34,7 @@ def _count(batch: Batch) -> dict[str, jax.Array]:
 
 
 def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
-    ids_BS = _restore_ids(batch)
+    ids_BS = restore_ids(batch)
     hidden_BSD = bert.encode(
         ids_BS,
         batch["segment_ids"],

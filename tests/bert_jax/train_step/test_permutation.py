@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.model.attention import hide_padding
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.parallel import mesh
@@ -125,3 +126,28 @@ def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
 def test_eight_devices_have_the_losses_and_gradients_of_one(params, preset):
     expected = losses_and_gradients(params, one_by_one(), drops=True)
     assert_same(losses_and_gradients(params, one_by_one(), 8, preset, drops=True), expected)
+
+
+def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
+    """As fill_mask does: neither the ids at the masks nor their own matter."""
+    at = setting(CONFIG, 1)
+    batch = one_by_one()
+    on_one = on_mesh(params, at)
+
+    @jax.jit
+    def vectors(params, batch):
+        visible = hide_padding(batch["input_mask"])
+        places = batch["masked_lm_positions"]
+        ids, segments = batch["input_ids"], batch["segment_ids"]
+        return at.model.bind(params).encode_masked(ids, segments, visible, places)
+
+    expected = vectors(on_one, mesh.place_batch(batch, at.mesh))
+    is_used = batch["masked_lm_weights"] > 0
+    other = batch["input_ids"].copy()
+    rows, slots = np.nonzero(is_used)
+    other[rows, batch["masked_lm_positions"][rows, slots]] = 3
+    same = vectors(on_one, mesh.place_batch(batch | {"input_ids": other}, at.mesh))
+    np.testing.assert_array_equal(np.asarray(same)[is_used], np.asarray(expected)[is_used])
+    other[:, 8] += 1  # a token that is nowhere masked
+    changed = vectors(on_one, mesh.place_batch(batch | {"input_ids": other}, at.mesh))
+    assert (np.asarray(changed) != np.asarray(expected)).any(axis=-1)[is_used].all()
