@@ -16,24 +16,18 @@ Not the paper's: rows begin with [CLS], no memory of the text before (384 tokens
 read from the right.
 """
 
+import dataclasses
+
 import ml_collections
 
 from bert_jax import config as c
 from data_pipeline.spec.options import PretrainOptions
 
 _SIZES = {
-    "base": {
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "intermediate_size": 3072,
-    },
-    "large": {
-        "hidden_size": 1024,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "intermediate_size": 4096,
-    },
+    "base": c.ModelConfig(),
+    "large": c.ModelConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    ),
 }
 
 
@@ -45,8 +39,8 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     batch_size = {"base": 256, "large": 8192}[size]
     return c.to_config_dict(
         c.Config(
-            model=c.ModelConfig(
-                **_SIZES[size],
+            model=dataclasses.replace(
+                _SIZES[size],
                 hidden_act="gelu_erf",
                 type_vocab_size=0,
                 position_embedding_type="relative",
