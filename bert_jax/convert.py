@@ -44,6 +44,7 @@ _PUBLIC = flags.DEFINE_boolean("public", False, "let everybody read what is uplo
 
 USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
 _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head"}
+_LAYER = {"classifier": "layer of the task"}
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
@@ -75,17 +76,18 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 loaded = dataclasses.replace(loaded, config=config)
             checkpoint = export.keep_supported(loaded, target)
             export.check_exportable(checkpoint, target)
-    return _convert(checkpoint, checkpoint.heads != loaded.heads, target, screen, log.say)
+    dropped = [part for part in loaded.params if part not in checkpoint.params]
+    return _convert(checkpoint, dropped, target, screen, log.say)
 
 
 def _convert(
     checkpoint: Pretrained,
-    had_layer: bool,
+    dropped: Sequence[str],
     target: Target,
     screen: Screen,
     say_error: Callable[[str], None],
 ) -> int:
-    missing = export.find_missing(checkpoint)
+    missing = export.find_missing(checkpoint, target)
     screen.table(checkpoint.address, _describe(checkpoint))
     if missing:
         names = ", ".join(_PARTS[part] for part in missing)
@@ -95,13 +97,14 @@ def _convert(
             else "skipped; --initialize_missing=true initializes what is missing"
         )
         screen.print(f"without {names}: {consequence}", BAD)
-    if had_layer:
-        screen.print("the layer of the task is skipped: the encoder alone is converted", BAD)
+    if dropped:
+        names = ", ".join((_PARTS | _LAYER)[part] for part in dropped)
+        screen.print(f"skipped, as there is no place for it there: {names}", BAD)
     if checkpoint.unread:
         screen.print(f"no part of a BERT, and skipped: {list_names(checkpoint.unread)}", BAD)
     with screen.spinning(f"writing {target.folder}, and reading it back"):
         if _INITIALIZE_MISSING.value:
-            checkpoint = export.initialize_missing(checkpoint, _SEED.value)
+            checkpoint = export.initialize_missing(checkpoint, missing, _SEED.value)
         initialized = missing if _INITIALIZE_MISSING.value else ()
         largest = export.write(checkpoint, target, initialized)
     rows = [(name, f"differ by {difference:.1e} at most") for name, difference in largest.items()]

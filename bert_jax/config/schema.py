@@ -13,6 +13,8 @@ from data_pipeline.spec.fields import setting
 from data_pipeline.spec.options import PretrainOptions
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
+POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
+OF_CLASSIFIERS = ("pooler_type", "classifier_pooling")  # fields of ModelConfig: what they read
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 CAUSAL = "causal"  # name of the objective that predicts the next token
@@ -131,9 +133,16 @@ class ModelConfig:
     )
     pooler_type: str = setting(
         "tanh",
-        "what a classifier reads of [CLS]: a tanh layer of its own, or the transform of the masked "
-        "language model's head (ModernBERT)",
-        choices=("tanh", "mlm_transform"),
+        "what a classifier reads of [CLS]: a layer of its own with this activation (tanh as in "
+        "BERT, gelu_erf as in ELECTRA, relu as in DistilBERT), or the transform of the masked "
+        "language model's head (ModernBERT), which a layer on tokens then reads too",
+        choices=POOLER_TYPES,
+    )
+    classifier_pooling: str = setting(
+        "cls",
+        "what that is computed from: the vector of [CLS], or the mean of all tokens' vectors, "
+        "[CLS] and [SEP] among them (ModernBERT); a next-sentence head always reads [CLS]",
+        choices=("cls", "mean"),
     )
     initializer: str = setting(
         "bert",
@@ -500,8 +509,8 @@ class TaskOptions:
 class FinetuneConfig(SharedConfig):
     """What a user may set of a fine-tuning run.
 
-    Of `model`, hidden_dropout_prob and attention_probs_dropout_prob are read; all else of it is the
-    checkpoint's.
+    Of `model`, hidden_dropout_prob and attention_probs_dropout_prob are read, and pooler_type and
+    classifier_pooling where they are not the default; all else of it is the checkpoint's.
     """
 
     data: TaskOptions = TaskOptions()

@@ -143,6 +143,13 @@ def _check_architecture(config: SharedConfig) -> None:
         model.pooler_type != "mlm_transform" or model.mlm_transform,
         "it needs mlm_transform, which is false",
     )
+    _require(
+        config,
+        "model.pooler_type",
+        model.pooler_type != "mlm_transform" or model.embedding_size in (0, model.hidden_size),
+        f"that transform is as wide as embedding_size = {model.embedding_size}, a classifier reads "
+        f"hidden_size = {model.hidden_size}: take another pooler_type",
+    )
     has_window = model.global_attn_every_n_layers > 1
     windows = "the others need a window: set its width"
     no_window = "no layer has a window: leave it at 0"

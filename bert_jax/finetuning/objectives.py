@@ -28,14 +28,20 @@ PACKED = (CLASSIFY, REGRESS, TAG)  # kinds that are trained on rows of several e
 
 
 def _cls_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
-    """Compute float32[B,C] through the pooler from [CLS], in a causal model from the last token."""
-    pooled = bert.pool(encode_batch(bert, batch, dropout), find_pooled(bert, batch))
+    """Compute float32[B,C] through the pooler.
+
+    It reads [CLS], in a causal model the last token, or the mean of all tokens.
+    """
+    example_ids_BS = batch.get("example_ids", batch["input_mask"])
+    hidden_BSD = encode_batch(bert, batch, dropout)
+    pooled = bert.pool(hidden_BSD, find_pooled(bert, batch), example_ids_BS)
     return bert.compute_class_logits(pooled, dropout)
 
 
 def _token_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
     """Compute float32[B,S,C] from every token."""
-    return bert.compute_class_logits(encode_batch(bert, batch, dropout), dropout)
+    tokens_BSD = bert.transform_tokens(encode_batch(bert, batch, dropout))
+    return bert.compute_class_logits(tokens_BSD, dropout)
 
 
 def _span_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
@@ -43,7 +49,7 @@ def _span_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> ja
 
     Source: run_squad.py@eedf5716ce create_model.
     """
-    return bert.compute_class_logits(encode_batch(bert, batch, dropout))
+    return bert.compute_class_logits(bert.transform_tokens(encode_batch(bert, batch, dropout)))
 
 
 def _choice_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:

@@ -61,6 +61,10 @@ def build_finetuning(
     device_count = jax.device_count() if devices is None else len(devices)
     unit = mesh_lib.batch_unit(config.mesh, device_count, config.micro_batches)
     resolved = resolve_config(config, task, checkpoint.config)
+    if resolved.model.pooler_type != checkpoint.config.pooler_type:
+        # Another map of [CLS] was asked for: it is initialized.
+        params = {name: part for name, part in params.items() if name != "pooler"}
+        checkpoint = dataclasses.replace(checkpoint, params=params)
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
     phase = TaskPhase(feed)

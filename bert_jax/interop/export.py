@@ -8,6 +8,7 @@ it, as its record states.
 import contextlib
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -106,12 +107,18 @@ def parse_target(address: str) -> Target:
 def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     """Drop the layer of a task, unless the format is Hugging Face's and the task is known.
 
-    A regression's mean and deviation go into its layer, which then outputs unscaled values.
+    There parts that the class does not have are dropped too. A regression's mean and deviation go
+    into its layer, which then outputs unscaled values.
+
+    Raises:
+      ValueError: Hugging Face has no class for the encoder.
     """
     task = checkpoint.task
     if target.scheme != HF or task is None:
         params = {name: part for name, part in checkpoint.params.items() if name != "classifier"}
-        return dataclasses.replace(checkpoint, params=params, task=None)
+        encoder = dataclasses.replace(checkpoint, params=params, task=None)
+        return huggingface.drop_unnamed(encoder) if target.scheme == HF else encoder
+    checkpoint = huggingface.drop_unnamed(checkpoint)
     if (task.mean, task.deviation) == (0.0, 1.0):
         return checkpoint
     mean, deviation = np.float32(task.mean), np.float32(task.deviation)
@@ -123,22 +130,29 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     )
 
 
-def find_missing(checkpoint: Pretrained) -> tuple[str, ...]:
-    """Return the parts of a pre-trained BERT that a checkpoint lacks; () if it is of a task."""
+def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
+    """Return the parts of a pre-trained model in a format that a checkpoint lacks.
+
+    They are none if it is of a task.
+    """
     if checkpoint.task is not None:
         return ()
-    return tuple(part for part in OPTIONAL_PARTS if part not in checkpoint.params)
+    parts = set(OPTIONAL_PARTS)
+    if target.scheme == HF:
+        parts = huggingface.list_parts(checkpoint)
+    elif checkpoint.config.pooler_type == "mlm_transform":
+        parts.remove("pooler")
+    return tuple(part for part in OPTIONAL_PARTS if part in parts - checkpoint.params.keys())
 
 
-def initialize_missing(checkpoint: Pretrained, seed: int) -> Pretrained:
-    """Add the parts that a checkpoint lacks, initialized as before a model's first step."""
+def initialize_missing(checkpoint: Pretrained, missing: Sequence[str], seed: int) -> Pretrained:
+    """Add parts that a checkpoint lacks, initialized as before a model's first step."""
     mesh = mesh_lib.make_mesh(MeshConfig(), jax.local_devices()[:1])
     with jax.set_mesh(mesh):
         model = bert.build(checkpoint.config, jax.default_backend())
         params, _ = place_params(checkpoint, model, mesh, seed)
         initialized = {
-            part: jax.tree.map(to_host, params[part], model.declared[part])
-            for part in find_missing(checkpoint)
+            part: jax.tree.map(to_host, params[part], model.declared[part]) for part in missing
         }
     return dataclasses.replace(checkpoint, params=checkpoint.params | initialized)
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,21 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
-from bert_jax.interop.families import FAMILIES, Family, find_family
+from bert_jax.interop.families import CLASS_ENDS, FAMILIES, Family, find_family
 from bert_jax.interop.model_json import read_json, write_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
+    TensorName,
     Tensors,
+    by_path,
     list_names,
+    nest,
     read_params,
     rename,
 )
 from bert_jax.model.bert import Params
 from bert_jax.tasks import task_layer
-from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.io.small_files import DamagedFile, is_file_name
@@ -38,7 +41,7 @@ from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TASK_LAYERS = ("classifier", "qa_outputs")  # of classes; of the starts and ends of answers
+_TASK_LAYERS = ("classifier", "qa_outputs")  # of classes; of the starts and ends of answers
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -75,6 +78,8 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
       ValueError: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
     family, config = read_config(directory)
+    kind = _find_kind(directory / CONFIG) if family.has_tasks else None
+    names = family.names_of(kind)
     with contextlib.ExitStack() as stack:
         tensors = _open_tensors(directory, stack)
         prefix = family.prefix
@@ -82,22 +87,33 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
             prefix = ""  # as the class without heads writes them
         params, unread = read_params(
             tensors,
-            functools.partial(family.names.name_tensor, prefix=prefix),
+            functools.partial(names.name_tensor, prefix=prefix),
             config,
             ignored=[family.decoder, *(prefix + name for name in _BUFFERS)],
-            stems=family.names.list_stems(prefix),
+            stems=names.list_stems(prefix),
             config_name=CONFIG,
         )
         _check_tied(tensors, params, family.decoder)
-        layer = _read_task_params(tensors, config)
+        layers = _TASK_LAYERS if kind is None else (names.heads["classifier"],)
+        layer = _read_task_params(tensors, config, layers)
         if layer:
-            unread = tuple(name for name in unread if not name.startswith(TASK_LAYERS))
+            unread = tuple(name for name in unread if not name.startswith(_TASK_LAYERS))
         return config, params | layer, unread
 
 
-def _read_task_params(tensors: Tensors, config: ModelConfig) -> Params:
-    """Read the single layer of a task under our path; {} if there is none, or another head."""
-    for name in TASK_LAYERS:
+def _find_kind(path: pathlib.Path) -> str | None:
+    """Find the kind of task that a config.json names, by us or by its class; None if no task."""
+    settings = read_json(path)
+    ours, classes = settings.get(task_layer.KEY), settings.get("architectures")
+    if isinstance(ours, dict):
+        return ours["kind"] if ours.get("kind") in CLASS_ENDS else None
+    name = str(classes[0]) if isinstance(classes, list) and classes else ""
+    return next((kind for kind, end in CLASS_ENDS.items() if name.endswith(end)), None)
+
+
+def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str]) -> Params:
+    """Read the layer of a task, which has one of these names, under our path; {} if none has."""
+    for name in names:
         weight, bias = f"{name}.weight", f"{name}.bias"
         dims = tensors.dims.get(weight, ())
         if dims[1:] == (config.hidden_size,) and tensors.dims.get(bias) == dims[:1]:
@@ -187,13 +203,6 @@ def _check_tied(tensors: Tensors, params: Params, decoder: str) -> None:
         )
 
 
-# The kind of task of each class of transformers, by the end of its name.
-_KINDS = {
-    "ForSequenceClassification": CLASSIFY,
-    "ForTokenClassification": TAG,
-    "ForQuestionAnswering": SPAN,
-    "ForMultipleChoice": CHOOSE,
-}
 _LONGEST = 512  # tokens of a row of a third-party model that has more positions
 _LONGEST_SPAN = 384  # source: run_squad.py@eedf5716ce
 
@@ -212,12 +221,12 @@ def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) 
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
     architectures = small_files.field(settings, "architectures", list, path, [])
-    name = str(architectures[0]) if architectures else ""
-    kind = next((kind for end, kind in _KINDS.items() if name.endswith(end)), None)
+    kind = _find_kind(path)
     if kind is None:
+        known = dict.fromkeys(f"...{end}" for end in CLASS_ENDS.values())
         raise ValueError(
             f"{path} says architectures = {architectures!r:.80}, which names no layer of a task; "
-            f"they are Bert{', Bert'.join(_KINDS)}"
+            f"give a model of a class {', '.join(known)}"
         )
     problem = settings.get("problem_type")
     if kind == CLASSIFY and problem == "multi_label_classification":
@@ -246,8 +255,6 @@ def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) 
 
 
 LAST = CONFIG  # written last: a folder without it is not a model
-_TASK_CLASSES = {kind: f"Bert{end}" for end, kind in _KINDS.items()}
-_TASK_CLASSES[REGRESS] = _TASK_CLASSES[CLASSIFY]
 _MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"))  # of sentence-transformers, by folder
 
 
@@ -257,29 +264,60 @@ def check_supported(checkpoint: Pretrained) -> None:
     Raises:
       ValueError: names the checkpoint and what there is no class for.
     """
-    family = find_family(checkpoint.config)
-    if family is None:
-        raise ValueError(
-            f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "
-            f"computes; those of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
-        )
-    if checkpoint.task is not None and checkpoint.config.is_causal:
+    family, config, task = _family_of(checkpoint), checkpoint.config, checkpoint.task
+    kind = task.kind if task else None
+    if task is not None and config.is_causal:
         raise ValueError(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"
         )
-    if checkpoint.task is not None and family.model_type != "bert":
+    if task is not None and not family.has_tasks:
         raise ValueError(
             f"{checkpoint.address} has a task's layer on an encoder of the kind "
-            f"{family.model_type}; such layers are exported for bert alone: orbax:DIR keeps any"
+            f"{family.model_type}, whose classes with such layers are not written: orbax:DIR keeps "
+            "any"
         )
+    if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
+        theirs = family.read_back(config)
+        raise ValueError(
+            f"{checkpoint.address} has config.model.pooler_type = {config.pooler_type} and "
+            f"classifier_pooling = {config.classifier_pooling}, but "
+            f"{choose_architecture(checkpoint)} computes {theirs.pooler_type} and "
+            f"{theirs.classifier_pooling}: fine-tune with these, or keep it, as orbax:DIR does"
+        )
+
+
+def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
+    """Leave out the arrays that the class for a checkpoint does not have, such as a pooler.
+
+    Raises:
+      ValueError: there is no such class.
+    """
+    name_tensor, given = _naming(checkpoint), by_path(checkpoint.params)
+    has_pooler = _family_of(checkpoint).reads_alike(checkpoint.config)
+    kept = {
+        path: leaf
+        for path, leaf in given.items()
+        if name_tensor(path).names and (has_pooler or not path.startswith("pooler/"))
+    }
+    if kept.keys() == given.keys():
+        return checkpoint
+    return dataclasses.replace(checkpoint, params=nest(kept))
+
+
+def list_parts(checkpoint: Pretrained) -> set[str]:
+    """List the parts of a model that the classes for a checkpoint without a task can hold."""
+    family = _family_of(checkpoint)
+    parts = {module.split("/")[0] for module in (*family.names.encoder, *family.names.heads)}
+    # A pooler with another activation has no place there.
+    return parts if family.reads_alike(checkpoint.config) else parts - {"pooler"}
 
 
 def choose_architecture(checkpoint: Pretrained) -> str:
     """Return the class of transformers with these heads, or with the layer of this task."""
-    if checkpoint.task is not None:
-        return _TASK_CLASSES[checkpoint.task.kind]
     family = _family_of(checkpoint)
+    if checkpoint.task is not None:
+        return family.task_class(checkpoint.task.kind)
     if checkpoint.config.is_causal:
         return family.causal_lm if checkpoint.heads.mlm else family.encoder
     if family.model_type == "bert" and checkpoint.heads.nsp:
@@ -289,9 +327,22 @@ def choose_architecture(checkpoint: Pretrained) -> str:
 
 
 def _family_of(checkpoint: Pretrained) -> Family:
-    family = find_family(checkpoint.config)
-    assert family is not None, "check_supported comes first"
+    family = find_family(checkpoint.config, checkpoint.vocabulary.special_ids["pad"])
+    if family is None:
+        raise ValueError(
+            f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "
+            f"computes; those of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
+        )
     return family
+
+
+def _naming(checkpoint: Pretrained) -> Callable[[str], TensorName]:
+    """Return the names of arrays, by our paths, in the class that choose_architecture returns."""
+    family = _family_of(checkpoint)
+    # The class without heads alone has names without a prefix.
+    prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
+    kind = checkpoint.task.kind if checkpoint.task else None
+    return functools.partial(family.names_of(kind).name_tensor, prefix=prefix)
 
 
 def read_back(checkpoint: Pretrained) -> Pretrained:
@@ -305,15 +356,7 @@ def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write all files of a model, sentence-transformers' among them, to an empty folder."""
     _write_tokeniser(checkpoint, folder)
     _write_pooling(checkpoint, folder)
-    family = _family_of(checkpoint)
-    # The class without heads alone has names without a prefix.
-    prefix = "" if choose_architecture(checkpoint) == family.encoder else family.prefix
-    name_tensor = functools.partial(family.names.name_tensor, prefix=prefix)
-    arrays = rename(checkpoint.params, name_tensor)
-    if checkpoint.task is not None and checkpoint.task.kind == SPAN:
-        arrays = {
-            name.replace("classifier.", "qa_outputs."): array for name, array in arrays.items()
-        }
+    arrays = rename(checkpoint.params, _naming(checkpoint))
     weights, config = folder / WEIGHTS, folder / CONFIG
     safetensors.numpy.save_file(arrays, weights, metadata={"format": "pt"})
     write_json(config, _make_config(checkpoint))

@@ -89,7 +89,9 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
         )
     if len(set(layer.labels)) < len(layer.labels):
         raise ValueError(f"{address} has two labels of one name: {layer.labels!r:.80}")
-    if layer.kind in (CLASSIFY, REGRESS, CHOOSE) and "pooler" not in checkpoint.params:
+    reads_transform = checkpoint.config.pooler_type == "mlm_transform"
+    has_pooler = ("mlm" if reads_transform else "pooler") in checkpoint.params
+    if not has_pooler and (reads_transform or layer.kind in (CLASSIFY, REGRESS, CHOOSE)):
         raise ValueError(f"{address} has no pooler, which its layer reads; export it with one")
     return checkpoint, layer
 
@@ -183,6 +185,8 @@ def _load_run(address: str, place: str) -> Pretrained:
             restored = reader.restore_params(storage.checkpoints, step, model, mesh)
             params = jax.tree.map(pretrained.to_host, restored, model.declared)
     trained = {name: part for name, part in params.items() if name not in record.untrained}
+    if record.task is not None and "mlm" in trained:  # whose transform the task's layer reads
+        trained["mlm"] = {k: v for k, v in trained["mlm"].items() if k != "output_bias"}
     return Pretrained(address, record.config, trained, words, record.task, record.compute)
 
 

@@ -31,7 +31,8 @@ class Pretrained:
     def heads(self) -> Heads:
         """Return the heads that the checkpoint has."""
         classes = len(self.params["classifier"]["bias"]) if "classifier" in self.params else 0
-        return Heads(mlm="mlm" in self.params, nsp="nsp" in self.params, classes=classes)
+        has_mlm = "output_bias" in self.params.get("mlm", {})  # else its transform is a pooler
+        return Heads(mlm=has_mlm, nsp="nsp" in self.params, classes=classes)
 
     @property
     def parameter_count(self) -> int:
@@ -163,4 +164,6 @@ def build_model_of_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]
     heads = Heads("mlm" in parts, "nsp" in parts, classes)
     model = bert.build(config, jax.default_backend(), heads=heads)
     declared = {part: tree for part, tree in model.declared.items() if part in parts}
+    if "mlm" in parts and "mlm/output_bias" not in dims:  # the transform alone, as a pooler
+        declared["mlm"] = {k: v for k, v in declared["mlm"].items() if k != "output_bias"}
     return dataclasses.replace(model, declared=declared)

@@ -49,6 +49,18 @@ def by_path(tree: Params) -> dict[str, Any]:
     }
 
 
+def nest(leaves: Mapping[str, Any]) -> Params:
+    """Build the tree of leaves that have these paths; the inverse of by_path."""
+    tree: Params = {}
+    for path, leaf in leaves.items():
+        *parts, name = path.split("/")
+        branch = tree
+        for part in parts:
+            branch = branch.setdefault(part, {})
+        branch[name] = leaf
+    return tree
+
+
 def rename(params: Params, name_tensor: Callable[[str], TensorName]) -> dict[str, np.ndarray]:
     """Return the arrays of a model by their third-party names, in the third party's layout."""
     named: dict[str, dict[int, np.ndarray]] = {}
@@ -109,14 +121,8 @@ def read_params(
             f"{tensors.place} holds {list_names(wrong)}; the sizes are those of the config.json or "
             "bert_config.json beside it: give the one that belongs to these arrays"
         )
-    params: Params = {}
-    for path, name in names.items():
-        *parts, leaf = path.split("/")
-        branch = params
-        for part in parts:
-            branch = branch.setdefault(part, {})
-        branch[leaf] = _read(tensors, name, named[path])
-    return params, tuple(unread)
+    arrays = {path: _read(tensors, name, named[path]) for path, name in names.items()}
+    return nest(arrays), tuple(unread)
 
 
 def _choose_names(
@@ -129,7 +135,11 @@ def _choose_names(
     }
     present = {path.split("/")[0] for path, name in chosen.items() if name}
     absent = set(OPTIONAL_PARTS) - present
-    expected = {path: name for path, name in chosen.items() if path.split("/")[0] not in absent}
+    expected = {
+        path: name
+        for path, name in chosen.items()
+        if path.split("/")[0] not in absent and named[path].names
+    }
     missing = [named[path].names[0] for path, name in expected.items() if name is None]
     if missing:
         raise ValueError(

@@ -23,6 +23,7 @@ from bert_jax.interop.tensor_names import (
     rename,
 )
 from bert_jax.model.bert import Params
+from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import small_files
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 
@@ -153,7 +154,8 @@ def check_supported(config: ModelConfig, address: str) -> None:
             'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
             "--hidden_act=gelu_tanh that the approximation is meant"
         )
-    if config.is_causal or not bert.FAMILY.fits(config):
+    is_bert = bert.FAMILY.fits(config) and bert.FAMILY.reads_alike(config, CLASSIFY)
+    if config.is_causal or not is_bert:
         raise ValueError(
             f"{address} has another encoder than BERT's, and Google's code computes no other; "
             "export to hf:DIR"

@@ -67,9 +67,10 @@ def compute_outputs(
         if "pooler" in checkpoint.params:
             outputs[POOLED] = bound.pool(hidden[-1])
         if checkpoint.heads.classes:
-            outputs[OF_TOKENS] = bound.compute_class_logits(hidden[-1])
-            if "pooler" in checkpoint.params:
-                outputs[OF_CLS] = bound.compute_class_logits(bound.pool(hidden[-1]))
+            outputs[OF_TOKENS] = bound.compute_class_logits(bound.transform_tokens(hidden[-1]))
+            if "pooler" in checkpoint.params or checkpoint.config.pooler_type == "mlm_transform":
+                pooled = bound.pool(hidden[-1], example_ids_BS=batch["input_mask"])
+                outputs[OF_CLS] = bound.compute_class_logits(pooled)
         if checkpoint.heads.nsp:
             outputs[NSP] = bound.compute_nsp_logits(hidden[-1])
         if checkpoint.heads.mlm:

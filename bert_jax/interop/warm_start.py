@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ModelConfig, validate
+from bert_jax.config.schema import OF_CLASSIFIERS
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
 from bert_jax.model.bert import Model, Params
@@ -105,18 +106,24 @@ def resolve_sizes(config: Config) -> Config:
 def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
     """Return the model of a checkpoint with the dropout that a config gives.
 
+    Where the config sets what a classifier reads, it has its choice too.
+
     Raises:
       ValueError: the config sets a size to something that is neither the default nor the
         checkpoint's.
     """
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
-        if field.name not in OF_THE_RUN and ours not in (field.default, theirs):
+        if field.name not in (*OF_THE_RUN, *OF_CLASSIFIERS) and ours not in (field.default, theirs):
             raise ValueError(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
             )
-    return dataclasses.replace(saved, **{name: getattr(given, name) for name in OF_THE_RUN})
+    default = ModelConfig()
+    chosen = [name for name in OF_CLASSIFIERS if getattr(given, name) != getattr(default, name)]
+    return dataclasses.replace(
+        saved, **{name: getattr(given, name) for name in (*OF_THE_RUN, *chosen)}
+    )
 
 
 def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary) -> InitialWeights:

@@ -30,6 +30,11 @@ from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
 _TARGETS = 0x7A96E75  # to the seed of dropout, for the stream of the targets
+_POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "tanh": jnp.tanh,
+    "gelu_erf": functools.partial(ops.gelu, hidden_act="gelu_erf"),
+    "relu": jax.nn.relu,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Bert(nnx.Module):
         self.layer_norm = Norm(config, config.hidden_size, choices) if is_pre_norm else None
         width = (config.hidden_size, "embed")
         pooled = (config.hidden_size, None)
-        has_pooler = config.pooler_type == "tanh"
+        has_pooler = config.pooler_type != "mlm_transform"
         self.pooler = Linear(width, pooled, config.initializer_range) if has_pooler else None
         if heads.mlm or not has_pooler:
             self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
@@ -227,21 +232,43 @@ class Bert(nnx.Module):
         """
         return self.nsp(self.pool(hidden_BSD, cls_positions_BN)).astype(jnp.float32)
 
-    def pool(self, hidden_BSD: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+    def pool(
+        self,
+        hidden_BSD: jax.Array,
+        positions: jax.Array | None = None,
+        example_ids_BS: jax.Array | None = None,
+    ) -> jax.Array:
         """Pool the vector of [CLS] at position 0, or those at the given positions.
 
         Shapes: float[B,S,D], int32[B] or [B,N] -> float[B,D] or [B,N,D]. A causal model requires
         the positions of the last tokens, as its [CLS] sees nothing.
+
+        Where example_ids_BS are given and config.model.classifier_pooling is "mean", the mean of
+        the vectors of each example takes their place; its tokens are numbered from 1, padding is 0.
         """
-        if positions is None:
+        is_packed = positions is not None and positions.ndim == 2
+        if example_ids_BS is not None and self.config.classifier_pooling == "mean":
+            examples = positions.shape[1] if positions is not None and is_packed else 1
+            read = ops.average_examples(hidden_BSD, example_ids_BS, examples)
+            read = read if is_packed else read[:, 0]
+        elif positions is None:
             read = hidden_BSD[:, 0]
-        elif positions.ndim == 1:
-            read = ops.gather_positions(hidden_BSD, positions[:, None])[:, 0]
-        else:
+        elif is_packed:
             read = ops.gather_positions(hidden_BSD, positions)
+        else:
+            read = ops.gather_positions(hidden_BSD, positions[:, None])[:, 0]
         if self.pooler is None:
             return self.mlm.transform_vectors(read)
-        return jnp.tanh(self.pooler(read))
+        return _POOLER_ACTS[self.config.pooler_type](self.pooler(read))
+
+    def transform_tokens(self, hidden_BSD: jax.Array) -> jax.Array:
+        """Compute what a task's layer on tokens reads: float[B,S,D].
+
+        That is the last layer, or its transform where config.model.pooler_type is mlm_transform.
+
+        Source: modeling_modernbert.py@transformers 5.23 ModernBertForTokenClassification.
+        """
+        return self.mlm.transform_vectors(hidden_BSD) if self.pooler is None else hidden_BSD
 
     def compute_class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
         """Compute a task's logits from float[...,D], after dropout: float32[...,C].

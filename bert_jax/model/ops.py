@@ -8,6 +8,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 from jax.typing import DTypeLike
 
@@ -62,6 +63,20 @@ def take_first_rows(table_VD: jax.Array, dims: tuple[int, ...], dtype: jnp.dtype
     shape = (batch_size, *rows_SD.shape)
     spread = jnp.broadcast_to(rows_SD, shape, out_sharding=mesh.spec("batch", None, None))
     return spread.astype(dtype)
+
+
+def average_examples(x_BSD: jax.Array, example_ids_BS: jax.Array, examples: int) -> jax.Array:
+    """Average the vectors of each example of a row; zeros where a row has no such example.
+
+    Shapes: float[B,S,D], int32[B,S] -> float[B,N,D]; dtype and batch sharding of x_BSD. Examples
+    are numbered from 1 to N, and padding has 0. The sums are in float32.
+    """
+    numbers_1N1 = np.arange(1, examples + 1, dtype=np.int32)[None, :, None]
+    is_of_BNS = (example_ids_BS[:, None, :] == numbers_1N1).astype(jnp.float32)
+    axes = ("batch", None, None)
+    sums_BND = einsum("bns,bsd->bnd", is_of_BNS, x_BSD.astype(jnp.float32), axes)
+    tokens_BN1 = jnp.sum(is_of_BNS, axis=2, keepdims=True)
+    return (sums_BND / jnp.maximum(tokens_BN1, 1.0)).astype(x_BSD.dtype)
 
 
 def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ file; `FAMILIES` lists them. Read family (what each declares), then bert and the
 
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import albert, bert, distilbert, electra, modernbert, roberta, xlnet
-from bert_jax.interop.families.family import Family
+from bert_jax.interop.families.family import CLASS_ENDS, Family
 
 FAMILIES: dict[str, Family] = {
     module.FAMILY.model_type: module.FAMILY
@@ -14,9 +14,17 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def find_family(config: ModelConfig) -> Family | None:
-    """Return the first family whose config.json can describe a model; None if none can."""
-    return next((family for family in FAMILIES.values() if family.fits(config)), None)
+def find_family(config: ModelConfig, pad_id: int = 0) -> Family | None:
+    """Return the family whose config.json can describe an encoder; None if none can.
+
+    pad_id is the vocabulary's: RoBERTa counts positions from it, and fits where it is RoBERTa's.
+    """
+    fitting = [
+        family
+        for family in FAMILIES.values()
+        if family.pad_id in (None, pad_id) and family.fits(config)
+    ]
+    return max(fitting, key=lambda family: family.pad_id is not None, default=None)
 
 
-__all__ = ["FAMILIES", "Family", "find_family"]
+__all__ = ["CLASS_ENDS", "FAMILIES", "Family", "find_family"]

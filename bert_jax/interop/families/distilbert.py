@@ -3,8 +3,9 @@
 Source: modeling_distilbert.py, configuration_distilbert.py@transformers 5.23; Sanh et al. 2019.
 """
 
-from bert_jax.interop.families.family import ACTS, Family, Names
+from bert_jax.interop.families.family import ACTS, ANSWER_NAMES, Family, Names
 from bert_jax.interop.model_json import Settings
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS
 
 _FIXED = {"tie_weights_": True, "sinusoidal_pos_embds": False}
 _NUMBERS = {
@@ -24,8 +25,9 @@ _SETTINGS = Settings(
     act="activation",
     checked=_FIXED,
     written=_FIXED,
-    shape={"type_vocab_size": 0},
+    shape={"type_vocab_size": 0, "pooler_type": "relu"},
 )
+_POOLER = {"pooler": "pre_classifier"}
 
 FAMILY = Family(
     model_type="distilbert",
@@ -59,4 +61,5 @@ FAMILY = Family(
     decoder="vocab_projector.weight",
     masked_lm="DistilBertForMaskedLM",
     encoder="DistilBertModel",
+    task_names={**ANSWER_NAMES, CLASSIFY: _POOLER, REGRESS: _POOLER, CHOOSE: _POOLER},
 )

@@ -6,11 +6,21 @@ Source: modeling_electra.py, configuration_electra.py@transformers 5.23; Clark e
 import dataclasses
 
 from bert_jax.interop.families import bert
-from bert_jax.interop.families.family import Family
+from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
 from bert_jax.interop.model_json import BERT_NUMBERS
+from bert_jax.tasks.task import CHOOSE
 
+# How ElectraForMultipleChoice pools.
+_SUMMARY = {
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": "gelu",
+}
 _SETTINGS = dataclasses.replace(
-    bert.SETTINGS, numbers=BERT_NUMBERS | {"embedding_size": "embedding_size"}
+    bert.SETTINGS,
+    numbers=BERT_NUMBERS | {"embedding_size": "embedding_size"},
+    checked={**bert.SETTINGS.checked, **_SUMMARY},
+    shape={"pooler_type": "gelu_erf"},
 )
 
 FAMILY = Family(
@@ -31,4 +41,5 @@ FAMILY = Family(
     decoder="generator_lm_head.weight",
     masked_lm="ElectraForMaskedLM",
     encoder="ElectraModel",
+    task_names={**ROW_HEAD_NAMES, CHOOSE: {"pooler": "sequence_summary.summary"}},
 )

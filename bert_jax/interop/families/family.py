@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
+from bert_jax.config.schema import OF_CLASSIFIERS
 from bert_jax.interop.tensor_names import TensorName
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 
 ACTS = {
     "gelu": "gelu_erf",
@@ -19,6 +21,20 @@ TRAINING = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),
     *("initializer", "initializer_range"),
 )
+# What the names of transformers' classes with the layer of a task end in, by the kind of task.
+CLASS_ENDS = {
+    CLASSIFY: "ForSequenceClassification",
+    TAG: "ForTokenClassification",
+    SPAN: "ForQuestionAnswering",
+    CHOOSE: "ForMultipleChoice",
+    REGRESS: "ForSequenceClassification",
+}
+# Names of modules in these classes, by ours, where they differ from those in other classes.
+TaskNames = Mapping[str, Mapping[str, str]]
+ANSWER_NAMES: TaskNames = {SPAN: {"classifier": "qa_outputs"}}
+# RoBERTa and ELECTRA put the map of a row's vector into the head of their classifiers of rows.
+_ROW_HEAD = {"pooler": "classifier.dense", "classifier": "classifier.out_proj"}
+ROW_HEAD_NAMES: TaskNames = {**ANSWER_NAMES, CLASSIFY: _ROW_HEAD, REGRESS: _ROW_HEAD}
 _NUMBERED = re.compile(r"layers/(\d+)/(.+)")
 _LEAVES = {"embedding": "weight", "kernel": "weight", "scale": "weight", "bias": "bias"}
 _OLDER = {"scale": "gamma", "bias": "beta"}  # of norms, in 2018
@@ -92,18 +108,49 @@ class Family:
     masked_lm: str  # class with the masked language model's head
     encoder: str  # class without heads
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
-
+    task_names: TaskNames = dataclasses.field(default_factory=lambda: ANSWER_NAMES)
+    pad_id: int | None = None  # id of the padding, if positions follow from it
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
 
+    @property
+    def has_tasks(self) -> bool:
+        """Return whether classes with the layer of a task are read and written."""
+        return "classifier" in self.names.heads
+
+    def names_of(self, kind: str | None) -> Names:
+        """Return the names in a class without a task's layer, or in that of a kind of task.
+
+        The latter predicts no words, so the bias of their logits has no name.
+        """
+        if kind is None:
+            return self.names
+        heads = {**self.names.heads, **self.task_names.get(kind, {})}
+        return dataclasses.replace(self.names, heads=heads, output_bias=())
+
+    def task_class(self, kind: str) -> str:
+        """Return the class of transformers with the layer of a kind of task."""
+        return self.encoder.removesuffix("Model") + CLASS_ENDS[kind]
+
     def fits(self, config: ModelConfig) -> bool:
-        """Return whether the family's config.json can describe what a model computes."""
+        """Return whether the family's config.json can describe an encoder; reads_alike has more."""
         try:
             described = self.read_back(config)
         except (KeyError, ValueError):
             return False
-        unheld = {name: getattr(config, name) for name in self.unheld}
-        return dataclasses.replace(described, **unheld) == config
+        ignored = {name: getattr(config, name) for name in (*self.unheld, *OF_CLASSIFIERS)}
+        return dataclasses.replace(described, **ignored) == config
+
+    def reads_alike(self, config: ModelConfig, kind: str | None = None) -> bool:
+        """Return whether a layer on rows, or that of a kind of task, reads the same in the family.
+
+        None is the next-sentence head, which reads what is pooled from [CLS].
+        """
+        theirs = self.read_back(config)
+        if kind in (SPAN, TAG):
+            return len({each.pooler_type == "mlm_transform" for each in (config, theirs)}) == 1
+        is_pooled_alike = kind is None or config.classifier_pooling == theirs.classifier_pooling
+        return is_pooled_alike and config.pooler_type == theirs.pooler_type
 
     def read_back(self, config: ModelConfig) -> ModelConfig:
         """Return the model as the family's config.json describes it."""

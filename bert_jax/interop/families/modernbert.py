@@ -44,6 +44,7 @@ _SHAPE: dict[str, Any] = {
     "initializer": "megatron",
     "pooler_type": "mlm_transform",
 }
+_POOLINGS = ("cls", "mean")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _THETAS = {"global_rope_theta": (_FULL, 160_000.0), "local_rope_theta": (_SLIDING, 10_000.0)}
 _SETTINGS = Settings(
@@ -101,8 +102,15 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"{path} says layer_types = {types!r:.80}; bert_jax reads those with {_FULL} in the "
             "first layer and then in every Nth: give such a checkpoint"
         )
+    pooling = settings.get("classifier_pooling", _POOLINGS[0])
+    if pooling not in _POOLINGS:
+        raise ValueError(
+            f"{path} says classifier_pooling = {pooling!r:.80}; it must be cls or mean: put the "
+            "file back that the checkpoint came with"
+        )
     return dataclasses.replace(
         config,
+        classifier_pooling=pooling,
         global_attn_every_n_layers=every,
         local_attention=0 if every == 1 else config.local_attention,
         global_rope_theta=_parse_theta(path, settings, "global_rope_theta"),
@@ -139,6 +147,7 @@ def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) ->
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model."""
     return _SETTINGS.describe(config) | {
+        "classifier_pooling": config.classifier_pooling,
         "layer_types": _list_types(config.global_attn_every_n_layers, config.num_hidden_layers),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": getattr(config, field)}
@@ -156,4 +165,5 @@ FAMILY = Family(
     decoder="decoder.weight",
     masked_lm="ModernBertForMaskedLM",
     encoder="ModernBertModel",
+    task_names={},
 )

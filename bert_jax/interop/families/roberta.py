@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
-from bert_jax.interop.families.family import Family
+from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
 
 _SKIPPED = 2  # positions count from pad_token_id + 1
 _PAD_ID = 1
@@ -38,7 +38,13 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a config.json for a model."""
+    """Return the settings of a config.json for a model.
+
+    Raises:
+      ValueError: it tells segments apart, which the published ones do not: a BERT describes it.
+    """
+    if config.type_vocab_size != 1:
+        raise ValueError(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
     rows = config.max_position_embeddings + _SKIPPED
     return bert.SETTINGS.describe(config) | {
         "max_position_embeddings": rows,
@@ -51,7 +57,11 @@ FAMILY = Family(
     prefix="roberta.",
     names=dataclasses.replace(
         bert.NAMES,
-        heads={"mlm/transform": "lm_head.dense", "mlm/layer_norm": "lm_head.layer_norm"},
+        heads={
+            "mlm/transform": "lm_head.dense",
+            "mlm/layer_norm": "lm_head.layer_norm",
+            "classifier": "classifier",
+        },
         output_bias=("lm_head.bias", "lm_head.decoder.bias"),
         skipped_positions=_SKIPPED,
     ),
@@ -60,4 +70,6 @@ FAMILY = Family(
     decoder="lm_head.decoder.weight",
     masked_lm="RobertaForMaskedLM",
     encoder="RobertaModel",
+    task_names=ROW_HEAD_NAMES,
+    pad_id=_PAD_ID,
 )

@@ -53,12 +53,12 @@ def rows_of(kind):
     return build_rows(rows, labels, choices)
 
 
-def evaluated(kind, batch, devices=1):
+def evaluated(kind, batch, devices=1, config=MODEL):
     """Loss sum, right ones, weight and outputs of a batch."""
     of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:devices])
     jax.set_mesh(of)
     heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind])
-    model = bert.build(MODEL, "cpu", heads=heads)
+    model = bert.build(config, "cpu", heads=heads)
     # Logits that tell classes apart: those of a fresh layer hardly do.
     params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
     found = step.make_eval_step(model, OBJECTIVES[kind])(params, mesh.place_batch(batch, of))
@@ -124,6 +124,22 @@ def test_examples_beside_each_other_learn_as_examples_alone(kind):
     beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0))
     assert beside[0] == pytest.approx(alone[0], rel=1e-5)
     assert beside[1:3] == alone[1:3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("reads", [("gelu_erf", "mean"), ("mlm_transform", "mean")])
+def test_the_mean_of_an_example_is_of_its_own_tokens(kind, reads):
+    config = dataclasses.replace(MODEL, pooler_type=reads[0], classifier_pooling=reads[1])
+    rows, index = rows_of(kind), np.arange(EXAMPLES)
+    batch = rows.batch(np.array([*index, -1]), 24, pad_id=0)
+    alone = evaluated(kind, batch, config=config)
+    packing = choose_packing(rows.lengths_N[None])
+    beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0), config=config)
+    spread = evaluated(kind, batch, devices=8, config=config)
+    for other in (beside, spread):
+        assert other[0] == pytest.approx(alone[0], rel=1e-5)
+        assert other[1:3] == alone[1:3]
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def test_a_fine_tuned_model_keeps_the_layer_of_its_task(
     labels = ("no", "yes", "perhaps") if classes == 3 else ()
     held = fine_tuned(TaskLayer("Mine", kind, labels), classes)
     to = conversion.parse_target(f"hf:{tmp_path / 'out'}")
-    assert conversion.find_missing(held) == ()
+    assert conversion.find_missing(held, to) == ()
     assert conversion.keep_supported(held, to) is held
     if kind == "classify":
         largest = conversion.write(held, to, ())
@@ -179,7 +179,8 @@ def test_numbers_leave_in_the_units_of_their_table(fine_tuned, tmp_path):
 def test_an_encoder_alone_stays_one_unless_heads_are_asked_for(tmp_path):
     some = {n: a for n, a in tensors("", has_heads=False).items() if "pooler" not in n}
     held = load.load(str(write(tmp_path / "given", some)))
-    assert conversion.find_missing(held) == ("pooler", "mlm", "nsp")
+    to = conversion.parse_target(f"hf:{tmp_path / 'full'}")
+    assert conversion.find_missing(held, to) == ("pooler", "mlm", "nsp")
     assert list(export(held, f"hf:{tmp_path / 'alone'}")) == ["hidden"]
     names = safetensors.numpy.load_file(tmp_path / "alone" / "model.safetensors").keys()
     assert names == some.keys()
@@ -188,15 +189,15 @@ def test_an_encoder_alone_stays_one_unless_heads_are_asked_for(tmp_path):
     with pytest.raises(ValueError, match="has no masked language model's head"):
         pretrained.place_masked_lm(load.load(str(tmp_path / "run")))
 
-    full = conversion.initialize_missing(held, seed=3)
-    assert conversion.find_missing(full) == ()
+    full = conversion.initialize_missing(held, ("pooler", "mlm", "nsp"), seed=3)
+    assert conversion.find_missing(full, to) == ()
     export(full, f"hf:{tmp_path / 'full'}", ("pooler", "mlm", "nsp"))
     card = (tmp_path / "full" / "README.md").read_text()
     assert "Not trained, but initialized at random for this export: pooler, mlm, nsp." in card
     kernel = full.params["pooler"]["kernel"]
     assert 0.01 < kernel.std() < 0.03
     assert not np.array_equal(
-        kernel, conversion.initialize_missing(held, seed=4).params["pooler"]["kernel"]
+        kernel, conversion.initialize_missing(held, ("pooler",), seed=4).params["pooler"]["kernel"]
     )
 
 

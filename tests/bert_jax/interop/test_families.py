@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -138,7 +139,8 @@ def test_settings_of_training_alone_change_no_family(case):
     "changes", [{"norm_type": "rms_norm", "norm_position": "pre"}, {"gated_mlp": True}]
 )
 def test_a_shape_of_no_family_is_said_to_be_one(changes):
-    checkpoint = Pretrained("orbax:run", ModelConfig(vocab_size=9, **changes), {}, None)
+    words = types.SimpleNamespace(special_ids={"pad": 0})
+    checkpoint = Pretrained("orbax:run", ModelConfig(vocab_size=9, **changes), {}, words)
     with pytest.raises(ValueError, match=r"orbax:run has an encoder of its own.*orbax:DIR keeps"):
         huggingface.check_supported(checkpoint)
     with pytest.raises(ValueError, match="another encoder than BERT's"):

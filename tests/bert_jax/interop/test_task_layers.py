@@ -1,0 +1,167 @@
+"""The layers of tasks of each family against Hugging Face's classes: read, computed, written."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
+from bert_jax.finetuning.objectives import OBJECTIVES
+from bert_jax.interop import huggingface, warm_start
+from bert_jax.interop.families import FAMILIES, find_family
+from bert_jax.interop.pretrained import Heads, Pretrained, place_params
+from bert_jax.interop.tensor_names import rename
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.tasks.task_layer import TaskLayer
+from tests.golden import encoders, task_layers
+
+GOLDEN = task_layers.__file__.removesuffix(".py") + ".npz"
+TOLERANCE = 1e-5
+# One of each family compiles in the quick gear; the others are for the slow one.
+QUICK = ("ElectraForSequenceClassification", "ModernBertForSequenceClassification of the mean")
+KINDS = [
+    pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow)
+    for kind in task_layers.models()
+]
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN) as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.fixture
+def folder(golden, tmp_path):
+    """A function that writes the folder of a class, as save_pretrained does."""
+
+    def write(kind, **changes):
+        shapes = json.loads(str(golden[f"{kind}/shapes"]))
+        arrays = {name: encoders.weights(name, tuple(dims)) for name, dims in shapes.items()}
+        save_file(arrays, tmp_path / huggingface.WEIGHTS, metadata={"format": "pt"})
+        settings = json.loads(str(golden[f"{kind}/config"])) | changes
+        (tmp_path / huggingface.CONFIG).write_text(json.dumps(settings))
+        return tmp_path, arrays
+
+    return write
+
+
+def batch_of(kind):
+    given = encoders.batch()
+    batch = {
+        "input_ids": given["input_ids"].astype(np.int32),
+        "input_mask": given["attention_mask"].astype(np.int32),
+        "segment_ids": task_layers.segment_ids().astype(np.int32),
+    }
+    return {name: array[None] for name, array in batch.items()} if kind == CHOOSE else batch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, folder):
+    path, arrays = folder(kind)
+    config, params, unread = huggingface.read(path)
+    assert unread == ()
+    layer = huggingface.read_task_layer(path, config, len(params["classifier"]["bias"]))
+    outputs = OBJECTIVES[layer.kind].outputs
+    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    with jax.set_mesh(mesh):
+        heads = Heads(mlm=False, nsp=False, classes=len(params["classifier"]["bias"]))
+        compute = ComputeConfig(compute_dtype="float32")
+        model = bert.build(config, "cpu", compute=compute, heads=heads)
+        checkpoint = Pretrained("golden", config, params, vocabulary=None)
+        placed, initialized = place_params(checkpoint, model, mesh, seed=0)
+        # No layer reads them: the decoder's bias, or a pooler under a layer on tokens.
+        assert {name.split("/")[0] for name in initialized} <= {"mlm", "pooler"}
+        batch = mesh_lib.place_batch(batch_of(layer.kind), mesh)
+        ours = jax.jit(lambda params: outputs(model.bind(params), batch))(placed)
+    theirs = golden[f"{kind}/logits"]
+    if layer.kind in (SPAN, TAG):  # those of padding are nobody's
+        is_text = encoders.batch()["attention_mask"] == 1
+        ours, theirs = np.asarray(ours)[is_text], theirs[is_text]
+    assert np.abs(theirs).max() > 0.1
+    np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
+
+    family = FAMILIES[json.loads(str(golden[f"{kind}/config"]))["model_type"]]
+    assert family.task_class(layer.kind) == kind.removesuffix(task_layers.MEAN)
+    assert family.reads_alike(config, layer.kind)
+    names = family.names_of(layer.kind)
+    again = rename(params, lambda path: names.name_tensor(path, family.prefix))
+    assert sorted(again) == sorted(arrays)
+    for name, array in again.items():
+        # The rows of positions that RoBERTa never reads are not kept.
+        skipped = 2 if name == "roberta.embeddings.position_embeddings.weight" else 0
+        np.testing.assert_array_equal(array[skipped:], arrays[name][skipped:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (
+            "ElectraForMultipleChoice",
+            {"summary_type": "mean"},
+            "summary_type = 'mean'; .*summary_type = 'first' alone",
+        ),
+        (
+            "ModernBertForSequenceClassification",
+            {"classifier_pooling": "max"},
+            "classifier_pooling = 'max'; it must be cls or mean",
+        ),
+    ],
+)
+def test_pooling_of_another_kind_is_refused(kind, changes, words, folder):
+    path, _ = folder(kind, **changes)
+    with pytest.raises(ValueError, match=words):
+        huggingface.read(path)
+
+
+def test_roberta_is_chosen_by_its_padding_alone():
+    """Hugging Face counts RoBERTa's positions from the padding's id; a BERT has any."""
+    config = ModelConfig(vocab_size=9, type_vocab_size=1)
+    assert find_family(config, pad_id=0).model_type == "bert"
+    assert find_family(config, pad_id=1).model_type == "roberta"
+    assert find_family(dataclasses.replace(config, type_vocab_size=2), 1).model_type == "bert"
+
+
+XLNET = {"position_embedding_type": "relative", "embedding_norm": False}
+XLNET |= {"type_vocab_size": 0, "mlm_transform": False}
+
+
+def fine_tuned(kind, **model):
+    config = ModelConfig(vocab_size=9, **model)
+    words = types.SimpleNamespace(special_ids={"pad": 0})
+    return Pretrained("orbax:run", config, {}, words, task=TaskLayer("Mine", kind, ()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "words"),
+    [
+        (CLASSIFY, {"type_vocab_size": 0}, "pooler_type = tanh .*DistilBert.* computes relu"),
+        (REGRESS, {"classifier_pooling": "mean"}, "classifier_pooling = mean.* computes tanh and "),
+        (CHOOSE, {"embedding_size": 8}, "ElectraForMultipleChoice computes gelu_erf and cls"),
+        (TAG, {"pooler_type": "mlm_transform"}, "BertForTokenClassification computes tanh"),
+        (TAG, XLNET, "of the kind xlnet, whose classes with such layers are not written"),
+    ],
+)
+def test_a_layer_that_its_class_would_compute_otherwise_is_refused(kind, model, words):
+    with pytest.raises(ValueError, match=words):
+        huggingface.check_supported(fine_tuned(kind, **model))
+
+
+def test_a_layer_on_tokens_reads_no_pooler():
+    huggingface.check_supported(fine_tuned(TAG, type_vocab_size=0))
+    huggingface.check_supported(fine_tuned(SPAN, pooler_type="relu", classifier_pooling="mean"))
+
+
+def test_a_fine_tuning_may_choose_what_its_classifier_reads():
+    saved = ModelConfig(vocab_size=9, pooler_type="gelu_erf")
+    kept = warm_start.merge_sizes(ModelConfig(), saved, "hf:electra")
+    assert kept.pooler_type == "gelu_erf"
+    given = ModelConfig(pooler_type="relu", classifier_pooling="mean")
+    chosen = warm_start.merge_sizes(given, saved, "hf:electra")
+    assert (chosen.pooler_type, chosen.classifier_pooling) == ("relu", "mean")
