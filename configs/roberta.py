@@ -7,6 +7,9 @@
 Slice: 64 chips, each with 16 rows at a time (the paper's machine: 1,024 V100).
 Corpus: 160 GB of cased English text in 50,265 byte-level pieces. The nearest that
 data_pipeline.build trains is --train_vocab=bpe --vocab_size=50265 --lowercase=false.
+Hours and dollars: Base 41 and $3,154 on 64 v5e chips, by the compiler's estimate: python -m
+bert_jax.plan --config=configs/roberta.py --topology=v5e:8x8 --config.model.vocab_size=30000,
+2026-11-23, c30ecce.
 Expect (README of fairseq's examples/roberta, dev sets): Base MNLI-m 87.6, SST-2 94.8, RTE 78.7;
 Large 90.2, 96.4, 86.6. Not yet measured with this code.
 

@@ -320,9 +320,10 @@ def choose_architecture(checkpoint: Pretrained) -> str:
         return family.task_class(checkpoint.task.kind)
     if checkpoint.config.is_causal:
         return family.causal_lm if checkpoint.heads.mlm else family.encoder
+    if checkpoint.heads.nsp and checkpoint.heads.mlm and family.pretraining:
+        return family.pretraining
     if family.model_type == "bert" and checkpoint.heads.nsp:
-        has_mlm = checkpoint.heads.mlm
-        return "BertForPreTraining" if has_mlm else "BertForNextSentencePrediction"
+        return "BertForNextSentencePrediction"
     return family.masked_lm if checkpoint.heads.mlm else family.encoder
 
 

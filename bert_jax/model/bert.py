@@ -218,10 +218,10 @@ class Bert(nnx.Module):
     def compute_next_token_losses(self, hidden_BSD: jax.Array, labels_BS: jax.Array) -> Losses:
         """Compute the loss (nats) of a label at each position, and whether it is the likeliest.
 
-        Shapes: float[B,S,D], int32[B,S] -> float32[B,S] twice, in parts of a row.
+        Shapes: float[B,S,D], int32[B,S] -> float32[B,S] twice. Keeps logits of every position for
+        the backward pass, as compute_mlm_losses does of the masked ones.
         """
-        table_VD = self.embeddings.word.embedding[...]
-        return self.mlm.compute_losses_in_parts(hidden_BSD, table_VD, labels_BS)
+        return self.mlm.compute_losses(hidden_BSD, self.embeddings.word.embedding[...], labels_BS)
 
     def compute_nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None

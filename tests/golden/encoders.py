@@ -27,6 +27,7 @@ MODELS = {
     | SPECIAL
     | {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 6},
     "RobertaForMaskedLM": SIZES | NO_DROPOUT | {"type_vocab_size": 1, "pad_token_id": 1},
+    "AlbertForPreTraining": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "AlbertForMaskedLM": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "ElectraForMaskedLM": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "DistilBertForMaskedLM": {"dim": 12, "n_layers": 4, "n_heads": 3, "hidden_dim": 10}
@@ -55,6 +56,11 @@ def batch() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
+def order_labels() -> np.ndarray:
+    """Return the sentence order of each row; 1 is swapped."""
+    return np.arange(ROWS) % 2
+
+
 def next_token_labels() -> np.ndarray:
     """Return the rows themselves, -100 at padding: the classes left to right shift them."""
     rows = batch()
@@ -78,6 +84,8 @@ def main() -> None:
                 parameter.copy_(torch.tensor(weights(name, tuple(parameter.shape))))
         labels = next_token_labels() if sizes.get("is_decoder") else batch()["labels"]
         given = inputs | {"labels": torch.tensor(labels)}
+        if kind.endswith("ForPreTraining"):
+            given["sentence_order_label"] = torch.tensor(order_labels())
         out = model(**given, output_hidden_states=True)
         out.loss.backward()
         arrays[f"{kind}/config"] = json.dumps(config.to_dict())

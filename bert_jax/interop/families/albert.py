@@ -54,4 +54,5 @@ FAMILY = Family(
     decoder="predictions.decoder.weight",
     masked_lm="AlbertForMaskedLM",
     encoder="AlbertModel",
+    pretraining="AlbertForPreTraining",
 )

@@ -64,6 +64,7 @@ FAMILY = Family(
     describe=_OWN_SETTINGS.describe,
     decoder="cls.predictions.decoder.weight",
     masked_lm="BertForMaskedLM",
+    pretraining="BertForPreTraining",
     causal_lm="BertLMHeadModel",
     encoder="BertModel",
 )

@@ -143,6 +143,24 @@ def test_the_mean_of_an_example_is_of_its_own_tokens(kind, reads):
 
 
 @pytest.mark.slow
+def test_a_causal_model_classifies_by_its_last_token():
+    """[CLS] sees nothing: read there, all examples would have the same logits."""
+    causal = dataclasses.replace(MODEL, is_causal=True)
+    rows, index = rows_of(CLASSIFY), np.arange(EXAMPLES)
+    batch = rows.batch(np.array([*index, -1]), 19, pad_id=0)
+    alone = evaluated(CLASSIFY, batch, config=causal)
+    assert np.ptp(alone[3][:EXAMPLES], axis=0).min() > 0.1
+    longer = rows.batch(np.array([*index, -1]), 24, pad_id=0)
+    same = evaluated(CLASSIFY, longer, config=causal)
+    np.testing.assert_allclose(same[3][:EXAMPLES], alone[3][:EXAMPLES], atol=1e-4)
+    packing = choose_packing(rows.lengths_N[None])
+    packed = pack_examples(rows, index, packing, pad_id=0)
+    beside = evaluated(CLASSIFY, packed, config=causal)
+    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
+    assert beside[1:3] == alone[1:3]
+
+
+@pytest.mark.slow
 def test_nothing_is_dropped_out_before_the_layer_of_spans():
     of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
     jax.set_mesh(of)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import heads
 from bert_jax.model.attention import Visible, choose, hide_other_examples
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, step
@@ -175,14 +174,6 @@ def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(
     rows = packed(batch, np.split(np.arange(16), ends[:-1]) + [[]] * 8, 59, 17, 3)
     expected = losses_and_gradients(params, batch)
     assert_same(losses_and_gradients(params, rows, devices, micro_batches), expected)
-
-
-@pytest.mark.slow
-def test_parts_of_a_row_give_the_losses_of_the_row(params, monkeypatch):
-    batch, _ = masked_batch()
-    expected = losses_and_gradients(params, batch)
-    monkeypatch.setattr(heads, "PART_POSITIONS", 8)  # three parts of 19, the last one padded
-    assert_same(losses_and_gradients(params, batch), expected)
 
 
 def test_a_classifier_reads_the_last_token_of_a_causal_model():

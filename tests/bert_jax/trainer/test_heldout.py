@@ -13,7 +13,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase, validate
 from bert_jax.model import bert
-from bert_jax.train_step.objectives import MLM, MLM_NSP, Objective
+from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective
 from bert_jax.trainer import heldout
 from bert_jax.trainer.compile import build_parts
 from bert_jax.trainer.feed import StoreFeed, open_store
@@ -73,6 +73,31 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
         for walk in range(options.dupe_factor)
     ]
     assert facts.per_step["epochs"] == pytest.approx(600 / np.mean(passes))
+
+
+def test_the_next_tokens_of_a_model_without_context_are_counted_by_hand(config, feed):
+    """Of rows that were never masked; [SEP] by its share of these rows."""
+    plain = dataclasses.replace(config.data, mask_token_share=0.0, random_token_share=0.0)
+    source = open_examples(feed.store, feed.store.heldout, plain, 24, 4)
+    rows = source.rows(np.arange(23))
+    targets = [
+        token
+        for ids, length in zip(rows["input_ids"], rows["input_mask"].sum(axis=1), strict=True)
+        for token in ids[1:length]
+    ]
+    separator = feed.store.special_ids["sep"]
+    share = targets.count(separator) / len(targets)
+    assert 0.05 < share < 0.2
+    counts = np.asarray(feed.store.train.token_counts, np.float64) + 1.0
+    counts[[feed.store.special_ids[name] for name in ("pad", "cls", "sep", "mask")]] = 0.0
+    chances = (1.0 - share) * counts / counts.sum()
+    chances[separator] = share
+    facts = count_phase(feed, 0, CAUSAL)
+    expected = -np.mean([np.log(chances[token]) for token in targets])
+    assert facts.baseline == {"unigram_causal_loss": pytest.approx(expected, rel=1e-12)}
+    assert facts.per_step["predictions_per_step"] == pytest.approx(10 * len(targets) / 23)
+    block = opening(config, feed.store, [facts])
+    assert any("predicts" in text and "masks" not in text for _, text in block)
 
 
 def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):

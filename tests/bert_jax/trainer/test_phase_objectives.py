@@ -3,16 +3,22 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
 from bert_jax.interop import export, load
+from bert_jax.interop.pretrained import place_masked_lm, refuse_causal
 from bert_jax.reporting import plots
+from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP
+from bert_jax.trainer.feed import open_store
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
     begun,
     compiled_once,
@@ -129,6 +135,16 @@ def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(con
     saved = load.load(str(tmp_path / "run"))
     assert saved.config.is_causal
     export.write(saved, export.parse_target(f"hf:{tmp_path / 'hf'}"), ())
+    store = open_store(config.data)
+    asked = Selection(store, "heldout", config.data, seq_len=16, examples=21)
+    scores = store_scores.score_store(
+        place_masked_lm(saved, jax.devices()[:1]), asked, 16, Screen(is_writer=False)
+    )
+    for name in ("causal_loss", "causal_accuracy", "causal_perplexity"):
+        assert scores[name] == pytest.approx(summary[f"heldout_{name}"], rel=1e-5)
+    assert scores["unigram_causal_loss"] == pytest.approx(summary["unigram_causal_loss"])
+    with pytest.raises(ValueError, match=r"reads from left to right .*give --store"):
+        refuse_causal(saved, "so give --store")
     settings = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert settings["architectures"] == ["BertLMHeadModel"] and settings["is_decoder"] is True
     assert "text-generation" in (tmp_path / "hf" / "README.md").read_text()
