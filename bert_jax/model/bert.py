@@ -211,17 +211,9 @@ class Bert(nnx.Module):
         return self.compute_target_losses(ops.gather_positions(hidden_BSD, positions_BP), labels_BP)
 
     def compute_target_losses(self, vectors_BPD: jax.Array, labels_BP: jax.Array) -> Losses:
-        """Do the same from the vectors at these positions, float[B,P,D]."""
+        """Do the same from the vectors at these positions, float[B,P,D]; P may be all of S."""
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
-
-    def compute_next_token_losses(self, hidden_BSD: jax.Array, labels_BS: jax.Array) -> Losses:
-        """Compute the loss (nats) of a label at each position, and whether it is the likeliest.
-
-        Shapes: float[B,S,D], int32[B,S] -> float32[B,S] twice. Keeps logits of every position for
-        the backward pass, as compute_mlm_losses does of the masked ones.
-        """
-        return self.mlm.compute_losses(hidden_BSD, self.embeddings.word.embedding[...], labels_BS)
 
     def compute_nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None

@@ -43,7 +43,7 @@ def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> d
         batch.get("position_ids"),
     )
     labels_BS = jnp.pad(ids_BS[:, 1:], [(0, 0), (0, 1)])
-    losses = bert.compute_next_token_losses(hidden_BSD, labels_BS)
+    losses = bert.compute_target_losses(hidden_BSD, labels_BS)
     return {"causal": sum_losses(losses, _weigh_positions(batch))}
 
 

@@ -105,7 +105,7 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
                 ids, placed["segment_ids"], hide_padding(placed["input_mask"])
             )
         )(params)
-    loss = sum(term.loss_sum / weights[name] for name, term in terms.items())
+    loss = sum(float(term.loss_sum) / float(weights[name]) for name, term in terms.items())
     np.testing.assert_allclose(loss, golden["loss"], atol=TOLERANCE)
     is_text = batch["attention_mask"] == 1
     for layer, (ours, theirs) in enumerate(zip(hidden, golden["hidden"], strict=True)):
