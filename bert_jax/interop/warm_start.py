@@ -50,7 +50,10 @@ class InitialWeights:
             text += "; 1 new token begins as the mean of those it was cut into"
         elif self.new_tokens:
             text += f"; {self.new_tokens:,} new tokens begin as means of those they were cut into"
-        missing = [name for part, name in _PARTS.items() if part not in checkpoint.params]
+        parts = dict(_PARTS)
+        if checkpoint.config.pooler_type == "mlm_transform":
+            del parts["pooler"]  # it has none
+        missing = [name for part, name in parts.items() if part not in checkpoint.params]
         return f"{text}; initialized: {', '.join(missing)}" if missing else text
 
 
