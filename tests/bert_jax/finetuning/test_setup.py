@@ -265,3 +265,14 @@ def test_the_score_that_decides_has_the_name_that_it_is_recorded_under(tmp_path)
     ]
     assert task.main_record == "dev_matched_accuracy"
     assert task.main_record in phase.heldout_scores(results)
+
+
+def test_a_causal_checkpoint_stays_causal(tmp_path):
+    vocabulary = small_vocabulary(tmp_path)
+    folder = write_glue(tmp_path / "glue")
+    options = TaskOptions(task="cola", dir=str(folder), max_seq_length=128)
+    task = open_task(options, vocabulary)
+    config = FinetuneConfig(init="hf:none", data=options, batch_size=2)
+    for is_causal in (False, True):
+        resolved = finetuning.resolve_config(config, task, ModelConfig(is_causal=is_causal))
+        assert resolved.model.is_causal == is_causal

@@ -106,6 +106,10 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
     ):
         with pytest.raises(ValueError, match=words):
             merge_sizes(other, MODEL, "A")
+    # Which way a model reads follows from the run's objectives: either may begin with the other.
+    for ours, theirs in ((False, True), (True, False)):
+        directed = dataclasses.replace(MODEL, is_causal=theirs)
+        assert merge_sizes(ModelConfig(is_causal=ours), directed, "A").is_causal == ours
     # A plan or a benchmark has them too; vocab_size is the store's, if there is one.
     assert warm_start.resolve_sizes(Config()) == Config()
     resolved = warm_start.resolve_sizes(Config(init=checkpoint.address))

@@ -48,8 +48,8 @@ def params():
     )
 
 
-def losses_and_gradients(params, batch, devices=1, micro_batches=1):
-    at = setting(SHALLOW, devices)
+def losses_and_gradients(params, batch, devices=1, micro_batches=1, preset="dp"):
+    at = setting(SHALLOW, devices, preset)
 
     def run(params, batch):
         return step.compute_gradients(at.model, CAUSAL, params, batch, None, micro_batches)
@@ -164,16 +164,18 @@ def test_masks_change_nothing(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "micro_batches"), [(1, 1), (8, 2)])
+@pytest.mark.parametrize(
+    ("devices", "micro_batches", "preset"), [(1, 1, "dp"), (8, 2, "dp"), (8, 1, "fsdp+tp")]
+)
 def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(
-    params, devices, micro_batches
+    params, devices, micro_batches, preset
 ):
     """No token sees another example or predicts its first one; on eight devices as on one."""
     batch, _ = masked_batch()
     ends = np.cumsum([1, 3, 2, 2] * 2)
     rows = packed(batch, np.split(np.arange(16), ends[:-1]) + [[]] * 8, 59, 17, 3)
     expected = losses_and_gradients(params, batch)
-    assert_same(losses_and_gradients(params, rows, devices, micro_batches), expected)
+    assert_same(losses_and_gradients(params, rows, devices, micro_batches, preset), expected)
 
 
 def test_a_classifier_reads_the_last_token_of_a_causal_model():
