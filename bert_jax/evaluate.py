@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import flags
 
+from bert_jax.config import data_in_evaluations
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.inference.store_scores import SPLITS, Selection
@@ -110,7 +111,7 @@ def _check_flags() -> None:
 
 def _select(run: PretrainingRun | None, screen: Screen) -> Selection | None:
     """Resolve the store and split to score: --store, else the one the run trained on."""
-    options = PretrainOptions() if run is None else run.config.data
+    options = PretrainOptions() if run is None else data_in_evaluations(run.config)
     if _STORE.value:
         options = dataclasses.replace(options, store=_STORE.value)
     elif _SENTENCES.value:

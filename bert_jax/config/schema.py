@@ -214,9 +214,16 @@ class Phase:
     )
     max_predictions_per_seq: int = setting(
         0,
-        "slots for predictions in a sequence; 0 takes config.data.masked_lm_prob of seq_len, "
-        "rounded up: 20 of 128 and 77 of 512, as Google's README advises",
+        "slots for predictions in a sequence; 0 takes the masking rate of seq_len, rounded up: 20 "
+        "of 128 and 77 of 512, as Google's README advises",
         minimum=0,
+    )
+    masked_lm_prob: float = setting(
+        0.0,
+        "masking rate of the phase; 0 takes config.data.masked_lm_prob",
+        minimum=0,
+        below=1,
+        source="mmBERT: 0.3, 0.15 and 0.05 in three phases",
     )
     micro_batches: int = setting(
         1, "parts in which a step's batch is computed, their gradients summed", minimum=1
@@ -328,6 +335,13 @@ class EvalConfig:
     every_steps: int = setting(10_000, "distance of held-out evaluations", unit="steps", minimum=1)
     examples: int = setting(
         4096, "examples evaluated, or all where the held-out split has fewer", minimum=1
+    )
+    masked_lm_prob: float = setting(
+        0.0,
+        "masking rate of evaluations in every phase; 0 takes config.data.masked_lm_prob",
+        minimum=0,
+        below=1,
+        source="ModernBERT: 0.15, of a model trained at 0.3",
     )
 
 
@@ -562,7 +576,8 @@ def resolve_phases(
     names = list_objectives(config)
 
     def filled(phase: Phase, objective: str) -> Phase:
-        derived = predictions_for(phase.seq_len, config.data.masked_lm_prob)
+        rate = phase.masked_lm_prob or config.data.masked_lm_prob
+        derived = predictions_for(phase.seq_len, rate)
         slots = slots_of_lengths.get(phase.seq_len, derived)
         slots = phase.max_predictions_per_seq or slots
         return dataclasses.replace(phase, max_predictions_per_seq=slots, objective=objective)
@@ -579,6 +594,18 @@ def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
     """Return the model as a phase trains it: left to right where its objective is causal."""
     is_causal = config.model.is_causal or config.phases[index].objective == CAUSAL
     return dataclasses.replace(config.model, is_causal=is_causal)
+
+
+def data_in_phase(config: Config, index: int) -> PretrainOptions:
+    """Return the options of sampling by which a phase trains: with its masking rate."""
+    rate = config.phases[index].masked_lm_prob or config.data.masked_lm_prob
+    return dataclasses.replace(config.data, masked_lm_prob=rate)
+
+
+def data_in_evaluations(config: Config) -> PretrainOptions:
+    """Return the options of sampling with the masking rate of evaluations, the same for phases."""
+    rate = config.eval.masked_lm_prob or config.data.masked_lm_prob
+    return dataclasses.replace(config.data, masked_lm_prob=rate)
 
 
 def total_steps(config: RunConfig) -> int:

@@ -190,7 +190,7 @@ def _check_phase(config: Config, index: int) -> None:
         f"{key}.max_predictions_per_seq",
         phase.max_predictions_per_seq <= phase.seq_len - 3,
         f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from "
-        "config.data.masked_lm_prob",
+        "the masking rate",
     )
     for name in ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate"):
         _require(
@@ -213,17 +213,26 @@ def check_predictions(config: Config) -> None:
 
     Applies to text only: prebuilt examples have fixed masks.
     """
-    prob = config.data.masked_lm_prob
     for index, phase in enumerate(config.phases):
+        owner = f"phases[{index}]" if phase.masked_lm_prob else "data"
+        prob = phase.masked_lm_prob or config.data.masked_lm_prob
         wanted = min(math.floor(phase.seq_len * prob), phase.seq_len - 3)
         _require(
             config,
             f"phases[{index}].max_predictions_per_seq",
             phase.max_predictions_per_seq >= wanted,
-            f"a full row of {phase.seq_len} has {wanted} predictions at config.data.masked_lm_prob "
-            f"= {prob}, and the rest would be left out; leave it at 0 to take {wanted} or more, "
-            "or lower the share",
+            f"a full row of {phase.seq_len} has {wanted} predictions at "
+            f"config.{owner}.masked_lm_prob = {prob}, and the rest would be left out; "
+            f"leave it at 0 to take {wanted} or more, or lower the share",
         )
+
+
+def check_ready_made(config: Config) -> None:
+    """Raise ValueError if a masking rate is set for prebuilt examples, whose masks are fixed."""
+    rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
+    for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
+        fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
+        _require(config, f"{owner}.masked_lm_prob", rate == 0, fixed)
 
 
 def _check_objectives(config: Config) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from bert_jax import config as config_lib
 from bert_jax.config import Config
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf.slices import Slice
@@ -73,7 +74,9 @@ def compile_step(
       ValueError: the batch or the model does not divide over the devices.
     """
     phase = config.phases[index]
-    shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
+    shape = row_shape(
+        config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
+    )
     start = time.perf_counter()
     parts = build_parts(config, objectives, devices=devices, backend="tpu")
     batch_shape = shape.arrays(phase.batch_size)

@@ -107,7 +107,9 @@ def estimate_step(
 
 def _flops_per_row(config: Config, index: int) -> float:
     phase = config.phases[index]
-    shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
+    shape = row_shape(
+        config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
+    )
     model = config_lib.model_in_phase(config, index)
     return flops.count_train_flops(model, shape.seq_len, shape.predictions)
 

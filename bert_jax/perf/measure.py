@@ -17,7 +17,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.config import Config, Phase, predictions_for, resolve_phases, with_vocab_size
+from bert_jax.config import (
+    Config,
+    Phase,
+    data_in_phase,
+    predictions_for,
+    resolve_phases,
+    with_vocab_size,
+)
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting.console import Screen
@@ -66,7 +73,13 @@ class Program:
     @property
     def row_shape(self) -> RowShape:
         """Return the sizes of a row of its batches."""
-        return row_shape(self.config.data, self.phase.seq_len, self.phase.max_predictions_per_seq)
+        return _row_shape(self.config)
+
+
+def _row_shape(config: Config) -> RowShape:
+    """Return the sizes of a row of the only phase of a config."""
+    (phase,) = config.phases
+    return row_shape(data_in_phase(config, 0), phase.seq_len, phase.max_predictions_per_seq)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +120,7 @@ def compile_step(
     parts = build_parts(config, (objective,), devices=devices)
     jax.set_mesh(parts.mesh)
     (phase,) = config.phases
-    shape = row_shape(config.data, phase.seq_len, phase.max_predictions_per_seq)
+    shape = _row_shape(config)
     start = time.perf_counter()
     with _explain_memory(config):
         compiled = lower_step(parts, 0, shape.arrays(phase.batch_size)).compile()
@@ -241,10 +254,11 @@ def choose_phase(config: Config, seq_len: int) -> Phase:
     for phase in config.phases:
         if seq_len in (0, phase.seq_len):
             return phase
+    rate = data_in_phase(config, 0).masked_lm_prob
     return dataclasses.replace(
         config.phases[0],
         seq_len=seq_len,
-        max_predictions_per_seq=predictions_for(seq_len, config.data.masked_lm_prob),
+        max_predictions_per_seq=predictions_for(seq_len, rate),
     )
 
 

@@ -296,6 +296,7 @@ def with_kept_predictions(
     for index, phase in enumerate(config.phases):
         kept = fixed.get(f"phases[{index}].max_predictions_per_seq", 0)
         is_same = fixed.get(f"phases[{index}].seq_len") == phase.seq_len and type(kept) is int
+        is_same &= fixed.get(f"phases[{index}].masked_lm_prob", 0.0) == phase.masked_lm_prob
         if phase.max_predictions_per_seq == 0 and is_same:
             phase = dataclasses.replace(phase, max_predictions_per_seq=kept)
         phases.append(phase)

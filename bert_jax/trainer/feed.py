@@ -123,7 +123,7 @@ def short_digest(store: Store) -> str:
 
 
 # Determine the rows of a step, and what is learned from them.
-_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq", "objective")
+_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq", "masked_lm_prob", "objective")
 
 
 def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
@@ -159,27 +159,34 @@ class StoreFeed:
     def __init__(self, store: Store, config: Config) -> None:
         self.store = store
         self.config = config_lib.resolve_phases(config, _slots(store))
-        self._sources: dict[tuple[str, int, int], ExampleSource] = {}
+        self._sources: dict[tuple[str, int, int, float], ExampleSource] = {}
 
     def open_source(self, index: int, split: Split | None = None) -> ExampleSource:
         """Open the rows of a split, by default the training stream, at a phase's length.
 
-        Sources are cached, as phases may share them.
+        Evaluations keep their masking rate in every phase, with the slots that it needs. Sources
+        are cached, as phases may share them.
         """
         split = self.store.train if split is None else split
-        phase, options = self.config.phases[index], self.config.data
-        sizes = phase.seq_len, phase.max_predictions_per_seq
-        kind = (split.name, *sizes)
+        phase = self.config.phases[index]
+        options = config_lib.data_in_phase(self.config, index)
+        slots = phase.max_predictions_per_seq
+        if split.name != store_lib.TRAIN:
+            train_rate = options.masked_lm_prob
+            options = single_pass(config_lib.data_in_evaluations(self.config), self.store)
+            if options.masked_lm_prob != train_rate:
+                slots = config_lib.predictions_for(phase.seq_len, options.masked_lm_prob)
+        kind = (split.name, phase.seq_len, slots, options.masked_lm_prob)
         if kind not in self._sources:
-            if split.name != store_lib.TRAIN:
-                options = single_pass(options, self.store)
-            self._sources[kind] = open_examples(self.store, split, options, *sizes)
+            self._sources[kind] = open_examples(self.store, split, options, phase.seq_len, slots)
         return self._sources[kind]
 
     def check(self) -> None:
         """Open the sources of all phases, to refuse an unsuitable store early."""
         if self.store.kind == store_lib.TEXT:
             validate.check_predictions(self.config)
+        else:
+            validate.check_ready_made(self.config)
         for index in range(len(self.config.phases)):
             self.open_source(index)
             self.open_source(index, self.store.heldout)
@@ -210,8 +217,9 @@ class StoreFeed:
             fixed=fixed,
             fixed_by_default={"init": ""}
             | {
-                f"phases[{i}].objective": self.config.objective
+                f"phases[{i}].{name}": value
                 for i in range(len(self.config.phases))
+                for name, value in (("objective", self.config.objective), ("masked_lm_prob", 0.0))
             }
             | _fixed_options(PretrainOptions()),
             details={"store": {"digest": self.store.digest}},

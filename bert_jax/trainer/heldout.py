@@ -15,6 +15,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
+from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 
 # Never masked-language-model targets, so the baseline gives them no probability.
@@ -128,6 +129,10 @@ def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
     examples = len(tokens_B)
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
+    # Training may mask at another rate than evaluations, whose masks are counted.
+    evaluated = feed.open_source(index, feed.store.heldout)
+    predictions *= _wanted_predictions(source, phase.max_predictions_per_seq, tokens_B)
+    predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
     slots = source.shape.predictions
     baseline = compute_baselines(feed.store, objective, batches)
     if "unigram_causal_loss" in baseline:
@@ -143,6 +148,12 @@ def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts
     )
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
     return PhaseFacts(source.mean_examples_in_row, per_step, baseline, examples, batches)
+
+
+def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
+    """Count the predictions that a source's masking rate wants in examples of so many tokens."""
+    wanted_B = np.rint(tokens_B * source.options.masked_lm_prob)
+    return float(np.clip(wanted_B, 1, slots).sum())
 
 
 def estimate_step(

@@ -7,12 +7,15 @@ import shutil
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from bert_jax.config import CheckpointConfig
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, Phase, validate
 from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.preemption import Stop
-from bert_jax.trainer import feed, loop
+from bert_jax.runtime.run_identity import differing_settings
+from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.trainer import feed, heldout, loop
 from bert_jax.trainer.feed import DataCheck
 from data_pipeline import store as store_lib
 from data_pipeline.spec.options import PretrainOptions
@@ -40,6 +43,87 @@ def test_a_store_in_a_bucket_is_copied_once_and_is_the_same_store(bucket, tiny_s
     ):
         with pytest.raises(ValueError, match=words):
             feed.open_store(bad)
+
+
+def unmask(rows):
+    """The tokens before masking, and the number of masked ones in each row."""
+    ids, weights = rows["input_ids"].copy(), rows["masked_lm_weights"]
+    for row, slots in enumerate(weights > 0):
+        positions = rows["masked_lm_positions"][row, slots]
+        ids[row, positions] = rows["masked_lm_ids"][row, slots]
+    return ids, weights.sum(axis=1)
+
+
+RATES = (0.3, 0.15, 0.05)
+
+
+@pytest.fixture
+def schedule(tiny_store):
+    """A feed whose phases mask at RATES, and are evaluated at 0.2; the plain one masks at 0.2."""
+    phases = tuple(Phase(24, 2, batch_size=8, masked_lm_prob=rate) for rate in RATES)
+    data = PretrainOptions(store=str(tiny_store), short_seq_prob=0.5)
+    config = Config(phases=phases, data=data, eval=EvalConfig(examples=20, masked_lm_prob=0.2))
+    plain = dataclasses.replace(
+        config,
+        phases=(Phase(24, 6, batch_size=8),),
+        data=dataclasses.replace(data, masked_lm_prob=0.2),
+        eval=EvalConfig(examples=20),
+    )
+    opened = feed.open_store(data)
+    return feed.StoreFeed(opened, config), feed.StoreFeed(opened, plain)
+
+
+def test_phases_mask_the_rows_of_one_stream_at_rates_of_their_own(schedule):
+    rated, plain = schedule
+    positions = np.arange(48)
+    for index, rate in enumerate(RATES):
+        source = rated.open_source(index)
+        rows, expected = source.rows(positions), plain.open_source(0).rows(positions)
+        ids, masked = unmask(rows)
+        np.testing.assert_array_equal(ids, unmask(expected)[0])
+        lengths = rows["input_mask"].sum(axis=1)
+        np.testing.assert_array_equal(masked, np.maximum(1, np.rint(lengths * rate)))
+        assert rows["masked_lm_ids"].shape[1] == int(np.ceil(24 * rate))
+    starts = [rated.locate_step(step).positions_B[0] for step in range(1, 7)]
+    assert starts == list(range(0, 48, 8))
+    assert np.unique(unmask(rated.open_source(0).rows(positions))[1]).size > 1
+
+
+def test_every_phase_is_evaluated_on_the_same_masks(schedule):
+    rated, plain = schedule
+    expected = plain.heldout_batches(0)
+    for index in range(len(RATES)):
+        for batch, same in zip(rated.heldout_batches(index), expected, strict=True):
+            for name, array in same.items():
+                np.testing.assert_array_equal(batch[name], array, name)
+
+
+def test_predictions_of_a_step_are_estimated_at_the_rate_it_trains_at(schedule):
+    rated, _ = schedule
+    for index, rate in enumerate(RATES):
+        facts = heldout.count_phase(rated, index, MLM_NSP)
+        masked = unmask(rated.open_source(index).rows(np.arange(400)))[1].mean()
+        estimate = facts.per_step["predictions_per_step"] / 8
+        assert estimate == pytest.approx(masked, rel=0.15), rate
+
+
+def test_a_run_keeps_its_rates_and_one_from_before_them_has_none(schedule):
+    rated, plain = schedule
+    fixed, defaults = plain.provenance.fixed, plain.provenance.fixed_by_default
+    before = {key: value for key, value in fixed.items() if key != "phases[0].masked_lm_prob"}
+    assert differing_settings(before, fixed, defaults) == {}
+    now = fixed | {"phases[0].masked_lm_prob": 0.3}
+    assert differing_settings(before, now, defaults) == {"phases[0].masked_lm_prob": (0.0, 0.3)}
+    assert rated.provenance.fixed["phases[2].masked_lm_prob"] == 0.05
+
+
+@pytest.mark.parametrize("key", ["phases[1]", "eval"])
+def test_masks_of_ready_made_examples_have_no_rate(schedule, key):
+    rate = {"masked_lm_prob": 0.3}
+    phases = (Phase(24, 2), Phase(24, 2, **rate if key != "eval" else {}))
+    config = Config(phases=phases, eval=EvalConfig(**rate if key == "eval" else {}))
+    with pytest.raises(ValueError, match=re.escape(f"config.{key}.masked_lm_prob is 0.3")):
+        validate.check_ready_made(config)
 
 
 @pytest.fixture
