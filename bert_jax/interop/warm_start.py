@@ -1,8 +1,8 @@
-"""Initialize a run from a checkpoint (config.init), fitting its rows to the run's vocabulary.
+"""Initialize a run from a checkpoint (config.init), fitting its rows to vocabulary and lengths.
 
 Once the run has saved its own checkpoint, config.init is not read: the record has the sizes.
 
-Dimensions: V tokens, D width.
+Dimensions: V tokens, P positions, D width.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from data_pipeline.vocab import WORDPIECE, Vocabulary, load_vocabulary
 from data_pipeline.vocab.grow import UNUSED
 
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
-# others are the checkpoint's.
+# others are the checkpoint's, except that max_position_embeddings may be more than its own.
 OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal")
 _PARTS = {"pooler": "pooler", "mlm": "masked language model's head", "nsp": "next sentence's head"}
 
@@ -36,6 +36,7 @@ class InitialWeights:
 
     checkpoint: Pretrained
     new_tokens: int  # tokens whose rows are means of others'
+    repeated_positions: int = 0  # positions whose rows are those of others; 0 for none
 
     def place(self, model: Model, mesh: jax.sharding.Mesh, seed: int) -> Params:
         """Return the parameters on a mesh; parts that the checkpoint lacks are initialized."""
@@ -50,6 +51,10 @@ class InitialWeights:
             text += "; 1 new token begins as the mean of those it was cut into"
         elif self.new_tokens:
             text += f"; {self.new_tokens:,} new tokens begin as means of those they were cut into"
+        if self.repeated_positions:
+            positions = checkpoint.config.max_position_embeddings
+            learned = positions - self.repeated_positions
+            text += f"; its {learned:,} learned positions are repeated up to {positions:,}"
         parts = dict(_PARTS)
         if checkpoint.config.pooler_type == "mlm_transform":
             del parts["pooler"]  # it has none
@@ -84,6 +89,8 @@ def resolve_run(
         theirs = run_record.model_of(record, storage.home)
     config = dataclasses.replace(config, model=merge_sizes(config.model, theirs, config.init))
     validate.check(config)
+    if weights is not None:
+        weights = fit_positions(weights, config.model.max_position_embeddings)
     return config, weights
 
 
@@ -107,14 +114,18 @@ def resolve_sizes(config: Config) -> Config:
 
 
 def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
-    """Return the model of a checkpoint with the dropout that a config gives.
+    """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
 
     Where the config sets what a classifier reads, it has its choice too.
 
     Raises:
       ValueError: the config sets a size to something that is neither the default nor the
-        checkpoint's.
+        checkpoint's, and is not a larger number of positions.
     """
+    positions = given.max_position_embeddings
+    if positions != ModelConfig.max_position_embeddings:
+        positions = max(positions, saved.max_position_embeddings)
+        saved = dataclasses.replace(saved, max_position_embeddings=positions)
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
         if field.name not in (*OF_THE_RUN, *OF_CLASSIFIERS) and ours not in (field.default, theirs):
@@ -160,6 +171,29 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary) -> InitialWei
     config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
     fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
     return InitialWeights(fitted, len(new))
+
+
+def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
+    """Repeat the learned positions of a checkpoint, its rows in turn, up to `positions`.
+
+    Each copy begins with what neighbours learned of each other: [P,D] -> [positions,D]. Rotary
+    positions have no table; theirs is a limit alone.
+
+    Source: Beltagy et al. 2020 (Longformer), section 5.
+    """
+    checkpoint = weights.checkpoint
+    learned = checkpoint.config.max_position_embeddings
+    if positions == learned:
+        return weights
+    config = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
+    params, repeated = dict(checkpoint.params), 0
+    if "position" in params["embeddings"]:
+        table = params["embeddings"]["position"]["embedding"]
+        longer = {"embedding": table[np.arange(positions) % len(table)]}
+        params["embeddings"] = params["embeddings"] | {"position": longer}
+        repeated = positions - learned
+    longer_checkpoint = dataclasses.replace(checkpoint, config=config, params=params)
+    return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
 
 
 def _new_tokens(checkpoint: Pretrained, vocabulary: Vocabulary) -> list[int]:

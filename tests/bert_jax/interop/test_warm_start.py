@@ -102,6 +102,10 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
     assert merged == dataclasses.replace(held, vocab_size=0, hidden_dropout_prob=0.3)
     for other, words in (
         (ModelConfig(hidden_size=96), "config.model.hidden_size is 96, but config.init=A has 32;"),
+        (
+            ModelConfig(max_position_embeddings=23),
+            "max_position_embeddings is 23, .* has 24; leave",
+        ),
         (ModelConfig(hidden_act="gelu_erf"), "hidden_act is 'gelu_erf', .* has 'gelu_tanh'; leave"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -158,6 +162,45 @@ def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, tmp_path):
         words = f"config.init = 'orbax:.*', this config says '{init}'"
         with pytest.raises(ValueError, match=words):
             begun(other, tmp_path / "second")
+
+
+@pytest.mark.slow
+def test_learned_positions_are_repeated_for_longer_rows(config, tmp_path):
+    """24 positions become 59: twice whole, and the first 11; all else is the checkpoint's."""
+    before, _ = begun(config, tmp_path / "first")
+    phase = Phase(seq_len=57, steps=9, batch_size=16, max_predictions_per_seq=9)
+    longer = dataclasses.replace(
+        config,
+        init=f"orbax:{tmp_path / 'first'}",
+        model=ModelConfig(max_position_embeddings=59),
+        phases=(phase,),
+    )
+    after, setup = begun(longer, tmp_path / "second")
+    tables = [by_path(params).pop("embeddings/position/embedding") for params in (before, after)]
+    np.testing.assert_array_equal(tables[1], np.concatenate([*[tables[0]] * 2, tables[0][:11]]))
+    others = [dict(by_path(params)) for params in (before, after)]
+    for params in others:
+        del params["embeddings/position/embedding"]
+    jax.tree.map(np.testing.assert_array_equal, others[1], others[0])
+    words = dict(setup.data_rows)["weights"]
+    assert words.endswith("; its 24 learned positions are repeated up to 59")
+    # Once it has saved, the run has these positions by itself.
+    again, setup = begun(longer, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, again, after)
+    assert setup.parts.model.config.max_position_embeddings == 59
+
+
+def test_rotary_positions_are_a_limit_without_a_table(checkpoint):
+    rotary = dataclasses.replace(checkpoint.config, position_embedding_type="rotary")
+    embeddings = {"word": checkpoint.params["embeddings"]["word"]}
+    params = checkpoint.params | {"embeddings": embeddings}
+    begins = warm_start.InitialWeights(
+        dataclasses.replace(checkpoint, config=rotary, params=params), 0
+    )
+    longer = warm_start.fit_positions(begins, 8192)
+    assert longer.checkpoint.config.max_position_embeddings == 8192
+    assert longer.checkpoint.params["embeddings"] == embeddings
+    assert longer.describe() == begins.describe()
 
 
 def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
