@@ -1,9 +1,12 @@
-"""Compiles the attention kernel, forward and backward, in a small program for TPU slices.
+"""Compiles an attention kernel, forward and backward, in a small program for TPU slices.
 
-    python -m benchmarks.compile_kernel TOPOLOGY[,TOPOLOGY] SEQ_LEN HEADS HEAD_WIDTH DROPOUT_RATE
+    python -m benchmarks.compile_kernel TOPOLOGY[,TOPOLOGY] SEQ_LEN HEADS HEAD_WIDTH DROPOUT_RATE \
+        [KERNEL WINDOW]
 
 Run as a process of its own, with libtpu's settings in its environment; benchmarks.kernel_price
-does. Prints a line of JSON for each slice: the names of the kernels in the compiled program.
+does. KERNEL is attention, which is ours, or splash, with a WINDOW or 0. Prints a line of JSON for
+each slice: the names of the kernels in the compiled program, and the steps of their grids that do
+work for a row: forward, backward, and where queries have a backward of their own, of that.
 """
 
 import functools
@@ -18,23 +21,32 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.model.attention import tpu_kernel
+from bert_jax.model.attention import splash, tpu_kernel
 
 ROWS = 8  # of each device: any number compiles to the same schedule
 
 
-def both_ways(heads: int, rate: float, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Output of the kernel, and the gradients of qkv and of the bias."""
+def both_ways(
+    heads: int, rate: float, window: int | None, *arrays: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Output of the kernel, and the gradients of qkv and of the bias; splash if window is given."""
     qkv_BSE, bias_E, ids_BS, low_B, high_B, dout_BSD = arrays
 
     def attend(qkv_BSE: jax.Array, bias_E: jax.Array) -> jax.Array:
+        if window is not None:
+            rows, seq_len, _ = dout_BSD.shape
+            parts = jnp.split(qkv_BSE + bias_E, 3, axis=-1)
+            q, k, v = (jnp.reshape(part, (rows, seq_len, heads, -1)) for part in parts)
+            return jnp.reshape(splash.attend(q, k, v, ids_BS, window), dout_BSD.shape)
         return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)
 
     out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
     return out_BSD, *backward(dout_BSD)
 
 
-def compiled(topology: str, seq_len: int, heads: int, head_width: int, rate: float) -> Any:
+def compiled(
+    topology: str, seq_len: int, heads: int, head_width: int, rate: float, window: int | None
+) -> Any:
     """Compile the program: each device has rows of its own, as in a step."""
     # A device of v4 is a chip, as it is at run time, only by this name.
     core = {"chip_config_name": "megacore"} if topology.startswith("v4") else {}
@@ -56,7 +68,7 @@ def compiled(topology: str, seq_len: int, heads: int, head_width: int, rate: flo
     )
     with jax.set_mesh(mesh):
         local = jax.shard_map(
-            functools.partial(both_ways, heads, rate),
+            functools.partial(both_ways, heads, rate, window),
             in_specs=tuple(of.sharding.spec for of in arrays),
             out_specs=(rows, rows, rows),  # the bias gradients of all devices, one after another
             check_vma=False,
@@ -64,13 +76,40 @@ def compiled(topology: str, seq_len: int, heads: int, head_width: int, rate: flo
         return jax.jit(local).lower(*arrays).compile()
 
 
-def main(topology_names: str, *sizes: str) -> None:
+def count_steps(seq_len: int, heads: int, window: int) -> list[int]:
+    """Count the pairs of blocks that splash attention does not skip in a row."""
+    kernel = splash.make_kernel(seq_len, heads, window)
+    block = kernel.kwargs["block_sizes"].block_q
+    counts = []
+    for info in (kernel.fwd_mask_info, kernel.dkv_mask_info, kernel.dq_mask_info):
+        if info is None:  # the gradients of queries come with those of keys and values
+            counts.append(0)
+        elif info.block_mask is None:
+            counts.append(heads * (seq_len // block) ** 2)
+        else:
+            worked = np.asarray(info.block_mask) != 0
+            counts.append(int(worked.sum()) * heads // len(worked))
+    return counts
+
+
+def main(
+    topology_names: str,
+    seq_len: str,
+    heads: str,
+    head_width: str,
+    rate: str,
+    kernel: str = "attention",
+    window: str = "0",
+) -> None:
     """Compile for each slice."""
-    seq_len, heads, head_width = map(int, sizes[:3])
+    width = int(window) if kernel == "splash" else None
+    sizes = (int(seq_len), int(heads), int(head_width), float(rate), width)
+    steps = [1, 1, 0] if width is None else count_steps(int(seq_len), int(heads), width)
     for topology in topology_names.split(","):
-        text = compiled(topology, seq_len, heads, head_width, float(sizes[3])).as_text()
+        text = compiled(topology, *sizes).as_text()
         kernels = re.findall(r"%(\S+) = [^\n]*custom_call_target=\"tpu_custom_call\"", text)
-        print(json.dumps({"topology": topology, "kernels": sorted(kernels)}), flush=True)
+        facts = {"topology": topology, "kernels": sorted(kernels), "steps": steps}
+        print(json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What the TPU compiler makes of the attention kernel: python -m benchmarks.kernel_price --help.
+"""What the TPU compiler makes of the attention kernels: python -m benchmarks.kernel_price --help.
 
 Compiles forward and backward in a small program for a TPU slice, has libtpu write down its final
 schedule, and counts bundles of instructions. A core issues one bundle a cycle where nothing
-stalls, and one step of the kernel's grid is one row of the batch: so the cycles of a row are the
-compiler's estimate, not a measurement. Waiting for HBM is not in them. With --update they go
+stalls, and one step of our kernel's grid is one row of the batch: so the cycles of a row are the
+compiler's estimate, not a measurement. Of splash attention a step is a pair of blocks of a head;
+each that is not skipped counts with all bundles, also those that only the first and the last run.
+Waiting for HBM and starting a step are not in them. With --update they go
 into bert_jax/perf/kernel_prices.json, where bert_jax.plan finds them.
 """
 
@@ -20,11 +22,14 @@ import sys
 import tempfile
 from typing import Any
 
+from bert_jax.perf.prices import NAMES, SPLASH_QUERIES
+
 PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/perf/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
 # Cores of a device: they share the rows of its batch.
 CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
-KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout")
+KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout", "kernel", "window")
+UNSTATED = {"kernel": "attention", "window": 0}  # what a price without these keys is of
 Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
 
 
@@ -44,16 +49,19 @@ def main() -> None:
     parser.add_argument("--heads", default="12", help="of one device, such as 12,16")
     parser.add_argument("--head_width", default="64", help="of 64 and 128")
     parser.add_argument("--dropout_rate", default="0.1", help="such as 0,0.1")
+    parser.add_argument("--kernel", default="attention", help="attention, ours, or splash")
+    parser.add_argument("--window", default="0", help="of splash, such as 0,128; 0 for none")
     parser.add_argument("--json_out", help="a file for the prices")
     parser.add_argument("--update", action="store_true", help=f"put them into {PRICES.name}")
     given = parser.parse_args()
     if importlib.util.find_spec("libtpu") is None:
         parser.error("this needs the TPU compiler, which is not installed: pip install libtpu")
     lists = (given.topology, given.seq_len, given.heads, given.head_width, given.dropout_rate)
+    lists = (*lists, given.kernel, given.window)
     priced: list[Price] = []
     for case in itertools.product(*(text.split(",") for text in lists)):
-        schedules = schedules_of(*case)
-        priced.append(price(case, schedules))
+        schedules, cycles = schedules_of(*case)
+        priced.append(price(case, cycles))
         for direction, schedule in schedules.items():
             print(described(priced[-1], direction, schedule), flush=True)
     if given.json_out:
@@ -62,14 +70,14 @@ def main() -> None:
         PRICES.write_text(as_text(merged(json.loads(PRICES.read_text()), priced)))
 
 
-def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
+def price(case: tuple[str, ...], cycles: dict[str, int]) -> Price:
     """Write a line of the table of prices: cycles of a device for each row of its batch."""
-    topology, seq_len, heads, head_width, rate = case
+    topology, seq_len, heads, head_width, rate, kernel, window = case
     chip = topology.split(":")[0]
     values = (chip, int(seq_len), int(heads), int(head_width), float(rate) > 0)
+    values = (*values, kernel, int(window))
     return dict(zip(KEYS, values, strict=True)) | {
-        f"{direction}_cycles": round(schedules[direction].bundles / CORES[chip])
-        for direction in DIRECTIONS
+        f"{direction}_cycles": round(cycles[direction] / CORES[chip]) for direction in DIRECTIONS
     }
 
 
@@ -78,7 +86,8 @@ def described(price: Price, direction: str, schedule: Schedule) -> str:
     dropout = "dropout" if price["has_dropout"] else "no dropout"
     slots = ", ".join(f"{name} {share:.0%}" for name, share in schedule.slots.items())
     return (
-        f"{price['chip']}, {price['seq_len']} tokens, {price['heads']} heads of "
+        f"{price['kernel']}, {price['chip']}, {price['seq_len']} tokens, window {price['window']}, "
+        f"{price['heads']} heads of "
         f"{price['head_width']}, {dropout}, {direction}: {price[f'{direction}_cycles']} "
         f"cycles a row (compiler estimate); slots used: {slots}"
     )
@@ -86,7 +95,8 @@ def described(price: Price, direction: str, schedule: Schedule) -> str:
 
 def merged(old: list[Price], new: list[Price]) -> list[Price]:
     """Old and new prices in order, new ones in the place of old ones of the same case."""
-    by_case = {tuple(of[key] for key in KEYS): of for of in (*old, *new)}
+    complete = [UNSTATED | of for of in (*old, *new)]
+    by_case = {tuple(of[key] for key in KEYS): of for of in complete}
     return [by_case[case] for case in sorted(by_case)]
 
 
@@ -96,8 +106,14 @@ def as_text(prices: list[Price]) -> str:
 
 
 def schedules_of(
-    topology: str, seq_len: str, heads: str, head_width: str, rate: str
-) -> dict[str, Schedule]:
+    topology: str,
+    seq_len: str,
+    heads: str,
+    head_width: str,
+    rate: str,
+    kernel: str,
+    window: str,
+) -> tuple[dict[str, Schedule], dict[str, int]]:
     """Compile the kernels of one case in a process of its own and read what libtpu dumped."""
     with tempfile.TemporaryDirectory() as folder:
         # libtpu reads them once, when it is loaded: each case has a process and a folder.
@@ -111,14 +127,28 @@ def schedules_of(
         }
         command = [sys.executable, "-m", "benchmarks.compile_kernel", topology, seq_len, heads]
         done = subprocess.run(
-            [*command, head_width, rate], env=environment, capture_output=True, text=True
+            [*command, head_width, rate, kernel, window],
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             sys.exit(f"{done.stderr[-3000:]}\n{topology} was not compiled: the reason is above")
-        return {
-            direction: read_schedule(pathlib.Path(folder), f"attention_{direction}")
-            for direction in DIRECTIONS
+        names = dict(zip(DIRECTIONS, NAMES[kernel], strict=True))
+        schedules = {
+            direction: read_schedule(pathlib.Path(folder), name)
+            for direction, name in names.items()
         }
+        (facts,) = (json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{")
+        *steps, steps_of_queries = facts["steps"]
+        cycles = {
+            direction: schedules[direction].bundles * count
+            for direction, count in zip(DIRECTIONS, steps, strict=True)
+        }
+        if steps_of_queries:
+            apart = read_schedule(pathlib.Path(folder), SPLASH_QUERIES)
+            cycles["backward"] += apart.bundles * steps_of_queries
+        return schedules, cycles
 
 
 def read_schedule(folder: pathlib.Path, name: str) -> Schedule:

@@ -2,6 +2,6 @@
 
 In: sizes, settings of how to compute, a batch. Out: hidden vectors, logits and losses.
 Read bert (the model and its heads), embeddings, encoder, mlp, positions, layers, heads, ops,
-losses; then dropout and attention/: dispatch has plain attention, and chooses between it and
-tpu_kernel. flops counts what training costs.
+losses; then dropout and attention/: dispatch chooses between plain attention and what is faster.
+flops counts what training costs.
 """

@@ -13,7 +13,7 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
-from bert_jax.model.attention import Visible, tpu_kernel
+from bert_jax.model.attention import Visible, blocks, splash, tpu_kernel
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.layers import Choices, LayerNumber, Linear, Residual, residual_stddev
 from bert_jax.model.mlp import FeedForward
@@ -103,15 +103,24 @@ class Attention(Residual):
     ) -> jax.Array:
         """Compute the part without residual, norm and dropout of its output: float[B,S,D]."""
         view = views.window if self.has_window and views.window is not None else views.complete
-        if attention.takes_kernel(
-            self.setting, view.visible, x_BSD.shape[1], self.config, x_BSD.dtype
-        ):
+        has_dropout = dropout is not None and self.weights_rate > 0
+        chosen = attention.choose_here(
+            self.setting, view.visible, x_BSD.shape[1], self.config, x_BSD.dtype, has_dropout
+        )
+        if chosen == attention.KERNEL:
             return self._by_kernel(x_BSD, view.visible, layer, dropout)
-        return self._plain(x_BSD, view, layer, dropout)
+        return self._by_head(chosen, x_BSD, view, layer, dropout)
 
-    def _plain(
-        self, x_BSD: jax.Array, view: View, layer: LayerNumber, dropout: Dropout | None
+    def _by_head(
+        self,
+        chosen: str,
+        x_BSD: jax.Array,
+        view: View,
+        layer: LayerNumber,
+        dropout: Dropout | None,
     ) -> jax.Array:
+        """Attend by an implementation that takes queries, keys and values apart."""
+
         def drop(weights_BHST: jax.Array) -> jax.Array:
             if dropout is None:
                 return weights_BHST
@@ -129,7 +138,15 @@ class Attention(Residual):
         )
         if view.rotation is not None:
             q_BSHK, k_BTHK = rotate(q_BSHK, view.rotation), rotate(k_BTHK, view.rotation)
-        out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, view.visible.mask, drop)
+        visible = view.visible
+        if chosen == attention.PLAIN or visible.ids_BS is None:
+            out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop)
+        elif chosen == attention.SPLASH:
+            out_BSHK = splash.attend(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width)
+        elif visible.width:
+            out_BSHK = blocks.attend_window(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width)
+        else:
+            out_BSHK = blocks.attend_complete(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS)
         together = mesh.spec("batch", None, "heads")
         return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
 

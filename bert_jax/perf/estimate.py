@@ -147,7 +147,12 @@ def _kernel_cycles(
         head_width=model.hidden_size // model.num_attention_heads,
         has_dropout=model.attention_probs_dropout_prob > 0,
     )
-    return {name: rows * cycles for name, cycles in prices.look_up_cycles(shape).items()}
+    splash = dataclasses.replace(shape, kernel="splash", has_dropout=False)
+    window = dataclasses.replace(splash, window=model.local_attention)
+    # The name of a kernel with a window has all words of that of one without: it comes first.
+    shapes = [shape, *([window] if window.window else []), splash]
+    priced = [price for each in shapes for price in prices.look_up_cycles(each).items()]
+    return {name: rows * cycles for name, cycles in priced}
 
 
 def plan_phase(

@@ -53,6 +53,9 @@ class Program:
     entry: str
 
 
+_WRAPPED = re.compile(r'\n(?=["}]["}])|\n(?="\w)')  # inside an instruction that quotes JSON
+
+
 def parse(text: str) -> Program:
     """Read `compiled.as_text()`.
 
@@ -61,7 +64,7 @@ def parse(text: str) -> Program:
     """
     computations: dict[str, list[Instruction]] = {}
     name = entry = ""
-    for line in text.splitlines():
+    for line in _WRAPPED.sub(" ", text).splitlines():
         head = None if line.startswith(" ") else _HEAD.match(line)
         if head:
             name = head.group(2)

@@ -109,7 +109,7 @@ class Cost:
 
 
 def price(text: str, machine: Machine, kernels: Mapping[str, float]) -> Cost:
-    """Price `compiled.as_text()`; kernels: cycles a call, by a part of the kernel's name.
+    """Price `compiled.as_text()`; kernels: cycles a call, by words of the kernel's name.
 
     Raises:
       ValueError: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
@@ -174,7 +174,15 @@ class _Computation:
 
     def _add_kernel(self, instruction: Instruction) -> None:
         name = instruction.name.rstrip(".0123456789")
-        cycles = next((price for part, price in self._kernels.items() if part in name), None)
+        full_name = f"{name} {instruction.quoted('op_name')}"
+        cycles = next(
+            (
+                price
+                for words, price in self._kernels.items()
+                if all(word in full_name for word in words.split())
+            ),
+            None,
+        )
         if cycles is None:
             self._cost.unpriced_calls[name] += 1
             return

@@ -1,4 +1,4 @@
-"""Price a run in dollars, and look up the cycles of the attention kernel.
+"""Price a run in dollars, and look up the cycles of the attention kernels.
 
 prices.json has dollars per chip and hour, and users may edit it; kernel_prices.json has cycles by
 chip and shape, as counted by benchmarks/kernel_price.py.
@@ -9,6 +9,7 @@ import json
 import math
 import pathlib
 
+from bert_jax.model.attention import splash
 from data_pipeline.io import small_files
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
@@ -54,24 +55,40 @@ def format_dollars(usd: float) -> str:
 
 
 KERNEL_PRICES = pathlib.Path(__file__).with_name("kernel_prices.json")
-FORWARD, BACKWARD = "attention_forward", "attention_backward"  # in the names of its instructions
+# Words in the names of each kernel's instructions, forward and backward.
+NAMES = {
+    "attention": ("attention_forward", "attention_backward"),
+    "splash": ("splash_mha_fwd", "splash_mha_dkv"),
+}
+SPLASH_QUERIES = "splash_mha_dq"
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The sizes that the price of a row depends on; heads are those of one device."""
+    """The sizes that the price of a row depends on; heads are those of one device.
+
+    kernel is "attention", which is ours, or "splash"; window is that of a layer's attention, 0
+    where it attends to the complete row.
+    """
 
     chip: str
     seq_len: int
     heads: int
     head_width: int
     has_dropout: bool
+    kernel: str = "attention"
+    window: int = 0
 
 
 def look_up_cycles(shape: Shape) -> dict[str, float]:
-    """Return the cycles of a row of a batch by kernel; empty if the shape was not priced."""
+    """Return the cycles of a row by words of the kernels' names; empty if not priced."""
     sizes = dataclasses.asdict(shape)
     for row in json.loads(KERNEL_PRICES.read_text(encoding="utf-8")):
-        if sizes.items() <= row.items():
-            return {FORWARD: row["forward_cycles"], BACKWARD: row["backward_cycles"]}
+        if sizes.items() <= {"kernel": "attention", "window": 0, **row}.items():
+            scope = f"{splash.SCOPE_OF_WINDOWS} " if shape.window else ""
+            cycles = (row["forward_cycles"], row["backward_cycles"])
+            names = (f"{scope}{name}" for name in NAMES[shape.kernel])
+            # Where splash attention has a kernel for gradients of queries, backward counts it.
+            apart = {f"{scope}{SPLASH_QUERIES}": 0.0} if shape.kernel == "splash" else {}
+            return dict(zip(names, cycles, strict=True)) | apart
     return {}

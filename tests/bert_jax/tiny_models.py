@@ -75,7 +75,7 @@ def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 
     arranged = MeshConfig(preset=preset, model_size=model_size)
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
-    model = bert.build(config.model, "cpu", of.shape["model"])
+    model = bert.build(config.model, "cpu", of.shape["model"], config.compute)
     tx = optim.make_optimizer(config.optim)
     where = state.make_shardings(model, tx, of, arranged)
     return Setting(config, of, model, tx, where)

@@ -1,20 +1,20 @@
-"""Say which keys a query may attend to, choose the implementation, and compute the plain one.
+"""Say which keys a query may attend to, and choose the implementation of attention.
 
-Dimensions: B batch, S queries, T keys, H heads, K head width.
+Dimensions: B batch, S queries, T keys.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
-from bert_jax.model import ops
-from bert_jax.model.attention import tpu_kernel
+from bert_jax.model.attention import blocks, splash, tpu_kernel
 
-# Added to the scores of keys that may not be seen (modeling.py@eedf5716ce): exp of it is 0.
-HIDDEN_SCORE = -10_000.0
+# The implementations: all scores of a row at once (reference), our TPU kernel for short rows
+# (tpu_kernel), JAX's TPU kernel for long rows (splash), and plain JAX for long rows (blocks).
+PLAIN, KERNEL, SPLASH, BLOCKS = "plain", "the TPU kernel", "splash attention", "blocks"
+LONG_ROW = 1024  # tokens from which blocks were measured to take less time than the plain scores
 
 
 @jax.tree_util.register_dataclass
@@ -25,6 +25,8 @@ class Visible:
     mask: jax.Array  # bool[B or 1, 1, S or 1, T]
     ids_BS: jax.Array | None = None  # int32: a query sees the keys with its own number; None where
     #                                  the mask is another, which the plain implementation alone has
+    width: int = dataclasses.field(default=0, metadata={"static": True})  # of the window that ids
+    #                                                 are limited to, half on each side; 0 for none
 
 
 def hide_padding(input_mask_BS: jax.Array) -> Visible:
@@ -45,7 +47,7 @@ def hide_outside_window(visible: Visible, seq_len: int, width: int) -> Visible:
     """Hide keys more than half a window away; the rows of an example are next to each other."""
     places = jnp.arange(seq_len, dtype=jnp.int32)
     is_near_SS = jnp.abs(places[:, None] - places[None, :]) <= width // 2
-    return Visible(visible.mask & is_near_SS)
+    return Visible(visible.mask & is_near_SS, visible.ids_BS, width)
 
 
 def hide_later(visible: Visible, seq_len: int) -> Visible:
@@ -56,21 +58,11 @@ def hide_later(visible: Visible, seq_len: int) -> Visible:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Name the chosen implementation, also in words for the screen."""
+    """Name the implementation of each kind of layer, also in words for the screen."""
 
-    takes_kernel: bool
+    complete: str  # where a layer attends to the complete row
+    window: str  # where it has a window
     words: str
-
-
-def explain_unsupported(model: ModelConfig) -> str | None:
-    """Say what the attention of a model has that the kernel does not compute; None for nothing."""
-    if model.position_embedding_type != "learned":
-        return f"the attention kernel has no {model.position_embedding_type} positions"
-    if model.global_attn_every_n_layers > 1:
-        return "the attention kernel has no windows"
-    if model.is_causal:
-        return "the attention kernel does not hide later tokens"
-    return None
 
 
 def choose(
@@ -80,69 +72,119 @@ def choose(
     model: ModelConfig,
     dtype: jnp.dtype,
     model_size: int,
+    has_dropout: bool | None = None,
 ) -> Choice:
-    """Choose the implementation of config.compute.attention on these devices, for this length.
+    """Choose the implementations of config.compute.attention on these devices, for this length.
 
     device_kind is what JAX calls a device, or a chip ("v5e"); model_size is the length of the
-    mesh's model axis.
+    mesh's model axis; has_dropout tells whether weights are dropped, as in training by default.
 
     Raises:
-      ValueError: the setting requires the kernel, which does not support this.
+      ValueError: the setting requires an implementation that does not support this.
     """
-    if setting == "plain":
-        return Choice(False, "plain, as config.compute.attention says")
+    if has_dropout is None:
+        has_dropout = model.attention_probs_dropout_prob > 0
     heads, head_width = model.num_attention_heads, model.hidden_size // model.num_attention_heads
-    refused = explain_unsupported(model) or tpu_kernel.explain_refusal(
-        device_kind, seq_len, heads, head_width, dtype
-    )
-    if refused is None and model_size > 1:
-        refused = f"the attention kernel requires all heads on one device, not on {model_size}"
-    if refused is None:
-        return Choice(True, "the TPU kernel")
-    if setting == "kernel":
-        raise ValueError(
-            f"config.compute.attention is 'kernel', but {refused}; set it to auto, which takes "
-            "plain attention where the kernel does not fit"
+    unsupported = _explain_plain_only(model, has_dropout)
+
+    def refuse_kernels(width: int) -> tuple[str | None, str | None]:
+        ours = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(
+            device_kind, seq_len, heads, head_width, dtype
         )
-    return Choice(False, f"plain: {refused}")
+        other = unsupported
+        other = other or splash.explain_refusal(device_kind, seq_len, head_width, dtype)
+        if model_size > 1:
+            whole = f"requires all heads on one device, not on {model_size}"
+            ours = ours or f"the attention kernel {whole}"
+            other = other or f"splash attention {whole}"
+        return ours, other
+
+    def choose_layer(width: int) -> tuple[str, str]:
+        if setting == "plain":
+            return PLAIN, "plain, as config.compute.attention says"
+        if setting == "blocks":
+            if unsupported:
+                raise ValueError(
+                    f"config.compute.attention is 'blocks', but {unsupported}; set it to auto, "
+                    "which takes plain attention"
+                )
+            return BLOCKS, "blocks, as config.compute.attention says"
+        ours, other = refuse_kernels(width)
+        if ours is None:
+            return KERNEL, KERNEL
+        if other is None and (setting == "kernel" or seq_len >= LONG_ROW):
+            return SPLASH, SPLASH
+        if setting == "kernel":
+            raise ValueError(
+                f"config.compute.attention is 'kernel', but {ours}, and {other}; set it to auto, "
+                "which takes another implementation where no kernel fits"
+            )
+        if not unsupported and _are_blocks_worthwhile(seq_len, width):
+            return BLOCKS, BLOCKS
+        return PLAIN, f"plain: {ours}"
+
+    complete, words = choose_layer(0)
+    if model.global_attn_every_n_layers == 1:
+        return Choice(complete, complete, words)
+    window, window_words = choose_layer(model.local_attention)
+    if words != window_words:
+        words = f"{words}; with a window {window_words}"
+    return Choice(complete, window, words)
 
 
-def takes_kernel(
-    setting: str, visible: Visible, seq_len: int, model: ModelConfig, dtype: jnp.dtype
-) -> bool:
-    """Tell whether the code being traced uses the kernel: only on a device's own part of arrays.
+def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
+    """Say what neither blocks nor splash attention compute; None for nothing."""
+    if model.is_causal:
+        return "attention of long rows does not hide later tokens"
+    if model.position_embedding_type == "relative":
+        return "attention of long rows has no relative positions"
+    if has_dropout:
+        rate = model.attention_probs_dropout_prob
+        return (
+            "attention of long rows has no dropout of its probabilities, which "
+            f"config.model.attention_probs_dropout_prob sets to {rate}"
+        )
+    return None
 
-    That is inside a shard_map that is manual over all axes of the mesh, as in train_step/step.py.
+
+def _explain_unsupported(model: ModelConfig, width: int) -> str | None:
+    """Say what the attention of a layer has that our kernel does not compute; None for nothing."""
+    if model.position_embedding_type != "learned":
+        return f"the attention kernel has no {model.position_embedding_type} positions"
+    if model.is_causal:
+        return "the attention kernel does not hide later tokens"
+    return "the attention kernel has no windows" if width else None
+
+
+def _are_blocks_worthwhile(seq_len: int, width: int) -> bool:
+    """Tell whether rows are long enough for blocks to cost less than all scores at once."""
+    if not width:
+        return seq_len >= LONG_ROW
+    # Around a block of queries are far fewer keys than in the row.
+    return seq_len > 2 * blocks.window_block(width) + width
+
+
+def choose_here(
+    setting: str,
+    visible: Visible,
+    seq_len: int,
+    model: ModelConfig,
+    dtype: jnp.dtype,
+    has_dropout: bool,
+) -> str:
+    """Choose the implementation for a layer of the code being traced.
+
+    A kernel runs only on a device's own part of arrays: inside a shard_map that is manual over all
+    axes of the mesh, as in train_step/step.py.
     """
+    if visible.ids_BS is None:
+        return PLAIN
     mesh = jax.sharding.get_abstract_mesh()
     device = mesh.abstract_device
-    if visible.ids_BS is None or device is None or set(mesh.manual_axes) != set(mesh.axis_names):
-        return False
-    return choose(
-        setting, device.device_kind, seq_len, model, dtype, mesh.shape["model"]
-    ).takes_kernel
-
-
-def attend(
-    q_BSHK: jax.Array,
-    k_BTHK: jax.Array,
-    v_BTHK: jax.Array,
-    mask: jax.Array,
-    drop: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
-    """Compute the softmax of scaled scores in float32, dropout on it, and the sum of values.
-
-    Shapes: float[B,S,H,K], float[B,T,H,K] twice, bool[B or 1, 1, S or 1, T] -> float[B,S,H,K].
-    mask is True where a query may attend to a key; drop is applied to the weights[B,H,S,T]. This is
-    the reference of the kernel, on any device.
-
-    Source: Vaswani et al. 2017, section 3.2.1; modeling.py@eedf5716ce attention_layer.
-    """
-    dtype = q_BSHK.dtype
-    scale = jnp.asarray(q_BSHK.shape[-1] ** -0.5, dtype)
-    scores_BHST = ops.einsum(
-        "bshk,bthk->bhst", q_BSHK * scale, k_BTHK, ("batch", "heads", None, None), jnp.float32
-    )
-    scores_BHST = scores_BHST + jnp.where(mask, 0.0, HIDDEN_SCORE)
-    weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(dtype))
-    return ops.einsum("bhst,bthk->bshk", weights_BHST, v_BTHK, ("batch", None, "heads", None))
+    if device is not None and set(mesh.manual_axes) == set(mesh.axis_names):
+        kind, model_size = device.device_kind, mesh.shape["model"]
+    else:
+        kind, model_size = "arrays of several devices", 1
+        setting = "auto" if setting == "kernel" else setting
+    choice = choose(setting, kind, seq_len, model, dtype, model_size, has_dropout)
+    return choice.window if visible.width else choice.complete

@@ -79,11 +79,19 @@ def test_rolled_and_recomputed_layers_have_the_losses_and_gradients(
 
 
 CHOICE = ("auto", "TPU v5 lite", 128, ModelConfig(), jnp.dtype("bfloat16"), 1)
+NO_DROPOUT = ModelConfig(attention_probs_dropout_prob=0.0)
+WINDOWS = ModelConfig(
+    position_embedding_type="rotary",
+    global_attn_every_n_layers=3,
+    local_attention=128,
+    attention_probs_dropout_prob=0.0,
+)
 
 
 def test_the_kernel_is_taken_where_it_fits():
-    assert attention.choose(*CHOICE) == attention.Choice(True, "the TPU kernel")
-    assert not attention.choose("plain", *CHOICE[1:]).takes_kernel
+    words = "the TPU kernel"
+    assert attention.choose(*CHOICE) == attention.Choice(attention.KERNEL, attention.KERNEL, words)
+    assert attention.choose("plain", *CHOICE[1:]).complete == attention.PLAIN
 
 
 @pytest.mark.parametrize(
@@ -92,15 +100,47 @@ def test_the_kernel_is_taken_where_it_fits():
         (1, "cpu", "not for cpu"),
         (5, 2, "all heads on one device, not on 2"),
         (3, ModelConfig(position_embedding_type="rotary"), "has no rotary positions"),
-        (3, ModelConfig(global_attn_every_n_layers=3, local_attention=8), "has no windows"),
+        (2, 1024, "not 1024"),
     ],
 )
 def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, words):
     other = (*CHOICE[:at], value, *CHOICE[at + 1 :])
     choice = attention.choose(*other)
-    assert not choice.takes_kernel and choice.words.startswith("plain: ") and words in choice.words
-    with pytest.raises(ValueError, match=f"attention is 'kernel', but .*{words}; set it to auto"):
+    assert choice.complete == attention.PLAIN
+    assert choice.words.startswith("plain: ") and words in choice.words
+    with pytest.raises(ValueError, match=f"attention is 'kernel', but .*{words}.*; set it to auto"):
         attention.choose("kernel", *other[1:])
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "seq_len", "model", "complete", "window"),
+    [
+        ("auto", "cpu", 128, NO_DROPOUT, attention.PLAIN, attention.PLAIN),
+        ("auto", "cpu", 512, NO_DROPOUT, attention.PLAIN, attention.PLAIN),
+        ("auto", "cpu", 1024, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
+        ("auto", "cpu", 1024, ModelConfig(), attention.PLAIN, attention.PLAIN),
+        ("auto", "cpu", 384, WINDOWS, attention.PLAIN, attention.PLAIN),
+        ("auto", "cpu", 512, WINDOWS, attention.PLAIN, attention.BLOCKS),
+        ("auto", "v5e", 512, NO_DROPOUT, attention.KERNEL, attention.KERNEL),
+        ("auto", "v5e", 8192, NO_DROPOUT, attention.SPLASH, attention.SPLASH),
+        ("auto", "v5e", 8000, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
+        ("auto", "v3", 8192, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
+        ("auto", "v5e", 8192, WINDOWS, attention.SPLASH, attention.SPLASH),
+        ("auto", "v5e", 512, WINDOWS, attention.PLAIN, attention.BLOCKS),
+        ("kernel", "v5e", 256, WINDOWS, attention.SPLASH, attention.SPLASH),
+        ("plain", "v5e", 8192, WINDOWS, attention.PLAIN, attention.PLAIN),
+        ("blocks", "v5e", 128, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
+    ],
+)
+def test_long_rows_take_what_keeps_no_scores(setting, device, seq_len, model, complete, window):
+    choice = attention.choose(setting, device, seq_len, model, jnp.dtype("bfloat16"), 1)
+    assert (choice.complete, choice.window) == (complete, window)
+
+
+def test_blocks_are_refused_with_dropout_of_the_probabilities():
+    with pytest.raises(ValueError, match=r"attention_probs_dropout_prob sets to 0\.1"):
+        attention.choose("blocks", *CHOICE[1:])
+    assert attention.choose("blocks", *CHOICE[1:], has_dropout=False).complete == attention.BLOCKS
 
 
 @pytest.mark.slow
@@ -113,13 +153,13 @@ def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch):
 
     def always(_, visible, *sizes):
         calls.append(sizes)
-        return visible.ids_BS is not None
+        return attention.KERNEL if visible.ids_BS is not None else attention.PLAIN
 
     compute = ComputeConfig(compute_dtype="bfloat16")
     expected = losses_and_gradients(model, batch, compute)
-    monkeypatch.setattr(attention, "takes_kernel", always)
+    monkeypatch.setattr(attention, "choose_here", always)
     got = losses_and_gradients(model, batch, compute)
-    assert calls[0] == (128, model, jnp.bfloat16)
+    assert calls[0] == (128, model, jnp.bfloat16, True)
     assert got[0] == pytest.approx(expected[0], rel=2e-3)
 
     # The gradient of a key's bias is rounding alone: softmax does not see what all keys share.

@@ -60,7 +60,8 @@ def test_a_price_is_asked_for_the_heads_of_a_device(monkeypatch):
     monkeypatch.setattr(prices, "look_up_cycles", lambda shape: asked.append(shape) or {})
     of_two = dataclasses.replace(compiled(), mesh={"data": 2, "fsdp": 1, "model": 2})
     estimate.estimate_step(CONFIG, 0, V5E, of_two)
-    assert asked == [prices.Shape("v5e", 128, 6, 64, True)]
+    splash = prices.Shape("v5e", 128, 6, 64, False, "splash")
+    assert asked == [prices.Shape("v5e", 128, 6, 64, True), splash]
 
 
 def plan(compile_step):

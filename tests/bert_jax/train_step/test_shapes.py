@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import OptimConfig
+from bert_jax.config import ComputeConfig, OptimConfig
+from bert_jax.model.attention import blocks
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, state, step
@@ -139,3 +140,18 @@ def test_a_shared_layer_gets_the_sum_over_its_copies_and_a_single_trust_ratio():
     direction = grad / (np.abs(grad) + 1e-6) + 0.01 * kernel
     ratio = np.linalg.norm(kernel) / np.linalg.norm(direction)
     np.testing.assert_allclose(moved, kernel - 0.1 * ratio * direction, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_blocks_of_packed_rows_on_eight_devices_are_the_plain_attention(
+    config, params, monkeypatch
+):
+    """Windows and complete rows cross the blocks; heads are on two devices, rows on four."""
+    model = dataclasses.replace(config.model, attention_probs_dropout_prob=0.0)
+    plain = dataclasses.replace(config, model=model)
+    in_blocks = dataclasses.replace(plain, compute=ComputeConfig(attention="blocks"))
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", 8)
+    expected = losses_and_gradients(plain, params, one_by_one())
+    got = losses_and_gradients(in_blocks, params, side_by_side(), 8, "zero1+tp")
+    assert_same(got, expected)

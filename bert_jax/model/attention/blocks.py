@@ -1,0 +1,233 @@
+"""Compute exact attention of long rows block by block, in plain JAX on any platform.
+
+No array has a number for each pair of positions and head. A layer with a window compares a block of
+queries with the keys around it; a layer without one compares all pairs of blocks in turn, with a
+running maximum and sum. Neither has dropout of the weights.
+
+Dimensions: B batch, S sequence, N blocks, W positions of a block, C keys around a block, H heads,
+K head width.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.model import ops
+from bert_jax.model.attention import reference
+from bert_jax.parallel import mesh
+
+BLOCK = 512  # positions that are compared with as many others at a time
+SMALLEST_WINDOW_BLOCK = 128
+_HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
+_SCORES = ("batch", "heads", None, None)
+
+
+def window_block(width: int) -> int:
+    """Return the queries of a block where a query sees `width // 2` keys on each side."""
+    return max(width // 2, SMALLEST_WINDOW_BLOCK)
+
+
+def attend_window(
+    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array, width: int
+) -> jax.Array:
+    """Compute attention to keys at most `width // 2` positions away: float[B,S,H,K].
+
+    Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own number in
+    ids. A block of queries is compared with itself and half a window on both sides; the backward
+    computes the scores again.
+
+    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+    """
+    batch, seq_len = ids_BS.shape
+    block, reach = window_block(width), width // 2
+    blocks = -(-seq_len // block)
+    around = block + 2 * reach
+    # The places of each block's queries and keys in the row, of which some lie outside.
+    first_N1 = np.arange(blocks)[:, None] * block
+    query_NW, key_NC = first_N1 + np.arange(block), first_N1 + np.arange(around) - reach
+    is_near_NWC = np.abs(query_NW[:, :, None] - key_NC[:, None, :]) <= reach
+    is_near_NWC &= ((key_NC >= 0) & (key_NC < seq_len))[:, None, :]
+
+    def with_neighbours(x_BNW: jax.Array) -> jax.Array:
+        """Join each block with the ends of those next to it; beyond the row are zeros."""
+        ends = [(0, 0)] * (x_BNW.ndim - 2)
+        before = jnp.pad(x_BNW[:, :-1, block - reach :], [(0, 0), (1, 0), *ends])
+        after = jnp.pad(x_BNW[:, 1:, :reach], [(0, 0), (0, 1), *ends])
+        return jnp.concatenate([before, x_BNW, after], axis=2)
+
+    @jax.checkpoint
+    def attend(
+        q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
+    ) -> jax.Array:
+        q, k, v, ids = (_cut(x, blocks, block) for x in (q_BSHK, k_BSHK, v_BSHK, ids_BS))
+        is_same = ids[:, :, :, None] == with_neighbours(ids)[:, :, None, :]
+        mask = jnp.expand_dims(is_same & is_near_NWC, 2)
+        out = reference.attend(
+            _as_rows(q),
+            _as_rows(with_neighbours(k)),
+            _as_rows(with_neighbours(v)),
+            _as_rows(mask),
+            lambda weights: weights,
+        )
+        sizes = (batch, blocks * block, *q_BSHK.shape[2:])
+        return jnp.reshape(out, sizes, out_sharding=_spec(out.ndim, 2))[:, :seq_len]
+
+    return attend(q_BSHK, k_BSHK, v_BSHK, ids_BS)
+
+
+def _spec(ndim: int, heads_axis: int) -> Any:
+    """Return the sharding of an array over batch and, where it has them, heads."""
+    axes: list[str | None] = ["batch", *[None] * (ndim - 1)]
+    if ndim > heads_axis:
+        axes[heads_axis] = "heads"
+    return mesh.spec(*axes)
+
+
+def _cut(x_BS: jax.Array, blocks: int, block: int) -> jax.Array:
+    """Cut rows into blocks, the last filled up with zeros: [B,S,...] -> [B,N,W,...]."""
+    batch, seq_len, *others = x_BS.shape
+    padded = jnp.pad(x_BS, [(0, 0), (0, blocks * block - seq_len), *[(0, 0)] * len(others)])
+    return jnp.reshape(
+        padded, (batch, blocks, block, *others), out_sharding=_spec(x_BS.ndim + 1, 3)
+    )
+
+
+def _as_rows(x_BNW: jax.Array) -> jax.Array:
+    """Make each block a row of its own: [B,N,...] -> [BN,...]."""
+    batch, blocks, *others = x_BNW.shape
+    axes: list[str | None] = ["batch", *[None] * len(others)]
+    if len(others) == 3 and others[0] != 1:  # not a mask, whose heads are one
+        axes[2] = "heads"
+    return jnp.reshape(x_BNW, (batch * blocks, *others), out_sharding=mesh.spec(*axes))
+
+
+@jax.custom_vjp
+def attend_complete(
+    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
+) -> jax.Array:
+    """Compute attention to the complete row: float[B,S,H,K].
+
+    Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own number in
+    ids. Weights are divided by their sum after the sum of values, and rounded to the dtype of the
+    values before it.
+
+    Source: Rabe and Staats 2021, section 3; the backward, Dao et al. 2022, appendix B.
+    """
+    return _attend_forward(q_BSHK, k_BSHK, v_BSHK, ids_BS)[0]
+
+
+def _stack(x_BS: jax.Array) -> jax.Array:
+    """Cut rows into blocks for a loop: [B,S,...] -> [N,B,W,...]."""
+    x_BNW = _cut(x_BS, -(-x_BS.shape[1] // BLOCK), BLOCK)
+    return jnp.moveaxis(x_BNW, 0, 1)
+
+
+def _unstack(x_NBW: jax.Array, seq_len: int) -> jax.Array:
+    """Put blocks side by side again: [N,B,W,H,K] -> [B,S,H,K]."""
+    blocks, batch, block, *others = x_NBW.shape
+    x_BNW = jnp.moveaxis(x_NBW, 0, 1)
+    sizes = (batch, blocks * block, *others)
+    return jnp.reshape(x_BNW, sizes, out_sharding=_spec(len(sizes), 2))[:, :seq_len]
+
+
+def _is_token(blocks: int, seq_len: int) -> jax.Array:
+    """Tell which positions of the blocks are in the row: bool[N,1,1,1,W]."""
+    return jnp.asarray((np.arange(blocks * BLOCK) < seq_len).reshape(blocks, 1, 1, 1, BLOCK))
+
+
+def _zeros(like: Sequence[int], axes: Sequence[str | None]) -> jax.Array:
+    return jnp.zeros(like, jnp.float32, out_sharding=mesh.spec(*axes))
+
+
+def _mask(query_ids_BW: jax.Array, key_ids_BC: jax.Array, is_token: jax.Array) -> jax.Array:
+    return (query_ids_BW[:, None, :, None] == key_ids_BC[:, None, None, :]) & is_token
+
+
+def _scaled(q_BSHK: jax.Array) -> jax.Array:
+    return q_BSHK * jnp.asarray(q_BSHK.shape[-1] ** -0.5, q_BSHK.dtype)
+
+
+def _attend_forward(
+    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
+    q, k, v, ids = map(_stack, (_scaled(q_BSHK), k_BSHK, v_BSHK, ids_BS))
+    keys = (k, v, ids, _is_token(len(ids), seq_len))
+
+    def attend_block(query: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        q_BWHK, ids_BW = query
+        batch, block, heads, head_width = q_BWHK.shape
+
+        def add_keys(done: tuple[jax.Array, ...], key: tuple[jax.Array, ...]) -> Any:
+            highest, total, out = done
+            k_BCHK, v_BCHK, key_ids_BC, is_token = key
+            scores = ops.einsum("bshk,bthk->bhst", q_BWHK, k_BCHK, _SCORES, jnp.float32)
+            scores = jnp.where(_mask(ids_BW, key_ids_BC, is_token), scores, _HIDDEN_SCORE)
+            higher = jnp.maximum(highest, jnp.max(scores, axis=-1))
+            weights = jnp.exp(scores - higher[..., None])
+            shrink = jnp.exp(highest - higher)
+            values = ops.einsum(
+                "bhst,bthk->bhsk", weights.astype(dtype), v_BCHK, _SCORES, jnp.float32
+            )
+            total = total * shrink + jnp.sum(weights, axis=-1)
+            return (higher, total, out * shrink[..., None] + values), None
+
+        nothing = _zeros((batch, heads, block), _SCORES[:3])
+        out = _zeros((batch, heads, block, head_width), _SCORES)
+        start = (nothing + _HIDDEN_SCORE, nothing, out)
+        (highest, total, out), _ = jax.lax.scan(add_keys, start, keys)
+        out_BWHK = jnp.swapaxes(out / total[..., None], 1, 2).astype(dtype)
+        return out_BWHK, highest + jnp.log(total)
+
+    out, norms = jax.lax.map(attend_block, (q, ids))
+    out_BSHK = _unstack(out, seq_len)
+    return out_BSHK, (q_BSHK, k_BSHK, v_BSHK, ids_BS, out_BSHK, norms)
+
+
+def _attend_backward(
+    saved: tuple[jax.Array, ...], dout_BSHK: jax.Array
+) -> tuple[jax.Array | np.ndarray, ...]:
+    q_BSHK, k_BSHK, v_BSHK, ids_BS, out_BSHK, norms = saved
+    dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
+    product_BSH = jnp.sum(dout_BSHK.astype(jnp.float32) * out_BSHK.astype(jnp.float32), axis=-1)
+    q, k, v, ids, dout, delta = map(
+        _stack, (_scaled(q_BSHK), k_BSHK, v_BSHK, ids_BS, dout_BSHK, product_BSH)
+    )
+    queries = (q, dout, ids, norms, jnp.swapaxes(delta, 2, 3))
+    dot = functools.partial(ops.einsum, out_axes=("batch", None, "heads", None), dtype=jnp.float32)
+
+    def add_keys(dq_NBWHK: jax.Array, key: tuple[jax.Array, ...]) -> Any:
+        k_BCHK, v_BCHK, key_ids_BC, is_token = key
+
+        def add_queries(done: tuple[jax.Array, jax.Array], query: tuple[jax.Array, ...]) -> Any:
+            q_BWHK, dout_BWHK, ids_BW, norms_BHW, delta_BHW = query
+            scores = ops.einsum("bshk,bthk->bhst", q_BWHK, k_BCHK, _SCORES, jnp.float32)
+            is_visible = _mask(ids_BW, key_ids_BC, is_token)
+            weights = jnp.where(is_visible, jnp.exp(scores - norms_BHW[..., None]), 0.0)
+            dweights = ops.einsum("bshk,bthk->bhst", dout_BWHK, v_BCHK, _SCORES, jnp.float32)
+            dscores = (weights * (dweights - delta_BHW[..., None])).astype(dtype)
+            dk = done[0] + dot("bhst,bshk->bthk", dscores, q_BWHK)
+            dv = done[1] + dot("bhst,bshk->bthk", weights.astype(dtype), dout_BWHK)
+            return (dk, dv), dot("bhst,bthk->bshk", dscores, k_BCHK)
+
+        nothing = _zeros(k_BCHK.shape, ("batch", None, "heads", None))
+        (dk, dv), dq = jax.lax.scan(add_queries, (nothing, nothing), queries)
+        return dq_NBWHK + dq, (dk.astype(dtype), dv.astype(dtype))
+
+    nothing = _zeros(q.shape, (None, "batch", None, "heads", None))
+    keys = (k, v, ids, _is_token(len(ids), seq_len))
+    dq, (dk, dv) = jax.lax.scan(add_keys, nothing, keys)
+    dq_BSHK, dk_BSHK, dv_BSHK = (_unstack(x, seq_len) for x in (dq, dk, dv))
+    return (
+        _scaled(dq_BSHK).astype(dtype),
+        dk_BSHK,
+        dv_BSHK,
+        np.zeros(ids_BS.shape, jax.dtypes.float0),
+    )
+
+
+attend_complete.defvjp(_attend_forward, _attend_backward)

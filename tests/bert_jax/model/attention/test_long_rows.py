@@ -1,0 +1,195 @@
+"""Attention of long rows, block by block and by JAX's TPU kernel, against all scores at once."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import MeshConfig
+from bert_jax.model import attention
+from bert_jax.model.attention import blocks, splash
+from bert_jax.model.positions import make_rotation, rotate
+from bert_jax.parallel import mesh
+
+HEADS, HEAD_WIDTH = 2, 4
+
+
+def examples(rng, rows, seq_len):
+    """Rows of one to four examples and padding; numbers that float32 does not tell apart."""
+    ids = np.zeros((rows, seq_len), np.int32)
+    for row in ids:
+        ends = np.sort(rng.choice(np.arange(1, seq_len), rng.integers(1, 5), replace=False))
+        for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+            row[start:end] = 2**24 + number
+    return ids
+
+
+def both_ways(attend, q_BSHK, k_BSHK, v_BSHK, ids_BS, dout_BSHK):
+    """Return the output and the gradients of queries, keys and values, as NumPy arrays."""
+
+    def run(q, k, v, ids, dout):
+        out, backward = jax.vjp(lambda q, k, v: attend(q, k, v, ids), q, k, v)
+        return out, *backward(dout)
+
+    by_head = mesh.spec("batch", None, "heads", None)
+    arrays = [jax.device_put(x, by_head) for x in (q_BSHK, k_BSHK, v_BSHK)]
+    ids, dout = jax.device_put(ids_BS, mesh.spec("batch", None)), jax.device_put(dout_BSHK, by_head)
+    return [np.asarray(x) for x in jax.jit(run)(*arrays, ids, dout)]
+
+
+def plain(width):
+    def attend(q, k, v, ids):
+        visible = attention.hide_other_examples(ids)
+        if width:
+            visible = attention.hide_outside_window(visible, ids.shape[1], width)
+        return attention.attend(q, k, v, visible.mask, lambda weights: weights)
+
+    return attend
+
+
+def by_blocks(width):
+    if width:
+        return functools.partial(blocks.attend_window, width=width)
+    return blocks.attend_complete
+
+
+def draw(seed, rows, seq_len, heads=HEADS, head_width=HEAD_WIDTH):
+    rng = np.random.default_rng(seed)
+    arrays = (rng.normal(size=(4, rows, seq_len, heads, head_width)) * 2).astype(np.float32)
+    return (*arrays[:3], examples(rng, rows, seq_len), arrays[3])
+
+
+def assert_close(got, expected):
+    """To float32's rounding of sums: relative to the largest number of each array."""
+    for g, e in zip(got, expected, strict=True):
+        assert g.shape == e.shape
+        assert np.abs(g - e).max() <= 3e-6 * np.abs(e).max()
+
+
+def set_mesh(devices, preset="dp"):
+    jax.set_mesh(mesh.make_mesh(MeshConfig(preset=preset), jax.devices()[:devices]))
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "width", "block"),
+    [
+        (37, 0, 8),  # the last block is not full
+        (32, 0, 8),
+        (5, 0, 8),  # one block, not full
+        (41, 6, 4),
+        (41, 7, 4),  # an odd width sees as many keys as the even one below
+        (40, 16, 4),  # a block is half a window
+        (12, 40, 4),  # the window is longer than the row
+        (29, 1, 4),  # itself alone
+    ],
+)
+def test_blocks_are_the_plain_attention_with_its_gradients(monkeypatch, seq_len, width, block):
+    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", block)
+    set_mesh(1)
+    drawn = draw(seq_len + width, 3, seq_len)
+    assert_close(both_ways(by_blocks(width), *drawn), both_ways(plain(width), *drawn))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_blocks_of_random_sizes_are_the_plain_attention(monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(blocks, "BLOCK", int(rng.integers(2, 20)))
+    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", int(rng.integers(1, 20)))
+    set_mesh(1)
+    seq_len = int(rng.integers(6, 90))
+    drawn = draw(seed, int(rng.integers(1, 4)), seq_len)
+    for width in (0, int(rng.integers(1, 30))):
+        assert_close(both_ways(by_blocks(width), *drawn), both_ways(plain(width), *drawn))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [0, 6])
+@pytest.mark.parametrize("preset", ["dp", "tp"])
+def test_eight_devices_compute_the_blocks_of_one(monkeypatch, preset, width):
+    """Rows are on four or eight devices, heads on two."""
+    monkeypatch.setattr(blocks, "BLOCK", 8)
+    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", 8)
+    drawn = draw(width, 8, 19)
+    set_mesh(1)
+    expected = both_ways(plain(width), *drawn)
+    set_mesh(8, preset)
+    assert_close(both_ways(by_blocks(width), *drawn), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [0, 128])
+def test_memory_grows_as_the_row_and_not_as_its_square(width):
+    """Forward and backward, by the compiler's account."""
+    set_mesh(1)
+
+    def run(attend, q, k, v, ids, dout):
+        out, backward = jax.vjp(lambda q, k, v: attend(q, k, v, ids), q, k, v)
+        return out, *backward(dout)
+
+    def count_bytes(attend, seq_len):
+        of_rows = jax.ShapeDtypeStruct((1, seq_len, HEADS, HEAD_WIDTH), jnp.float32)
+        ids = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
+        lowered = jax.jit(functools.partial(run, attend)).lower(*[of_rows] * 3, ids, of_rows)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    assert count_bytes(plain(width), 4096) > 3.9 * count_bytes(plain(width), 2048)
+    assert count_bytes(by_blocks(width), 4096) < 2.1 * count_bytes(by_blocks(width), 2048)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "theta"), [(0, 160_000.0), (128, 10_000.0)])
+def test_4096_rotary_positions_are_the_formula_in_float64(width, theta):
+    """The formula: pairs as complex numbers, turned by position / theta ** (2 i / K)."""
+    set_mesh(1)
+    seq_len, queries = 4096, [0, 63, 64, 511, 512, 2047, 4095]
+    q, k, v, _, _ = draw(5, 1, seq_len)
+
+    def attend(q, k, v, ids):
+        rotation = make_rotation(None, seq_len, HEAD_WIDTH, theta)
+        return by_blocks(width)(rotate(q, rotation), rotate(k, rotation), v, ids)
+
+    got = np.asarray(jax.jit(attend)(q, k, v, np.ones((1, seq_len), np.int32)))
+
+    def turn(x_SHK):
+        pairs = x_SHK[..., : HEAD_WIDTH // 2] + 1j * x_SHK[..., HEAD_WIDTH // 2 :]
+        exponents = np.arange(0, HEAD_WIDTH, 2) / HEAD_WIDTH
+        angles = np.arange(seq_len)[:, None, None] / np.float64(theta) ** exponents
+        return pairs * np.exp(1j * angles)
+
+    turned_q, turned_k = turn(q[0].astype(np.float64)), turn(k[0].astype(np.float64))
+    scores = np.real(np.einsum("shk,thk->hst", turned_q[queries], turned_k.conj()))
+    weights = np.exp(scores / np.sqrt(HEAD_WIDTH))
+    if width:
+        weights *= np.abs(np.array(queries)[:, None] - np.arange(seq_len)) <= width // 2
+    weights /= weights.sum(axis=-1, keepdims=True)
+    expected = np.einsum("hst,thk->shk", weights, v[0])
+    # An angle of up to 4,096 has a rounding of 2.4e-4 in float32.
+    np.testing.assert_allclose(got[0, queries], expected, atol=2e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [0, 70])
+def test_splash_attention_is_the_plain_attention(monkeypatch, width):
+    """Interpreted, on each device's own rows; its blocks are a third of a row."""
+    monkeypatch.setattr(splash, "BLOCKS", (128,))
+    set_mesh(2)
+    drawn = draw(width, 2, 384, heads=2, head_width=64)
+    rows = PartitionSpec(mesh.BATCH_AXES)
+    by_head = PartitionSpec(mesh.BATCH_AXES, None, "model", None)
+
+    def local(q, k, v, ids):
+        return jax.shard_map(
+            functools.partial(splash.attend, width=width),
+            in_specs=(by_head, by_head, by_head, rows),
+            out_specs=by_head,
+            check_vma=False,
+        )(q, k, v, ids)
+
+    got, expected = both_ways(local, *drawn), both_ways(plain(width), *drawn)
+    # Queries of padding see padding alone, in both.
+    assert_close(got, expected)
