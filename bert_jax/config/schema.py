@@ -220,13 +220,6 @@ class Phase:
         "of 128 and 77 of 512, as Google's README advises",
         minimum=0,
     )
-    masked_lm_prob: float = setting(
-        0.0,
-        "masking rate of the phase; 0 takes config.data.masked_lm_prob",
-        minimum=0,
-        below=1,
-        source="mmBERT: 0.3, 0.15 and 0.05 in three phases",
-    )
     micro_batches: int = setting(
         1, "parts in which a step's batch is computed, their gradients summed", minimum=1
     )
@@ -243,6 +236,13 @@ class Phase:
         0.0, "its learning rate at the end; 0 takes optim.end_learning_rate", minimum=0
     )
     objective: str = setting("", "what the phase learns; empty takes config.objective")
+    masked_lm_prob: float = setting(
+        0.0,
+        "masking rate of the phase; 0 takes config.data.masked_lm_prob",
+        minimum=0,
+        below=1,
+        source="mmBERT: 0.3, 0.15 and 0.05 in three phases",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
