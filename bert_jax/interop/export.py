@@ -115,7 +115,10 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     """
     task = checkpoint.task
     if target.scheme != HF or task is None:
-        params = {name: part for name, part in checkpoint.params.items() if name != "classifier"}
+        dropped = {"classifier"}
+        if not checkpoint.heads.mlm:
+            dropped.add("mlm")  # its transform alone, which belongs to the layer
+        params = {name: part for name, part in checkpoint.params.items() if name not in dropped}
         encoder = dataclasses.replace(checkpoint, params=params, task=None)
         return huggingface.drop_unnamed(encoder) if target.scheme == HF else encoder
     checkpoint = huggingface.drop_unnamed(checkpoint)

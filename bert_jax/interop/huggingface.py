@@ -327,6 +327,11 @@ def choose_architecture(checkpoint: Pretrained) -> str:
     return family.masked_lm if checkpoint.heads.mlm else family.encoder
 
 
+def find_model_type(checkpoint: Pretrained) -> str:
+    """Return the model_type in the config.json of an export."""
+    return _family_of(checkpoint).model_type
+
+
 def _family_of(checkpoint: Pretrained) -> Family:
     family = find_family(checkpoint.config, checkpoint.vocabulary.special_ids["pad"])
     if family is None:

@@ -39,10 +39,11 @@ def render(
     `name` is the folder's; `initialized` are the parts that were initialized for this export;
     has_tokenizer tells whether the folder has a tokenizer.json.
     """
+    model_type = huggingface.find_model_type(checkpoint)
     predicts = "text-generation" if checkpoint.config.is_causal else "fill-mask"
     mlm_tag = f"- {predicts}\n" if checkpoint.heads.mlm else ""
     parts = [
-        f"---\nlibrary_name: transformers\ntags:\n- bert\n{mlm_tag}---\n",
+        f"---\nlibrary_name: transformers\ntags:\n- {model_type}\n{mlm_tag}---\n",
         f"# {name}\n\n{_describe_origin(checkpoint)}",
         _render_sizes(checkpoint),
         _describe_missing(checkpoint, initialized),
@@ -91,7 +92,11 @@ def _describe_missing(checkpoint: Pretrained, initialized: tuple[str, ...]) -> s
         lines.append(
             f"Not trained, but initialized at random for this export: {', '.join(initialized)}."
         )
-    absent = [part for part in OPTIONAL_PARTS if part not in checkpoint.params]
+    absent = [
+        part
+        for part in OPTIONAL_PARTS
+        if part in huggingface.list_parts(checkpoint) - checkpoint.params.keys()
+    ]
     if absent and checkpoint.task is None:
         lines.append(
             f"Not in this checkpoint: {', '.join(absent)}. Libraries initialize them at random."

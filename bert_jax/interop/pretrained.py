@@ -164,6 +164,4 @@ def build_model_of_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]
     heads = Heads("mlm" in parts, "nsp" in parts, classes)
     model = bert.build(config, jax.default_backend(), heads=heads)
     declared = {part: tree for part, tree in model.declared.items() if part in parts}
-    if "mlm" in parts and "mlm/output_bias" not in dims:  # the transform alone, as a pooler
-        declared["mlm"] = {k: v for k, v in declared["mlm"].items() if k != "output_bias"}
     return dataclasses.replace(model, declared=declared)

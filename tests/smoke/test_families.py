@@ -106,6 +106,10 @@ def test_an_export_is_the_run_and_gives_the_same_vectors(exported, forked):
     kind, folder = exported
     settings = json.loads((folder / "export" / huggingface.CONFIG).read_text())
     assert settings["model_type"] == kind
+    card = (folder / "export" / "README.md").read_text()
+    assert f"tags:\n- {kind}\n" in card
+    # The others' classes have nothing that the run lacks.
+    assert ("Not in this checkpoint: pooler." in card) == (kind == "roberta")
     run, copy = (load.load(f"{folder}/{name}") for name in ("run", "export"))
     expected, found = by_path(run.params), by_path(copy.params)
     assert found.keys() == expected.keys()
