@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.finetuning.objectives import OBJECTIVES
-from bert_jax.interop import huggingface, warm_start
+from bert_jax.interop import export, huggingface, warm_start
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.interop.tensor_names import rename
@@ -126,6 +126,18 @@ def test_roberta_is_chosen_by_its_padding_alone():
     assert find_family(config, pad_id=0).model_type == "bert"
     assert find_family(config, pad_id=1).model_type == "roberta"
     assert find_family(dataclasses.replace(config, type_vocab_size=2), 1).model_type == "bert"
+
+
+@pytest.mark.parametrize("address", ["hf", "orbax"])
+def test_a_transform_goes_with_the_layer_that_reads_it(address, folder, tmp_path):
+    """Without the layer it would be half of a masked language model's head."""
+    path, _ = folder("ModernBertForTokenClassification")
+    config, params, _ = huggingface.read(path)
+    words = types.SimpleNamespace(special_ids={"pad": 0})
+    checkpoint = Pretrained("hf:tagger", config, params, words)
+    assert "mlm" in params and not checkpoint.heads.mlm
+    kept = export.keep_supported(checkpoint, export.parse_target(f"{address}:{tmp_path / 'new'}"))
+    assert kept.params.keys() == {"embeddings", "layers", "layer_norm"}
 
 
 XLNET = {"position_embedding_type": "relative", "embedding_norm": False}
