@@ -160,7 +160,7 @@ def _list_next_steps(checkpoint: Pretrained, target: Target) -> list[tuple[str, 
         case = "" if checkpoint.vocabulary.lowercase else " --do_lower_case=false"
         lines = [("Google's code", f"--init_checkpoint={target.folder / target.prefix}{case}")]
         if checkpoint.vocabulary.kind != WORDPIECE:
-            lines.append(("vocabulary", "its tokenisation.py reads no SentencePiece model"))
+            lines.append(("vocabulary", "its tokenization.py reads WordPiece only"))
         return lines
     command = (
         f"{find_python()} -m bert_jax.fill_mask --checkpoint={target.folder} 'A [MASK] sentence.'"

@@ -20,7 +20,7 @@ from data_pipeline.read.sources import Source, find_sources
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
-from data_pipeline.vocab import SENTENCEPIECE, WORDPIECE, Vocabulary, load_vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORDPIECE, Vocabulary, load_vocabulary
 from data_pipeline.vocab import grow as vocab_growth
 from data_pipeline.vocab.grow import UNUSED, CutWord, WordCounter
 from data_pipeline.vocab.train import TEXT_CHARS
@@ -125,6 +125,12 @@ def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
             f"--vocab is {flags.vocab}, a SentencePiece model: its pieces carry scores that were "
             "learned together, and a word cannot be added to them; go on with it as it is, or "
             "begin from a checkpoint with a vocab.txt"
+        )
+    if vocabulary.kind == BYTE_LEVEL:
+        raise ValueError(
+            f"--vocab is {flags.vocab}, a byte-level BPE: a word can only be reached by merges, "
+            "which were learned in order; go on with it as it is, or begin from a checkpoint with "
+            "a vocab.txt"
         )
     return vocabulary
 

@@ -15,7 +15,7 @@ from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import Split
-from data_pipeline.vocab import SENTENCEPIECE, WORD_START, Vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
 
 MASK = "[MASK]"
 _HELDOUT_TOKENS = (8, 25)  # fewest and most tokens of a held-out sentence to ask about
@@ -53,6 +53,8 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
         )
     special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
     token_ids, mask_positions = [special_ids["cls"]], []
+    if vocabulary.kind == BYTE_LEVEL:  # the guess brings the space before it
+        parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
     ids, lengths = vocabulary.encode(parts)
     ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
     for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
@@ -73,13 +75,15 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
 
 
 def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
-    """Remove the space that SentencePiece puts before any text."""
-    tokens = vocabulary.pieces()
-    if vocabulary.kind != SENTENCEPIECE or not token_ids:
+    """Remove the space that a vocabulary puts before any text."""
+    tokens = vocabulary.readable_pieces()
+    if vocabulary.kind == WORDPIECE or not token_ids:
         return token_ids
     first = tokens[token_ids[0]].removeprefix(WORD_START)
     if not first:
         return token_ids[1:]
+    if first == tokens[token_ids[0]]:
+        return token_ids
     return [tokens.index(first), *token_ids[1:]] if first in tokens else token_ids
 
 
@@ -90,7 +94,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
       ValueError: the split has too few sentences of a fitting length.
     """
     rng = np.random.default_rng(0)
-    special_ids, tokens = vocabulary.special_ids, vocabulary.pieces()
+    special_ids, tokens = vocabulary.special_ids, vocabulary.readable_pieces()
     is_continuation_V = vocabulary.is_continuation  # computed at every access
     questions = []
     for sentence in rng.permutation(heldout.sentences):
@@ -143,7 +147,7 @@ def guess_tokens(
         positions_BP[row, : len(question.mask_positions)] = question.mask_positions
     framed = [(question.token_ids, len(question.token_ids)) for question in questions]
     rows = build_rows(framed, {"positions": positions_BP})
-    tokens = model.vocabulary.pieces()
+    tokens = model.vocabulary.readable_pieces()
     special_ids = list(model.vocabulary.special_ids.values())
 
     def choose_likeliest(probabilities_V: np.ndarray) -> list[Guess]:

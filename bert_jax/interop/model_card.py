@@ -14,7 +14,7 @@ from bert_jax.reporting.metrics_writer import SUMMARY
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
-from data_pipeline.vocab import WORDPIECE
+from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE
 
 _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
@@ -72,6 +72,8 @@ def _render_sizes(checkpoint: Pretrained) -> str:
     kind, strips = "SentencePiece", ""
     if vocabulary.kind == WORDPIECE:
         kind, strips = "WordPiece", ", accents stripped"
+    elif vocabulary.kind == BYTE_LEVEL:
+        kind = "byte-level BPE"
     case = f"lowercased{strips}" if vocabulary.lowercase else "case is kept"
     return _render_table(
         [

@@ -12,7 +12,7 @@ import sentencepiece
 
 from data_pipeline.io.small_files import DamagedFile, field
 from data_pipeline.store import MANIFEST
-from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
 from data_pipeline.vocab.wordpiece import make_wordpiece_normalizer
 
@@ -42,6 +42,8 @@ class LostCharacters:
 
 
 def _normalizer(vocabulary: Vocabulary) -> Callable[[str], str]:
+    if vocabulary.kind == BYTE_LEVEL:
+        return lambda text: ""  # every byte has a piece
     if vocabulary.kind == WORDPIECE:
         return make_wordpiece_normalizer(vocabulary.lowercase).normalize_str
     normalizer = sentencepiece.SentencePieceNormalizer(model_proto=vocabulary.file_bytes)

@@ -11,7 +11,7 @@ from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
-from data_pipeline.vocab.train import BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
+from data_pipeline.vocab.train import BPE, BYTE_BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 
 EXAMPLE = (
     "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
@@ -45,13 +45,15 @@ class BuildFlags:
     )
     overwrite: bool = setting(False, "replace a finished store")
     vocab: str = setting(
-        "", "file: a vocab.txt, the tokenizer.json of a BERT, or a SentencePiece *.model"
+        "",
+        "file: a vocab.txt, the tokenizer.json of a BERT, RoBERTa or ModernBERT, or a "
+        "SentencePiece *.model",
     )
     train_vocab: str = setting(
         "",
         f"instead of --vocab: train one on the input, {WORDPIECE} ([PAD] 0, [UNK] 100, [CLS] 101, "
         f"[SEP] 102, [MASK] 103), or a SentencePiece model, {UNIGRAM} or {BPE} ([PAD] 0, [UNK] 1, "
-        "[CLS] 2, [SEP] 3, [MASK] 4)",
+        f"[CLS] 2, [SEP] 3, [MASK] 4), or {BYTE_BPE}: byte-level BPE as ModernBERT's, the same ids",
     )
     vocab_size: int = setting(
         0,
@@ -161,8 +163,19 @@ def _check_vocabulary(flags: BuildFlags) -> None:
     if flags.train_vocab not in TRAINED:
         raise ValueError(
             f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
-            f"{BPE} for a SentencePiece model"
+            f"{BPE} for a SentencePiece model, or {BYTE_BPE} for byte-level BPE"
         )
+    if flags.train_vocab == BYTE_BPE:
+        if flags.lowercase:
+            raise ValueError(
+                f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
+                "ModernBERT do; add --lowercase=false"
+            )
+        if flags.character_coverage is not None:
+            raise ValueError(
+                f"--character_coverage is {flags.character_coverage}, but --train_vocab={BYTE_BPE} "
+                "has a piece for every byte; omit it"
+            )
     if not flags.vocab_size:
         raise ValueError(
             "--vocab_size is missing; --train_vocab needs it, as in --vocab_size=30522, BERT's"

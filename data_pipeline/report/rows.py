@@ -16,7 +16,7 @@ SPECIAL_PIECES = 3  # of an example: [CLS] A [SEP] B [SEP]
 SAMPLED_ROWS = 8192
 PACKED_EXAMPLES = 8  # in a row, at most
 _ROWS_A_CALL = 1024
-_SPECIALS = ("[CLS]", "[SEP]", "<cls>", "<sep>")
+_SPECIALS = ("[CLS]", "[SEP]", "<cls>", "<sep>", "<s>", "</s>")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def show_row(
     Args:
       row: the fields of a batch without their batch dimension; a packed row has `example_ids`.
       vocabulary: the vocabulary of the store.
-      pieces: `vocabulary.pieces()`, which takes time for each call.
+      pieces: `vocabulary.readable_pieces()`, which takes time for each call.
     """
     is_predicted_P = row["masked_lm_weights"] > 0
     original_ids = dict(
@@ -162,7 +162,7 @@ def show_first_examples(
     source: PretrainSource, vocabulary: Vocabulary, count: int
 ) -> tuple[ShownExample, ...]:
     """Show the first rows of a source with one example in a row."""
-    rows, pieces = source.rows(np.arange(count)), vocabulary.pieces()
+    rows, pieces = source.rows(np.arange(count)), vocabulary.readable_pieces()
     return tuple(
         example
         for number in range(count)

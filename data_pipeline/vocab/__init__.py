@@ -1,10 +1,12 @@
 """Train, load and grow vocabularies, which turn text into token ids and back.
 
 In: a vocabulary file, or text to train one on. Out: a Vocabulary; tokenizer.json for others.
-Read vocabulary.py first, then wordpiece.py, train.py, grow.py, offsets.py and tokenizer_json.py.
+Read vocabulary.py first, then wordpiece.py, byte_level.py, train.py, grow.py, offsets.py and
+tokenizer_json.py.
 """
 
 from data_pipeline.vocab.vocabulary import (
+    BYTE_LEVEL,
     FILE_NAMES,
     SENTENCEPIECE,
     SPECIAL_PIECES,
@@ -17,6 +19,7 @@ from data_pipeline.vocab.vocabulary import (
 )
 
 __all__ = [
+    "BYTE_LEVEL",
     "FILE_NAMES",
     "SENTENCEPIECE",
     "SPECIAL_PIECES",

@@ -1,6 +1,7 @@
 """Encode a text and return the characters that each piece covers, one word at a time."""
 
 import dataclasses
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -8,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import sentencepiece
 
-from data_pipeline.vocab import WORDPIECE, Vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
+from data_pipeline.vocab.byte_level import ByteLevelRules, read_rules
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 # What BERT takes for white space, and so for the end of a word in any vocabulary.
@@ -40,13 +42,19 @@ class PieceAligner:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._pieces_of = (
-            _wordpiece(vocabulary) if vocabulary.kind == WORDPIECE else _sentencepiece(vocabulary)
-        )
+        self._rules = None
+        if vocabulary.kind == BYTE_LEVEL:
+            settings = json.loads(vocabulary.file_bytes.decode("utf-8-sig"))
+            self._rules = read_rules(vocabulary.path, settings)
+        else:
+            is_wordpiece = vocabulary.kind == WORDPIECE
+            self._pieces_of = (_wordpiece if is_wordpiece else _sentencepiece)(vocabulary)
         self._words: dict[str, _Word] = {}
 
     def encode(self, text: str) -> AlignedPieces:
         """Encode a text."""
+        if self._rules is not None:
+            return _align_bytes(self._rules, text)
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -69,6 +77,23 @@ class PieceAligner:
                     self._words.clear()
                 self._words[word] = known
         return known
+
+
+def _align_bytes(rules: ByteLevelRules, text: str) -> AlignedPieces:
+    """Encode a text as a whole; the spaces before a word belong to no piece."""
+    prepared = rules.prepare(text)
+    encoding = rules.tokenizer.encode(prepared, add_special_tokens=False)
+    shift = len(prepared) - len(text)
+    starts, ends = [], []
+    for start, end in encoding.offsets:
+        first, last = max(start - shift, 0), max(end - shift, 0)
+        while first < last and text[first].isspace():
+            first += 1
+        starts.append(first)
+        ends.append(last)
+    return AlignedPieces(
+        np.array(encoding.ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
+    )
 
 
 _Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]

@@ -26,7 +26,7 @@ import struct
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from data_pipeline.vocab import WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
@@ -112,6 +112,8 @@ _USER_DEFINED_SCORE = -0.1  # Source: unigram_model.cc, sentencepiece v0.2.0
 
 def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
     """Write tokenizer.json into a folder, unless the format cannot express the vocabulary."""
+    if vocabulary.kind == BYTE_LEVEL:  # the store has it as the vocabulary
+        return
     text = make_tokenizer_json(vocabulary)
     if text is not None:
         (directory / TOKENIZER_JSON).write_text(text, encoding="utf-8")
@@ -124,6 +126,8 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     for pieces, spaces that end words, are not marked or are kept in runs, pieces across spaces,
     unused pieces, user-defined ones of BPE or that its normaliser would change.
     """
+    if vocabulary.kind == BYTE_LEVEL:  # its file is one
+        return vocabulary.file_bytes.decode()
     pieces = vocabulary.pieces()
     special = {name: pieces[i] for name, i in vocabulary.special_ids.items()}
     registered = list(special.values())

@@ -1,4 +1,4 @@
-"""Train a vocabulary on a corpus: WordPiece in BERT's layout, or a SentencePiece model."""
+"""Train a vocabulary on a corpus: WordPiece in BERT's layout, SentencePiece, byte-level BPE."""
 
 import collections
 import dataclasses
@@ -15,16 +15,18 @@ from data_pipeline.read.documents import read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sentences import split_sentences
 from data_pipeline.read.sources import Source
-from data_pipeline.vocab import SENTENCEPIECE, WORD_START, WORDPIECE
+from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORD_START, WORDPIECE
+from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.wordpiece import join_pieces, make_wordpiece_normalizer
 
-UNIGRAM, BPE = "unigram", "bpe"
+UNIGRAM, BPE, BYTE_BPE = "unigram", "bpe", "byte_bpe"
 # What can be trained, and the kind of file that it is.
-TRAINED = {WORDPIECE: WORDPIECE, UNIGRAM: SENTENCEPIECE, BPE: SENTENCEPIECE}
+TRAINED = {WORDPIECE: WORDPIECE, UNIGRAM: SENTENCEPIECE, BPE: SENTENCEPIECE, BYTE_BPE: BYTE_LEVEL}
 
 # Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
-# keeps the counts of the different words, SentencePiece the sentences and a suffix array over them.
-TEXT_CHARS = {WORDPIECE: 1 << 30, UNIGRAM: 128 << 20, BPE: 128 << 20}
+# and byte-level BPE keep the counts of the different words, SentencePiece the sentences and
+# a suffix array over them.
+TEXT_CHARS = {WORDPIECE: 1 << 30, UNIGRAM: 128 << 20, BPE: 128 << 20, BYTE_BPE: 1 << 30}
 
 # BERT's layout: [PAD] 0, [unused0..98] 1-99, [UNK] 100, [CLS] 101, [SEP] 102, [MASK] 103.
 _BERTS_UNUSED = 99
@@ -79,6 +81,9 @@ def train_vocabulary(
     Raises:
       ValueError: the size is too small for the text's characters or too large for the text.
     """
+    if kind == BYTE_BPE:  # bytes cover every character
+        trained = train_byte_level(read_text(), vocab_size, reserved_pieces)
+        return TrainedVocabulary(trained, _ALL_CHARACTERS)
     if kind == WORDPIECE or character_coverage is None:
         counts = _character_counts(map(_normalizer(kind, lowercase), read_text()))
     if character_coverage is None:

@@ -3,18 +3,21 @@
 import dataclasses
 import hashlib
 import itertools
+import json
 import pathlib
 import re
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from data_pipeline.io import small_files
+from data_pipeline.vocab import byte_level
 from data_pipeline.vocab.wordpiece import (
-    WordpieceEncoder,
+    WordEncoder,
     check_case,
     join_pieces,
     make_wordpiece_tokenizer,
@@ -22,8 +25,12 @@ from data_pipeline.vocab.wordpiece import (
     read_list,
 )
 
-WORDPIECE, SENTENCEPIECE = "wordpiece", "sentencepiece"
-FILE_NAMES = {WORDPIECE: "vocab.txt", SENTENCEPIECE: "vocab.model"}  # in a store
+WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
+FILE_NAMES = {  # in a store
+    WORDPIECE: "vocab.txt",
+    SENTENCEPIECE: "vocab.model",
+    BYTE_LEVEL: "tokenizer.json",
+}
 
 # The pieces that BERT needs, by the names the store uses. The second spelling is ALBERT's.
 SPECIAL_PIECES = {
@@ -58,7 +65,7 @@ class Vocabulary:
     as far as the vocabulary preserves it.
     """
 
-    kind: str  # WORDPIECE or SENTENCEPIECE
+    kind: str  # WORDPIECE, SENTENCEPIECE or BYTE_LEVEL
     path: pathlib.Path
     lowercase: bool
     special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
@@ -81,6 +88,27 @@ class Vocabulary:
         """Return the pieces in the order of their ids."""
         return list(self._pieces)
 
+    def readable_pieces(self) -> list[str]:
+        """Return the pieces for display: those of bytes as text, with WORD_START for a space.
+
+        A piece that ends within a character stays as it is.
+        """
+        if self.kind != BYTE_LEVEL:
+            return list(self._pieces)
+        readable = []
+        for piece in self._pieces:
+            text = byte_level.piece_bytes(piece).decode("utf-8", errors="ignore")
+            is_text = text.encode() == byte_level.piece_bytes(piece)
+            is_word = is_text and piece.startswith(byte_level.SPACE)
+            readable.append(WORD_START + text[1:] if is_word else text if is_text else piece)
+        return readable
+
+    def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Encode words as they stand behind a space, each by itself."""
+        if self.kind == BYTE_LEVEL:
+            words = [f" {word}" if word and not word.startswith(" ") else word for word in words]
+        return self.encode(words)
+
     @property
     def is_continuation(self) -> np.ndarray:
         """Return bool[V]: whether a piece continues the word of the piece before it.
@@ -89,13 +117,19 @@ class Vocabulary:
         marks the others, and in a language without spaces hardly any: there a piece that opens
         with punctuation, or in a script without spaces, is a word's start too. What follows
         punctuation without a space goes with it, and the bytes of a rare character go with the
-        word before it.
+        word before it. Byte-level BPE marks a word's start by a space; what else begins a text
+        continues the word before it in the segment.
 
         Source: create_pretraining_data.py@eedf5716ce; ALBERT's create_pretraining_data.py, where
         every piece that is not English starts a word.
         """
         if self.kind == WORDPIECE:
             continues = [piece.startswith("##") for piece in self._pieces]
+        elif self.kind == BYTE_LEVEL:
+            spaces = (byte_level.SPACE, " ")  # the second of added tokens
+            continues = [not piece.startswith(spaces) for piece in self._pieces]
+            for special_id in self.special_ids.values():
+                continues[special_id] = False
         else:
             continues = [not _starts_word(piece) for piece in self._pieces]
             for special_id in self.special_ids.values():
@@ -108,8 +142,10 @@ def load_vocabulary(
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
+    A tokenizer.json is of WordPiece or of byte-level BPE.
+
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model carries its
-    own normalisation; there `lowercase` is ignored, and the result has the model's.
+    own normalisation; there and for byte-level BPE, which keeps case, `lowercase` is ignored.
     `checks_case` is for third-party lists: one trained here may have no capitals because its text
     has none.
 
@@ -127,7 +163,35 @@ def load_vocabulary(
     data = small_files.read_bytes(path)
     if path.suffix == ".model":
         return _load_sentencepiece(path, data)
+    if path.suffix == ".json":
+        settings = _parse_settings(data)
+        if byte_level.is_byte_level(settings):
+            return _load_byte_level(path, data, settings)
     return _load_wordpiece(path, data, lowercase, checks_case)
+
+
+def _parse_settings(data: bytes) -> dict[str, Any]:
+    """Parse a tokenizer.json; {} for what is none, which the reader of WordPiece refuses."""
+    try:
+        settings = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _load_byte_level(path: pathlib.Path, data: bytes, settings: dict[str, Any]) -> Vocabulary:
+    rules = byte_level.read_rules(path, settings)
+    encoder = WordEncoder(rules.tokenizer, token_dtype(len(rules.pieces)), byte_level.cut_at_words)
+    return Vocabulary(
+        kind=BYTE_LEVEL,
+        path=path,
+        lowercase=False,
+        special_ids=rules.special_ids,
+        file_bytes=data,
+        encode=lambda sentences: encoder.encode([rules.prepare(text) for text in sentences]),
+        decode=rules.decode,
+        _pieces=rules.pieces,
+    )
 
 
 def _load_wordpiece(
@@ -145,7 +209,7 @@ def _load_wordpiece(
         lowercase=lowercase,
         special_ids=special_ids,
         file_bytes=join_pieces(pieces),
-        encode=WordpieceEncoder(tokenizer, token_dtype(len(pieces))).encode,
+        encode=WordEncoder(tokenizer, token_dtype(len(pieces))).encode,
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
         _pieces=tuple(pieces),
     )

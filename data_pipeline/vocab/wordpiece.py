@@ -7,7 +7,7 @@ import array
 import json
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tokenizers
@@ -54,22 +54,29 @@ def make_wordpiece_tokenizer(
     return tokenizer
 
 
-class WordpieceEncoder:
+class WordEncoder:
     """Encode sentences to token ids; a word's ids are cached as bytes, never made Python ints.
 
-    This is exact: BERT's normalizer looks at one character at a time and its splitter cuts at
+    `cut` must cut a sentence where the tokenizer never joins. For WordPiece it is find_words, which
+    is exact: BERT's normalizer looks at one character at a time and its splitter cuts at
     spaces and around each character of _ALONE, so a sentence's ids are those of its words in turn.
     tests/data_pipeline/vocab/test_wordpiece.py compares it with the library on whole lines.
     """
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, dtype: np.dtype) -> None:
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        dtype: np.dtype,
+        cut: Callable[[str], Sequence[str]] = find_words,
+    ) -> None:
         self._dtype = dtype
+        self._cut = cut
         self._words = _WordCache(tokenizer, dtype)
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N sentences."""
-        ids_of = self._words.__getitem__
-        encoded = [b"".join(map(ids_of, find_words(sentence))) for sentence in sentences]
+        ids_of, cut = self._words.__getitem__, self._cut
+        encoded = [b"".join(map(ids_of, cut(sentence))) for sentence in sentences]
         size_bytes = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.frombuffer(b"".join(encoded), self._dtype), size_bytes // self._dtype.itemsize
 

@@ -121,7 +121,7 @@ def encode_words(
 ) -> WordRows:
     """Encode the rows of a file; each word's label and weight are at its first token."""
     words = sorted({word for sentence in file.sentences for word in sentence.words})
-    flat, lengths = vocabulary.encode(words)
+    flat, lengths = vocabulary.encode_words(words)
     ids_of_words = np.split(np.asarray(flat, np.int32), np.cumsum(lengths)[:-1])
     unknown = [vocabulary.special_ids["unk"]]
     tokens = {

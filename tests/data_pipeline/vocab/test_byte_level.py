@@ -1,0 +1,182 @@
+"""Byte-level BPE against the tokenizers library on whole texts, and the files that are refused."""
+
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipeline.vocab import BYTE_LEVEL, Vocabulary, load_vocabulary
+from data_pipeline.vocab.byte_level import BYTES, train_byte_level
+from data_pipeline.vocab.offsets import PieceAligner
+from tests.data_pipeline.encoded import WORDS, id_lists
+
+TRICKY = [
+    "",
+    " ",
+    "a",
+    "  two  spaces ",
+    "tab\tand\nline\r\n",
+    "It's 1,234.5 can't  we'll",
+    "naïve cafe\u0301 \u212b",
+    "中文 und 🙂👩‍👩‍👧",
+    "\x00\x1f\x1c x\x85y\u2028z \u3000w",
+    "a [SEP] <s> [MASK]b",
+    "x" * 5000 + " " + "é" * 300,
+    "a <b> c <pair>d",
+]
+TRAINED = json.loads(train_byte_level([*WORDS, "cafés über it's 中文 12 345"] * 3, 340, 2))
+
+
+def make_file(kind: str) -> dict:
+    """A file trained here, or one of the structure of RoBERTa's or ModernBERT's."""
+    data = json.loads(json.dumps(TRAINED))
+    if kind == "trained":
+        return data
+    data["pre_tokenizer"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    if kind == "modernbert":
+        data["normalizer"] = {"type": "NFC"}
+        size = len(data["model"]["vocab"])
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "special": False}
+        for i, content in enumerate(("  ", "    ", "<pair>")):
+            token = {"id": size + i, "content": content, "normalized": i < 2}
+            data["added_tokens"].append(plain | token)
+        return data
+    new = {"[CLS]": "<s>", "[SEP]": "</s>", "[PAD]": "<pad>", "[UNK]": "<unk>", "[MASK]": "<mask>"}
+    vocab = data["model"]["vocab"]
+    data["model"]["vocab"] = {new.get(piece, piece): i for piece, i in vocab.items()}
+    for token in data["added_tokens"]:
+        token["content"] = new.get(token["content"], token["content"])
+    data["post_processor"] = {
+        "type": "RobertaProcessing",
+        "sep": ["</s>", 3],
+        "cls": ["<s>", 2],
+        "trim_offsets": True,
+        "add_prefix_space": False,
+    }
+    return data
+
+
+@pytest.fixture(scope="module", params=["trained", "roberta", "modernbert"])
+def loaded(request, tmp_path_factory) -> tuple[Vocabulary, tokenizers.Tokenizer]:
+    """A vocabulary, and the library's tokenizer of its file to which special tokens are text."""
+    data = make_file(request.param)
+    path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
+    path.write_text(json.dumps(data))
+    library = tokenizers.Tokenizer.from_str(json.dumps(data))
+    library.encode_special_tokens = True
+    return load_vocabulary(path), library
+
+
+def check(loaded, text: str) -> None:
+    vocabulary, library = loaded
+    expected = library.encode(text, add_special_tokens=False)
+    (ids,) = id_lists(vocabulary, [text])
+    assert ids == expected.ids, text
+    aligned = PieceAligner(vocabulary).encode(text)
+    assert aligned.ids_T.tolist() == ids
+    assert np.all(aligned.starts_T <= aligned.ends_T)
+    assert np.all(np.diff(aligned.starts_T) >= 0) and np.all(np.diff(aligned.ends_T) >= 0)
+
+
+@pytest.mark.parametrize("text", TRICKY)
+def test_tricky_texts_have_the_librarys_ids(loaded, text):
+    check(loaded, text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_random_texts_have_the_librarys_ids_and_come_back(loaded, text):
+    check(loaded, text)
+    vocabulary, library = loaded
+    if library.normalizer is None:
+        (ids,) = id_lists(vocabulary, [text])
+        is_prefixed = library.pre_tokenizer.add_prefix_space
+        assert vocabulary.decode(ids) == (text.removeprefix(" ") if is_prefixed else text)
+
+
+def test_real_text_has_the_librarys_ids(loaded, shared_data):
+    vocabulary, library = loaded
+    path = next(path for path in sorted(shared_data.rglob("*.txt")) if path.stat().st_size > 50_000)
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:2000]
+    expected = [encoding.ids for encoding in library.encode_batch(lines, add_special_tokens=False)]
+    assert id_lists(vocabulary, lines) == expected
+
+
+def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):
+    vocabulary, library = loaded
+    assert vocabulary.kind == BYTE_LEVEL and not vocabulary.lowercase
+    (ids,) = id_lists(vocabulary, ["x bal, über"])
+    starts = [not vocabulary.is_continuation[i] for i in ids]
+    text = "".join(vocabulary.readable_pieces()[i] for i in ids)
+    assert text.removeprefix("▁").startswith("x▁bal,▁")
+    begins = [i for i, start in enumerate(starts) if start]
+    assert len(begins) == 2 + library.pre_tokenizer.add_prefix_space
+    aligned = PieceAligner(vocabulary).encode("x bal, über")
+    covered = {
+        "x bal, über"[start:end]
+        for start, end in zip(aligned.starts_T, aligned.ends_T, strict=True)
+    }
+    assert "," in covered and not any(" " in part for part in covered)
+    word_ids, _ = vocabulary.encode_words(["bal"])
+    assert not vocabulary.is_continuation[word_ids[0]]
+
+
+def test_training_twice_gives_the_same_file():
+    first, second = (train_byte_level(WORDS, 300, 0) for _ in range(2))
+    assert first == second
+    pieces = json.loads(first)["model"]["vocab"]
+    assert [pieces[name] for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [*range(5)]
+    assert set(BYTES) < set(pieces) and len(pieces) == 300
+    with pytest.raises(ValueError, match="--vocab_size is 260, too small"):
+        train_byte_level(WORDS, 260, 0)
+
+
+def damaged(**changes: object) -> dict:
+    return make_file("roberta") | changes
+
+
+def damaged_model(**changes: object) -> dict:
+    data = make_file("roberta")
+    return data | {"model": data["model"] | changes}
+
+
+def without(piece: str) -> dict:
+    data = make_file("roberta")
+    names = [name for name in data["model"]["vocab"] if name != piece]
+    merges = [pair for pair in data["model"]["merges"] if piece not in pair]
+    vocab = {name: i for i, name in enumerate(names)}
+    added = [t | {"id": vocab[t["content"]]} for t in data["added_tokens"] if t["content"] in vocab]
+    model = data["model"] | {"vocab": vocab, "merges": merges}
+    return data | {"model": model, "added_tokens": added}
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (damaged(normalizer={"type": "Lowercase"}), "its normalizer is Lowercase"),
+        (damaged(pre_tokenizer={"type": "Whitespace"}), "its pre-tokenizer is Whitespace"),
+        (damaged(pre_tokenizer=None), "its pre-tokenizer is None"),
+        (damaged_model(dropout=0.1), "dropped at random"),
+        (damaged_model(ignore_merges=True), "ignores its merges"),
+        (damaged_model(end_of_word_suffix="</w>"), "its pieces have the marks"),
+        (damaged_model(vocab=5), "is no tokenizer.json"),
+        (damaged_model(merges=[["zz", "qq"]]), "this version of tokenizers"),
+        (without("<mask>"), "no token for the role mask"),
+        (without("\u0120"), "no piece for 1 of the 256 bytes"),
+        (damaged(added_tokens=[{"id": 999, "content": "x9", "special": False}]), "without a gap"),
+    ],
+)
+def test_other_rules_and_damage_are_refused_by_a_sentence(tmp_path, data, message):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=message) as error:
+        load_vocabulary(path)
+    assert str(path) in str(error.value)
