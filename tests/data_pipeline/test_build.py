@@ -117,18 +117,22 @@ def test_the_store_is_the_same_for_any_number_of_processes(
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
-@pytest.mark.parametrize("kind, size", [("wordpiece", 200), ("unigram", 80), ("bpe", 80)])
+@pytest.mark.parametrize(
+    "kind, size", [("wordpiece", 200), ("unigram", 80), ("bpe", 80), ("byte_bpe", 280)]
+)
 def test_a_vocabulary_is_trained_and_kept_in_the_store(corpus, tmp_path, kind, size):
     more = (f"--train_vocab={kind}", f"--vocab_size={size}")
+    if kind == "byte_bpe":
+        more = (*more, "--lowercase=false")
     for name in ("one", "two"):
         assert main(flags(corpus, tmp_path / name, None, *more)) == 0
     opened = open_store(tmp_path / "one")
     vocabulary = load_vocabulary(opened.vocab_path)
-    expected = "wordpiece" if kind == "wordpiece" else "sentencepiece"
+    expected = {"wordpiece": "wordpiece", "byte_bpe": "byte_level"}.get(kind, "sentencepiece")
     assert (vocabulary.kind, vocabulary.size) == (expected, size)
     assert vocabulary.special_ids == opened.special_ids
     first = opened.train.token_ids[: opened.train.sentence_offsets[1]]
-    assert vocabulary.decode(first).startswith("line 0 of document")
+    assert vocabulary.decode(first).lower().startswith("line 0 of document")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "one" / "tokenizer.json"))
     line = vocabulary.decode(first)
