@@ -561,6 +561,51 @@ def predictions_for(seq_len: int, masked_lm_prob: float) -> int:
     return max(1, min(wanted, seq_len - 3))
 
 
+def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Phase, ...]:
+    """Precede a phase by shorter ones whose batch grows from `first` to the phase's, linearly.
+
+    Each is `multiple` rows larger than the one before and has an equal share of `tokens`, to the
+    nearest step of the sum so far. Tokens are positions, padding counted, as in
+    optim.warmup_tokens. The steps of `phase` itself are unchanged; a schedule that it restarts is
+    restarted at the first of the phases. Each phase compiles and ends with an evaluation.
+
+    Raises:
+      ValueError: `multiple` is not a whole part of the growth, or a share of tokens has no step.
+
+    Source: Warner et al. 2024, section 2.2.3: ModernBERT-Base grows from 768 to 4,608 in 50 B.
+    """
+    growth = phase.batch_size - first
+    if first < 1 or growth < 1 or multiple < 1 or growth % multiple:
+        raise ValueError(
+            f"the batch grows from first = {first} to batch_size = {phase.batch_size} by multiple "
+            f"= {multiple}; it must grow by a whole number of multiples, from 1 or more rows"
+        )
+    sizes = range(first, phase.batch_size, multiple)
+    share, trained, ramp = tokens / len(sizes), 0, []
+    for number, batch_size in enumerate(sizes, 1):
+        step_tokens = batch_size * phase.seq_len
+        steps = round((number * share - trained) / step_tokens)
+        if steps < 1:
+            raise ValueError(
+                f"tokens = {tokens:,} gives each of {len(sizes)} batch sizes {share:,.0f} tokens, "
+                f"and a step of {batch_size} rows has {step_tokens:,}; take more tokens or a "
+                "larger multiple"
+            )
+        ramp.append(dataclasses.replace(phase, batch_size=batch_size, steps=steps))
+        trained += steps * step_tokens
+    after = [
+        dataclasses.replace(
+            later,
+            restart_learning_rate=0.0,
+            restart_warmup_steps=0,
+            restart_decay="",
+            restart_end_learning_rate=0.0,
+        )
+        for later in (*ramp[1:], phase)
+    ]
+    return ramp[0], *after
+
+
 def list_objectives(config: Config) -> list[str]:
     """List the name of each phase's objective."""
     return [phase.objective or config.objective for phase in config.phases]

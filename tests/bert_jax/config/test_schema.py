@@ -220,3 +220,45 @@ def test_slots_that_are_said_stay():
     said = Config(phases=(Phase(64, 5, max_predictions_per_seq=3), Phase(64, 5), Phase(32, 5)))
     filled = config_lib.resolve_phases(said, {32: 9})
     assert [phase.max_predictions_per_seq for phase in filled.phases] == [3, 10, 9]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "tokens", "multiple"),
+    [(768, 4608, 50 * 10**9, 768), (448, 4928, 10 * 10**9, 448), (6, 20, 10**6, 2)],
+)
+def test_a_ramp_follows_the_line_from_the_first_batch_to_the_last(first, last, tokens, multiple):
+    """After each phase the batch of a straight line over the tokens, to within a step."""
+    phase = Phase(1024, 70, batch_size=last, masked_lm_prob=0.3)
+    *ramp, end = config_lib.ramp_batch(phase, first, tokens, multiple)
+    assert end == phase
+    trained = 0
+    for stage in ramp:
+        assert dataclasses.replace(stage, batch_size=last, steps=70) == phase
+        on_the_line = first + (last - first) * trained / tokens
+        slack = (last - first) * last * 1024 / tokens
+        assert stage.batch_size == pytest.approx(on_the_line, abs=slack)
+        trained += stage.steps * stage.batch_size * 1024
+    assert trained == pytest.approx(tokens, abs=last * 1024 / 2)
+    assert len({stage.batch_size for stage in ramp}) == (last - first) // multiple
+    validate.check(changed(model=ModelConfig(max_position_embeddings=1024), phases=(*ramp, end)))
+
+
+def test_a_ramp_restarts_a_schedule_once():
+    phase = Phase(64, 9, batch_size=12, restart_learning_rate=1e-3, restart_decay="one_minus_sqrt")
+    first, *others = config_lib.ramp_batch(phase, 4, 10**5, 4)
+    assert (first.restart_learning_rate, first.restart_decay) == (1e-3, "one_minus_sqrt")
+    assert {(later.restart_learning_rate, later.restart_decay) for later in others} == {(0.0, "")}
+
+
+@pytest.mark.parametrize(
+    ("first", "tokens", "multiple", "words"),
+    [
+        (12, 10**6, 4, "first = 12 to batch_size = 12"),
+        (4, 10**6, 3, "by multiple = 3"),
+        (0, 10**6, 4, "first = 0"),
+        (4, 100, 4, "tokens = 100"),
+    ],
+)
+def test_a_ramp_that_does_not_fit_is_refused(first, tokens, multiple, words):
+    with pytest.raises(ValueError, match=words):
+        config_lib.ramp_batch(Phase(64, 9, batch_size=12), first, tokens, multiple)
