@@ -151,6 +151,12 @@ class ModelConfig:
         choices=("bert", "megatron"),
     )
 
+    @property
+    def has_equal_layers(self) -> bool:
+        """Return whether layers differ in nothing but their weights: no window, no first norm."""
+        has_window = self.global_attn_every_n_layers > 1
+        return not has_window and not (self.norm_position == "pre" and self.embedding_norm)
+
     def dropout_rate(self, site: str) -> float:
         """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
         return self.hidden_dropout_prob if self.dropout_sites in ("all", site) else 0.0
@@ -474,6 +480,12 @@ class Config(RunConfig):
         "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it; "
         "permutation, XLNet's",
     )
+    init_layers: str = setting(
+        "",
+        "layers of the checkpoint in init that the run takes, in this order, numbered from 0 and "
+        "joined by commas; empty takes all",
+        source="DistilBERT: 0,2,4,7,9,11 of 12",
+    )
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
 
 
@@ -604,6 +616,21 @@ def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Ph
         for later in (*ramp[1:], phase)
     ]
     return ramp[0], *after
+
+
+def list_init_layers(config: Config) -> list[int]:
+    """List the numbers in config.init_layers; [] takes all layers.
+
+    Raises:
+      ValueError: it is not a list of numbers joined by commas.
+    """
+    texts = config.init_layers.split(",") if config.init_layers else []
+    if not all(text.isascii() and text.isdecimal() and len(text) <= 4 for text in texts):
+        raise ValueError(
+            f"config.init_layers is {config.init_layers!r:.60}; it must be numbers of layers "
+            "joined by commas, as 0,2,4,7,9,11, or empty to take all layers"
+        )
+    return [int(text) for text in texts]
 
 
 def list_objectives(config: Config) -> list[str]:

@@ -16,6 +16,7 @@ from bert_jax.config.schema import (
     FinetuneConfig,
     ModelConfig,
     SharedConfig,
+    list_init_layers,
     list_objectives,
 )
 from data_pipeline.io.small_files import DamagedFile
@@ -66,6 +67,12 @@ def check(config: Config) -> None:
         or config.model.type_vocab_size >= 2
         or config.model.position_embedding_type == "relative",
         f"config.data.segments = {config.data.segments!r} makes pairs, which need 2 segments",
+    )
+    _require(
+        config,
+        "init_layers",
+        not list_init_layers(config) or bool(config.init),
+        "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
     )
     _check_objectives(config)
     _check_schedules(config)
@@ -160,13 +167,12 @@ def _check_architecture(config: SharedConfig) -> None:
         f"with global_attn_every_n_layers = {model.global_attn_every_n_layers} "
         f"{windows if has_window else no_window}",
     )
-    are_alike = not has_window and not (model.norm_position == "pre" and model.embedding_norm)
     differ = "the layers differ, in their window or in the first one's norm: leave it false"
     for key, is_set in (
         ("compute.rolled_layers", config.compute.rolled_layers),
         ("model.share_layers", model.share_layers),
     ):
-        _require(config, key, are_alike or not is_set, differ)
+        _require(config, key, model.has_equal_layers or not is_set, differ)
 
 
 def _check_divides(config: SharedConfig, prefix: str, micro_batches: int, batch_size: int) -> None:

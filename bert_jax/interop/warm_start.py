@@ -6,6 +6,7 @@ Dimensions: V tokens, P positions, D width.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, ModelConfig, validate
-from bert_jax.config.schema import OF_CLASSIFIERS
+from bert_jax.config.schema import OF_CLASSIFIERS, list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
 from bert_jax.model.bert import Model, Params
@@ -99,14 +100,28 @@ def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.init}"):
-        return fit_vocabulary(load.load(config.init), ours)
+        return fit_vocabulary(_load_for(config), ours)
+
+
+def _load_for(config: Config) -> Pretrained:
+    """Read what the run takes of the checkpoint in config.init: its layers, and segments if any."""
+    checkpoint = select_layers(load.load(config.init), list_init_layers(config))
+    if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
+        return checkpoint
+    tables = dict(checkpoint.params["embeddings"])
+    del tables["segment"]
+    return dataclasses.replace(
+        checkpoint,
+        config=dataclasses.replace(checkpoint.config, type_vocab_size=0),
+        params=checkpoint.params | {"embeddings": tables},
+    )
 
 
 def resolve_sizes(config: Config) -> Config:
     """Return the config with the sizes of its checkpoint, for a plan or a benchmark."""
     if not config.init:
         return config
-    theirs = load.load(config.init).config
+    theirs = _load_for(config).config
     model = merge_sizes(config.model, theirs, config.init)
     if not model.vocab_size and not config.data.store:
         model = dataclasses.replace(model, vocab_size=theirs.vocab_size)
@@ -137,6 +152,39 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     chosen = [name for name in OF_CLASSIFIERS if getattr(given, name) != getattr(default, name)]
     return dataclasses.replace(
         saved, **{name: getattr(given, name) for name in (*OF_THE_RUN, *chosen)}
+    )
+
+
+def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
+    """Return a checkpoint with these of its layers, in this order; all of them for [].
+
+    Embeddings and heads stay. Source: Sanh et al. 2019 (DistilBERT), section 3.
+
+    Raises:
+      ValueError: a number is not one of its layers; its layers differ in more than their weights,
+        or share them.
+    """
+    if not numbers:
+        return checkpoint
+    config, layers = checkpoint.config, checkpoint.params["layers"]
+    given = ",".join(map(str, numbers))
+    if max(numbers) >= config.num_hidden_layers:
+        raise ValueError(
+            f"config.init_layers is {given!r}, and {checkpoint.address} has "
+            f"{config.num_hidden_layers} layers: give numbers from 0 to "
+            f"{config.num_hidden_layers - 1}"
+        )
+    if config.share_layers or not config.has_equal_layers:
+        reason = "share their weights" if config.share_layers else "differ in window or first norm"
+        raise ValueError(
+            f"config.init_layers is {given!r}, and the layers of {checkpoint.address} {reason}, so "
+            "none can take another's place; leave it empty"
+        )
+    chosen = {f"{i:02d}": layers[f"{number:02d}"] for i, number in enumerate(numbers)}
+    return dataclasses.replace(
+        checkpoint,
+        config=dataclasses.replace(config, num_hidden_layers=len(numbers)),
+        params=checkpoint.params | {"layers": chosen},
     )
 
 

@@ -202,6 +202,7 @@ class StoreFeed:
         }
         fixed = {
             "init": self.config.init,
+            "init_layers": self.config.init_layers,
             "objective": self.config.objective,
             **_fixed_options(self.config.data),
             **phases,
@@ -215,7 +216,7 @@ class StoreFeed:
             vocab_path=self.store.vocab_path,
             vocabulary={name: vocabulary[name] for name in PINNED},
             fixed=fixed,
-            fixed_by_default={"init": ""}
+            fixed_by_default={"init": "", "init_layers": ""}
             | {
                 f"phases[{i}].{name}": value
                 for i in range(len(self.config.phases))

@@ -196,6 +196,11 @@ def test_the_settings_are_all_there():
             (changed(log=LogConfig(wandb=name)), r"config\.log\.wandb is ")
             for name in ("a/b", "a#b", "x" * 129)
         ),
+        (changed(init_layers="0,2"), "init_layers is '0,2'; .* config.init names none"),
+        *(
+            (changed(init="hf:DIR", init_layers=text), "init_layers is .* joined by commas")
+            for text in ("0,-1", "0,,2", "0, 2", "(0,2)", "all")
+        ),
         (
             changed(data=PretrainOptions(packed_examples=22)),
             r"packed_examples is 22; phases\[0\].seq_len = 64 has room for 21 at most",

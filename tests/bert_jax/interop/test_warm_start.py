@@ -211,3 +211,61 @@ def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):
     )
     with pytest.raises(ValueError, match=r"phases\[0\].seq_len is 64; the position table ends at"):
         begun(longer, tmp_path / "second")
+
+
+def test_a_run_takes_layers_and_no_segments_of_a_deeper_checkpoint(checkpoint, vocabulary):
+    """Layers by their numbers in the order given, all else as it was."""
+    params = checkpoint.params
+    layers = {
+        f"{i:02d}": jax.tree.map(lambda a, i=i: a + i, params["layers"]["00"]) for i in (0, 1, 2)
+    }
+    deeper = dataclasses.replace(
+        checkpoint,
+        config=dataclasses.replace(checkpoint.config, num_hidden_layers=3),
+        params=params | {"layers": layers},
+    )
+    taken = warm_start.select_layers(deeper, [2, 0])
+    assert taken.config.num_hidden_layers == 2 and list(taken.params["layers"]) == ["00", "01"]
+    for ours, theirs in (("00", "02"), ("01", "00")):
+        jax.tree.map(np.testing.assert_array_equal, taken.params["layers"][ours], layers[theirs])
+    assert all(taken.params[name] is params[name] for name in params if name != "layers")
+    assert warm_start.select_layers(deeper, []) is deeper
+    with pytest.raises(ValueError, match=r"init_layers is '0,3', and .* has 3 layers: .* 0 to 2"):
+        warm_start.select_layers(deeper, [0, 3])
+    for field, words in (("share_layers", "share their weights"), ("window", "differ in window")):
+        changes = (
+            {"share_layers": True}
+            if field == "share_layers"
+            else {"global_attn_every_n_layers": 3, "local_attention": 8}
+        )
+        other = dataclasses.replace(deeper, config=dataclasses.replace(deeper.config, **changes))
+        with pytest.raises(ValueError, match=words):
+            warm_start.select_layers(other, [0, 1])
+
+
+def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
+    """It has no segments, resumes without the checkpoint, and is another run with other layers."""
+    deep = dataclasses.replace(config, model=dataclasses.replace(config.model, num_hidden_layers=3))
+    teacher, _ = begun(deep, tmp_path / "deep")
+    shallow = dataclasses.replace(
+        config,
+        init=f"orbax:{tmp_path / 'deep'}",
+        init_layers="2,0",
+        objective="mlm",
+        model=ModelConfig(type_vocab_size=0),
+        data=dataclasses.replace(config.data, segments="full_sentences"),
+    )
+    student, setup = begun(shallow, tmp_path / "shallow")
+    assert setup.parts.model.config.num_hidden_layers == 2
+    assert setup.parts.model.config.type_vocab_size == 0
+    expected, found = by_path(teacher), by_path(student)
+    for path, array in found.items():
+        source = path.replace("layers/00/", "layers/02/").replace("layers/01/", "layers/00/")
+        np.testing.assert_array_equal(array, expected[source], err_msg=path)
+    assert "embeddings/segment/embedding" in expected.keys() - found.keys()
+    assert warm_start.resolve_sizes(shallow).model.num_hidden_layers == 2
+    (tmp_path / "deep").rename(tmp_path / "gone")
+    again, _ = begun(shallow, tmp_path / "shallow")
+    jax.tree.map(np.testing.assert_array_equal, again, student)
+    with pytest.raises(ValueError, match=r"config\.init_layers = '2,0', this config says '0,2'"):
+        begun(dataclasses.replace(shallow, init_layers="0,2"), tmp_path / "shallow")
