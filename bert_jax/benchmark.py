@@ -85,7 +85,13 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         config, source = measure.open_source(config, screen)
         mesh_lib.check_divides(config, jax.device_count())
         mesh = mesh_lib.make_mesh(config.mesh)
-        model = bert.build(config.model, jax.default_backend(), mesh.shape["model"], config.compute)
+        model = bert.build(
+            config.model,
+            jax.default_backend(),
+            mesh.shape["model"],
+            config.compute,
+            objective.heads,
+        )
         rows = model_rows(config, mesh, model)  # refuses a kernel that does not fit
     return _run(log, screen, config, objective, source, rows)
 

@@ -1,6 +1,7 @@
 """Write a checkpoint in another format: python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR
 
     --from=CK    orbax:WORKDIR[@STEP], hf:DIR or NAME, google:PREFIX
+    --part=generator  of a run of replaced-token detection, in place of its discriminator
     --to=CK      hf:DIR, google:DIR/bert_model.ckpt or orbax:DIR, a new or an empty folder
 
 The copy is read back and run on the same rows as the checkpoint before it gets its name.
@@ -17,7 +18,7 @@ from bert_jax.config.schema import HIDDEN_ACTS
 from bert_jax.interop import export, hub, huggingface, load
 from bert_jax.interop.export import Target
 from bert_jax.interop.load import GOOGLE, HF
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import DISCRIMINATOR, PARTS, Pretrained
 from bert_jax.interop.tensor_names import list_names
 from bert_jax.reporting.console import BAD, Screen
 from bert_jax.runtime import cli
@@ -30,6 +31,9 @@ _FROM = flags.DEFINE_string(
     "from", None, "hf:DIR, google:DIR/bert_model.ckpt, or orbax:DIR, the workdir of a run"
 )
 _TO = flags.DEFINE_string("to", None, "the same, of a new or an empty folder")
+_PART = flags.DEFINE_enum(
+    "part", DISCRIMINATOR, PARTS, "the model to convert of a run of replaced-token detection"
+)
 _INITIALIZE_MISSING = flags.DEFINE_boolean(
     "initialize_missing", False, "initialize the pooler and the heads that the checkpoint lacks"
 )
@@ -43,7 +47,7 @@ _PUSH_TO_HUB = flags.DEFINE_string(
 _PUBLIC = flags.DEFINE_boolean("public", False, "let everybody read what is uploaded")
 
 USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
-_PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head"}
+_PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"}
 _LAYER = {"classifier": "layer of the task"}
 
 
@@ -70,7 +74,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         screen = Screen(is_writer=True)
         log.hold()
         with screen.spinning(f"reading {_FROM.value}"):
-            loaded = load.load(_FROM.value)
+            loaded = load.load(_FROM.value, _PART.value)
             if _HIDDEN_ACT.value:
                 config = dataclasses.replace(loaded.config, hidden_act=_HIDDEN_ACT.value)
                 loaded = dataclasses.replace(loaded, config=config)

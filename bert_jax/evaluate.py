@@ -68,7 +68,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         address = str(_CHECKPOINT.value)
         selection = _select(load.read_run(address), screen)
         with screen.spinning(f"reading {address}"):
-            checkpoint = load.load(address)
+            checkpoint = load.load_masked_lm(address)
         check_masked_lm(checkpoint)
         if _SENTENCES.value:
             refuse_causal(

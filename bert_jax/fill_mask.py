@@ -51,7 +51,7 @@ def _main(log: LibraryLog, sentences: list[str]) -> int:
         log.hold()
         store = _open_store(address) if _HELDOUT.value else None
         with LINE.doing(f"reading {address}"):
-            checkpoint = load.load(address)
+            checkpoint = load.load_masked_lm(address)
             refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
             model = place_masked_lm(checkpoint, jax.local_devices()[:1])
         questions = [read_question(model, sentence) for sentence in sentences]

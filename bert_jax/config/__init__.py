@@ -16,6 +16,7 @@ from bert_jax.config.config_dict import (
 from bert_jax.config.schema import (
     CAUSAL,
     LONGEST_WINDOW_STEPS,
+    RTD,
     CheckpointConfig,
     ComputeConfig,
     Config,
@@ -48,6 +49,7 @@ __all__ = [
     "CAUSAL",
     "LONGEST_WINDOW_STEPS",
     "MOVED",
+    "RTD",
     "CheckpointConfig",
     "ComputeConfig",
     "Config",

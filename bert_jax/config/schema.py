@@ -18,7 +18,8 @@ OF_CLASSIFIERS = ("pooler_type", "classifier_pooling")  # fields of ModelConfig:
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 CAUSAL = "causal"  # name of the objective that predicts the next token
-BIDIRECTIONAL = ("mlm_nsp", "mlm")  # those that read both sides of a token
+RTD = "rtd"  # name of the objective that trains a generator beside the encoder
+BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD)  # those that read both sides of a token
 LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
 
 
@@ -151,11 +152,71 @@ class ModelConfig:
         choices=("bert", "megatron"),
     )
 
+    generator_hidden_size: int = setting(
+        0,
+        "width of the generator of replaced-token detection; 0 has none",
+        minimum=0,
+        maximum=1 << 16,
+        source="ELECTRA: 1/4 of hidden_size in Small and Large, 1/3 in Base",
+    )
+    generator_num_hidden_layers: int = setting(
+        0, "layers of the generator; 0 takes num_hidden_layers", minimum=0, maximum=1 << 10
+    )
+    generator_num_attention_heads: int = setting(
+        0,
+        "attention heads of the generator; 0 takes one for each 64 of its width, at least one",
+        minimum=0,
+        maximum=1 << 12,
+    )
+    generator_intermediate_size: int = setting(
+        0,
+        "feed-forward width of the generator; 0 takes 4 x its width",
+        minimum=0,
+        maximum=1 << 18,
+    )
+    generator_embeddings: str = setting(
+        "shared",
+        "what generator and encoder share of their embeddings: the same tables and norm (ELECTRA), "
+        "or gdes: the encoder adds its own difference to the generator's tables, which its loss "
+        "does not move (DeBERTaV3)",
+        choices=("shared", "gdes"),
+    )
+
     @property
     def has_equal_layers(self) -> bool:
         """Return whether layers differ in nothing but their weights: no window, no first norm."""
         has_window = self.global_attn_every_n_layers > 1
         return not has_window and not (self.norm_position == "pre" and self.embedding_norm)
+
+    @property
+    def encoder_alone(self) -> "ModelConfig":
+        """Return the model without a generator."""
+        return dataclasses.replace(
+            self,
+            generator_hidden_size=0,
+            generator_num_hidden_layers=0,
+            generator_num_attention_heads=0,
+            generator_intermediate_size=0,
+            generator_embeddings="shared",
+        )
+
+    @property
+    def generator(self) -> "ModelConfig | None":
+        """Return the model of the generator, whose embeddings are as wide; None without one.
+
+        Source: google-research/electra run_pretraining.py get_generator_config.
+        """
+        width = self.generator_hidden_size
+        if width == 0:
+            return None
+        return dataclasses.replace(
+            self.encoder_alone,
+            hidden_size=width,
+            embedding_size=self.embedding_size or self.hidden_size,
+            num_hidden_layers=self.generator_num_hidden_layers or self.num_hidden_layers,
+            num_attention_heads=self.generator_num_attention_heads or max(1, width // 64),
+            intermediate_size=self.generator_intermediate_size or 4 * width,
+        )
 
     def dropout_rate(self, site: str) -> float:
         """Return the rate for hidden vectors of a site: "embeddings", "attention" or "mlp"."""
@@ -478,7 +539,13 @@ class Config(RunConfig):
     objective: str = setting(
         "mlm_nsp",
         "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it; "
-        "permutation, XLNet's",
+        "permutation, XLNet's; rtd, which tokens a generator has replaced (ELECTRA)",
+    )
+    rtd_weight: float = setting(
+        50.0,
+        "factor of the loss of replaced-token detection, beside the generator's loss",
+        minimum=0,
+        source="ELECTRA: 50",
     )
     init_layers: str = setting(
         "",

@@ -12,6 +12,7 @@ from bert_jax.config.config_dict import flatten
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
     CAUSAL,
+    RTD,
     Config,
     FinetuneConfig,
     ModelConfig,
@@ -75,6 +76,7 @@ def check(config: Config) -> None:
         "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
     )
     _check_objectives(config)
+    _check_replaced_tokens(config)
     _check_schedules(config)
 
 
@@ -96,6 +98,7 @@ def check_finetune(config: FinetuneConfig) -> None:
     )
     follows = "it follows from config.warmup_share: leave it at 0"
     _require(config, "optim.warmup_steps", config.optim.warmup_steps == 0, follows)
+    _check_without_generator(config, "a fine-tuning has none: leave it out")
 
 
 def _require(config: SharedConfig, key: str, holds: bool, allowed: str) -> None:
@@ -157,6 +160,18 @@ def _check_architecture(config: SharedConfig) -> None:
         f"that transform is as wide as embedding_size = {model.embedding_size}, a classifier reads "
         f"hidden_size = {model.hidden_size}: take another pooler_type",
     )
+    generator = model.generator
+    if generator is not None:
+        heads = generator.num_attention_heads
+        is_divided = generator.hidden_size % heads == 0
+        is_even = generator.hidden_size // heads % 2 == 0
+        _require(
+            config,
+            "model.generator_hidden_size",
+            is_divided and (is_even or model.position_embedding_type != "rotary"),
+            f"it must be a multiple of the generator's {heads} attention heads, with rotary "
+            "positions an even one; change it, or set config.model.generator_num_attention_heads",
+        )
     has_window = model.global_attn_every_n_layers > 1
     windows = "the others need a window: set its width"
     no_window = "no layer has a window: leave it at 0"
@@ -276,6 +291,56 @@ def _check_objectives(config: Config) -> None:
             f"it needs both sides of a token, {left_alone}, as it ends with "
             f"config.phases[{len(names) - 1}], which learns causal: put the causal phases first",
         )
+
+
+def _check_replaced_tokens(config: Config) -> None:
+    """Refuse a generator without the objective that trains it, and that one without a generator."""
+    names, model = list_objectives(config), config.model
+    if RTD not in names:
+        _check_without_generator(config, "no objective trains one: learn rtd, or leave it out")
+        return
+    index = names.index(RTD)
+    key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
+    _require(
+        config,
+        key,
+        set(names) == {RTD},
+        f"it trains a generator too, and other phases learn {sorted({*names} - {RTD})}, which have "
+        "none: learn rtd in all phases, or in none",
+    )
+    _require(
+        config,
+        key,
+        model.generator_hidden_size > 0,
+        "it needs a generator, and config.model.generator_hidden_size is 0; set that to a quarter "
+        f"of config.model.hidden_size = {model.hidden_size} or so",
+    )
+    _require(
+        config,
+        key,
+        not config.data.has_next_sentences,
+        f"it knows no pairs, which config.data.segments = {config.data.segments!r} makes; set "
+        "segments to full_sentences or doc_sentences",
+    )
+    _require(
+        config,
+        "init_layers",
+        not config.init_layers,
+        f"config.{key}={RTD} trains a generator too, which has other layers: leave it empty",
+    )
+    _require(
+        config,
+        "model.position_embedding_type",
+        model.position_embedding_type != "relative",
+        f"the generator that config.{key}={RTD} trains knows learned and rotary positions",
+    )
+
+
+def _check_without_generator(config: SharedConfig, problem: str) -> None:
+    alone = config.model.encoder_alone
+    for field in dataclasses.fields(ModelConfig):
+        is_default = getattr(config.model, field.name) == getattr(alone, field.name)
+        _require(config, f"model.{field.name}", is_default, problem)
 
 
 def _check_schedules(config: Config) -> None:

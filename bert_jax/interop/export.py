@@ -25,6 +25,7 @@ from bert_jax.interop import (
     verify_export,
     vocabulary,
 )
+from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.load import GOOGLE, HF, SCHEMES
 from bert_jax.interop.pretrained import Pretrained, build_model_of_parts, place_params, to_host
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS, by_path
@@ -105,15 +106,24 @@ def parse_target(address: str) -> Target:
 
 
 def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
-    """Drop the layer of a task, unless the format is Hugging Face's and the task is known.
+    """Drop the heads that a format does not know.
 
-    There parts that the class does not have are dropped too. A regression's mean and deviation go
-    into its layer, which then outputs unscaled values.
+    Hugging Face's keeps the layer of a known task and drops the parts that the class does not
+    have, Google's keeps neither. A regression's mean and deviation go into its layer, which then
+    outputs unscaled values.
 
     Raises:
       ValueError: Hugging Face has no class for the encoder.
     """
-    task = checkpoint.task
+    task, config = checkpoint.task, checkpoint.config
+    if checkpoint.heads.rtd and target.scheme == HF:
+        # ELECTRA's config.json states the width of the embeddings always.
+        width = config.embedding_size or config.hidden_size
+        sized = dataclasses.replace(config, embedding_size=width)
+        if FAMILIES["electra"].fits(sized):
+            checkpoint = dataclasses.replace(checkpoint, config=sized)
+    if target.scheme == GOOGLE:
+        checkpoint = _drop(checkpoint, "rtd")
     if target.scheme != HF or task is None:
         dropped = {"classifier"}
         if not checkpoint.heads.mlm:
@@ -133,12 +143,17 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     )
 
 
+def _drop(checkpoint: Pretrained, head: str) -> Pretrained:
+    params = {name: part for name, part in checkpoint.params.items() if name != head}
+    return dataclasses.replace(checkpoint, params=params)
+
+
 def find_missing(checkpoint: Pretrained, target: Target) -> tuple[str, ...]:
     """Return the parts of a pre-trained model in a format that a checkpoint lacks.
 
-    They are none if it is of a task.
+    They are none if it has the layer of a task or the head of replaced-token detection.
     """
-    if checkpoint.task is not None:
+    if checkpoint.task is not None or checkpoint.heads.rtd:
         return ()
     parts = set(OPTIONAL_PARTS)
     if target.scheme == HF:

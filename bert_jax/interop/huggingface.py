@@ -318,6 +318,8 @@ def choose_architecture(checkpoint: Pretrained) -> str:
     family = _family_of(checkpoint)
     if checkpoint.task is not None:
         return family.task_class(checkpoint.task.kind)
+    if checkpoint.heads.rtd and family.discriminator:
+        return family.discriminator
     if checkpoint.config.is_causal:
         return family.causal_lm if checkpoint.heads.mlm else family.encoder
     if checkpoint.heads.nsp and checkpoint.heads.mlm and family.pretraining:

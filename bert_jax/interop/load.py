@@ -19,7 +19,7 @@ import jax
 from bert_jax.checkpoint import directory, reader
 from bert_jax.config import MeshConfig
 from bert_jax.interop import hub, huggingface, model_json, pretrained, tensor_names, tf1, vocabulary
-from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.pretrained import DISCRIMINATOR, GENERATOR, Pretrained, select_part
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_identity, run_record
 from bert_jax.runtime import workdir as workdir_lib
@@ -36,13 +36,26 @@ _HOW_TO_FIX = (
 )
 
 
-def load(address: str) -> Pretrained:
+def load(address: str, part: str | None = DISCRIMINATOR) -> Pretrained:
     """Read the encoder of a checkpoint, its pooler and heads if it has them, and its vocabulary.
+
+    Of a run of replaced-token detection it is the model of `part`, of PARTS; None keeps both.
 
     Raises:
       ValueError: there is no checkpoint; a file is missing, damaged or not of the others.
       OSError: a disk or a bucket refuses, or does not answer.
     """
+    checkpoint = _load(address)
+    return checkpoint if part is None else select_part(checkpoint, part)
+
+
+def load_masked_lm(address: str) -> Pretrained:
+    """Read the model that predicts masked words: of replaced-token detection the generator."""
+    checkpoint = _load(address)
+    return select_part(checkpoint, GENERATOR if checkpoint.heads.generator else DISCRIMINATOR)
+
+
+def _load(address: str) -> Pretrained:
     scheme, place = split_address(address)
     if scheme == ORBAX:
         return _load_run(address, place)

@@ -20,6 +20,9 @@ _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
     ("unigram_mlm_loss", "the same without context (unigram)", ".3f"),
     ("heldout_mlm_accuracy", "MLM accuracy", ".1%"),
+    ("heldout_rtd_accuracy", "replaced-token accuracy", ".1%"),
+    ("heldout_majority_rtd_accuracy", "the same of the commoner label", ".1%"),
+    ("heldout_rtd_auc", "replaced tokens, area under the ROC curve", ".3f"),
     ("heldout_causal_loss", "next token's loss, nats", ".3f"),
     ("unigram_causal_loss", "the same without context (unigram)", ".3f"),
     ("heldout_permutation_loss", "permutation LM's loss, nats", ".3f"),
@@ -58,6 +61,7 @@ def render(
 def _describe_origin(checkpoint: Pretrained) -> str:
     """Describe the parts and the source of the export, without the path on this machine."""
     heads = {"mlm": "masked language model", "nsp": "next sentence prediction"}
+    heads["rtd"] = "replaced-token detection"
     present = [words for part, words in heads.items() if part in checkpoint.params]
     parts = f" with the heads of {' and '.join(present)}" if present else " encoder"
     if checkpoint.task is not None:
@@ -99,7 +103,7 @@ def _describe_missing(checkpoint: Pretrained, initialized: tuple[str, ...]) -> s
         for part in OPTIONAL_PARTS
         if part in huggingface.list_parts(checkpoint) - checkpoint.params.keys()
     ]
-    if absent and checkpoint.task is None:
+    if absent and checkpoint.task is None and not checkpoint.heads.rtd:
         lines.append(
             f"Not in this checkpoint: {', '.join(absent)}. Libraries initialize them at random."
         )

@@ -32,12 +32,63 @@ class Pretrained:
         """Return the heads that the checkpoint has."""
         classes = len(self.params["classifier"]["bias"]) if "classifier" in self.params else 0
         has_mlm = "output_bias" in self.params.get("mlm", {})  # else its transform is a pooler
-        return Heads(mlm=has_mlm, nsp="nsp" in self.params, classes=classes)
+        parts = self.params.keys()
+        return Heads(
+            mlm=has_mlm,
+            nsp="nsp" in parts,
+            classes=classes,
+            rtd="rtd" in parts,
+            generator="generator" in parts,
+        )
 
     @property
     def parameter_count(self) -> int:
         """Return the total number of parameters."""
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
+
+
+DISCRIMINATOR, GENERATOR = "discriminator", "generator"
+PARTS = (DISCRIMINATOR, GENERATOR)  # of a run of replaced-token detection
+_OF_EMBEDDINGS = ("word", "position", "segment", "layer_norm")
+
+
+def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
+    """Return one of the two models of replaced-token detection as a checkpoint of its own.
+
+    The discriminator of any other checkpoint is the checkpoint.
+
+    Raises:
+      ValueError: the generator is asked for, and there is none.
+    """
+    params, config = checkpoint.params, checkpoint.config
+    if "generator" not in params or config.generator is None:
+        if part == GENERATOR:
+            raise ValueError(
+                f"{checkpoint.address} has no generator, which only a run of bert_jax with "
+                "config.objective=rtd has; leave --part=generator out"
+            )
+        return checkpoint
+    own = params["generator"].get("embeddings", {})
+    is_shared = config.generator_embeddings == "shared"
+    if part == GENERATOR:
+        tables = params["embeddings"] if is_shared else own
+        tables = {name: tables[name] for name in _OF_EMBEDDINGS if name in tables}
+        chosen = params["generator"] | {"embeddings": own | tables}
+        return dataclasses.replace(checkpoint, config=config.generator, params=chosen)
+    chosen = {name: tree for name, tree in params.items() if name != "generator"}
+    if not is_shared:
+        chosen["embeddings"] = add_tables(chosen["embeddings"], own)
+    return dataclasses.replace(checkpoint, config=config.encoder_alone, params=chosen)
+
+
+def add_tables(embeddings: Params, base: Params) -> Params:
+    """Return embeddings with the tables of others added to their own."""
+    return {
+        name: {"embedding": base[name]["embedding"] + tree["embedding"]}
+        if "embedding" in tree
+        else tree
+        for name, tree in embeddings.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +212,13 @@ def build_model_of_parts(config: ModelConfig, dims: Mapping[str, tuple[int, ...]
     """
     parts = {path.split("/")[0] for path in dims}
     classes = dims.get("classifier/kernel", (0, 0))[-1] if "classifier" in parts else 0
-    heads = Heads("mlm" in parts, "nsp" in parts, classes)
+    heads = Heads(
+        mlm="mlm" in parts,
+        nsp="nsp" in parts,
+        classes=classes,
+        rtd="rtd" in parts,
+        generator="generator" in parts,
+    )
     model = bert.build(config, jax.default_backend(), heads=heads)
     declared = {part: tree for part, tree in model.declared.items() if part in parts}
     return dataclasses.replace(model, declared=declared)

@@ -96,7 +96,7 @@ def read_params(
         has more of them, which would be ignored.
     """
     check_layers(tensors.dims, config, tensors.place)
-    declared = by_path(bert.build(config, "cpu").declared)
+    declared = by_path(bert.build(config, "cpu", heads=bert.Heads(rtd=True)).declared)
     named = {path: name_tensor(path) for path in declared}
     known = {name for tensor in named.values() for name in tensor.names} | set(ignored)
     unread = sorted(
@@ -134,7 +134,7 @@ def _choose_names(
         for path, tensor in named.items()
     }
     present = {path.split("/")[0] for path, name in chosen.items() if name}
-    absent = set(OPTIONAL_PARTS) - present
+    absent = {*OPTIONAL_PARTS, "rtd"} - present
     expected = {
         path: name
         for path, name in chosen.items()

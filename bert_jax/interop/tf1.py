@@ -35,13 +35,15 @@ _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
 
 
 def name_tensor(path: str) -> TensorName:
-    """Return the name that Google's code gives the array at our path."""
+    """Return the name that Google's code gives the array at our path; none for parts it lacks."""
     if path == "mlm/output_bias":
         return TensorName(("cls/predictions/output_bias",))
     if path.startswith("nsp/"):
         is_kernel = path == "nsp/kernel"
         leaf = "output_weights" if is_kernel else "output_bias"
         return TensorName((f"cls/seq_relationship/{leaf}",), is_transposed=is_kernel)
+    if path.startswith("rtd/"):
+        return TensorName(())
     module, leaf = path.rsplit("/", 1)
     theirs = bert.NAMES.name_tensor(path, "bert.").names[0].removesuffix(".weight")
     theirs = (

@@ -26,6 +26,7 @@ SENTENCES = (
     "a",
 )
 HIDDEN, POOLED, MLM, NSP = "hidden", "pooled", "MLM logits", "NSP logits"
+REPLACED = "replaced-token logits"
 OF_CLS, OF_TOKENS = "[CLS] logits", "token logits"  # of a task's layer, computed on both
 _RANDOM_ROWS, _TOKENS = 4, 48
 
@@ -73,6 +74,8 @@ def compute_outputs(
                 outputs[OF_CLS] = bound.compute_class_logits(pooled)
         if checkpoint.heads.nsp:
             outputs[NSP] = bound.compute_nsp_logits(hidden[-1])
+        if checkpoint.heads.rtd:
+            outputs[REPLACED] = bound.compute_replaced_logits(hidden[-1])
         if checkpoint.heads.mlm:
             outputs[MLM] = bound.compute_mlm_logits(hidden[-1], batch["positions"])
         return outputs
@@ -107,5 +110,5 @@ def compare(before: Pretrained, after: Pretrained) -> dict[str, float]:
         kind = name.partition(" of layer")[0]
         difference = float(np.max(np.abs(array - actual[name])))
         largest[kind] = max(difference, largest.get(kind, 0.0))
-    kinds = (HIDDEN, POOLED, MLM, NSP, OF_CLS, OF_TOKENS)
+    kinds = (HIDDEN, POOLED, MLM, NSP, REPLACED, OF_CLS, OF_TOKENS)
     return {kind: largest[kind] for kind in kinds if kind in largest}

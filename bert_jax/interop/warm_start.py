@@ -6,14 +6,14 @@ Dimensions: V tokens, P positions, D width.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
 
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
-from bert_jax.config import Config, ModelConfig, validate
+from bert_jax.config import RTD, Config, ModelConfig, list_objectives, validate
 from bert_jax.config.schema import OF_CLASSIFIERS, list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
@@ -28,7 +28,11 @@ from data_pipeline.vocab.grow import UNUSED
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
 # others are the checkpoint's, except that max_position_embeddings may be more than its own.
 OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal")
+_OF_A_GENERATOR = tuple(
+    field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")
+)
 _PARTS = {"pooler": "pooler", "mlm": "masked language model's head", "nsp": "next sentence's head"}
+_RTD_PARTS = {"rtd": "head of replaced-token detection", "generator": "generator"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,7 @@ class InitialWeights:
     checkpoint: Pretrained
     new_tokens: int  # tokens whose rows are means of others'
     repeated_positions: int = 0  # positions whose rows are those of others; 0 for none
+    parts: Mapping[str, str] = dataclasses.field(default_factory=_PARTS.copy)  # to the model's name
 
     def place(self, model: Model, mesh: jax.sharding.Mesh, seed: int) -> Params:
         """Return the parameters on a mesh; parts that the checkpoint lacks are initialized."""
@@ -56,9 +61,9 @@ class InitialWeights:
             positions = checkpoint.config.max_position_embeddings
             learned = positions - self.repeated_positions
             text += f"; its {learned:,} learned positions are repeated up to {positions:,}"
-        parts = dict(_PARTS)
+        parts = dict(self.parts)
         if checkpoint.config.pooler_type == "mlm_transform":
-            del parts["pooler"]  # it has none
+            parts.pop("pooler", None)  # it has none
         missing = [name for part, name in parts.items() if part not in checkpoint.params]
         return f"{text}; initialized: {', '.join(missing)}" if missing else text
 
@@ -100,12 +105,25 @@ def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.init}"):
-        return fit_vocabulary(_load_for(config), ours)
+        weights = fit_vocabulary(_load_for(config), ours)
+    if RTD not in list_objectives(config):
+        return weights
+    checkpoint = weights.checkpoint
+    if config.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
+        checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
+    return dataclasses.replace(weights, checkpoint=checkpoint, parts=_RTD_PARTS)
 
 
 def _load_for(config: Config) -> Pretrained:
-    """Read what the run takes of the checkpoint in config.init: its layers, and segments if any."""
-    checkpoint = select_layers(load.load(config.init), list_init_layers(config))
+    """Read what the run takes of the checkpoint in config.init: its layers, and segments if any.
+
+    Of one with a generator a run of replaced-token detection takes both models.
+    """
+    if RTD in list_objectives(config):
+        checkpoint = load.load(config.init, part=None)
+    else:
+        checkpoint = load.load(config.init)
+    checkpoint = select_layers(checkpoint, list_init_layers(config))
     if config.model.type_vocab_size or "segment" not in checkpoint.params["embeddings"]:
         return checkpoint
     tables = dict(checkpoint.params["embeddings"])
@@ -115,6 +133,18 @@ def _load_for(config: Config) -> Pretrained:
         config=dataclasses.replace(checkpoint.config, type_vocab_size=0),
         params=checkpoint.params | {"embeddings": tables},
     )
+
+
+def _split_tables(params: Params) -> Params:
+    """Give the tables of an encoder to its generator to come; its own differences are zero."""
+    embeddings = params["embeddings"]
+    tables = {name: tree for name, tree in embeddings.items() if name != "projection"}
+    zeros = {
+        name: jax.tree.map(np.zeros_like, tree)
+        for name, tree in tables.items()
+        if name != "layer_norm"
+    }
+    return params | {"embeddings": embeddings | zeros, "generator": {"embeddings": tables}}
 
 
 def resolve_sizes(config: Config) -> Config:
@@ -141,9 +171,10 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     if positions != ModelConfig.max_position_embeddings:
         positions = max(positions, saved.max_position_embeddings)
         saved = dataclasses.replace(saved, max_position_embeddings=positions)
+    of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
-        if field.name not in (*OF_THE_RUN, *OF_CLASSIFIERS) and ours not in (field.default, theirs):
+        if field.name not in (*of_the_run, *OF_CLASSIFIERS) and ours not in (field.default, theirs):
             raise ValueError(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
@@ -151,7 +182,7 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     default = ModelConfig()
     chosen = [name for name in OF_CLASSIFIERS if getattr(given, name) != getattr(default, name)]
     return dataclasses.replace(
-        saved, **{name: getattr(given, name) for name in (*OF_THE_RUN, *chosen)}
+        saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
     )
 
 
@@ -211,11 +242,18 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary) -> InitialWei
             fitted[new_id] = rows[token_ids if len(token_ids) else unknown].mean(axis=0)
         return fitted
 
-    params = dict(checkpoint.params)
-    words = {"embedding": grow(params["embeddings"]["word"]["embedding"])}
-    params["embeddings"] = params["embeddings"] | {"word": words}
-    if "mlm" in params:
-        params["mlm"] = params["mlm"] | {"output_bias": grow(params["mlm"]["output_bias"])}
+    def grow_model(params: Params) -> Params:
+        params = dict(params)
+        if "word" in params.get("embeddings", {}):  # a generator may share them
+            words = {"embedding": grow(params["embeddings"]["word"]["embedding"])}
+            params["embeddings"] = params["embeddings"] | {"word": words}
+        if "mlm" in params:
+            params["mlm"] = params["mlm"] | {"output_bias": grow(params["mlm"]["output_bias"])}
+        if "generator" in params:
+            params["generator"] = grow_model(params["generator"])
+        return params
+
+    params = grow_model(checkpoint.params)
     config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
     fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
     return InitialWeights(fitted, len(new))
@@ -234,12 +272,19 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     if positions == learned:
         return weights
     config = dataclasses.replace(checkpoint.config, max_position_embeddings=positions)
-    params, repeated = dict(checkpoint.params), 0
-    if "position" in params["embeddings"]:
-        table = params["embeddings"]["position"]["embedding"]
-        longer = {"embedding": table[np.arange(positions) % len(table)]}
-        params["embeddings"] = params["embeddings"] | {"position": longer}
-        repeated = positions - learned
+
+    def repeat(params: Params) -> Params:
+        params = dict(params)
+        if "position" in params.get("embeddings", {}):  # a generator may share them
+            table = params["embeddings"]["position"]["embedding"]
+            longer = {"embedding": table[np.arange(positions) % len(table)]}
+            params["embeddings"] = params["embeddings"] | {"position": longer}
+        if "generator" in params:
+            params["generator"] = repeat(params["generator"])
+        return params
+
+    params = repeat(checkpoint.params)
+    repeated = positions - learned if "position" in params["embeddings"] else 0
     longer_checkpoint = dataclasses.replace(checkpoint, config=config, params=params)
     return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
 

@@ -22,7 +22,7 @@ from bert_jax.model.attention import Visible
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer, Targets, View, Views, make_views
-from bert_jax.model.heads import MaskedLmHead
+from bert_jax.model.heads import MaskedLmHead, ReplacedTokenHead
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Linear, Norm, resolve_choices
 from bert_jax.model.losses import Losses
 from bert_jax.model.relative import make_relations
@@ -44,9 +44,13 @@ class Heads:
     mlm: bool = True
     nsp: bool = True
     classes: int = 0  # number of logits of a task's layer, `classifier`; 0 for no such layer
+    pooler: bool = True  # what a classifier reads, where the config has one
+    rtd: bool = False  # the head of replaced-token detection
+    generator: bool = False  # the model that replaces tokens for it
 
 
 PRETRAINING = Heads()
+_OF_A_GENERATOR = Heads(nsp=False, pooler=False)
 
 
 class Bert(nnx.Module):
@@ -59,22 +63,35 @@ class Bert(nnx.Module):
         dtype: jnp.dtype,
         choices: Choices,
         heads: Heads = PRETRAINING,
+        shared: Embeddings | None = None,
     ) -> None:
-        self.embeddings = Embeddings(config, padded_vocab_size, choices)
+        """Declare the parameters; `shared` are embeddings of another model to read instead."""
+        sizes = config.generator if heads.generator else None
+        has_base = sizes is not None and config.generator_embeddings == "gdes"
+        self.embeddings = Embeddings(config, padded_vocab_size, choices, shared, has_base)
         own = 1 if config.share_layers else config.num_hidden_layers
         self.layers = nnx.Dict({f"{i:02d}": Layer(config, choices, i) for i in range(own)})
         is_pre_norm = config.norm_position == "pre"
         self.layer_norm = Norm(config, config.hidden_size, choices) if is_pre_norm else None
         width = (config.hidden_size, "embed")
         pooled = (config.hidden_size, None)
-        has_pooler = config.pooler_type != "mlm_transform"
+        has_pooler = heads.pooler and config.pooler_type != "mlm_transform"
         self.pooler = Linear(width, pooled, config.initializer_range) if has_pooler else None
-        if heads.mlm or not has_pooler:
+        if heads.mlm or (heads.pooler and not has_pooler):
             self.mlm = MaskedLmHead(config, padded_vocab_size, choices)
         if heads.nsp:
             self.nsp = Linear(pooled, (2, None), config.initializer_range)
         if heads.classes:
             self.classifier = Linear(pooled, (heads.classes, None), config.initializer_range)
+        if heads.rtd:
+            self.rtd = ReplacedTokenHead(config, choices)
+        given = None if has_base else self.embeddings
+        self.generator = (
+            Bert(sizes, padded_vocab_size, dtype, choices, _OF_A_GENERATOR, given)
+            if sizes is not None
+            else None
+        )
+        self.has_base = has_base
         self.config = config
         self.dtype = dtype
         self.choices = choices
@@ -92,12 +109,24 @@ class Bert(nnx.Module):
         Shapes: int32[B,S] twice -> compute dtype[B,S,D]. Positions count from 0 unless given.
         Layers are applied as config.compute.remat and rolled_layers say.
         """
-        x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout)
+        x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
         views = make_views(self.config, visible, position_ids_BS, segment_ids_BS)
         x_BSD = self._apply_layers(
             x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout)
         )
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
+
+    def _embed(
+        self,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        position_ids_BS: jax.Array | None,
+        dropout: Dropout | None,
+    ) -> jax.Array:
+        base = self.generator.embeddings if self.has_base and self.generator is not None else None
+        return self.embeddings(
+            input_ids_BS, segment_ids_BS, position_ids_BS, self.dtype, dropout, base
+        )
 
     def _layers_in_order(self) -> list[Layer]:
         layers = list(self.layers.values())
@@ -184,7 +213,7 @@ class Bert(nnx.Module):
         Shapes: int32[B,S] twice -> L + 1 times compute dtype[B,S,D]. The last are what encode
         returns: only they pass a pre-norm model's final norm.
         """
-        hidden = [self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, None)]
+        hidden = [self._embed(input_ids_BS, segment_ids_BS, None, None)]
         views = make_views(self.config, visible, None, segment_ids_BS)
         for number, layer in enumerate(self._layers_in_order()):
             hidden.append(layer(hidden[-1], views, number, None))
@@ -214,6 +243,10 @@ class Bert(nnx.Module):
         """Do the same from the vectors at these positions, float[B,P,D]; P may be all of S."""
         table_VD = self.embeddings.word.embedding[...]
         return self.mlm.compute_losses(vectors_BPD, table_VD, labels_BP)
+
+    def compute_replaced_logits(self, hidden_BSD: jax.Array) -> jax.Array:
+        """Compute the logit that a token was replaced, at each position: float32[B,S]."""
+        return self.rtd(hidden_BSD)
 
     def compute_nsp_logits(
         self, hidden_BSD: jax.Array, cls_positions_BN: jax.Array | None = None
@@ -285,7 +318,7 @@ class Declared:
     @property
     def is_matrix(self) -> bool:
         """Return whether it is a kernel or table, not a bias or norm."""
-        return self.initial.stddev > 0.0
+        return len(self.dims) > 1
 
 
 @dataclasses.dataclass(frozen=True)

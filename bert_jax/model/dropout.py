@@ -12,8 +12,8 @@ from bert_jax.parallel import mesh
 
 HASH_VERSION = 2  # version of the masks; incremented by any change to their bits
 # Where dropout is applied in a layer; the masks of the embeddings and of what a task's layer reads
-# count as one more layer's.
-ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT, CLASSIFIER_INPUT = range(4)
+# count as one more layer's, as does the noise by which a generator samples tokens.
+ATTENTION_WEIGHTS, ATTENTION_OUTPUT, MLP_OUTPUT, CLASSIFIER_INPUT, SAMPLED_TOKENS = range(5)
 # The axes along which elements share a hash: of hidden vectors [B,S,D] and of weights [B,H,S,T].
 POSITIONS, KEYS = 1, 3
 Words = tuple[jax.Array, jax.Array]  # uint32[B] each: a mask is hashed from them and the place
@@ -42,6 +42,10 @@ class Dropout:
         if rate == 0.0:
             return x
         return _dropped(x, *self.words(layer, site), rate, shared_axis)
+
+    def for_generator(self) -> "Dropout":
+        """Return the dropout of a second model of the same step, with masks of its own."""
+        return dataclasses.replace(self, seed=_mix(self.seed ^ jnp.uint32(0x9E3779B9)))
 
     def words(self, layer: int | jax.Array, site: int) -> Words:
         """Return the two words from which the masks of one layer and site are hashed."""

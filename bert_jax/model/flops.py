@@ -6,7 +6,8 @@ FORMULA = (
     "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
     "(attention) + 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
     "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
-    "from the pairs with those before it"
+    "from the pairs with those before it; with a generator its own as masked LM, and the encoder's "
+    "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler"
 )
 
 
@@ -21,7 +22,23 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
     Source: Kaplan et al. 2020, section 2.1, table 1; attention over the pairs of positions that a
     layer shows: all, in one with a window the near ones, in a causal model those before a position.
     """
+    if model.generator is not None:
+        width = model.hidden_size
+        detection = 6 * (width + 1) * width * seq_len
+        generator = _count_encoder(model.generator, seq_len)
+        generator += _count_masked_lm(model.generator, predictions)
+        return float(_count_encoder(model, seq_len) + detection + generator)
     predictions = seq_len if model.is_causal else predictions
+    pooler = 6 * (model.hidden_size + 2) * model.hidden_size
+    return float(_count_encoder(model, seq_len) + _count_masked_lm(model, predictions) + pooler)
+
+
+def _count_masked_lm(model: ModelConfig, predictions: int) -> int:
+    embedding = model.embedding_size or model.hidden_size
+    return 6 * (model.hidden_size + model.vocab_size) * embedding * predictions
+
+
+def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     width, layers = model.hidden_size, model.num_hidden_layers
     embedding = model.embedding_size or width
     mlp_maps = 3 if model.gated_mlp else 2
@@ -34,10 +51,8 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
     if model.is_causal:
         pairs = (pairs + layers * seq_len) // 2  # a position and itself are one pair
     attention = 12 * width * pairs
-    masked_lm = 6 * (width + model.vocab_size) * embedding * predictions
     mapped = 0 if embedding == width else 6 * embedding * width * seq_len
-    pooler = 6 * (width + 2) * width
-    return float(every + attention + mapped + masked_lm + pooler)
+    return every + attention + mapped
 
 
 def count_window_pairs(seq_len: int, window: int) -> int:

@@ -1,10 +1,11 @@
-"""Define the head of the masked language model.
+"""Define the heads of the masked language model and of replaced-token detection.
 
 Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded).
 Source: run_pretraining.py@eedf5716ce get_masked_lm_output.
 """
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import ModelConfig
@@ -60,3 +61,22 @@ class MaskedLmHead(nnx.Module):
             self.vocab_size,
             self.choices.mlm_logits_dtype,
         )
+
+
+class ReplacedTokenHead(nnx.Module):
+    """Compute the logit that a token was replaced: a layer of the width, its activation, a map.
+
+    Source: google-research/electra run_pretraining.py _get_discriminator_output.
+    """
+
+    def __init__(self, config: ModelConfig, choices: Choices) -> None:
+        width, stddev = config.hidden_size, config.initializer_range
+        self.transform = Linear((width, "embed"), (width, None), stddev)
+        self.output = Linear((width, None), (1, None), stddev)
+        self.hidden_act = config.hidden_act
+        self.saves_derivative = choices.gelu_saves_derivative
+
+    def __call__(self, x_BSD: jax.Array) -> jax.Array:
+        """Compute float[B,S,D] -> float32[B,S]."""
+        x_BSD = ops.activate(self.transform(x_BSD), self.hidden_act, self.saves_derivative)
+        return self.output(x_BSD)[:, :, 0].astype(jnp.float32)

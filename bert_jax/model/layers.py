@@ -157,11 +157,7 @@ def residual_stddev(config: ModelConfig) -> float:
 
 
 class Table(nnx.Module):
-    """Look up rows of a table by id."""
+    """Hold the rows of a table that is looked up by id."""
 
     def __init__(self, rows: int, width: int, row_axis: str | None, stddev: float) -> None:
         self.embedding = declare((rows, width), (row_axis, "embed"), Initial(stddev=stddev))
-
-    def __call__(self, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:
-        """Look up int32[B,S] -> dtype[B,S,D]."""
-        return ops.lookup(self.embedding[...], ids_BS, dtype)

@@ -167,7 +167,8 @@ class Screen:
 
 def _names(numbers: Mapping[str, float]) -> list[str]:
     """Return the terms of the objective."""
-    return [key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")]
+    names = [key.removesuffix("_accuracy") for key in numbers if key.endswith("_accuracy")]
+    return [name for name in names if f"{name}_loss" in numbers]
 
 
 def _terms(numbers: Mapping[str, float]) -> str:
@@ -176,8 +177,15 @@ def _terms(numbers: Mapping[str, float]) -> str:
     if not names:
         return f"loss {numbers['loss']:.3f}"
     return "  ".join(
-        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:5.1%}" for name in names
+        f"{name} {numbers[f'{name}_loss']:.3f} {numbers[f'{name}_accuracy']:5.1%}"
+        f"{_auc(numbers, name)}"
+        for name in names
     )
+
+
+def _auc(numbers: Mapping[str, float], name: str) -> str:
+    """Format the area under the ROC curve of a term that has one."""
+    return f" auc {numbers[f'{name}_auc']:.3f}" if f"{name}_auc" in numbers else ""
 
 
 def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
@@ -186,9 +194,9 @@ def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
     for name in _names(numbers):
         loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
         unigram = baseline.get(f"unigram_{name}_loss")
-        majority = baseline.get(f"majority_{name}_accuracy")
+        majority = {**numbers, **baseline}.get(f"majority_{name}_accuracy")
         if majority is not None:
-            parts.append(f"{name} {right} (majority {majority:.1%})")
+            parts.append(f"{name} {right} (majority {majority:.1%}){_auc(numbers, name)}")
         else:
             beside = "" if unigram is None else f" (unigram {unigram:.3f})"
             parts.append(f"{name} {loss}{beside} {right}")

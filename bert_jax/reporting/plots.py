@@ -51,6 +51,9 @@ TITLES = {
     "causal_accuracy": "Next token accuracy",
     "permutation_loss": "Permutation LM loss (nats)",
     "permutation_accuracy": "Permutation LM accuracy",
+    "rtd_loss": "Replaced tokens loss (nats)",
+    "rtd_accuracy": "Replaced tokens accuracy",
+    "rtd_auc": "Replaced tokens, area under the ROC curve",
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
@@ -60,6 +63,7 @@ BASELINES = {
     "causal_loss": ("unigram_causal_loss", "unigram"),
     "permutation_loss": ("unigram_permutation_loss", "unigram"),
     "nsp_accuracy": ("majority_nsp_accuracy", "majority"),
+    "rtd_accuracy": ("majority_rtd_accuracy", "majority"),
 }
 # A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.
 LEAST_LOSS_SPAN, LEAST_ACCURACY_SPAN = 0.5, 0.2
@@ -122,7 +126,7 @@ def list_panels(lines: Sequence[Line]) -> list[str]:
         for kind in ("loss", "accuracy")
     ]
     panels += [name for name in names if name == "task_loss" or name.startswith("dev_")]
-    panels += [name for name in ("learning_rate", "sequences_per_sec") if name in names]
+    panels += [name for name in ("rtd_auc", "learning_rate", "sequences_per_sec") if name in names]
     return list(dict.fromkeys(panels))
 
 

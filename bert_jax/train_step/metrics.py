@@ -2,6 +2,8 @@
 
 Metric names are public:
 - loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate; BERT's terms are mlm and nsp;
+- of rtd (config.objective) also rtd_replaced_share, the share of the tokens that were replaced,
+  rtd_replaced_accuracy, the accuracy on these, and rtd_auc (_count_ranks);
 - skipped_steps, the bad steps of the interval;
 - sequences_per_sec (trainer/throughput.py), which counts examples, whether or not several share a
   row, and input_wait_share, the share of the interval in which the devices waited for a batch;
@@ -12,6 +14,8 @@ Metric names are public:
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from bert_jax.train_step.objectives import SMALLEST_WEIGHT
 
@@ -31,19 +35,44 @@ def flatten(sums: Sums) -> dict[str, float]:
         numbers[f"{name}/loss_sum"] = float(term.loss_sum)
         if term.correct_sum is not None:
             numbers[f"{name}/correct_sum"] = float(term.correct_sum)
+        if term.logits_histogram is not None:
+            counts = _count_ranks(np.asarray(term.logits_histogram, np.float64))
+            numbers |= {f"{name}/{key}": value for key, value in counts.items()}
         numbers[f"{name}/weight"] = float(sums["weights"][name])
+        if term.scale != 1.0:
+            numbers[f"{name}/scale"] = term.scale
     plain = {name: float(sums[name]) for name in sums.keys() - {"terms", "weights", "guard"}}
     if "guard" in sums:
         plain["skipped"] = float(sums["guard"].is_bad)
     return numbers | dict(sorted(plain.items()))
 
 
+def _count_ranks(histogram_KN: np.ndarray) -> dict[str, float]:
+    """Count what accuracy on class 1 and the area under the ROC curve are computed of.
+
+    The area is the share of pairs, one token of each class of the same step, whose token of class 1
+    has the higher logit. Equal logits count half; within a bin all count as equal, so it is off by
+    half the share of such pairs at most.
+    """
+    zeros_N, ones_N = histogram_KN
+    below_N = np.cumsum(zeros_N) - zeros_N
+    return {
+        "ones": float(ones_N.sum()),
+        "ones_right": float(ones_N[len(ones_N) // 2 :].sum()),
+        "pairs": float(zeros_N.sum() * ones_N.sum()),
+        "pairs_right": float((ones_N * (below_N + zeros_N / 2)).sum()),
+    }
+
+
 def add_step(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
     """Add a step to an interval, initially {}. Plain floats survive JSON exactly."""
     grown = {name: total.get(name, 0.0) + value for name, value in numbers.items()}
-    if "learning_rate" in numbers:
-        grown["learning_rate"] = numbers["learning_rate"]
-    return grown | {"steps": total.get("steps", 0.0) + 1.0}
+    constant = {
+        name: value
+        for name, value in numbers.items()
+        if name == "learning_rate" or name.endswith("/scale")
+    }
+    return grown | constant | {"steps": total.get("steps", 0.0) + 1.0}
 
 
 def add_skipped(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
@@ -64,8 +93,14 @@ def compute_means(total: Mapping[str, float]) -> dict[str, float]:
         means[f"{name}_loss"] = total[f"{name}/loss_sum"] / weight
         if f"{name}/correct_sum" in total:
             means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight
+        if f"{name}/pairs" in total:
+            ones, pairs = total[f"{name}/ones"], total[f"{name}/pairs"]
+            means[f"{name}_replaced_share"] = ones / weight
+            means[f"{name}_replaced_accuracy"] = total[f"{name}/ones_right"] / max(ones, 1.0)
+            means[f"{name}_auc"] = total[f"{name}/pairs_right"] / max(pairs, 1.0)
     if terms:
-        means = {"loss": sum(means[f"{name}_loss"] for name in terms)} | means
+        scaled = [means[f"{name}_loss"] * total.get(f"{name}/scale", 1.0) for name in terms]
+        means = {"loss": sum(scaled)} | means
     if "grad_norm" in total:
         means["grad_norm"] = total["grad_norm"] / total["steps"]
     if "learning_rate" in total:
@@ -76,8 +111,18 @@ def compute_means(total: Mapping[str, float]) -> dict[str, float]:
 
 
 def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
-    """Compute the means of an evaluation, and each term's perplexity: exp of its loss."""
+    """Compute the means of an evaluation, and each term's perplexity: exp of its loss.
+
+    Where tokens were replaced also majority_rtd_accuracy, that of taking all for original, or all
+    for replaced if these are more: it follows from the generator of this step.
+    """
     means = compute_means(total)
+    shares = {
+        name.removesuffix("_replaced_share"): share
+        for name, share in means.items()
+        if name.endswith("_replaced_share")
+    }
+    means |= {f"majority_{name}_accuracy": max(s, 1.0 - s) for name, s in shares.items()}
     perplexities = {
         name.replace("_loss", "_perplexity"): math.exp(min(loss, 700.0))
         for name, loss in means.items()

@@ -27,7 +27,10 @@ Sums = dict[str, Any]
 
 
 def _mean_loss(terms: dict[str, Term], weights: dict[str, jax.Array]) -> jax.Array:
-    means = [term.loss_sum / weights[name] for name, term in terms.items()]
+    means = []
+    for name, term in terms.items():
+        mean = term.loss_sum / weights[name]
+        means.append(mean if term.scale == 1.0 else term.scale * mean)
     return sum(means, start=jnp.zeros(()))
 
 
@@ -137,7 +140,7 @@ def make_train_step(
             jnp.any(state.step == starts),
             loss,
             sums["grad_norm"],
-            (terms, weights),
+            ([(term.loss_sum, term.correct_sum) for term in terms.values()], weights),
         )
         is_bad = verdict.is_bad > 0.0
         direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)

@@ -63,19 +63,20 @@ class StepParts:
 def build_parts(
     config: RunConfig,
     objectives: Sequence[Objective],
-    heads: bert.Heads = bert.PRETRAINING,
+    heads: bert.Heads | None = None,
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
 ) -> StepParts:
     """Build mesh, model and optimizer, by default on all devices and for this process's platform.
 
-    `objectives` has that of each phase.
+    `objectives` has that of each phase; heads are those of the first unless given.
     Raises ValueError if the batch or the model does not divide evenly over the devices.
     """
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     mesh = mesh_lib.make_mesh(config.mesh, devices)
     backend = jax.default_backend() if backend is None else backend
     with jax.set_mesh(mesh):
+        heads = heads or objectives[0].heads
         model = bert.build(config.model, backend, mesh.shape["model"], config.compute, heads)
         tx = optim.make_optimizer(config.optim)
         shardings = state_lib.make_shardings(model, tx, mesh, config.mesh)

@@ -48,6 +48,9 @@ def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list
     shape = config.model
     axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
     sizes = f"{shape.num_hidden_layers} layers of {shape.hidden_size}, {shape.vocab_size:,} pieces"
+    if shape.generator is not None:
+        small = shape.generator
+        sizes += f"; a generator of {small.num_hidden_layers} layers of {small.hidden_size}"
     words = f"{model.parameter_count:,} parameters: {sizes}; matmuls in {model.dtype}"
     return [
         ("devices", f"{mesh.size} x {mesh.devices.flat[0].device_kind}, mesh {axes}"),

@@ -30,6 +30,7 @@ MODELS = {
     "AlbertForPreTraining": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "AlbertForMaskedLM": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "ElectraForMaskedLM": SIZES | NO_DROPOUT | {"embedding_size": 7},
+    "ElectraForPreTraining": SIZES | NO_DROPOUT | {"embedding_size": 7},
     "DistilBertForMaskedLM": {"dim": 12, "n_layers": 4, "n_heads": 3, "hidden_dim": 10}
     | {"vocab_size": VOCAB, "max_position_embeddings": 24, "dropout": 0.0}
     | {"attention_dropout": 0.0},
@@ -67,6 +68,14 @@ def next_token_labels() -> np.ndarray:
     return np.where(rows["attention_mask"] == 1, rows["input_ids"], -100)
 
 
+def labels_of(kind: str) -> np.ndarray:
+    """Return the labels that a class reads; of a discriminator those tokens are the replaced."""
+    if MODELS[kind].get("is_decoder"):
+        return next_token_labels()
+    labels = batch()["labels"]
+    return (labels >= 0).astype(np.int64) if kind == "ElectraForPreTraining" else labels
+
+
 def main() -> None:
     """Entry point."""
     import torch
@@ -82,9 +91,8 @@ def main() -> None:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(torch.tensor(weights(name, tuple(parameter.shape))))
-        labels = next_token_labels() if sizes.get("is_decoder") else batch()["labels"]
-        given = inputs | {"labels": torch.tensor(labels)}
-        if kind.endswith("ForPreTraining"):
+        given = inputs | {"labels": torch.tensor(labels_of(kind))}
+        if kind == "AlbertForPreTraining":
             given["sentence_order_label"] = torch.tensor(order_labels())
         out = model(**given, output_hidden_states=True)
         out.loss.backward()

@@ -1,4 +1,4 @@
-"""Read and write ELECTRA's generator: BERT with a narrow embedding.
+"""Read and write ELECTRA's two models: BERT with a narrow embedding and a head of either kind.
 
 Source: modeling_electra.py, configuration_electra.py@transformers 5.23; Clark et al. 2020.
 """
@@ -32,6 +32,8 @@ FAMILY = Family(
         heads={
             "mlm/transform": "generator_predictions.dense",
             "mlm/layer_norm": "generator_predictions.LayerNorm",
+            "rtd/transform": "discriminator_predictions.dense",
+            "rtd/output": "discriminator_predictions.dense_prediction",
             "classifier": "classifier",
         },
         output_bias=("generator_lm_head.bias",),
@@ -41,5 +43,6 @@ FAMILY = Family(
     decoder="generator_lm_head.weight",
     masked_lm="ElectraForMaskedLM",
     encoder="ElectraModel",
+    discriminator="ElectraForPreTraining",
     task_names={**ROW_HEAD_NAMES, CHOOSE: {"pooler": "sequence_summary.summary"}},
 )

@@ -108,6 +108,7 @@ class Family:
     masked_lm: str  # class with the masked language model's head
     encoder: str  # class without heads
     pretraining: str = ""  # class with that head and one of sentence pairs, if there is one
+    discriminator: str = ""  # class with the head of replaced-token detection, if there is one
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
     task_names: TaskNames = dataclasses.field(default_factory=lambda: ANSWER_NAMES)
     pad_id: int | None = None  # id of the padding, if positions follow from it

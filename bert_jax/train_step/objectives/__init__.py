@@ -2,7 +2,7 @@
 
 Objectives return sums: train_step/step.py adds sums and weights over micro-batches and devices, and
 divides once. The loss is the sum over terms of loss_sum / weight. An objective is a file; read
-objective (what each declares), then mlm_nsp and causal.
+objective (what each declares), then mlm_nsp, causal, permutation and rtd.
 """
 
 from bert_jax.config import Config
@@ -18,12 +18,14 @@ from bert_jax.train_step.objectives.objective import (
     sum_term,
 )
 from bert_jax.train_step.objectives.permutation import PERMUTATION
+from bert_jax.train_step.objectives.rtd import RTD
 
 OBJECTIVES: dict[str, Objective] = {
     "mlm_nsp": MLM_NSP,
     "mlm": MLM,
     "causal": CAUSAL,
     "permutation": PERMUTATION,
+    "rtd": RTD,
 }
 
 
@@ -37,10 +39,11 @@ def find(name: str, key: str = "config.objective") -> Objective:
 def find_each(config: Config) -> tuple[Objective, ...]:
     """Return the objective of each phase; raise ValueError if there is none of a name."""
     default = find(config.objective)
-    return tuple(
+    named = [
         find(phase.objective, f"config.phases[{index}].objective") if phase.objective else default
         for index, phase in enumerate(config.phases)
-    )
+    ]
+    return tuple(each.configure(config) if each.configure else each for each in named)
 
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "MLM_NSP",
     "OBJECTIVES",
     "PERMUTATION",
+    "RTD",
     "SMALLEST_WEIGHT",
     "Batch",
     "Objective",

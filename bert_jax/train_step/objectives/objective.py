@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 
+from bert_jax.config import Config
 from bert_jax.model.attention import Visible, hide_other_examples, hide_padding
-from bert_jax.model.bert import Bert
+from bert_jax.model.bert import PRETRAINING, Bert, Heads
 from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import Losses, cross_entropy
 
@@ -23,6 +24,9 @@ class Term:
     loss_sum: jax.Array  # float32 [], nats
     correct_sum: jax.Array | None  # float32 [], predictions whose likeliest class is right; None
     #                                if numbers are predicted instead of classes
+    logits_histogram: jax.Array | None = None  # float32 [2,N], counts of the logits of class 0 and
+    #                                            class 1, of two, by ascending bins around 0
+    scale: float = dataclasses.field(default=1.0, metadata={"static": True})  # factor in the loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,9 @@ class Objective:
     untrained: tuple[str, ...] = ()  # parts of the model that no term uses: as initialized
     # Per-row outputs that an evaluation returns besides the sums: float32[B,...].
     outputs: Callable[[Bert, Batch], jax.Array] | None = None
+    heads: Heads = PRETRAINING  # of the model that it trains
+    # The same objective with its own settings of a config, if it has any.
+    configure: "Callable[[Config], Objective] | None" = None
 
 
 def sum_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
@@ -45,6 +52,16 @@ def sum_losses(losses: Losses, weights: jax.Array) -> Term:
     """Sum losses and hits, float32[...] each, weighted by float32[...]."""
     nll, right = losses
     return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
+
+
+def fill_masked(batch: Batch, ids_BP: jax.Array) -> jax.Array:
+    """Return the rows with these tokens at their masked positions: int32[B,P] -> int32[B,S]."""
+    input_ids_BS = batch["input_ids"]
+    places_S = jnp.arange(input_ids_BS.shape[1], dtype=jnp.int32)
+    is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
+    is_masked_BPS &= batch["masked_lm_weights"][:, :, None] > 0
+    filled_BS = jnp.sum(jnp.where(is_masked_BPS, ids_BP[:, :, None], 0), axis=1)
+    return jnp.where(jnp.any(is_masked_BPS, axis=1), filled_BS, input_ids_BS)
 
 
 def find_visible(batch: Batch) -> Visible:
@@ -83,9 +100,4 @@ def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array
 
 def restore_ids(batch: Batch) -> jax.Array:
     """Return the tokens as they were before they were masked: int32[B,S]."""
-    ids_BS = batch["input_ids"]
-    places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.int32)
-    is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
-    is_masked_BPS &= batch["masked_lm_weights"][:, :, None] > 0
-    original_BS = jnp.sum(jnp.where(is_masked_BPS, batch["masked_lm_ids"][:, :, None], 0), axis=1)
-    return jnp.where(jnp.any(is_masked_BPS, axis=1), original_BS, ids_BS)
+    return fill_masked(batch, batch["masked_lm_ids"])

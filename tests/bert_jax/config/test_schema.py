@@ -14,7 +14,18 @@ from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
 from bert_jax.train_step import objectives
 from bert_jax.trainer.setup import build_setup
-from configs import albert, base, large, left_to_right, quickstart, roberta, small, tiny
+from configs import (
+    albert,
+    base,
+    electra_base,
+    electra_small,
+    large,
+    left_to_right,
+    quickstart,
+    roberta,
+    small,
+    tiny,
+)
 from tests.bert_jax.config.test_validate import changed, phase
 
 continued = importlib.import_module("configs.continue")  # a word of Python's
@@ -33,6 +44,11 @@ EVERY_CONFIG = [
     (large, "recipe=lamb64k"),
     (left_to_right, ""),
     (left_to_right, "recipe=no_nsp"),
+    *(
+        (file, f"embeddings={sharing}")
+        for file in (electra_small, electra_base)
+        for sharing in ("shared", "gdes")
+    ),
     *((file, f"size={size}") for file in (albert, roberta) for size in file.SIZES),
 ]
 
@@ -262,3 +278,11 @@ def test_a_ramp_restarts_a_schedule_once():
 def test_a_ramp_that_does_not_fit_is_refused(first, tokens, multiple, words):
     with pytest.raises(ValueError, match=words):
         config_lib.ramp_batch(Phase(64, 9, batch_size=12), first, tokens, multiple)
+
+
+def test_electras_generators_are_a_quarter_and_a_third_as_wide():
+    for file, width, embedding, heads in ((electra_small, 64, 128, 1), (electra_base, 256, 768, 4)):
+        generator = read(file).model.generator
+        sizes = generator.hidden_size, generator.embedding_size, generator.num_attention_heads
+        assert sizes == (width, embedding, heads)
+        assert (generator.intermediate_size, generator.num_hidden_layers) == (4 * width, 12)

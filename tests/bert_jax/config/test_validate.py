@@ -183,6 +183,44 @@ def test_the_settings_are_all_there():
             r"phases\[1\].objective is 'mlm_nsp'.*which has none; set .*phases\[1\].objective=mlm",
         ),
         (
+            changed(objective="rtd", data=PretrainOptions(segments="doc_sentences")),
+            "objective is 'rtd'; it needs a generator, and config.model.generator_hidden_size is 0",
+        ),
+        (
+            changed(objective="rtd", model=ModelConfig(generator_hidden_size=192)),
+            "objective is 'rtd'; it knows no pairs, which config.data.segments = 'nsp' makes",
+        ),
+        (
+            changed(
+                objective="rtd",
+                model=ModelConfig(generator_hidden_size=192),
+                phases=(PHASE, dataclasses.replace(PHASE, objective="mlm")),
+            ),
+            r"objective is 'rtd'; it trains a generator too, and other phases learn \['mlm'\]",
+        ),
+        (
+            changed(
+                objective="rtd",
+                init="hf:DIR",
+                init_layers="0,2",
+                data=PretrainOptions(segments="doc_sentences"),
+                model=ModelConfig(generator_hidden_size=192),
+            ),
+            "init_layers is '0,2'; config.objective=rtd trains a generator too",
+        ),
+        (
+            changed(model=ModelConfig(generator_hidden_size=192)),
+            "model.generator_hidden_size is 192; no objective trains one: learn rtd",
+        ),
+        (
+            changed(model=ModelConfig(generator_embeddings="gdes")),
+            "model.generator_embeddings is 'gdes'; no objective trains one",
+        ),
+        (
+            changed(model=ModelConfig(generator_hidden_size=192, generator_num_attention_heads=5)),
+            "model.generator_hidden_size is 192; it must be a multiple of the generator's 5 att",
+        ),
+        (
             changed(model=ModelConfig(is_causal=True)),
             "objective is 'mlm_nsp'; it needs both sides .*model.is_causal is True: leave that",
         ),

@@ -18,7 +18,9 @@ from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import step
-from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP
+from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
+from bert_jax.train_step.objectives.objective import fill_masked
+from bert_jax.train_step.objectives.rtd import sum_detections
 from tests.golden import encoders
 
 GOLDEN = pathlib.Path(encoders.__file__).with_suffix(".npz")
@@ -83,13 +85,25 @@ def rows_of_the_golden(is_causal):
     return made | {"input_ids": shown, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
 
 
+def detect_labels(bound, rows, dropout):
+    """The loss of the discriminator where the tokens with a label are the replaced ones."""
+    logits = bound.compute_replaced_logits(encode_batch(bound, rows, dropout))
+    is_replaced = fill_masked(rows | {"input_ids": -rows["input_ids"]}, rows["masked_lm_ids"]) > 0
+    return {"rtd": sum_detections(logits, is_replaced, rows["input_mask"].astype(np.float32), 1.0)}
+
+
+DETECTION = Objective(lambda rows: {"rtd": rows["input_mask"].sum() * 1.0}, detect_labels)
+
+
 def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
     family, config, golden, gradients, dims = case
     params = read(family, config, dims, lambda name: encoders.weights(name, dims[name]))
     expected = read(family, config, dims, gradients.__getitem__)
-    heads = Heads(mlm="mlm" in params, nsp="nsp" in params)
+    heads = Heads(mlm="mlm" in params, nsp="nsp" in params, rtd="rtd" in params)
     batch = encoders.batch()
     objective = CAUSAL if config.is_causal else MLM_NSP if heads.nsp else MLM
+    if heads.rtd:
+        objective = DETECTION
     mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
     with jax.set_mesh(mesh):
         model = bert.build(config, "cpu", heads=heads)

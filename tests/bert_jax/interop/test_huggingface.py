@@ -107,13 +107,19 @@ def test_both_gelus(held, act, ours, tmp_path):
     assert (config.hidden_act, config.type_vocab_size, config.layer_norm_eps) == (ours, 3, 1e-6)
 
 
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_a_decoder_reads_from_left_to_right(held, is_decoder, tmp_path):
+    _, config = huggingface.read_config(write(tmp_path, held, is_decoder=is_decoder))
+    assert config.is_causal == is_decoder
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"hidden_act": "relu"}, "hidden_act = 'relu'; bert_jax computes gelu, gelu_new"),
         ({"model_type": "gpt2"}, "model_type = 'gpt2'; bert_jax reads bert, modernbert, roberta"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
-        ({"is_decoder": True}, "is_decoder = True"),
+        ({"is_decoder": True, "add_cross_attention": True}, "add_cross_attention = True"),
         ({"hidden_size": "14"}, "hidden_size = '14'; it must be a whole number"),
         ({"num_attention_heads": 3}, "num_attention_heads = 3, which does not divide"),
         ({"num_hidden_layers": 1}, r"holds bert\.encoder\.layer\.1\..* has no use for"),

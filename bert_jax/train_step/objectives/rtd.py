@@ -1,0 +1,132 @@
+"""Replaced-token detection: a generator fills in masked tokens, the encoder finds which are wrong.
+
+Dimensions: B rows, S sequence, P slots for masked tokens, V vocabulary (padded), N bins.
+Source: Clark et al. 2020 (ELECTRA), section 2; google-research/electra run_pretraining.py.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.model.bert import Bert, Heads
+from bert_jax.model.dropout import SAMPLED_TOKENS, Dropout, Words, hashed_places
+from bert_jax.train_step.objectives.objective import (
+    Batch,
+    Objective,
+    Term,
+    encode_batch,
+    fill_masked,
+    restore_ids,
+    sum_losses,
+)
+
+WEIGHT = 50.0  # config.rtd_weight unless set
+BINS, BIN_WIDTH = 128, 0.125  # of the histogram of logits, from -8 to 8
+_EVALUATION_SEED = 2020
+
+
+def _weigh_tokens(batch: Batch) -> jax.Array:
+    return batch["input_mask"].astype(jnp.float32)
+
+
+def _count(batch: Batch) -> dict[str, jax.Array]:
+    return {"mlm": jnp.sum(batch["masked_lm_weights"]), "rtd": jnp.sum(_weigh_tokens(batch))}
+
+
+def make_noise_words(bert: Bert, batch: Batch, dropout: Dropout | None) -> Words:
+    """Return what the noise of each row is hashed from.
+
+    In training it is (seed, step, row), as for dropout; in an evaluation a fixed seed and the
+    row's own tokens, so that a row is filled alike in batches of any size.
+    """
+    if dropout is None:
+        ids_BS = batch["input_ids"].astype(jnp.uint32)
+        zeros_B1 = jnp.zeros_like(ids_BS[:, :1])
+        places_BS = jax.lax.broadcasted_iota(jnp.uint32, ids_BS.shape, 1)
+        hashed_BS = hashed_places(ids_BS, places_BS * jnp.uint32(0x9E3779B9), zeros_B1)
+        row_B = jnp.sum(jnp.where(batch["input_mask"] > 0, hashed_BS, 0), axis=1, dtype=jnp.uint32)
+        dropout = Dropout(jnp.uint32(_EVALUATION_SEED), jnp.uint32(0), row_B)
+    return dropout.words(bert.config.num_hidden_layers, SAMPLED_TOKENS)
+
+
+def sample_tokens(
+    logits_BPV: jax.Array, positions_BP: jax.Array, words: Words, vocab_size: int
+) -> jax.Array:
+    """Sample a token at each position from the softmax of its logits: int32[B,P].
+
+    It is the likeliest after standard Gumbel noise, which is hashed from the row's words, the
+    position in the row and the token: the same on every mesh, for any number of micro-batches.
+    """
+    spec = jax.typeof(logits_BPV).sharding.spec
+    ids_BPV = jax.lax.broadcasted_iota(jnp.int32, logits_BPV.shape, 2, out_sharding=spec)
+    start_BP = positions_BP.astype(jnp.uint32) * jnp.uint32(vocab_size)
+    place_BPV = start_BP[:, :, None] + ids_BPV.astype(jnp.uint32)
+    low_B11, high_B11 = (word[:, None, None] for word in words)
+    hash_BPV = hashed_places(place_BPV, low_B11, high_B11)
+    # 1 - uniform, whose small values float32 tells apart: they make the largest noise.
+    share_BPV = (hash_BPV.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
+    share_BPV = jnp.minimum(share_BPV, jnp.float32(1.0 - 2.0**-24))
+    noisy_BPV = logits_BPV - jnp.log(-jnp.log1p(-share_BPV))
+    is_best_BPV = noisy_BPV >= jnp.max(noisy_BPV, axis=-1, keepdims=True)
+    return jnp.min(jnp.where(is_best_BPV, ids_BPV, jnp.iinfo(jnp.int32).max), axis=-1)
+
+
+def sum_detections(
+    logits_BS: jax.Array, is_replaced_BS: jax.Array, weights_BS: jax.Array, scale: float
+) -> Term:
+    """Sum the binary cross entropy, the hits, and the logits by class and bin.
+
+    Shapes: float32[B,S], bool[B,S], float32[B,S].
+    """
+    labels_BS = is_replaced_BS.astype(jnp.float32)
+    nll_BS = jax.nn.softplus(logits_BS) - labels_BS * logits_BS
+    right_BS = ((logits_BS > 0.0) == is_replaced_BS).astype(jnp.float32)
+    # Bin N/2 begins right above 0, from where a token is taken for replaced.
+    bin_BS = jnp.ceil(jax.lax.stop_gradient(logits_BS) / BIN_WIDTH) + (BINS // 2 - 1)
+    bin_BS = jnp.clip(bin_BS, 0, BINS - 1).astype(jnp.int32)
+    is_in_BSN = bin_BS[:, :, None] == jnp.arange(BINS, dtype=jnp.int32)
+    histogram_KN = jnp.stack(
+        [
+            jnp.sum(jnp.where(is_in_BSN, of_class_BS[:, :, None], 0.0), axis=(0, 1))
+            for of_class_BS in (weights_BS * (1.0 - labels_BS), weights_BS * labels_BS)
+        ]
+    )
+    return Term(jnp.sum(nll_BS * weights_BS), jnp.sum(right_BS * weights_BS), histogram_KN, scale)
+
+
+def make_rtd(weight: float) -> Objective:
+    """Make the objective: the generator's masked language model + weight * the detection.
+
+    The detection is a mean over all tokens but padding. A sampled token that is the original one
+    counts as original. No gradient flows through sampling.
+    """
+
+    def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+        generator, positions_BP = bert.generator, batch["masked_lm_positions"]
+        if generator is None:
+            raise TypeError("this model was built without the generator that rtd trains")
+        of_generator = None if dropout is None else dropout.for_generator()
+        hidden_BSG = encode_batch(generator, batch, of_generator)
+        losses = generator.compute_mlm_losses(hidden_BSG, positions_BP, batch["masked_lm_ids"])
+        logits_BPV = generator.compute_mlm_logits(hidden_BSG, positions_BP)
+        sampled_BP = sample_tokens(
+            jax.lax.stop_gradient(logits_BPV),
+            positions_BP,
+            make_noise_words(bert, batch, dropout),
+            bert.config.vocab_size,
+        )
+        seen_BS = fill_masked(batch, sampled_BP)
+        is_replaced_BS = seen_BS != restore_ids(batch)
+        hidden_BSD = encode_batch(bert, {**batch, "input_ids": seen_BS}, dropout)
+        logits_BS = bert.compute_replaced_logits(hidden_BSD)
+        return {
+            "mlm": sum_losses(losses, batch["masked_lm_weights"]),
+            "rtd": sum_detections(logits_BS, is_replaced_BS, _weigh_tokens(batch), weight),
+        }
+
+    heads = Heads(mlm=False, nsp=False, pooler=False, rtd=True, generator=True)
+    return Objective(
+        _count, terms, heads=heads, configure=lambda config: make_rtd(config.rtd_weight)
+    )
+
+
+RTD = make_rtd(WEIGHT)

@@ -1,0 +1,54 @@
+"""ELECTRA-Small: a small encoder that learns which tokens a generator has replaced.
+
+    python -m bert_jax.train --config=configs/electra_small.py --config.data.store=STORE \
+        --workdir=DIR
+    ... --config=configs/electra_small.py:embeddings=gdes
+
+Slice: one chip or GPU; the paper's machine was one V100 for 4 days.
+Corpus: Wikipedia and books, 3.3 billion words, 30,522 uncased word pieces.
+Expect (paper): GLUE 79.9, where a BERT of this size and compute has 75.1. Fine-tune with rate 1e-4,
+config.optim.layer_rate_decay=0.8 and 3 epochs (10 for RTE and STS-B). Not yet measured with this
+code.
+
+Source: Clark et al. 2020, appendix A; google-research/electra configure_pretraining.py. Rows are
+one segment; there a tenth are, the others are split into two at a random sentence. Positions are
+masked without replacement; there with it.
+
+embeddings=shared   generator and encoder have the same tables (the paper)
+embeddings=gdes     the encoder's are the generator's plus its own difference (DeBERTaV3)
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """ELECTRA-Small; text is what follows the colon of --config=configs/electra_small.py:..."""
+    sharing = c.arguments(text, embeddings="shared")["embeddings"]
+    if sharing not in ("shared", "gdes"):
+        raise ValueError(f"embeddings is {sharing!r}; this config has ['gdes', 'shared']")
+    return c.to_config_dict(
+        c.Config(
+            model=c.ModelConfig(
+                hidden_size=256,
+                num_hidden_layers=12,
+                num_attention_heads=4,
+                intermediate_size=1024,
+                embedding_size=128,
+                generator_hidden_size=64,
+                generator_embeddings=sharing,
+                pooler_type="gelu_erf",  # of a fine-tuning
+            ),
+            objective="rtd",
+            phases=(c.Phase(128, 1_000_000, batch_size=128),),
+            data=PretrainOptions(
+                segments="doc_sentences",
+                mask_token_share=0.85,
+                random_token_share=0.0,
+                short_seq_prob=0.05,
+            ),
+            optim=c.OptimConfig(learning_rate=5e-4, warmup_steps=10_000),
+        )
+    )

@@ -1,0 +1,270 @@
+"""Replaced-token detection: NumPy's loss, who learns from which loss, the same on every mesh."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import MeshConfig, OptimConfig
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.parallel import mesh
+from bert_jax.train_step import metrics, optim, state, step
+from bert_jax.train_step.objectives import MLM, Objective
+from bert_jax.train_step.objectives.rtd import RTD, make_rtd, sample_tokens
+from tests.bert_jax.packed_rows import packed
+from tests.bert_jax.tiny_models import CONFIG, VOCAB, Setting, random_batch
+from tests.bert_jax.train_step.test_objectives import MOST, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+
+SIZES = {
+    "num_hidden_layers": 1,
+    "embedding_size": 24,
+    "generator_hidden_size": 16,
+    "generator_num_attention_heads": 2,
+    "generator_intermediate_size": 40,
+}
+
+
+def at(devices=1, preset="dp", sharing="shared", **changes):
+    """The model of RTD on so many devices, its mesh made current."""
+    model = dataclasses.replace(CONFIG.model, **SIZES, generator_embeddings=sharing)
+    config = dataclasses.replace(CONFIG, model=model, **changes)
+    arranged = MeshConfig(preset=preset)
+    of = mesh.make_mesh(arranged, jax.devices()[:devices])
+    jax.set_mesh(of)
+    built = bert.build(config.model, "cpu", of.shape["model"], heads=RTD.heads)
+    tx = optim.make_optimizer(config.optim)
+    return Setting(config, of, built, tx, state.make_shardings(built, tx, of, arranged))
+
+
+def batch_of(batch_size=16):
+    """No masked position twice in a row, as the sampler makes them."""
+    batch, rng = random_batch(batch_size=batch_size), np.random.default_rng(5)
+    for row in range(batch_size):
+        drawn = np.sort(rng.choice(np.arange(1, 9), 5, replace=False)).astype(np.int32)
+        batch["masked_lm_positions"][row] = drawn * (batch["masked_lm_weights"][row] > 0)
+    return batch
+
+
+def draw(of):
+    """Away from the start, where heads are near zero and biases at it."""
+    rng = np.random.default_rng(3)
+    return jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.1, leaf.shape).astype(np.float32),
+        logical(of.model.init(jax.random.key(7)), of.model),
+    )
+
+
+@pytest.fixture(scope="module")
+def params():
+    return draw(at())
+
+
+def run(of, params, batch, objective=RTD, drops=True, micro_batches=1):
+    def compute(params, batch):
+        rows = number_rows(len(batch["input_ids"]))
+        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), rows) if drops else None
+        return step.compute_gradients(of.model, objective, params, batch, dropout, micro_batches)
+
+    placed = mesh.place_batch(batch, of.mesh)
+    grads, terms, weights = jax.jit(compute)(on_mesh(params, of), placed)
+    numbers = metrics.flatten({"terms": terms, "weights": weights})
+    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, of.model)
+
+
+def test_metrics_are_those_that_numpy_computes_from_the_logits(params):
+    """What the generator sampled is found again as the tokens that the encoder was given."""
+    of, batch = at(), batch_of()
+    seen = {}
+
+    def outputs(bound, given):
+        hidden = bound.generator.encode(
+            given["input_ids"], given["segment_ids"], hide_padding(given["input_mask"])
+        )
+        logits = bound.generator.compute_mlm_logits(hidden, given["masked_lm_positions"])
+        return jnp.reshape(logits, (len(logits), -1))
+
+    watched = dataclasses.replace(RTD, outputs=outputs)
+    placed = mesh.place_batch(batch, of.mesh)
+    sums = jax.device_get(step.make_eval_step(of.model, watched)(on_mesh(params, of), placed))
+    logits = sums.pop("outputs")
+    means = metrics.compute_heldout_means(metrics.add_step({}, metrics.flatten(sums)))
+    logits = logits.reshape(16, 5, -1)[..., :VOCAB].astype(np.float64)
+    nll = np.log(np.exp(logits).sum(-1)) - np.take_along_axis(
+        logits, batch["masked_lm_ids"][..., None], -1
+    ).squeeze(-1)
+    used = batch["masked_lm_weights"] > 0
+    assert means["mlm_loss"] == pytest.approx(nll[used].mean(), rel=1e-5)
+
+    def catch(bound, given, dropout):
+        encode = bound.encode
+
+        def spy(input_ids, *args):
+            seen["ids"] = input_ids
+            return encode(input_ids, *args)
+
+        bound.encode = spy
+        RTD.terms(bound, given, dropout)
+        return {"ids": seen["ids"]}
+
+    def see(params, given):
+        bound = of.model.bind(params)
+        ids = catch(bound, given, None)["ids"]
+        del bound.encode
+        hidden = bound.encode(ids, given["segment_ids"], hide_padding(given["input_mask"]))
+        return ids, bound.compute_replaced_logits(hidden)
+
+    ids, scores = jax.device_get(jax.jit(see)(on_mesh(params, of), placed))
+    original = batch["input_ids"].copy()
+    row, slot = np.nonzero(used)
+    places = batch["masked_lm_positions"][row, slot]
+    original[row, places] = batch["masked_lm_ids"][row, slot]
+    elsewhere = np.ones(ids.shape, bool)
+    elsewhere[row, places] = False
+    np.testing.assert_array_equal(ids[elsewhere], batch["input_ids"][elsewhere])
+    is_text = batch["input_mask"] > 0
+    replaced, scores = (ids != original)[is_text], scores[is_text].astype(np.float64)
+    share = 1 / (1 + np.exp(-scores))
+    entropy = -np.log(np.where(replaced, share, 1 - share))
+    assert means["rtd_loss"] == pytest.approx(entropy.mean(), rel=1e-5)
+    assert means["rtd_accuracy"] == pytest.approx(np.mean((scores > 0) == replaced), rel=1e-6)
+    assert means["rtd_replaced_share"] == pytest.approx(replaced.mean(), rel=1e-6)
+    assert means["majority_rtd_accuracy"] == pytest.approx(1 - replaced.mean(), rel=1e-6)
+    assert means["rtd_replaced_accuracy"] == pytest.approx(np.mean(scores[replaced] > 0), rel=1e-6)
+    higher = scores[replaced][:, None] - scores[~replaced]
+    area = np.mean(higher > 0) + np.mean(higher == 0) / 2
+    assert means["rtd_auc"] == pytest.approx(area, abs=0.03)
+    assert means["loss"] == pytest.approx(means["mlm_loss"] + 50 * means["rtd_loss"], rel=1e-6)
+
+
+def test_tokens_are_sampled_as_often_as_the_softmax_says():
+    at()
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 1.5, 17).astype(np.float32)
+    rows, slots = 64, 250
+    words = tuple(jnp.asarray(rng.integers(0, 2**32, rows, dtype=np.uint32)) for _ in range(2))
+    spread = jnp.broadcast_to(jnp.asarray(logits), (rows, slots, 17))
+    positions = jnp.broadcast_to(jnp.arange(slots, dtype=jnp.int32), (rows, slots))
+    sampled = np.asarray(jax.jit(sample_tokens, static_argnums=3)(spread, positions, words, 17))
+    shares = np.bincount(sampled.ravel(), minlength=17) / sampled.size
+    expected = np.exp(logits) / np.exp(logits).sum()
+    deviation = np.sqrt(expected * (1 - expected) / sampled.size)
+    assert np.abs((shares - expected) / deviation).max() < 4.0
+
+
+@pytest.mark.slow
+def test_the_loss_of_the_detection_moves_no_weight_of_the_generator(params):
+    of, batch = at(), batch_of()
+    alone = one_term("rtd")
+    grads = run(of, params, batch, alone)[1]
+    assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(grads["generator"]))
+    for part in ("embeddings", "layers", "rtd"):
+        assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[part])), part
+
+
+def one_term(name):
+    """The objective with one of its losses alone."""
+    return Objective(
+        lambda batch: {name: RTD.weights(batch)[name]},
+        lambda *given: {name: RTD.terms(*given)[name]},
+    )
+
+
+@pytest.mark.slow
+def test_with_gdes_each_loss_moves_its_own_tables():
+    of, batch = at(sharing="gdes"), batch_of()
+    params = draw(of)
+    tables = ("word", "position", "segment", "layer_norm")
+    detection = run(of, params, batch, one_term("rtd"))[1]
+    assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(detection["generator"]))
+    assert sorted(set(tables) & set(detection["generator"]["embeddings"])) == sorted(tables)
+    for table in tables:
+        leaves = jax.tree.leaves(detection["embeddings"][table])
+        assert all(np.abs(leaf).max() > 0 for leaf in leaves), table
+    words = run(of, params, batch, one_term("mlm"))[1]
+    for part in ("embeddings", "layers", "rtd"):
+        assert all((leaf == 0.0).all() for leaf in jax.tree.leaves(words[part])), part
+
+
+def test_gdes_begins_with_the_generators_tables_and_no_difference():
+    of = at(sharing="gdes")
+    first = logical(of.model.init(jax.random.key(7)), of.model)
+    for table in ("word", "position", "segment"):
+        difference = first["embeddings"][table]["embedding"]
+        base = first["generator"]["embeddings"][table]["embedding"]
+        assert (difference == 0.0).all() and difference.shape == base.shape and base.std() > 0.01
+    shared = at().model.declared
+    assert "word" not in shared["generator"]["embeddings"] and "word" in shared["embeddings"]
+
+
+@pytest.mark.slow
+def test_with_weight_0_the_generator_learns_as_from_masked_words_alone():
+    optimizer = OptimConfig(learning_rate=1e-2, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
+    of = at(optim=optimizer)
+    batch = mesh.place_batch(batch_of(), of.mesh)
+
+    def learn_words(bound, given, dropout):
+        return MLM.terms(bound.generator, given, dropout.for_generator())
+
+    words = Objective(MLM.weights, learn_words)
+    ends = []
+    for objective in (make_rtd(0.0), words):
+        now, take_step = of.init_state(), of.train_step(objective)
+        for _ in range(2):
+            now, sums = take_step(now, batch)
+        ends.append((logical(now.params, of.model), float(sums["terms"]["mlm"].loss_sum)))
+    (ours, our_loss), (theirs, their_loss) = ends
+    assert our_loss == pytest.approx(their_loss, rel=1e-6)
+    # One element's gradient may be rounding alone, which Adam scales up to a step of its own.
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["shared", "gdes"])
+@pytest.mark.parametrize(("preset", "micro_batches"), [("zero1+tp", 1), ("fsdp", 2), ("dp", 2)])
+def test_eight_devices_and_micro_batches_have_the_metrics_and_gradients_of_one(
+    sharing, preset, micro_batches
+):
+    one, batch = at(sharing=sharing), batch_of()
+    params = draw(one)
+    expected = run(one, params, batch)
+    got = run(at(8, preset, sharing), params, batch, micro_batches=micro_batches)
+    assert 0.0 < expected[0]["rtd_replaced_share"] < 0.5
+    assert_same(got, expected)
+
+
+@pytest.mark.slow
+def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
+    """With biases so far apart that the noise, another in another row, decides nothing."""
+    of, batch = at(), batch_of(32)
+    rng = np.random.default_rng(1)
+    head = params["generator"]["mlm"]
+    biased = head | {"output_bias": rng.normal(0, 300, VOCAB).astype(np.float32)}
+    params = params | {"generator": params["generator"] | {"mlm": biased}}
+    ends = np.cumsum([1, 3, 2, 2] * 4)
+    of_row = np.split(np.arange(32), ends[:-1])
+    beside = packed(batch, of_row, ROW_LEN, ROW_SLOTS, MOST)
+    model = dataclasses.replace(of.config.model, max_position_embeddings=24)
+    assert model == of.config.model
+    assert_same(run(of, params, beside, drops=False), run(of, params, batch, drops=False))
+
+
+@pytest.mark.slow
+def test_an_evaluation_fills_a_row_alike_in_a_batch_of_any_size(params):
+    of, batch = at(), batch_of()
+    evaluate = step.make_eval_step(of.model, RTD)
+    placed = on_mesh(params, of)
+    totals = []
+    for size in (16, 4):
+        total = {}
+        for start in range(0, 16, size):
+            part = {name: array[start : start + size] for name, array in batch.items()}
+            sums = jax.device_get(evaluate(placed, mesh.place_batch(part, of.mesh)))
+            total = metrics.add_step(total, metrics.flatten(sums))
+        totals.append(metrics.compute_heldout_means(total))
+    for name in ("mlm_loss", "rtd_loss", "rtd_accuracy", "rtd_replaced_share"):
+        assert totals[0][name] == pytest.approx(totals[1][name], rel=1e-5), name
