@@ -23,7 +23,7 @@ import ml_collections
 from bert_jax import config as c
 from data_pipeline.spec.options import PretrainOptions
 
-_SIZES = {
+SIZES = {
     "base": c.ModelConfig(),
     "large": c.ModelConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
@@ -34,13 +34,13 @@ _SIZES = {
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """XLNet; text is what follows the colon of --config=configs/xlnet.py:..."""
     size = c.arguments(text, size="base")["size"]
-    if size not in _SIZES:
-        raise ValueError(f"size is {size!r}; this config has {sorted(_SIZES)}")
+    if size not in SIZES:
+        raise ValueError(f"size is {size!r}; this config has {sorted(SIZES)}")
     batch_size = {"base": 256, "large": 8192}[size]
     return c.to_config_dict(
         c.Config(
             model=dataclasses.replace(
-                _SIZES[size],
+                SIZES[size],
                 hidden_act="gelu_erf",
                 type_vocab_size=0,
                 position_embedding_type="relative",

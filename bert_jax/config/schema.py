@@ -15,6 +15,7 @@ from data_pipeline.spec.options import PretrainOptions
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
 OF_CLASSIFIERS = ("pooler_type", "classifier_pooling")  # fields of ModelConfig: what they read
+THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and of Phase
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 CAUSAL = "causal"  # name of the objective that predicts the next token
@@ -310,6 +311,13 @@ class Phase:
         below=1,
         source="mmBERT: 0.3, 0.15 and 0.05 in three phases",
     )
+    global_rope_theta: float = setting(
+        0.0,
+        "config.model.global_rope_theta of this phase, as longer rows take a larger one; 0 takes "
+        "the model's",
+        minimum=0,
+    )
+    local_rope_theta: float = setting(0.0, "config.model.local_rope_theta, likewise", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -732,9 +740,11 @@ def resolve_phases(
 
 
 def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
-    """Return the model as a phase trains it: left to right where its objective is causal."""
-    is_causal = config.model.is_causal or config.phases[index].objective == CAUSAL
-    return dataclasses.replace(config.model, is_causal=is_causal)
+    """Return the model as a phase trains it: its rotary bases, and left to right if causal."""
+    phase, model = config.phases[index], config.model
+    thetas = {name: getattr(phase, name) or getattr(model, name) for name in THETAS}
+    is_causal = model.is_causal or phase.objective == CAUSAL
+    return dataclasses.replace(model, is_causal=is_causal, **thetas)
 
 
 def data_in_phase(config: Config, index: int) -> PretrainOptions:

@@ -13,6 +13,7 @@ from bert_jax.config.schema import (
     BIDIRECTIONAL,
     CAUSAL,
     RTD,
+    THETAS,
     Config,
     FinetuneConfig,
     ModelConfig,
@@ -213,6 +214,16 @@ def _check_phase(config: Config, index: int) -> None:
         f"it must be from 1 to seq_len - 3 = {phase.seq_len - 3}, or 0 to follow from "
         "the masking rate",
     )
+    for name in THETAS:
+        theta = getattr(phase, name)
+        _require(
+            config,
+            f"{key}.{name}",
+            theta == 0 or config.model.position_embedding_type == "rotary",
+            "config.model.position_embedding_type = "
+            f"{config.model.position_embedding_type!r} has none: leave it at 0",
+        )
+        _require(config, f"{key}.{name}", theta == 0 or theta > 1, "above 1, or 0 for the model's")
     for name in ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate"):
         _require(
             config,

@@ -186,6 +186,7 @@ def _load_run(address: str, place: str) -> Pretrained:
         record = run_record.read_model(storage.home)
         step = _choose_step(address, workdir, step, storage)
         source = f"checkpoint {step} of {workdir}"
+        config = record.config_at(step)
         words = record.vocabulary
         saved_by = reader.read_run(storage.checkpoints, step)
         run_identity.check_vocabulary(words, saved_by, source)
@@ -200,7 +201,7 @@ def _load_run(address: str, place: str) -> Pretrained:
     trained = {name: part for name, part in params.items() if name not in record.untrained}
     if record.task is not None and "mlm" in trained:  # whose transform the task's layer reads
         trained["mlm"] = {k: v for k, v in trained["mlm"].items() if k != "output_bias"}
-    return Pretrained(address, record.config, trained, words, record.task, record.compute)
+    return Pretrained(address, config, trained, words, record.task, record.compute)
 
 
 def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_lib.Workdir) -> int:

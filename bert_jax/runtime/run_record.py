@@ -23,6 +23,7 @@ from bert_jax.config import (
     recorded,
     settings_from,
 )
+from bert_jax.config.schema import THETAS
 from bert_jax.config.validate import check_sizes
 from bert_jax.reporting.metrics_writer import (
     BAD_STEPS,
@@ -206,6 +207,27 @@ class TrainedModel:
     vocabulary: Vocabulary  # the workdir's own copy
     untrained: tuple[str, ...]  # parts that no objective has trained
     task: TaskLayer | None
+    thetas: tuple[tuple[int, dict[str, float]], ...]  # of each phase: its last step, its bases
+
+    def config_at(self, step: int) -> ModelConfig:
+        """Return the model as the phase that ends with or after a step trains it."""
+        phases = [thetas for end, thetas in self.thetas if step <= end]
+        changed: dict[str, Any] = {**phases[0]} if phases else {}
+        return dataclasses.replace(self.config, **changed)
+
+
+def _read_thetas(record: Mapping[str, Any], path: pathlib.Path) -> Any:
+    """Return TrainedModel.thetas; a phase of an earlier version has the model's."""
+    end, phases = 0, []
+    for phase in record["config"].get("phases", ()):
+        if not isinstance(phase, dict):
+            raise DamagedFile(f"{path} has a phase that is no object: {phase!r:.40}")
+        end += small_files.field(phase, "steps", int, path)
+        thetas = {
+            name: small_files.field(phase, name, float, path) for name in THETAS if phase.get(name)
+        }
+        phases.append((end, thetas))
+    return tuple(phases)
 
 
 def model_of(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
@@ -234,7 +256,8 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     if task is not None:
         task = dataclasses.replace(task, null_threshold=_null_threshold(workdir))
     vocabulary = _read_vocabulary(workdir, record)
-    return TrainedModel(config, compute, vocabulary, _untrained(record, path), task)
+    untrained, thetas = _untrained(record, path), _read_thetas(record, path)
+    return TrainedModel(config, compute, vocabulary, untrained, task, thetas)
 
 
 def _untrained(record: dict[str, Any], path: pathlib.Path) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import optax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
+from bert_jax import config as config_lib
 from bert_jax.config import RunConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -42,9 +43,14 @@ class StepParts:
     config: RunConfig
     objectives: Sequence[Objective]  # one for each phase
     mesh: Mesh
-    model: bert.Model
+    models: Sequence[bert.Model]  # one for each phase; they have the same parameters
     tx: optax.GradientTransformationExtraArgs
     shardings: TrainState  # a NamedSharding for each array of the state
+
+    @property
+    def model(self) -> bert.Model:
+        """Return the model of the last phase."""
+        return self.models[-1]
 
     @property
     def untrained(self) -> tuple[str, ...]:
@@ -77,10 +83,19 @@ def build_parts(
     backend = jax.default_backend() if backend is None else backend
     with jax.set_mesh(mesh):
         heads = heads or objectives[0].heads
-        model = bert.build(config.model, backend, mesh.shape["model"], config.compute, heads)
+        models = [
+            bert.build(
+                config_lib.model_in_phase(config, index),
+                backend,
+                mesh.shape["model"],
+                config.compute,
+                heads,
+            )
+            for index in range(len(config.phases))
+        ]
         tx = optim.make_optimizer(config.optim)
-        shardings = state_lib.make_shardings(model, tx, mesh, config.mesh)
-    return StepParts(config, objectives, mesh, model, tx, shardings)
+        shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
+    return StepParts(config, objectives, mesh, models, tx, shardings)
 
 
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
@@ -89,7 +104,7 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
     The compiled program maps (state, batch) to (next state, sums); see step.make_train_step.
     """
     take_step = step_lib.make_train_step(
-        parts.model,
+        parts.models[index],
         parts.objectives[index],
         parts.tx,
         parts.config,
@@ -181,7 +196,7 @@ class Programs:
             return
         shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
         arguments = parts.abstract_state.params, mesh_lib.abstract_batch(shape, parts.mesh)
-        evaluate = step_lib.make_eval_step(parts.model, parts.objectives[index])
+        evaluate = step_lib.make_eval_step(parts.models[index], parts.objectives[index])
         with jax.set_mesh(parts.mesh):  # the current mesh is thread-local
             self._evaluations[key] = evaluate.lower(*arguments).compile()
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, validate
+from bert_jax.config.schema import THETAS
 from bert_jax.parallel import processes
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.preemption import Stop
@@ -123,7 +124,10 @@ def short_digest(store: Store) -> str:
 
 
 # Determine the rows of a step, and what is learned from them.
-_FIXED_PHASE = ("seq_len", "batch_size", "max_predictions_per_seq", "masked_lm_prob", "objective")
+_FIXED_PHASE = (
+    *("seq_len", "batch_size", "max_predictions_per_seq", "masked_lm_prob", "objective"),
+    *THETAS,
+)
 
 
 def single_pass(options: PretrainOptions, store: Store) -> PretrainOptions:
@@ -220,7 +224,10 @@ class StoreFeed:
             | {
                 f"phases[{i}].{name}": value
                 for i in range(len(self.config.phases))
-                for name, value in (("objective", self.config.objective), ("masked_lm_prob", 0.0))
+                for name, value in (
+                    ("objective", self.config.objective),
+                    *((name, 0.0) for name in ("masked_lm_prob", *THETAS)),
+                )
             }
             | _fixed_options(PretrainOptions()),
             details={"store": {"digest": self.store.digest}},

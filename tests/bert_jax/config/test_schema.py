@@ -21,10 +21,12 @@ from configs import (
     electra_small,
     large,
     left_to_right,
+    modernbert,
     quickstart,
     roberta,
     small,
     tiny,
+    xlnet,
 )
 from tests.bert_jax.config.test_validate import changed, phase
 
@@ -49,7 +51,11 @@ EVERY_CONFIG = [
         for file in (electra_small, electra_base)
         for sharing in ("shared", "gdes")
     ),
-    *((file, f"size={size}") for file in (albert, roberta) for size in file.SIZES),
+    *(
+        (file, f"size={size}")
+        for file in (albert, roberta, xlnet, modernbert)
+        for size in file.SIZES
+    ),
 ]
 
 
@@ -132,6 +138,34 @@ def test_recipes_of_other_encoders_are_those_of_their_papers():
 def test_an_albert_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
     model = dataclasses.replace(read(albert, f"size={size}").model, vocab_size=30_000)
     assert bert.build(model, "tpu", heads=Heads(mlm=False, nsp=False)).parameter_count == count
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    # Of transformers' ModernBertForMaskedLM with these sizes, 5.23.
+    [("base", 149_655_232), ("large", 395_881_664)],
+)
+def test_a_modernbert_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
+    model = dataclasses.replace(read(modernbert, f"size={size}").model, vocab_size=50_368)
+    assert bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False)).parameter_count == count
+
+
+@pytest.mark.parametrize("tokens", [2_019 * 10**9, 20 * 10**9])
+def test_modernberts_phases_have_its_tokens_shares_and_rates(tokens):
+    """Source: AnswerDotAI/ModernBERT, yamls of pre-training, extension and decay."""
+    config = read(modernbert, f"size=base,tokens={tokens}")
+    *short, long, decayed = config.phases
+    seen = [each.steps * each.batch_size * each.seq_len for each in config.phases]
+    assert sum(seen) == pytest.approx(tokens, rel=1e-3)
+    assert sum(seen[:-2]) / tokens == pytest.approx(1719 / 2019, rel=1e-3)
+    assert sum(seen[:-3]) / tokens == pytest.approx(50 / 2019, rel=0.02)
+    assert [each.batch_size for each in short] == [768, 1536, 2304, 3072, 3840, 4608]
+    assert {each.global_rope_theta for each in short} == {0.0}  # the model's, 10,000
+    assert long.global_rope_theta == decayed.global_rope_theta == 160_000.0
+    assert (long.seq_len, long.batch_size, long.restart_learning_rate) == (8192, 576, 3e-4)
+    assert decayed.restart_end_learning_rate == pytest.approx(3e-7)
+    assert {each.masked_lm_prob for each in config.phases} == {0.3}
+    assert config.eval.masked_lm_prob == 0.15
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,132 @@
+"""ModernBERT: rotary positions, windows, gated feed-forward parts, rows of up to 8,192 tokens.
+
+    python -m bert_jax.train --config=configs/modernbert.py --config.data.store=STORE --workdir=DIR
+    ... --config=configs/modernbert.py:size=large
+    ... --config=configs/modernbert.py:size=base,tokens=20_000_000_000
+
+The last one is the same run with every stretch shorter in proportion, for 20 billion tokens in
+place of two trillion: batch sizes, rates and shares of the phases stay.
+
+Slice: 64 chips and more (the paper's machine: 8 H100).
+Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:
+data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false.
+Expect (paper, quoted from memory): GLUE 88.4 Base, 90.4 Large. Not yet measured with this code.
+
+Source of sizes, batches, tokens and rates: Warner et al. 2024, and AnswerDotAI/ModernBERT, configs
+of its branch pretraining_documentation. Its code masks special tokens too and draws random words
+below the largest id of the batch; here neither is so. Rows hold up to 16 examples, not any number.
+Weight decay is in proportion to the first phase's peak in all phases. Not here: Large begins as a
+tiled Base, and goes back to 900 billion tokens when its loss stalls; its rate of long rows is that
+of its second attempt.
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
+
+BASE = c.ModelConfig(
+    hidden_size=768,
+    num_hidden_layers=22,
+    num_attention_heads=12,
+    intermediate_size=1152,
+    hidden_act="gelu_erf",
+    attention_probs_dropout_prob=0.0,
+    max_position_embeddings=8192,
+    type_vocab_size=0,
+    layer_norm_eps=1e-5,
+    position_embedding_type="rotary",
+    local_attention=128,
+    global_attn_every_n_layers=3,
+    norm_position="pre",
+    norm_bias=False,
+    linear_bias=False,
+    gated_mlp=True,
+    dropout_sites="attention",
+    pooler_type="mlm_transform",
+    initializer="megatron",
+)
+LARGE = dataclasses.replace(
+    BASE,
+    hidden_size=1024,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    intermediate_size=2624,
+)
+BILLION = 10**9
+PAPER_TOKENS = 1719 * BILLION + 250 * BILLION + 50 * BILLION
+LONG_THETA = 160_000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What differs between the sizes; tokens are those of the paper's run."""
+
+    model: c.ModelConfig
+    rate: float  # of rows of 1,024
+    long_rate: float  # of rows of 8,192
+    batches: tuple[int, int]  # rows of 1,024: at first, and after the ramp
+    ramp_tokens: int
+
+
+SIZES = {
+    "base": Size(BASE, 8e-4, 3e-4, (768, 4608), 50 * BILLION),
+    "large": Size(LARGE, 5e-4, 5e-5, (448, 4928), 10 * BILLION),
+}
+END_OF_DECAY = 0.001  # share of the rate that is left
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """ModernBERT; text is what follows the colon of --config=configs/modernbert.py:..."""
+    chosen = c.arguments(text, size="base", tokens=str(PAPER_TOKENS))
+    if chosen["size"] not in SIZES:
+        raise ValueError(f"size is {chosen['size']!r}; this config has {sorted(SIZES)}")
+    size, share = SIZES[chosen["size"]], int(chosen["tokens"]) / PAPER_TOKENS
+    first, most = size.batches
+    rows_of_long = most // 8  # as many tokens
+
+    def steps(tokens: float, batch_size: int, seq_len: int) -> int:
+        return max(1, round(tokens * share / (batch_size * seq_len)))
+
+    ramp_tokens = round(size.ramp_tokens * share)
+    short = c.Phase(1024, steps(1719 * BILLION, most, 1024), batch_size=most, masked_lm_prob=0.3)
+    short = dataclasses.replace(short, steps=short.steps - ramp_tokens // (most * 1024))
+    long = c.Phase(
+        8192,
+        steps(250 * BILLION, rows_of_long, 8192),
+        batch_size=rows_of_long,
+        restart_learning_rate=size.long_rate,
+        masked_lm_prob=0.3,
+        global_rope_theta=LONG_THETA,
+    )
+    decayed = dataclasses.replace(
+        long,
+        steps=steps(50 * BILLION, rows_of_long, 8192),
+        restart_decay="one_minus_sqrt",
+        restart_end_learning_rate=size.long_rate * END_OF_DECAY,
+    )
+    return c.to_config_dict(
+        c.Config(
+            model=size.model,
+            objective="mlm",
+            phases=(
+                *c.ramp_batch(short, first, ramp_tokens, multiple=(most - first) // 5),
+                long,
+                decayed,
+            ),
+            data=PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
+            eval=c.EvalConfig(masked_lm_prob=0.15),
+            optim=c.OptimConfig(
+                name="stable_adamw",
+                learning_rate=size.rate,
+                warmup_steps=0,
+                warmup_tokens=round(3 * BILLION * share),
+                decay="constant",
+                beta2=0.98,
+                weight_decay=1e-5,
+                clip_norm=0.0,
+            ),
+        )
+    )

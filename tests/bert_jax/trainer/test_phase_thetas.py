@@ -1,0 +1,92 @@
+"""A run whose phases turn by other rotary bases, as ModernBERT's and Ettin's long rows do."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_record
+from bert_jax.trainer.feed import open_store
+from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    begun,
+    compiled_once,
+    lines_of,
+    prepare,
+    small_config,
+    train,
+)
+
+pytestmark = pytest.mark.slow
+SIZES = {"seq_len": 16, "batch_size": 16, "max_predictions_per_seq": 3}
+THETAS = (40.0, 9000.0)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store):
+    config = small_config(
+        tiny_store,
+        phases=(Phase(steps=4, **SIZES), Phase(steps=4, global_rope_theta=THETAS[1], **SIZES)),
+        optim=OptimConfig(learning_rate=3e-3, warmup_steps=1),
+        eval=EvalConfig(every_steps=4, examples=21),
+        checkpoint=CheckpointConfig(every_steps=4, keep=3),
+        objective="mlm",
+    )
+    model = dataclasses.replace(
+        config.model,
+        position_embedding_type="rotary",
+        global_rope_theta=THETAS[0],
+        initializer_range=0.5,  # attention that looks at places from the start
+    )
+    return dataclasses.replace(config, model=model)
+
+
+@pytest.fixture(scope="module")
+def workdir(config, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    train(config, workdir)
+    return workdir
+
+
+def heldout_loss(config, checkpoint):
+    asked = Selection(open_store(config.data), "heldout", config.data, seq_len=16, examples=21)
+    model = place_masked_lm(checkpoint, jax.devices()[:1])
+    return store_scores.score_store(model, asked, 16, Screen(is_writer=False))["mlm_loss"]
+
+
+@pytest.mark.parametrize(("step", "index"), [(4, 0), (8, 1)])
+def test_a_checkpoint_is_read_with_the_base_it_was_trained_with(config, workdir, step, index):
+    saved = load.load(f"orbax:{workdir}@{step}")
+    assert saved.config.global_rope_theta == THETAS[index]
+    (line,) = [
+        line for line in lines_of(workdir) if (line["split"], line["step"]) == ("heldout", step)
+    ]
+    assert heldout_loss(config, saved) == pytest.approx(line["mlm_loss"], rel=1e-5)
+    other = dataclasses.replace(saved.config, global_rope_theta=THETAS[1 - index])
+    turned = heldout_loss(config, dataclasses.replace(saved, config=other))
+    assert abs(turned / line["mlm_loss"] - 1) > 1e-3
+
+
+def test_a_base_belongs_to_the_run_and_a_run_of_before_had_the_models(config, workdir):
+    phases = tuple(dataclasses.replace(phase, global_rope_theta=7.0) for phase in config.phases)
+    with pytest.raises(ValueError, match=r"phases\[0\]\.global_rope_theta = 0\.0.*7\.0"):
+        prepare(dataclasses.replace(config, phases=phases), workdir)
+    path = workdir / run_record.FILE
+    written = path.read_text()
+    record = json.loads(written)
+    for phase in record["config"]["phases"]:
+        del phase["global_rope_theta"], phase["local_rope_theta"]
+    for name in [name for name in record["fixed"] if name.endswith("rope_theta")]:
+        if name.startswith("phases"):
+            del record["fixed"][name]
+    path.write_text(json.dumps(record))
+    single = tuple(dataclasses.replace(phase, global_rope_theta=0.0) for phase in config.phases)
+    assert begun(prepare(dataclasses.replace(config, phases=single), workdir)).step == 8
+    assert load.load(str(workdir)).config.global_rope_theta == THETAS[0]
+    path.write_text(written)
