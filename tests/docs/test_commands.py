@@ -70,6 +70,7 @@ REPLACED = {
     r"--words=1000": "--words=3",
     r"--step=40": "--step=2",
     r"--profile_steps=.*": "--profile_steps=2:3",
+    r"--config.init_layers=.*": "--config.init_layers=0,2",
     r"--learning_rates=.*": "--learning_rates=5e-5",
     r"--epochs=2,3,4": "--epochs=1",
     r"--seeds=.*": "--seeds=0",

@@ -24,7 +24,7 @@ REFUSALS = {
         (),
         [
             ((), "--config is missing"),
-            (("--config=configs/huge.py",), "there is no such file; bundled are configs/base.py"),
+            (("--config=configs/huge.py",), "there is no such file; bundled are configs/albert.py"),
             (("--config=configs/large.py:recipe=x", "--print_config"), "recipe is 'x'; this conf"),
             (("--config=configs/tiny.py:x=1",), "sets 'x'; this config takes []"),
             (("--config=configs/base.py:tokens",), "'tokens' is not NAME=VALUE; this config"),
