@@ -1,5 +1,7 @@
 """Byte-level BPE against the tokenizers library on whole texts, and the files that are refused."""
 
+import gzip
+import itertools
 import json
 
 import numpy as np
@@ -104,8 +106,12 @@ def test_random_texts_have_the_librarys_ids_and_come_back(loaded, text):
 
 def test_real_text_has_the_librarys_ids(loaded, shared_data):
     vocabulary, library = loaded
-    path = next(path for path in sorted(shared_data.rglob("*.txt")) if path.stat().st_size > 50_000)
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:2000]
+    english = next((shared_data / "pretrain" / "gutenberg").glob("Alice*.txt.gz"))
+    chinese = shared_data / "multilingual" / "zh_gsdsimp-ud-dev.conllu.gz"
+    lines = []
+    for path in (english, chinese):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            lines += list(itertools.islice(file.read().split("\n"), 1000))
     expected = [encoding.ids for encoding in library.encode_batch(lines, add_special_tokens=False)]
     assert id_lists(vocabulary, lines) == expected
 
