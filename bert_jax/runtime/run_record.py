@@ -216,10 +216,12 @@ class TrainedModel:
         return dataclasses.replace(self.config, **changed)
 
 
-def _read_thetas(record: Mapping[str, Any], path: pathlib.Path) -> Any:
+def _read_thetas(
+    record: Mapping[str, Any], path: pathlib.Path
+) -> tuple[tuple[int, dict[str, float]], ...]:
     """Return TrainedModel.thetas; a phase of an earlier version has the model's."""
     end, phases = 0, []
-    for phase in record["config"].get("phases", ()):
+    for phase in small_files.field(record["config"], "phases", list, path, []):
         if not isinstance(phase, dict):
             raise DamagedFile(f"{path} has a phase that is no object: {phase!r:.40}")
         end += small_files.field(phase, "steps", int, path)

@@ -251,3 +251,17 @@ def test_a_receipt_keeps_the_changes(config, tmp_path):
     run_record.write(tmp_path, *config_and_data(now), listed)
     assert run_identity.changes(check(tmp_path, now), now, 800) == listed
     assert run_record.read(tmp_path).config.checkpoint.keep == 7
+
+
+@pytest.mark.parametrize(
+    ("phases", "words"),
+    [
+        (5, "'phases' is a whole number, not a list"),
+        ([5], "a phase that is no object: 5"),
+        ([{"steps": "7"}], "'steps' is"),
+        ([{"steps": 7, "global_rope_theta": "x"}], "'global_rope_theta' is"),
+    ],
+)
+def test_damaged_phases_are_named_before_a_model_is_built(phases, words, tmp_path):
+    with pytest.raises(small_files.DamagedFile, match=words):
+        run_record._read_thetas({"config": {"phases": phases}}, tmp_path / "run.json")
