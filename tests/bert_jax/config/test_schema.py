@@ -17,8 +17,7 @@ from bert_jax.trainer.setup import build_setup
 from configs import (
     albert,
     base,
-    electra_base,
-    electra_small,
+    electra,
     large,
     left_to_right,
     modernbert,
@@ -47,8 +46,8 @@ EVERY_CONFIG = [
     (left_to_right, ""),
     (left_to_right, "recipe=no_nsp"),
     *(
-        (file, f"embeddings={sharing}")
-        for file in (electra_small, electra_base)
+        (electra, f"size={size},embeddings={sharing}")
+        for size in electra.SIZES
         for sharing in ("shared", "gdes")
     ),
     *(
@@ -315,8 +314,8 @@ def test_a_ramp_that_does_not_fit_is_refused(first, tokens, multiple, words):
 
 
 def test_electras_generators_are_a_quarter_and_a_third_as_wide():
-    for file, width, embedding, heads in ((electra_small, 64, 128, 1), (electra_base, 256, 768, 4)):
-        generator = read(file).model.generator
+    for size, width, embedding, heads in (("small", 64, 128, 1), ("base", 256, 768, 4)):
+        generator = read(electra, f"size={size}").model.generator
         sizes = generator.hidden_size, generator.embedding_size, generator.num_attention_heads
         assert sizes == (width, embedding, heads)
         assert (generator.intermediate_size, generator.num_hidden_layers) == (4 * width, 12)

@@ -15,7 +15,7 @@ from bert_jax.train_step.objectives import MLM, MLM_NSP, Objective, Term, sum_te
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
-from tests.bert_jax.packed_rows import packed
+from tests.bert_jax import packed_rows
 from tests.bert_jax.tiny_models import CONFIG, abstract_batch, random_batch, setting
 from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
@@ -30,10 +30,8 @@ def one_by_one():
 
 
 def side_by_side():
-    """The same examples in half as many rows: one, three, two and two in a row."""
-    ends = np.cumsum([1, 3, 2, 2] * (EXAMPLES // 8))
-    of_row = np.split(np.arange(EXAMPLES), ends[:-1])
-    return packed(one_by_one(), of_row, ROW_LEN, ROW_SLOTS, MOST)
+    """The same examples in half as many rows."""
+    return packed_rows.side_by_side(one_by_one(), ROW_LEN, ROW_SLOTS, MOST)
 
 
 @pytest.fixture(scope="module")
