@@ -1,0 +1,138 @@
+"""Train each model of configs/quickstart.py from several seeds, and compare what they learned.
+
+    make quickstart
+    python -m benchmarks.families --store=runs/quickstart/store --output=DIR --seeds=3
+
+Each run is `python -m bert_jax.train` in DIR/MODEL-SEED, on as many rows; a finished one is not
+trained again, a stopped one resumes. Then all models that fill masked words are scored on the same
+words of the held-out text; losses of different objectives do not compare.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import rich.console
+import rich.table
+import scipy.stats
+
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.reporting.console import Screen
+from configs.quickstart import MODELS
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import HELDOUT, open_store
+
+SEQ_LEN = 64  # of the last phase
+SAME_WORDS = "masked_words"  # the loss on words that are the same for every model, in nats
+# Of a run's summary.json, each beside what a model without context has.
+MEASURES = {
+    "heldout_mlm_loss": "unigram_mlm_loss",
+    "heldout_causal_loss": "unigram_causal_loss",
+    "heldout_permutation_loss": "unigram_permutation_loss",
+    "heldout_nsp_accuracy": "majority_nsp_accuracy",
+    "heldout_rtd_accuracy": "majority_rtd_accuracy",
+    "heldout_rtd_auc": "",
+}
+CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """Mean of paired differences with its interval of confidence, by Student's t."""
+
+    mean: float
+    half_width: float
+
+    @property
+    def is_beyond_chance(self) -> bool:
+        """Return whether the interval leaves zero out."""
+        return abs(self.mean) > self.half_width
+
+
+def paired_difference(ours: list[float], theirs: list[float]) -> Interval:
+    """Compare two models by the runs whose seeds are the same; two or more of them."""
+    differences = np.asarray(ours) - np.asarray(theirs)
+    error = differences.std(ddof=1) / np.sqrt(differences.size)
+    t = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, differences.size - 1)
+    return Interval(float(differences.mean()), float(t * error))
+
+
+def train(model: str, seed: int, store: str, workdir: pathlib.Path) -> None:
+    """Run the ordinary trainer to its end, unless it has been there; raise if it fails."""
+    if (workdir / "summary.json").exists():
+        return
+    flags = [f"--config=configs/quickstart.py:model={model}", f"--workdir={workdir}"]
+    flags += [f"--config.data.store={store}", f"--config.seed={seed}"]
+    flags += [f"--config.data.random_seed={seed}"]
+    subprocess.run([sys.executable, "-m", "bert_jax.train", *flags], check=True)
+
+
+def score_same_words(workdir: pathlib.Path, store: str, screen: Screen) -> float | None:
+    """Return the loss on masked words of full rows; None of a model that fills none."""
+    checkpoint = load.load_masked_lm(str(workdir))
+    shape = checkpoint.config
+    if not checkpoint.heads.mlm or checkpoint.heads.rtd or shape.is_causal:
+        return None
+    if shape.position_embedding_type == "relative":
+        return None
+    options = PretrainOptions(store=store, segments="full_sentences", short_seq_prob=0.0)
+    selection = Selection(open_store(store), HELDOUT, options, SEQ_LEN, 1 << 20)
+    scores = store_scores.score_store(place_masked_lm(checkpoint), selection, 64, screen)
+    return scores["mlm_loss"]
+
+
+def measure(workdir: pathlib.Path, store: str, screen: Screen) -> dict[str, float]:
+    """Return what a finished run has of MEASURES, their baselines and SAME_WORDS."""
+    summary = json.loads((workdir / "summary.json").read_text())
+    names = [*MEASURES, *filter(None, MEASURES.values()), "train_secs", "parameters"]
+    measured = {name: float(summary[name]) for name in names if name in summary}
+    same_words = score_same_words(workdir, store, screen)
+    return measured if same_words is None else measured | {SAME_WORDS: same_words}
+
+
+def main() -> None:
+    """Train, score and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    arguments = parser.parse_args()
+    runs: dict[str, list[dict[str, float]]] = {model: [] for model in arguments.models}
+    for seed in range(arguments.seeds):  # every model once, then every model again
+        for model in arguments.models:
+            train(model, seed, arguments.store, arguments.output / f"{model}-{seed}")
+    screen = Screen(is_writer=True)
+    for model, measured in runs.items():
+        for seed in range(arguments.seeds):
+            workdir = arguments.output / f"{model}-{seed}"
+            measured.append(measure(workdir, arguments.store, screen))
+    (arguments.output / "families.json").write_text(json.dumps(runs, indent=1) + "\n")
+    report(runs, rich.console.Console(width=110))
+
+
+def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Console) -> None:
+    """Print mean and standard deviation of each measure, and the differences between models."""
+    table = rich.table.Table("model", "measure", "mean ± sd", "without context")
+    for model, measured in runs.items():
+        for name in (SAME_WORDS, *MEASURES):
+            if name not in measured[0]:
+                continue
+            values = np.array([run[name] for run in measured])
+            baseline = measured[0].get(MEASURES.get(name, ""), float("nan"))
+            spread = f" ± {values.std(ddof=1):.3f}" if values.size > 1 else ""
+            shown = "" if np.isnan(baseline) else f"{baseline:.3f}"
+            table.add_row(model, name, f"{values.mean():.3f}{spread}", shown)
+    console.print(table)
+    masked = {model: [run[SAME_WORDS] for run in runs[model]] for model in runs}
+
+
+if __name__ == "__main__":
+    main()
