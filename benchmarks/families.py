@@ -10,6 +10,7 @@ words of the held-out text; losses of different objectives do not compare.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import pathlib
 import subprocess
@@ -78,9 +79,11 @@ def score_same_words(workdir: pathlib.Path, store: str, screen: Screen) -> float
     """Return the loss on masked words of full rows; None of a model that fills none."""
     checkpoint = load.load_masked_lm(str(workdir))
     shape = checkpoint.config
-    if not checkpoint.heads.mlm or checkpoint.heads.rtd or shape.is_causal:
-        return None
-    if shape.position_embedding_type == "relative":
+    if (
+        shape.is_causal
+        or shape.generator is not None
+        or shape.position_embedding_type == "relative"
+    ):
         return None
     options = PretrainOptions(store=store, segments="full_sentences", short_seq_prob=0.0)
     selection = Selection(open_store(store), HELDOUT, options, SEQ_LEN, 1 << 20)
@@ -99,7 +102,7 @@ def measure(workdir: pathlib.Path, store: str, screen: Screen) -> dict[str, floa
 
 def main() -> None:
     """Train, score and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Compare the models of the quickstart.")
     parser.add_argument("--store", required=True)
     parser.add_argument("--output", type=pathlib.Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
@@ -126,12 +129,21 @@ def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Consol
             if name not in measured[0]:
                 continue
             values = np.array([run[name] for run in measured])
-            baseline = measured[0].get(MEASURES.get(name, ""), float("nan"))
             spread = f" ± {values.std(ddof=1):.3f}" if values.size > 1 else ""
-            shown = "" if np.isnan(baseline) else f"{baseline:.3f}"
+            without = measured[0].get(MEASURES.get(name, ""))
+            shown = "" if without is None else f"{without:.3f}"
             table.add_row(model, name, f"{values.mean():.3f}{spread}", shown)
     console.print(table)
-    masked = {model: [run[SAME_WORDS] for run in runs[model]] for model in runs}
+    filling = [model for model, measured in runs.items() if SAME_WORDS in measured[0]]
+    if len(runs[filling[0]]) < 2:
+        return
+    console.print(f"{SAME_WORDS}: differences by seed, with the interval of {CONFIDENCE:.0%}")
+    for ours, theirs in itertools.combinations(filling, 2):
+        losses = ([run[SAME_WORDS] for run in runs[model]] for model in (ours, theirs))
+        difference = paired_difference(*losses)
+        words = "larger than chance" if difference.is_beyond_chance else "within chance"
+        interval = f"{difference.mean:+.3f} ± {difference.half_width:.3f}"
+        console.print(f"  {ours} - {theirs}: {interval} nats, {words}")
 
 
 if __name__ == "__main__":

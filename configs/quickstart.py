@@ -13,7 +13,7 @@ the loss falls further (docs/experiments.md). The second phase teaches the posit
 one never saw, with a learning rate of its own: at the end of the first one's they hardly move.
 """
 
-import dataclasses
+from typing import Any
 
 import ml_collections
 
@@ -29,66 +29,68 @@ BERT = c.ModelConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-# What differs from BERT: fields of the model, of the data, and of the run (one of two phases).
-MODELS: dict[str, dict[str, dict[str, object]]] = {
+# What differs from BERT, as flags after --config. would say it.
+MODELS: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {
-        "model": {"hidden_act": "gelu_erf", "type_vocab_size": 1},
-        "data": {"segments": "full_sentences", "short_seq_prob": 0.0},
-        "run": {"objective": "mlm"},
+        "objective": "mlm",
+        "model.hidden_act": "gelu_erf",
+        "model.type_vocab_size": 1,
+        "data.segments": "full_sentences",
+        "data.short_seq_prob": 0.0,
     },
     "albert": {
-        "model": {"embedding_size": 64, "share_layers": True},
-        "data": {"segments": "sop", "masking": "ngram"},
+        "model.embedding_size": 64,
+        "model.share_layers": True,
+        "data.segments": "sop",
+        "data.masking": "ngram",
     },
     "electra": {
-        "model": {"generator_hidden_size": 64},
-        "data": {
-            "segments": "doc_sentences",
-            "short_seq_prob": 0.05,
-            "mask_token_share": 0.85,
-            "random_token_share": 0.0,
-        },
-        "run": {"objective": "rtd"},
+        "objective": "rtd",
+        "model.generator_hidden_size": 64,
+        "data.segments": "doc_sentences",
+        "data.short_seq_prob": 0.05,
+        "data.mask_token_share": 0.85,
+        "data.random_token_share": 0.0,
     },
     "modernbert": {
-        "model": {
-            "hidden_act": "gelu_erf",
-            "intermediate_size": 336,  # with its gate as many weights as 512 without
-            "type_vocab_size": 0,
-            "position_embedding_type": "rotary",
-            "local_attention": 16,
-            "global_attn_every_n_layers": 2,
-            "norm_position": "pre",
-            "norm_bias": False,
-            "linear_bias": False,
-            "gated_mlp": True,
-            "initializer": "megatron",
-        },
-        "data": {"segments": "doc_sentences", "short_seq_prob": 0.0, "masked_lm_prob": 0.3},
-        "run": {"objective": "mlm"},
+        "objective": "mlm",
+        "model.hidden_act": "gelu_erf",
+        "model.intermediate_size": 336,  # with its gate as many weights as 512 without
+        "model.type_vocab_size": 0,
+        "model.position_embedding_type": "rotary",
+        "model.local_attention": 16,
+        "model.global_attn_every_n_layers": 2,
+        "model.norm_position": "pre",
+        "model.norm_bias": False,
+        "model.linear_bias": False,
+        "model.gated_mlp": True,
+        "model.initializer": "megatron",
+        "data.segments": "doc_sentences",
+        "data.short_seq_prob": 0.0,
+        "data.masked_lm_prob": 0.3,
+        "eval.masked_lm_prob": 0.15,
     },
     "xlnet": {
-        "model": {
-            "hidden_act": "gelu_erf",
-            "type_vocab_size": 0,
-            "position_embedding_type": "relative",
-            "embedding_norm": False,
-            "mlm_transform": False,
-        },
-        "data": {"masked_lm_prob": 1 / 6, "masking": "ngram", "longest_ngram": 5},
-        "run": {"objective": "permutation"},
+        "objective": "permutation",
+        "model.hidden_act": "gelu_erf",
+        "model.type_vocab_size": 0,
+        "model.position_embedding_type": "relative",
+        "model.embedding_norm": False,
+        "model.mlm_transform": False,
+        "data.masked_lm_prob": 1 / 6,
+        "data.masking": "ngram",
+        "data.longest_ngram": 5,
     },
-    "left_to_right": {"run": {"objective": "causal"}},
+    "left_to_right": {"objective": "causal"},
     "causal_then_masked": {
-        "data": {"segments": "full_sentences", "short_seq_prob": 0.0},
-        "run": {"objective": "mlm"},
+        "objective": "mlm",
+        "data.segments": "full_sentences",
+        "data.short_seq_prob": 0.0,
     },
 }
-MODELS["electra_gdes"] = {
-    **MODELS["electra"],
-    "model": {**MODELS["electra"]["model"], "generator_embeddings": "gdes"},
-}
+MODELS["electra_gdes"] = MODELS["electra"] | {"model.generator_embeddings": "gdes"}
+FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where it has its own
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
@@ -96,28 +98,24 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     name = c.arguments(text, model="bert")["model"]
     if name not in MODELS:
         raise ValueError(f"model is {name!r}; this config has {sorted(MODELS)}")
-    changes = MODELS[name]
-    config = c.Config(
-        model=dataclasses.replace(BERT, **changes.get("model", {})),
-        phases=(
-            c.Phase(
-                32,
-                1000,
-                batch_size=96,
-                objective="causal" if name == "causal_then_masked" else "",
+    config = c.to_config_dict(
+        c.Config(
+            model=BERT,
+            phases=(
+                c.Phase(32, 1000, batch_size=96, objective=FIRST_OBJECTIVE.get(name, "")),
+                c.Phase(
+                    64,
+                    240,
+                    batch_size=48,
+                    restart_learning_rate=3e-3,
+                    restart_warmup_steps=30,
+                ),
             ),
-            c.Phase(
-                64,
-                240,
-                batch_size=48,
-                restart_learning_rate=3e-3,
-                restart_warmup_steps=30,
-            ),
-        ),
-        optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98),
-        eval=c.EvalConfig(every_steps=200, examples=1024),
-        checkpoint=c.CheckpointConfig(every_steps=400),
-        log_every_steps=40,
+            optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98),
+            eval=c.EvalConfig(every_steps=200, examples=1024),
+            checkpoint=c.CheckpointConfig(every_steps=400),
+            log_every_steps=40,
+        )
     )
-    data = dataclasses.replace(config.data, **changes.get("data", {}))
-    return c.to_config_dict(dataclasses.replace(config, data=data, **changes.get("run", {})))
+    config.update_from_flattened_dict(MODELS[name])
+    return config

@@ -33,7 +33,7 @@ continued = importlib.import_module("configs.continue")  # a word of Python's
 
 EVERY_CONFIG = [
     (tiny,),
-    (quickstart,),
+    *((quickstart, f"model={model}") for model in quickstart.MODELS),
     (small, ""),
     (continued, ""),
     (base, ""),
