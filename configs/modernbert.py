@@ -2,10 +2,12 @@
 
     python -m bert_jax.train --config=configs/modernbert.py --config.data.store=STORE --workdir=DIR
     ... --config=configs/modernbert.py:size=large
+    ... --config=configs/modernbert.py:size=large --config.init=BASE --config.init_tile=True
     ... --config=configs/modernbert.py:size=base,tokens=20_000_000_000
 
-The last one is the same run with every stretch shorter in proportion, for 20 billion tokens in
-place of two trillion: batch sizes, rates and shares of the phases stay.
+Large begins as a tiled Base in the paper: give the workdir of the Base, on the same store. The
+last one is the same run with every stretch shorter in proportion, for 20 billion tokens in place
+of two trillion: batch sizes, rates and shares of the phases stay.
 
 Slice: 64 chips and more (the paper's machine: 8 H100).
 Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:
@@ -15,9 +17,8 @@ Expect (paper, quoted from memory): GLUE 88.4 Base, 90.4 Large. Not yet measured
 Source of sizes, batches, tokens and rates: Warner et al. 2024, and AnswerDotAI/ModernBERT, configs
 of its branch pretraining_documentation. Its code masks special tokens too and draws random words
 below the largest id of the batch; here neither is so. Rows hold up to 16 examples, not any number.
-Weight decay is in proportion to the first phase's peak in all phases. Not here: Large begins as a
-tiled Base, and goes back to 900 billion tokens when its loss stalls; its rate of long rows is that
-of its second attempt.
+Weight decay is in proportion to the first phase's peak in all phases. Not here: Large goes back to
+900 billion tokens when its loss stalls; its rate of long rows is that of its second attempt.
 """
 
 import dataclasses

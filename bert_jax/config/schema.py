@@ -562,6 +562,12 @@ class Config(RunConfig):
         source="DistilBERT: 0,2,4,7,9,11 of 12",
     )
     data: PretrainOptions = dataclasses.field(default_factory=PretrainOptions)
+    init_tile: bool = setting(
+        False,
+        "the sizes of config.model are taken as given, and the weights of the smaller checkpoint "
+        "in init are repeated along each dimension to fill them",
+        source="ModernBERT: Large begins as a tiled Base",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

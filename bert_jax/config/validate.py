@@ -76,6 +76,18 @@ def check(config: Config) -> None:
         not list_init_layers(config) or bool(config.init),
         "they are layers of a checkpoint, and config.init names none: set it, or leave this empty",
     )
+    _require(
+        config,
+        "init_tile",
+        not config.init_tile or bool(config.init),
+        "it fills the model with the weights of a checkpoint, and config.init names none: set it",
+    )
+    _require(
+        config,
+        "init_layers",
+        not (config.init_layers and config.init_tile),
+        "config.init_tile takes all layers, each once or more: leave this empty",
+    )
     _check_objectives(config)
     _check_replaced_tokens(config)
     _check_schedules(config)
@@ -338,6 +350,12 @@ def _check_replaced_tokens(config: Config) -> None:
         "init_layers",
         not config.init_layers,
         f"config.{key}={RTD} trains a generator too, which has other layers: leave it empty",
+    )
+    _require(
+        config,
+        "init_tile",
+        not config.init_tile,
+        f"config.{key}={RTD} trains a generator too, which has other sizes: leave it false",
     )
     _require(
         config,

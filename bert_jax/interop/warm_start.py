@@ -1,4 +1,4 @@
-"""Initialize a run from a checkpoint (config.init), fitting its rows to vocabulary and lengths.
+"""Initialize a run from a checkpoint (config.init), fitted to its vocabulary, lengths and sizes.
 
 Once the run has saved its own checkpoint, config.init is not read: the record has the sizes.
 
@@ -17,6 +17,8 @@ from bert_jax.config import RTD, Config, ModelConfig, list_objectives, validate
 from bert_jax.config.schema import OF_CLASSIFIERS, list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.interop.tensor_names import by_path, nest
+from bert_jax.model import bert
 from bert_jax.model.bert import Model, Params
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
@@ -28,6 +30,7 @@ from data_pipeline.vocab.grow import UNUSED
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
 # others are the checkpoint's, except that max_position_embeddings may be more than its own.
 OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal")
+_TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _OF_A_GENERATOR = tuple(
     field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")
 )
@@ -43,6 +46,7 @@ class InitialWeights:
     new_tokens: int  # tokens whose rows are means of others'
     repeated_positions: int = 0  # positions whose rows are those of others; 0 for none
     parts: Mapping[str, str] = dataclasses.field(default_factory=_PARTS.copy)  # to the model's name
+    tiled_from: str = ""  # layers and width of the checkpoint if it was smaller, in words
 
     def place(self, model: Model, mesh: jax.sharding.Mesh, seed: int) -> Params:
         """Return the parameters on a mesh; parts that the checkpoint lacks are initialized."""
@@ -61,6 +65,8 @@ class InitialWeights:
             positions = checkpoint.config.max_position_embeddings
             learned = positions - self.repeated_positions
             text += f"; its {learned:,} learned positions are repeated up to {positions:,}"
+        if self.tiled_from:
+            text += f"; tiled from {self.tiled_from}"
         parts = dict(self.parts)
         if checkpoint.config.pooler_type == "mlm_transform":
             parts.pop("pooler", None)  # it has none
@@ -93,25 +99,30 @@ def resolve_run(
         if record is None:
             return config, None  # refused later, for the checkpoints without a record
         theirs = run_record.model_of(record, storage.home)
-    config = dataclasses.replace(config, model=merge_sizes(config.model, theirs, config.init))
+    config = dataclasses.replace(config, model=_merge_run(config, theirs))
     validate.check(config)
-    if weights is not None:
-        weights = fit_positions(weights, config.model.max_position_embeddings)
     return config, weights
 
 
 def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights:
-    """Read the checkpoint in config.init, fitted to the store's vocabulary."""
+    """Read the checkpoint in config.init, fitted to the store's vocabulary and the run's sizes.
+
+    Raises:
+      ValueError: as resolve_run does.
+    """
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.init}"):
         weights = fit_vocabulary(_load_for(config), ours)
-    if RTD not in list_objectives(config):
-        return weights
-    checkpoint = weights.checkpoint
-    if config.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
-        checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
-    return dataclasses.replace(weights, checkpoint=checkpoint, parts=_RTD_PARTS)
+    if RTD in list_objectives(config):
+        checkpoint = weights.checkpoint
+        if config.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
+            checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
+        weights = dataclasses.replace(weights, checkpoint=checkpoint, parts=_RTD_PARTS)
+    model = _merge_run(config, weights.checkpoint.config)
+    if config.init_tile:
+        weights = tile_weights(weights, model)
+    return fit_positions(weights, model.max_position_embeddings)
 
 
 def _load_for(config: Config) -> Pretrained:
@@ -152,10 +163,62 @@ def resolve_sizes(config: Config) -> Config:
     if not config.init:
         return config
     theirs = _load_for(config).config
-    model = merge_sizes(config.model, theirs, config.init)
+    model = _merge_run(config, theirs)
     if not model.vocab_size and not config.data.store:
         model = dataclasses.replace(model, vocab_size=theirs.vocab_size)
     return dataclasses.replace(config, model=model)
+
+
+def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
+    """Return the model of a run that begins with a checkpoint, tiled if config.init_tile is set.
+
+    Raises:
+      ValueError: as merge_sizes and enlarge do; a size is larger, and config.init_tile not set.
+    """
+    if config.init_tile:
+        return merge_sizes(config.model, enlarge(saved, config.model, config.init), config.init)
+    for name in _TILED:
+        ours, theirs = getattr(config.model, name), getattr(saved, name)
+        if ours > theirs and ours != getattr(ModelConfig, name):
+            raise ValueError(
+                f"config.model.{name} is {ours!r}, but config.init={config.init} has {theirs!r}; "
+                "leave it out of the config, and the checkpoint's is taken, or set "
+                "config.init_tile=True, which repeats its weights to fill larger sizes"
+            )
+    return merge_sizes(config.model, saved, config.init)
+
+
+def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig:
+    """Return the model of a checkpoint with the sizes to which its weights are to be tiled.
+
+    Raises:
+      ValueError: a size is smaller than the checkpoint's; the heads have another width; the
+        embeddings would need no map to the encoder's width any more.
+    """
+    for name in _TILED:
+        ours, theirs = getattr(given, name), getattr(saved, name)
+        if ours < theirs:
+            raise ValueError(
+                f"config.model.{name} is {ours!r}, but config.init={address} has {theirs!r}, and "
+                "config.init_tile=True makes nothing smaller; give that or more, or another "
+                "checkpoint"
+            )
+    heads, width = given.num_attention_heads, saved.hidden_size // saved.num_attention_heads
+    if given.hidden_size != heads * width:
+        raise ValueError(
+            f"config.model.num_attention_heads is {heads}, which makes heads of "
+            f"{given.hidden_size / heads:g} numbers, but those of config.init={address} have "
+            f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
+            f"{given.hidden_size} to a multiple of {width}"
+        )
+    embeddings = 0 if saved.embedding_size == saved.hidden_size else saved.embedding_size
+    if embeddings == given.hidden_size:
+        raise ValueError(
+            f"config.model.hidden_size is {given.hidden_size}, as wide as the embeddings of "
+            f"config.init={address}, which are mapped to another width there; take a larger one"
+        )
+    sizes = {name: getattr(given, name) for name in _TILED}
+    return dataclasses.replace(saved, embedding_size=embeddings, **sizes)
 
 
 def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
@@ -257,6 +320,66 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary) -> InitialWei
     config = dataclasses.replace(checkpoint.config, vocab_size=len(pieces))
     fitted = dataclasses.replace(checkpoint, config=config, params=params, vocabulary=vocabulary)
     return InitialWeights(fitted, len(new))
+
+
+def tile_weights(weights: InitialWeights, model: ModelConfig) -> InitialWeights:
+    """Fill the arrays of a larger model with those of a smaller one, repeated.
+
+    Along each dimension, of n numbers that become m, the source lies in the middle and wraps
+    around on both sides: number i is the source's (i - (m - n) // 2) modulo n. Where a dimension
+    has heads side by side, heads are the numbers that are counted. Layer i of L is the source's
+    layer i l / L of l, rounded. Rows of tokens, positions and segments stay as they are.
+
+    Where the first layer has no norm, another layer that begins as it has an initialized one.
+
+    Source: Warner et al. 2024 (ModernBERT), section 2.2.2; AnswerDotAI/ModernBERT
+    src/bert_layers/initialization.py, tile_weights_from_middle, and init_model_from_pretrained,
+    which tiles heads as the numbers they have and leaves the last norm out.
+    """
+    checkpoint = weights.checkpoint
+    small = checkpoint.config
+    model = dataclasses.replace(
+        model,
+        vocab_size=small.vocab_size,
+        max_position_embeddings=small.max_position_embeddings,
+    )
+    declared = by_path(bert.build(model, "cpu", heads=checkpoint.heads).declared)
+    arrays = by_path(checkpoint.params)
+    layers = len(checkpoint.params["layers"])
+    new_layers = 1 if model.share_layers else model.num_hidden_layers
+    tiled = {}
+    for path, parameter in declared.items():
+        source = arrays.get(_layer_of_source(path, layers, new_layers))
+        if source is None:
+            continue  # initialized, as a head that the checkpoint lacks
+        for axis, name in enumerate(parameter.logical_axes):
+            unit = source.shape[axis] // small.num_attention_heads if name == "heads" else 1
+            source = _tile_axis(source, axis, parameter.logical_dims[axis], unit)
+        tiled[path] = source
+    return dataclasses.replace(
+        weights,
+        checkpoint=dataclasses.replace(checkpoint, config=model, params=nest(tiled)),
+        tiled_from=f"{small.num_hidden_layers} layers of {small.hidden_size}",
+    )
+
+
+def _tile_axis(array: np.ndarray, axis: int, size: int, unit: int) -> np.ndarray:
+    """Wrap an axis around its middle up to `size`, in whole units of so many numbers."""
+    units, new_units = array.shape[axis] // unit, size // unit
+    chosen = (np.arange(new_units) - (new_units - units) // 2) % units
+    indices = (chosen[:, None] * unit + np.arange(unit)).reshape(size)
+    return array.take(indices, axis)
+
+
+def _layer_of_source(path: str, layers: int, new_layers: int) -> str:
+    """Return the path in a model of `layers` of what a path in one of `new_layers` begins as."""
+    top, _, rest = path.partition("/")
+    if top != "layers":
+        return path
+    number, _, rest = rest.partition("/")
+    # Of 10 layers from 2, the last would be layer round(1.8) = 2, which there is none of.
+    source = min(round(int(number) * layers / new_layers), layers - 1)
+    return f"{top}/{source:02d}/{rest}"
 
 
 def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:

@@ -314,6 +314,7 @@ class Declared:
     logical_dims: tuple[int, ...]  # without rows that pad the vocabulary
     spec: PartitionSpec
     initial: Initial
+    logical_axes: tuple[str | None, ...]  # name of each dimension: mesh.RULES, or None
 
     @property
     def is_matrix(self) -> bool:
@@ -405,7 +406,8 @@ def build(
             config.vocab_size if axis == "vocab" else size
             for axis, size in zip(axes, dims, strict=True)
         )
-        return Declared(dims, logical_dims, mesh.spec(*axes), param.get_metadata("initial"))
+        initial = param.get_metadata("initial")
+        return Declared(dims, logical_dims, mesh.spec(*axes), initial, axes)
 
     declared = jax.tree.map(declare, state, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
     return Model(config, dtype, graphdef, nnx.to_pure_dict(declared))

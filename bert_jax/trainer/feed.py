@@ -207,6 +207,7 @@ class StoreFeed:
         fixed = {
             "init": self.config.init,
             "init_layers": self.config.init_layers,
+            "init_tile": self.config.init_tile,
             "objective": self.config.objective,
             **_fixed_options(self.config.data),
             **phases,
@@ -220,7 +221,7 @@ class StoreFeed:
             vocab_path=self.store.vocab_path,
             vocabulary={name: vocabulary[name] for name in PINNED},
             fixed=fixed,
-            fixed_by_default={"init": "", "init_layers": ""}
+            fixed_by_default={"init": "", "init_layers": "", "init_tile": False}
             | {
                 f"phases[{i}].{name}": value
                 for i in range(len(self.config.phases))

@@ -209,6 +209,16 @@ def test_the_settings_are_all_there():
             "init_layers is '0,2'; config.objective=rtd trains a generator too",
         ),
         (
+            changed(
+                objective="rtd",
+                init="hf:DIR",
+                init_tile=True,
+                data=PretrainOptions(segments="doc_sentences"),
+                model=ModelConfig(generator_hidden_size=192),
+            ),
+            "init_tile is True; config.objective=rtd trains a generator too",
+        ),
+        (
             changed(model=ModelConfig(generator_hidden_size=192)),
             "model.generator_hidden_size is 192; no objective trains one: learn rtd",
         ),
@@ -235,6 +245,11 @@ def test_the_settings_are_all_there():
             for name in ("a/b", "a#b", "x" * 129)
         ),
         (changed(init_layers="0,2"), "init_layers is '0,2'; .* config.init names none"),
+        (changed(init_tile=True), "init_tile is True; .* config.init names none"),
+        (
+            changed(init="hf:DIR", init_layers="0,2", init_tile=True),
+            "init_layers is '0,2'; config.init_tile takes all layers",
+        ),
         *(
             (changed(init="hf:DIR", init_layers=text), "init_layers is .* joined by commas")
             for text in ("0,-1", "0,,2", "0, 2", "(0,2)", "all")

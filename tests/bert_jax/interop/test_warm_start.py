@@ -10,6 +10,7 @@ from bert_jax.config import Config, EvalConfig, ModelConfig, OptimConfig, Phase
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.warm_start import fit_vocabulary, merge_sizes
+from bert_jax.model import bert
 from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
@@ -269,3 +270,143 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, student)
     with pytest.raises(ValueError, match=r"config\.init_layers = '2,0', this config says '0,2'"):
         begun(dataclasses.replace(shallow, init_layers="0,2"), tmp_path / "shallow")
+
+
+def wrap(array, axis, size):
+    """Wrap one axis around its middle, by NumPy's own rule of wrapping."""
+    before = (size - array.shape[axis]) // 2
+    pads = [(0, 0)] * array.ndim
+    pads[axis] = (before, size - array.shape[axis] - before)
+    return np.pad(array, pads, mode="wrap")
+
+
+def wrap_heads(array, axis, size):
+    """The same of heads of 7 numbers that lie side by side."""
+    apart = np.moveaxis(array, axis, 0)
+    apart = apart.reshape(-1, 7, *apart.shape[1:])
+    return np.moveaxis(wrap(apart, 0, size // 7).reshape(size, *apart.shape[2:]), 0, axis)
+
+
+MODERN = {
+    "type_vocab_size": 0,
+    "position_embedding_type": "rotary",
+    "local_attention": 8,
+    "global_attn_every_n_layers": 3,
+    "norm_position": "pre",
+    "norm_bias": False,
+    "linear_bias": False,
+    "gated_mlp": True,
+    "pooler_type": "mlm_transform",
+}
+
+
+@pytest.mark.parametrize("changes", [{}, MODERN], ids=["bert", "modernbert"])
+def test_a_larger_model_is_tiled_from_the_middle_of_a_smaller_one(checkpoint, changes):
+    """2 layers of 14, 2 heads of 7 and 22 units become 5 of 35, 5 heads and 61 units."""
+    small = dataclasses.replace(checkpoint.config, **changes)
+    rng = np.random.default_rng(7)
+    declared = bert.build(small, "cpu", heads=bert.Heads(nsp=not changes)).declared
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.logical_dims), declared)
+    begins = warm_start.InitialWeights(
+        dataclasses.replace(checkpoint, config=small, params=params), 0
+    )
+    sizes = ModelConfig(
+        hidden_size=35, num_hidden_layers=5, num_attention_heads=5, intermediate_size=61
+    )
+    large = merge_sizes(sizes, warm_start.enlarge(small, sizes, "A"), "A")
+    tiled = warm_start.tile_weights(begins, large)
+    assert "; tiled from 2 layers of 14" in tiled.describe()
+    found, source = by_path(tiled.checkpoint.params), by_path(params)
+
+    # Layers 0 to 4 are 0, round(.4), round(.8), round(1.2) and round(1.6), but at most 1.
+    expected = {}
+    for path, array in source.items():
+        top, *rest = path.split("/")
+        if top != "layers":
+            expected[path] = array
+            continue
+        for number, begins_as in enumerate(("00", "00", "01", "01", "01")):
+            if rest[0] == begins_as:
+                expected["/".join((top, f"{number:02d}", *rest[1:]))] = array
+    for path, array in expected.items():
+        name = path.split("/", 2)[-1] if path.startswith("layers/") else path
+        if name.startswith(("attention/query", "attention/key", "attention/value")):
+            array = wrap_heads(array, array.ndim - 1, 35)
+            array = wrap(array, 0, 35) if array.ndim == 2 else array
+        elif name == "attention/output/kernel":
+            array = wrap(wrap_heads(array, 0, 35), 1, 35)
+        else:
+            kept = {"mlm/output_bias": (0,), "nsp/bias": (0,), "nsp/kernel": (1,)}
+            is_table = name.startswith("embeddings/") and array.ndim == 2
+            for axis, size in enumerate(array.shape):
+                if axis not in kept.get(name, (0,) if is_table else ()):
+                    array = wrap(array, axis, {14: 35, 22: 61}[size])
+        np.testing.assert_array_equal(found[path], array, err_msg=path)
+    # A second layer that begins as the first, which has no norm, has one of its own.
+    missing = by_path(bert.build(tiled.checkpoint.config, "cpu").declared).keys() - found.keys()
+    if changes:
+        assert missing == {"layers/01/attention/layer_norm/scale", "nsp/kernel", "nsp/bias"}
+    else:
+        assert not missing
+    assert found.keys() == expected.keys()
+
+
+def test_a_head_that_is_tiled_alone_is_that_of_modernberts_base_in_its_large():
+    """Their rule counts numbers, not heads: from 12 heads of 64 to 16 both say the same."""
+    array = np.arange(768 * 3).reshape(3, 768)
+    by_number = np.take(array, (np.arange(1024) - 128) % 768, axis=1)
+    np.testing.assert_array_equal(warm_start._tile_axis(array, 1, 1024, 64), by_number)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"hidden_size": 7, "num_attention_heads": 1}, "hidden_size is 7, but .* has 14, and"),
+        ({"num_hidden_layers": 1}, "num_hidden_layers is 1, but .* has 2, and"),
+        ({"intermediate_size": 21}, "intermediate_size is 21, but .* has 22, and"),
+        ({"hidden_size": 28, "num_attention_heads": 2}, "heads of 14 numbers, but .* have 7"),
+        ({"num_attention_heads": 1}, "num_attention_heads is 1, but .* has 2, and"),
+    ],
+)
+def test_tiles_make_nothing_smaller_and_cut_no_head(checkpoint, sizes, words):
+    given = {"hidden_size": 14, "num_hidden_layers": 2, "num_attention_heads": 2}
+    given = ModelConfig(**(given | {"intermediate_size": 22} | sizes))
+    with pytest.raises(ValueError, match=words):
+        warm_start.enlarge(checkpoint.config, given, "A")
+
+
+def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
+    small = dataclasses.replace(checkpoint.config, embedding_size=28)
+    given = ModelConfig(hidden_size=28, num_attention_heads=4)
+    with pytest.raises(ValueError, match="hidden_size is 28, as wide as the embeddings of"):
+        warm_start.enlarge(small, given, "A")
+    equal = dataclasses.replace(checkpoint.config, embedding_size=14)
+    assert warm_start.enlarge(equal, given, "A").embedding_size == 0
+
+
+def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, tmp_path):
+    """It needs config.init_tile, takes longer rows beside, and is another run without it."""
+    before, _ = begun(config, tmp_path / "first")
+    sizes = {"hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3}
+    larger = dataclasses.replace(
+        config,
+        init=f"orbax:{tmp_path / 'first'}",
+        init_tile=True,
+        model=ModelConfig(**sizes, intermediate_size=99, max_position_embeddings=31),
+    )
+    without = dataclasses.replace(larger, init_tile=False)
+    with pytest.raises(ValueError, match=r"hidden_size is 48, .* has 32; .* config.init_tile=True"):
+        begun(without, tmp_path / "second")
+    assert warm_start.resolve_sizes(larger).model.hidden_size == 48
+    after, setup = begun(larger, tmp_path / "second")
+    assert setup.parts.model.config.num_hidden_layers == 3
+    words = dict(setup.data_rows)["weights"]
+    assert words.endswith("learned positions are repeated up to 31; tiled from 1 layers of 32")
+    table = before["embeddings"]["position"]["embedding"]
+    expected = wrap(np.concatenate([table, table[:7]]), 1, 48)
+    np.testing.assert_array_equal(after["embeddings"]["position"]["embedding"], expected)
+    (tmp_path / "first").rename(tmp_path / "gone")
+    again, _ = begun(larger, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, again, after)
+    with pytest.raises(ValueError, match=r"config.init_tile = True, this config says False"):
+        begun(dataclasses.replace(without, model=ModelConfig()), tmp_path / "second")
