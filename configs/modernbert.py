@@ -9,6 +9,9 @@ Large begins as a tiled Base in the paper: give the workdir of the Base, on the 
 last one is the same run with every stretch shorter in proportion, for 20 billion tokens in place
 of two trillion: batch sizes, rates and shares of the phases stay.
 
+masks=constant   30% of the tokens in all three phases (the paper)
+masks=falling    30, 15 and 5% (mmBERT, whose languages and their weights are the store's affair)
+
 Slice: 64 chips and more (the paper's machine: 8 H100).
 Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:
 data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false.
@@ -70,20 +73,26 @@ class Size:
     long_rate: float  # of rows of 8,192
     batches: tuple[int, int]  # rows of 1,024: at first, and after the ramp
     ramp_tokens: int
+    warmup_tokens: int
 
 
 SIZES = {
-    "base": Size(BASE, 8e-4, 3e-4, (768, 4608), 50 * BILLION),
-    "large": Size(LARGE, 5e-4, 5e-5, (448, 4928), 10 * BILLION),
+    "base": Size(BASE, 8e-4, 3e-4, (768, 4608), 50 * BILLION, 3 * BILLION),
+    "large": Size(LARGE, 5e-4, 5e-5, (448, 4928), 10 * BILLION, 2 * BILLION),
 }
+# Masking rates of short rows, of long ones, and of the decay.
+MASKS = {"constant": (0.3, 0.3, 0.3), "falling": (0.3, 0.15, 0.05)}
 END_OF_DECAY = 0.001  # share of the rate that is left
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
     """ModernBERT; text is what follows the colon of --config=configs/modernbert.py:..."""
-    chosen = c.arguments(text, size="base", tokens=str(PAPER_TOKENS))
+    chosen = c.arguments(text, size="base", masks="constant", tokens=str(PAPER_TOKENS))
     if chosen["size"] not in SIZES:
         raise ValueError(f"size is {chosen['size']!r}; this config has {sorted(SIZES)}")
+    if chosen["masks"] not in MASKS:
+        raise ValueError(f"masks is {chosen['masks']!r}; this config has {sorted(MASKS)}")
+    of_short, of_long, of_decay = MASKS[chosen["masks"]]
     size, share = SIZES[chosen["size"]], int(chosen["tokens"]) / PAPER_TOKENS
     first, most = size.batches
     rows_of_long = most // 8  # as many tokens
@@ -92,14 +101,16 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         return max(1, round(tokens * share / (batch_size * seq_len)))
 
     ramp_tokens = round(size.ramp_tokens * share)
-    short = c.Phase(1024, steps(1719 * BILLION, most, 1024), batch_size=most, masked_lm_prob=0.3)
+    short = c.Phase(
+        1024, steps(1719 * BILLION, most, 1024), batch_size=most, masked_lm_prob=of_short
+    )
     short = dataclasses.replace(short, steps=short.steps - ramp_tokens // (most * 1024))
     long = c.Phase(
         8192,
         steps(250 * BILLION, rows_of_long, 8192),
         batch_size=rows_of_long,
         restart_learning_rate=size.long_rate,
-        masked_lm_prob=0.3,
+        masked_lm_prob=of_long,
         global_rope_theta=LONG_THETA,
     )
     decayed = dataclasses.replace(
@@ -107,6 +118,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         steps=steps(50 * BILLION, rows_of_long, 8192),
         restart_decay="one_minus_sqrt",
         restart_end_learning_rate=size.long_rate * END_OF_DECAY,
+        masked_lm_prob=of_decay,
     )
     return c.to_config_dict(
         c.Config(
@@ -123,7 +135,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                 name="stable_adamw",
                 learning_rate=size.rate,
                 warmup_steps=0,
-                warmup_tokens=round(3 * BILLION * share),
+                warmup_tokens=round(size.warmup_tokens * share),
                 decay="constant",
                 beta2=0.98,
                 weight_decay=1e-5,

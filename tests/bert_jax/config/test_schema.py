@@ -18,9 +18,11 @@ from configs import (
     albert,
     base,
     electra,
+    ettin,
     large,
     left_to_right,
     modernbert,
+    neobert,
     quickstart,
     roberta,
     small,
@@ -52,9 +54,11 @@ EVERY_CONFIG = [
     ),
     *(
         (file, f"size={size}")
-        for file in (albert, roberta, xlnet, modernbert)
+        for file in (albert, roberta, xlnet, modernbert, ettin)
         for size in file.SIZES
     ),
+    (modernbert, "masks=falling"),
+    (neobert,),
 ]
 
 
@@ -147,6 +151,60 @@ def test_an_albert_of_its_vocabulary_has_the_parameters_of_the_original(size, co
 def test_a_modernbert_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
     model = dataclasses.replace(read(modernbert, f"size={size}").model, vocab_size=50_368)
     assert bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False)).parameter_count == count
+
+
+@pytest.mark.parametrize(
+    ("size", "count"),
+    # Of transformers' ModernBertForMaskedLM with these sizes, 5.23.
+    [
+        ("17m", 16_913_600),
+        ("32m", 32_081_344),
+        ("68m", 68_457_664),
+        ("150m", 149_655_232),
+        ("400m", 395_881_664),
+        ("1b", 1_031_314_112),
+    ],
+)
+def test_an_ettin_of_its_vocabulary_has_the_parameters_of_the_original(size, count):
+    model = dataclasses.replace(read(ettin, f"size={size}").model, vocab_size=50_368)
+    assert bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False)).parameter_count == count
+
+
+@pytest.mark.parametrize("tokens", [2_000 * 10**9, 20 * 10**9])
+def test_ettins_phases_have_its_tokens_masks_and_rates(tokens):
+    """Source: JHU-CLSP/ettin-encoder-vs-decoder, pretraining/configs/standard/base."""
+    config = read(ettin, f"size=150m,tokens={tokens}")
+    *short, long, decayed = config.phases
+    seen = [each.steps * each.batch_size * each.seq_len for each in config.phases]
+    slack = 0.02 if tokens < 10**12 else 1e-3  # a step of long rows has 38 million tokens
+    assert sum(seen) == pytest.approx(tokens, rel=slack)
+    assert sum(seen[:-2]) / tokens == pytest.approx(1700 / 2000, rel=slack)
+    assert sum(seen[:-3]) / tokens == pytest.approx(50 / 2000, rel=0.02)
+    assert [each.masked_lm_prob for each in (short[0], long, decayed)] == [0.3, 0.3, 0.15]
+    assert (long.global_rope_theta, long.local_rope_theta) == (160_000.0, 0.0)
+    assert decayed.global_rope_theta == decayed.local_rope_theta == 160_000.0
+    rates = [(p.restart_learning_rate, p.restart_end_learning_rate) for p in (long, decayed)]
+    assert rates == [(8e-4, 4e-4), (4e-4, pytest.approx(1.6e-5))]
+    assert {each.restart_decay for each in (long, decayed)} == {"one_minus_sqrt"}
+
+
+def test_neobert_has_the_sizes_and_masks_of_its_paper():
+    """Layers of 4 x 768^2 + 3 x 768 x 2,048 and two norms, a norm, the table, a bias a word."""
+    config = read(neobert)
+    model = dataclasses.replace(config.model, vocab_size=30_522)
+    layers = 28 * (4 * 768**2 + 3 * 768 * 2048 + 2 * 768)
+    count = bert.build(model, "tpu", heads=Heads(mlm=True, nsp=False, pooler=False)).parameter_count
+    assert count == layers + 768 + 30_522 * 768 + 30_522
+    data = config.data
+    assert (data.masked_lm_prob, data.mask_token_share, data.random_token_share) == (0.2, 1.0, 0.0)
+    assert {each.seq_len * each.batch_size for each in config.phases} == {2**21}
+
+
+def test_mmberts_masks_fall_from_phase_to_phase():
+    constant, falling = (read(modernbert, f"masks={name}") for name in ("constant", "falling"))
+    assert [each.masked_lm_prob for each in falling.phases[-3:]] == [0.3, 0.15, 0.05]
+    phases = [dataclasses.replace(each, masked_lm_prob=0.3) for each in falling.phases]
+    assert dataclasses.replace(falling, phases=tuple(phases)) == constant
 
 
 @pytest.mark.parametrize("tokens", [2_019 * 10**9, 20 * 10**9])

@@ -1,0 +1,132 @@
+"""Ettin: ModernBERT's shape in six sizes, from 17 million to a billion parameters.
+
+    python -m bert_jax.train --config=configs/ettin.py --config.data.store=STORE --workdir=DIR
+    ... --config=configs/ettin.py:size=17m,tokens=20_000_000_000
+
+The last one is the same run with every stretch shorter in proportion, for 20 billion tokens in
+place of two trillion: batch sizes, rates and shares of the phases stay.
+
+Slice: 64 chips and more (the paper's machine for 150m: 4 H100, 470 h).
+Corpus: 2 trillion open tokens of English web text, code and papers, in 50,368 byte-level pieces:
+data_pipeline.build --train_vocab=byte_bpe --vocab_size=50368 --lowercase=false. The original
+changes its corpus with each phase; one run here has one store.
+Expect (model card): GLUE 88.9 for 150m, where ModernBERT-Base has 88.4; 90.8 for 400m. Not yet
+measured with this code.
+
+Source of sizes, batches, tokens and rates: Weller et al. 2025, and pretraining/configs/standard of
+JHU-CLSP/ettin-encoder-vs-decoder. Three things differ: the batch grows from 768 rows (there from
+one device's 24 to 144), long rows have 8,192 tokens (there 7,999), and no special token is masked.
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax import config as c
+from data_pipeline.spec.options import PretrainOptions
+
+SHAPE = c.ModelConfig(
+    hidden_act="gelu_erf",
+    attention_probs_dropout_prob=0.0,
+    max_position_embeddings=8192,
+    type_vocab_size=0,
+    layer_norm_eps=1e-5,
+    position_embedding_type="rotary",
+    local_attention=128,
+    global_attn_every_n_layers=3,
+    norm_position="pre",
+    norm_bias=False,
+    linear_bias=False,
+    gated_mlp=True,
+    dropout_sites="attention",
+    pooler_type="mlm_transform",
+    initializer="megatron",
+)
+BILLION = 10**9
+SHORT_TOKENS, LONG_TOKENS, DECAY_TOKENS = 1700 * BILLION, 250 * BILLION, 50 * BILLION
+PAPER_TOKENS = SHORT_TOKENS + LONG_TOKENS + DECAY_TOKENS
+LONG_THETA = 160_000.0
+FIRST_ROWS, ROWS = 768, 4608
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What differs between the sizes; tokens are those of the paper's run."""
+
+    layers: int
+    width: int
+    units: int  # of the feed-forward part
+    heads: int
+    rate: float
+    weight_decay: float
+    ramp_tokens: int
+    warmup_tokens: int
+
+
+SIZES = {
+    "17m": Size(7, 256, 384, 4, 3e-3, 3e-4, 125 * BILLION, 4 * BILLION),
+    "32m": Size(10, 384, 576, 6, 3e-3, 3e-4, 100 * BILLION, 4 * BILLION),
+    "68m": Size(19, 512, 768, 8, 3e-3, 3e-4, 75 * BILLION, 3 * BILLION),
+    "150m": Size(22, 768, 1152, 12, 8e-4, 1e-5, 50 * BILLION, 3 * BILLION),
+    "400m": Size(28, 1024, 2624, 16, 5e-4, 1e-5, 10 * BILLION, 2 * BILLION),
+    "1b": Size(28, 1792, 3840, 28, 5e-4, 5e-5, 3 * BILLION, 2 * BILLION),
+}
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Ettin; text is what follows the colon of --config=configs/ettin.py:..."""
+    chosen = c.arguments(text, size="150m", tokens=str(PAPER_TOKENS))
+    if chosen["size"] not in SIZES:
+        raise ValueError(f"size is {chosen['size']!r}; this config has {sorted(SIZES)}")
+    size, share = SIZES[chosen["size"]], int(chosen["tokens"]) / PAPER_TOKENS
+
+    def steps(tokens: float, seq_len: int) -> int:
+        return max(1, round(tokens * share / (ROWS * seq_len)))
+
+    ramp_tokens = round(size.ramp_tokens * share)
+    grown = steps(SHORT_TOKENS - size.ramp_tokens, 1024)
+    short = c.Phase(1024, grown, batch_size=ROWS, masked_lm_prob=0.3)
+    long = c.Phase(
+        8192,
+        steps(LONG_TOKENS, 8192),
+        batch_size=ROWS,
+        restart_learning_rate=size.rate,
+        restart_decay="one_minus_sqrt",
+        restart_end_learning_rate=size.rate * 0.5,
+        masked_lm_prob=0.3,
+        global_rope_theta=LONG_THETA,
+    )
+    decayed = dataclasses.replace(
+        long,
+        steps=steps(DECAY_TOKENS, 8192),
+        restart_learning_rate=size.rate * 0.5,
+        restart_end_learning_rate=size.rate * 0.5 * 0.04,
+        masked_lm_prob=0.15,
+        local_rope_theta=LONG_THETA,
+    )
+    ramp = c.ramp_batch(short, FIRST_ROWS, ramp_tokens, multiple=768)
+    return c.to_config_dict(
+        c.Config(
+            model=dataclasses.replace(
+                SHAPE,
+                hidden_size=size.width,
+                num_hidden_layers=size.layers,
+                num_attention_heads=size.heads,
+                intermediate_size=size.units,
+            ),
+            objective="mlm",
+            phases=(*ramp, long, decayed),
+            data=PretrainOptions(segments="doc_sentences", short_seq_prob=0.0, packed_examples=16),
+            eval=c.EvalConfig(masked_lm_prob=0.15),
+            optim=c.OptimConfig(
+                name="stable_adamw",
+                learning_rate=size.rate,
+                warmup_steps=0,
+                warmup_tokens=round(size.warmup_tokens * share),
+                decay="constant",
+                beta2=0.98,
+                weight_decay=size.weight_decay,
+                clip_norm=0.0,
+            ),
+        )
+    )
