@@ -6,6 +6,8 @@
     --layers=-1        the last layer; 0 the embeddings; -4: the last four; -2,-1 a list
     --pool=mean        one vector a line: of [CLS] (cls), or the mean of all its tokens' (mean);
                        --normalize=true divides it by its length
+    --windows=128      longer lines than a row in windows, 128 tokens apart, whose vectors are
+                       joined; without it they are cut
 
 npz: `vectors` float32[T,D] of all T tokens, line after line, [T,K,D] for a list or range of K
 layers; `tokens` their T pieces; `offsets` int64[N+1]: line i has vectors[offsets[i]:offsets[i+1]],
@@ -33,6 +35,7 @@ from bert_jax.inference.hidden_states import (
     choose_layers,
     collect_vectors,
     compute_vectors,
+    slide,
 )
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
@@ -58,6 +61,12 @@ _POOL = flags.DEFINE_enum(
 _NORMALIZE = flags.DEFINE_bool("normalize", False, "divide each pooled vector by its length")
 _MAX_SEQ_LENGTH = flags.DEFINE_integer(
     "max_seq_length", 0, "tokens that a line is cut to, [CLS] and [SEP] too; 0: all positions"
+)
+_WINDOWS = flags.DEFINE_integer(
+    "windows",
+    0,
+    "distance in tokens of the windows over a line longer than a row; 0 cuts it",
+    lower_bound=0,
 )
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "lines in a batch", lower_bound=1)
 
@@ -104,7 +113,12 @@ def _extract(
     most_tokens = min(_GROUP_BYTES // vectors_bytes, _MOST_GROUP_TOKENS)
     pieces = checkpoint.vocabulary.pieces()
     groups = group_rows(
-        open_lines(_INPUT.value), checkpoint.vocabulary, max_seq_length, most_tokens, counts
+        open_lines(_INPUT.value),
+        checkpoint.vocabulary,
+        max_seq_length,
+        most_tokens,
+        counts,
+        keeps_long=_WINDOWS.value > 0,
     )
     tokens = 0
     with (
@@ -112,7 +126,7 @@ def _extract(
         new_file(output) as unfinished,
         vector_files.open_writer(unfinished, kind, pieces, layers, bool(_POOL.value)) as write,
     ):
-        for group in _compute_groups(groups, checkpoint, layers, show):
+        for group in _compute_groups(groups, checkpoint, layers, max_seq_length, show):
             write(group)
             tokens += len(group.rows.token_ids)
             del group  # its vectors, before those of the next are computed
@@ -127,6 +141,7 @@ def _compute_groups(
     groups: Iterator[EncodedRows],
     checkpoint: Pretrained,
     layers: Layers,
+    max_seq_length: int,
     show: Callable[[str], None],
 ) -> Iterator[Group]:
     """Yield the groups with their vectors, computed on all devices."""
@@ -135,14 +150,14 @@ def _compute_groups(
         compute_vectors, layers=layers, pool=_POOL.value, normalize=_NORMALIZE.value
     )
     step = batches.compile_step(model.model, compute)
-    first_line = 0
+    first_line = done = 0
 
     def show_count(results: batches.Results) -> batches.Results:
-        done = first_line
+        nonlocal done
         for index_B, outputs in results:
             yield index_B, outputs
             done += len(index_B)
-            show(f"{done:,} lines have their vectors")
+            show(f"{done:,} {'windows' if _WINDOWS.value else 'lines'} have their vectors")
 
     while True:
         try:
@@ -151,8 +166,12 @@ def _compute_groups(
             raise Refused(f"{error}; nothing was written") from error
         if rows is None:
             return
-        results = batches.run_rows(step, model, rows, _BATCH_SIZE.value)
-        yield Group(first_line, rows, collect_vectors(show_count(results), rows, bool(_POOL.value)))
+        windows = slide(rows, max_seq_length, _WINDOWS.value)
+        results = batches.run_rows(step, model, windows.rows, _BATCH_SIZE.value)
+        # No name holds the vectors: they end before those of the next group are computed.
+        yield Group(
+            first_line, rows, collect_vectors(show_count(results), windows, bool(_POOL.value))
+        )
         first_line += rows.examples
 
 
@@ -167,6 +186,7 @@ def _make_summary(
     lines += [f"{counts.empty:,} empty"] * bool(counts.empty)
     lines += [f"{counts.without_tokens:,} without a token"] * bool(counts.without_tokens)
     lines += [f"{counts.cut:,} cut to --max_seq_length"] * bool(counts.cut)
+    lines += [f"{counts.kept_long:,} in several windows"] * bool(counts.kept_long)
     return [
         ("lines", ", ".join(lines)),
         ("tokens", f"{tokens:,}, [CLS] and [SEP] among them"),

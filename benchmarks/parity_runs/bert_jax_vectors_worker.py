@@ -17,6 +17,7 @@ from bert_jax.inference.hidden_states import (
     choose_layers,
     collect_vectors,
     compute_vectors,
+    slide,
 )
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
@@ -46,7 +47,7 @@ def vectors(
     parts = []
     for rows in group_rows(lines, model.vocabulary, max_length, _MOST_GROUP_TOKENS, LineCounts()):
         results = batches.run_rows(step, model, rows, batch_size)
-        parts.append(collect_vectors(results, rows, is_pooled=True))
+        parts.append(collect_vectors(results, slide(rows, max_length, 0), is_pooled=True))
     secs, cpu_secs = time.perf_counter() - start, time.process_time() - cpu_start
     np.save(out_file, np.concatenate(parts))
     return {"secs": secs, "cpu_secs": cpu_secs}

@@ -574,8 +574,8 @@ class Config(RunConfig):
 class TaskOptions:
     """Which task, where its files lie, and how its examples become rows of tokens.
 
-    Columns are those of a table of one's own. From doc_stride on, settings are SQuAD's; source:
-    run_squad.py@eedf5716ce.
+    Columns are those of a table of one's own. From doc_stride to has_unanswerable, settings are
+    SQuAD's; source: run_squad.py@eedf5716ce.
     """
 
     task: str = setting(
@@ -612,6 +612,13 @@ class TaskOptions:
         20, "starts and ends that are combined, and answers that are written", minimum=1
     )
     has_unanswerable: bool = setting(False, "SQuAD 2.0: a question may have no answer")
+    window_stride: int = setting(
+        0,
+        "of a table: distance of the starts of two windows over a text that is longer than a row; "
+        "each learns the text's label, and a prediction is their mean; 0 cuts the text",
+        unit="tokens",
+        minimum=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -109,6 +109,14 @@ def check_finetune(config: FinetuneConfig) -> None:
         length == 0 or length >= 8,
         "a pair of texts needs 8 or more; 0 takes 128, or the checkpoint's positions if fewer",
     )
+    data = config.data
+    for fits, allowed in (
+        (data.task == "table", f"config.data.task = {data.task!r} has no windows of this kind"),
+        (not data.second_text_column, "config.data.second_text_column makes pairs, which are cut"),
+        (not data.train_examples, "config.data.train_examples would count windows: leave that 0"),
+    ):
+        holds = data.window_stride == 0 or fits
+        _require(config, "data.window_stride", holds, f"{allowed}, or leave this at 0")
     follows = "it follows from config.warmup_share: leave it at 0"
     _require(config, "optim.warmup_steps", config.optim.warmup_steps == 0, follows)
     _check_without_generator(config, "a fine-tuning has none: leave it out")

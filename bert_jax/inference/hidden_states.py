@@ -1,6 +1,9 @@
 """Select the feature vectors of a row: from which layers, pooled or one per token.
 
-Dimensions: B rows of a batch, S sequence, K chosen layers, D width; T tokens and R rows of a group.
+A row longer than the model's is computed in windows, whose vectors are joined.
+
+Dimensions: B rows of a batch, S sequence, K chosen layers, D width; T tokens, R rows and W windows
+of a group.
 """
 
 import dataclasses
@@ -14,10 +17,11 @@ import numpy as np
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labelled.windows import window_of_most_context, window_spans
 
 CLS, MEAN = "cls", "mean"
 POOLS = (CLS, MEAN)
-VECTORS = "vectors"
+VECTORS, LENGTHS = "vectors", "lengths"
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
 _SMALLEST_NORM = 1e-12  # a vector of zeros stays one
@@ -71,6 +75,8 @@ def compute_vectors(
 ) -> dict[str, jax.Array]:
     """Return the vectors of a batch: float32[B,S,D], pooled [B,D]; K before D for several layers.
 
+    With normalize also the lengths that they had: [B,1] or [B,K,1].
+
     The pool "cls" takes the layer's vector of [CLS], not the pooler's; "mean" averages the vectors
     of all tokens, [CLS] and [SEP] included. normalize divides each vector by its length.
 
@@ -82,7 +88,7 @@ def compute_vectors(
     vectors = kept[0] if layers.is_single else jnp.stack(kept, axis=-2)
     if normalize:
         length = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
-        vectors = vectors / jnp.maximum(length, _SMALLEST_NORM)
+        return {VECTORS: vectors / jnp.maximum(length, _SMALLEST_NORM), LENGTHS: length}
     return {VECTORS: vectors}
 
 
@@ -96,23 +102,100 @@ def _pool(hidden_BSD: jax.Array, mask_BS: jax.Array, pool: str | None) -> jax.Ar
     return hidden_BSD
 
 
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Rows of a group, each as one or more windows, one row's after another's.
+
+    Of the vectors of window w, those from position place_W[w] on are the group's tokens start_W[w]
+    to end_W[w] - 1; weight_W[w] is its share in the pooled vector of its row.
+    """
+
+    rows: EncodedRows  # W rows
+    row_W: np.ndarray  # int64
+    start_W: np.ndarray  # int64
+    end_W: np.ndarray  # int64
+    place_W: np.ndarray  # int64
+    weight_W: np.ndarray  # float32: of all tokens of the row's windows, the share in this one
+
+
+def slide(rows: EncodedRows, most_tokens: int, stride: int) -> Windows:
+    """Cut rows of more than most_tokens tokens into windows, whose starts are `stride` apart.
+
+    Each window has its own [CLS] and [SEP]. A token's vector is that of the window in which it has
+    most context, those of [CLS] and [SEP] are the first and the last window's. Without a stride,
+    and for pairs, a row is one window.
+    """
+    lengths_R = np.diff(rows.offsets)
+    is_single_R = rows.second_starts == lengths_R
+    if not stride or not np.any(is_single_R & (lengths_R > most_tokens)):
+        numbers = np.arange(rows.examples)
+        starts, ends, zeros = rows.offsets[:-1], rows.offsets[1:], np.zeros_like(numbers)
+        return Windows(rows, numbers, starts, ends, zeros, np.ones(rows.examples, np.float32))
+    parts: list[np.ndarray] = []
+    facts: list[tuple[int, int, float]] = []  # row, first token, weight
+    window_T: list[np.ndarray] = []
+    for row in range(rows.examples):
+        start, end = rows.offsets[row : row + 2]
+        token_ids = rows.token_ids[start:end]
+        tokens = len(token_ids) - 2
+        spans = [(0, tokens)]
+        if is_single_R[row]:
+            spans = window_spans(tokens, most_tokens - 2, stride)
+        best_T = window_of_most_context(spans, tokens)
+        window_T.append(np.concatenate([[0], best_T, [len(spans) - 1]]) + len(facts))
+        total = sum(length + 2 for _, length in spans)
+        for first, length in spans:
+            inside = token_ids[1 + first : 1 + first + length]
+            parts.append(np.concatenate([token_ids[:1], inside, token_ids[-1:]]))
+            facts.append((row, first, (length + 2) / total))
+    row_W, first_W, weight_W = (np.array(column) for column in zip(*facts, strict=True))
+    # Windows of a row take turns: each has the most context for one stretch of it.
+    numbers = np.arange(len(facts))
+    start_W, end_W = (
+        np.searchsorted(np.concatenate(window_T), numbers, s) for s in ("left", "right")
+    )
+    lengths_W = np.array([len(part) for part in parts])
+    seconds_W = np.where(np.bincount(row_W)[row_W] > 1, lengths_W, rows.second_starts[row_W])
+    cut = EncodedRows(
+        np.concatenate(parts),
+        np.concatenate([[0], np.cumsum(lengths_W)]),
+        seconds_W.astype(np.int32),
+    )
+    place_W = start_W - rows.offsets[row_W] - first_W
+    return Windows(cut, row_W, start_W, end_W, place_W, weight_W.astype(np.float32))
+
+
 def collect_vectors(
     results: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
-    rows: EncodedRows,
+    windows: Windows,
     is_pooled: bool,
 ) -> np.ndarray:
-    """Return the vectors of a group of rows in their own order, without padding, as in Group."""
-    lengths_R = np.diff(rows.offsets)
+    """Return the vectors of a group of rows in their own order, without padding, as in Group.
+
+    `results` are those of the windows. The pooled vector of a row of several is their mean, by
+    their tokens, of the length 1 if theirs are.
+    """
     vectors = np.empty(0, np.float32)
+    is_normalized = False
     for index_B, outputs in results:
         batch = outputs[VECTORS]
         if not vectors.size:
-            count = rows.examples if is_pooled else int(rows.offsets[-1])
-            vectors = np.empty((count, *batch.shape[1 if is_pooled else 2 :]), np.float32)
+            count = windows.row_W[-1] + 1 if is_pooled else windows.end_W[-1]
+            vectors = np.zeros((count, *batch.shape[1 if is_pooled else 2 :]), np.float32)
         if is_pooled:
-            vectors[index_B] = batch
+            weight_B = windows.weight_W[index_B].reshape(-1, *[1] * (batch.ndim - 1))
+            is_normalized = LENGTHS in outputs
+            if is_normalized:
+                batch = np.where(weight_B < 1, batch * outputs[LENGTHS], batch)
+            np.add.at(vectors, windows.row_W[index_B], batch * weight_B)
             continue
-        for row, row_vectors in zip(index_B, batch, strict=True):
-            start, length = rows.offsets[row], lengths_R[row]
-            vectors[start : start + length] = row_vectors[:length]
+        for window, window_vectors in zip(index_B, batch, strict=True):
+            start, end, place = (
+                array[window] for array in (windows.start_W, windows.end_W, windows.place_W)
+            )
+            vectors[start:end] = window_vectors[place : place + end - start]
+    if is_normalized:
+        joined = np.flatnonzero(np.bincount(windows.row_W) > 1)
+        length = np.linalg.norm(vectors[joined], axis=-1, keepdims=True)
+        vectors[joined] /= np.maximum(length, _SMALLEST_NORM)
     return vectors

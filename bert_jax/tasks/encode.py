@@ -1,12 +1,17 @@
-"""Encode texts or pairs of texts as rows [CLS] text [SEP] text [SEP] of token ids."""
+"""Encode texts or pairs of texts as rows [CLS] text [SEP] text [SEP] of token ids.
+
+Dimensions: N texts, R rows, which are more where texts have several windows, C classes.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.labelled.framing import flatten_rows, frame
 from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labelled.windows import window_spans
 from data_pipeline.vocab import Vocabulary
 
 _CHUNK_ROWS = 4096  # Python lists of ids take ten times the memory of the arrays made of them
@@ -19,17 +24,22 @@ class EncodedTexts:
     rows: EncodedRows
     empty: int  # rows with a text without a token: an empty segment
     truncated: int  # rows cut to max_seq_length
+    windows_N: np.ndarray  # int64: rows of each text, one after another
 
     def labelled(self, labels: Mapping[str, np.ndarray]) -> EncodedRows:
-        """Return the rows with the labels of their examples."""
-        return dataclasses.replace(self.rows, labels=labels)
+        """Return the rows with the labels of their texts."""
+        repeated = {name: np.repeat(array, self.windows_N) for name, array in labels.items()}
+        return dataclasses.replace(self.rows, labels=repeated)
 
     def notes(self, split: str, max_seq_length: int) -> list[str]:
         """Describe the empty and the truncated rows of a split, a line each."""
-        share = f"{self.truncated / self.rows.examples:.1%}"
+        share = f"{self.truncated / len(self.windows_N):.1%}"
+        several = int((self.windows_N > 1).sum())
+        windows = f"longer than {max_seq_length}, cut into windows: {self.rows.examples:,} in all"
         findings = (
             (self.empty, "with a text without a token: an empty segment"),
             (self.truncated, f"({share}) cut to {max_seq_length}"),
+            (several, windows),
         )
         return [
             f"{split}: {count:,} row{'s' * (count != 1)} {finding}"
@@ -43,11 +53,13 @@ def encode_texts(
     second_texts: Sequence[str] | None,
     vocabulary: Vocabulary,
     max_seq_length: int,
+    stride: int = 0,
 ) -> EncodedTexts:
     """Encode each text, or each pair of texts, as a row.
 
     A text that is empty, or of which the vocabulary keeps nothing, becomes an empty segment, so
-    that every example keeps its position.
+    that every example keeps its position. A single text that is longer than a row is cut, or with
+    a stride becomes a row for each of its windows, whose starts are so many tokens apart.
     """
     specials = 2 if second_texts is None else 3
     if max_seq_length < specials + 2:
@@ -56,6 +68,7 @@ def encode_texts(
             f"and needs {specials + 2} at least: the paper takes 128"
         )
     token_ids, offsets, seconds = [], [np.zeros(1, np.int64)], []
+    windows_N: list[int] = []
     empty = truncated = 0
     for start in range(0, len(texts), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
@@ -66,14 +79,40 @@ def encode_texts(
             other = None if second_ids is None else second_ids[i]
             tokens = len(ids) + (0 if other is None else len(other))
             empty += not ids or (other is not None and not other)
-            truncated += tokens > max_seq_length - specials
-            framed.append(frame(ids, other, vocabulary.special_ids, max_seq_length))
+            parts = [ids]
+            if stride and other is None:
+                spans = window_spans(len(ids), max_seq_length - specials, stride)
+                parts = [ids[first : first + length] for first, length in spans]
+            else:
+                truncated += tokens > max_seq_length - specials
+            framed += [frame(part, other, vocabulary.special_ids, max_seq_length) for part in parts]
+            windows_N.append(len(parts))
         chunk_ids, chunk_offsets, chunk_seconds = flatten_rows(framed)
         token_ids.append(chunk_ids)
         offsets.append(chunk_offsets[1:] + offsets[-1][-1])
         seconds.append(chunk_seconds)
     rows = EncodedRows(np.concatenate(token_ids), np.concatenate(offsets), np.concatenate(seconds))
-    return EncodedTexts(rows, empty, truncated)
+    return EncodedTexts(rows, empty, truncated, np.array(windows_N, np.int64))
+
+
+def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.ndarray:
+    """Average the logits of each text's windows: float32[N,C].
+
+    Of classes it is the mean of the logarithms of the probabilities, of a number the mean. A text
+    of one window keeps its logits.
+    """
+    from scipy import special  # here: --help and refusals do not need it
+
+    if len(logits_RC) == len(windows_N):
+        return logits_RC
+    values_RC = logits_RC.astype(np.float64)
+    if kind == CLASSIFY:
+        values_RC = special.log_softmax(values_RC, axis=1)
+    first_N = np.cumsum(windows_N) - windows_N
+    means_NC = np.add.reduceat(values_RC, first_N) / windows_N[:, None]
+    is_single_N = windows_N == 1
+    means_NC[is_single_N] = logits_RC[first_N[is_single_N]]
+    return means_NC.astype(logits_RC.dtype)
 
 
 def _encoded(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:

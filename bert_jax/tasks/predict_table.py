@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bert_jax.tasks import table_pieces
-from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
 from bert_jax.tasks.files import SUFFIXES, TSV, column_names, listed
 from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_LEAST, STSB_MOST, TASKS
 from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, ENDINGS, SWAG_COLUMNS
@@ -29,7 +29,6 @@ from bert_jax.tasks.predicting import (
 from bert_jax.tasks.table_pieces import TablePiece, TableWriter
 from bert_jax.tasks.task import CHOOSE, REGRESS
 from data_pipeline.io.atomic import new_file
-from data_pipeline.labelled.rows import EncodedRows
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
@@ -112,7 +111,7 @@ class TablePredictor:
         self._table = table_pieces.open_table(request.path, wanted, _HOW_TO_FIX, headers, show)
         self.total = self._table.rows
         self._new = table_pieces.free_names(self._table.names, list(self._kinds()))
-        self._cut = self._empty = self._replaced = 0
+        self._cut = self._empty = self._replaced = self._in_windows = 0
 
     def _kinds(self) -> dict[str, pa.DataType]:
         """Return the new columns and their types."""
@@ -141,20 +140,26 @@ class TablePredictor:
             contextlib.closing(TableWriter(unfinished, output.suffix, table, added)) as writer,
         ):
             for piece in reread(pieces, lambda piece: piece.rows, table.rows, table.path):
-                logits = compute_logits(self._rows(piece), piece.rows)
+                encoded = self._encode(piece)
+                logits = compute_logits(encoded.rows, piece.rows)
+                if self._request.layer.kind != CHOOSE:
+                    logits = join_windows(self._request.layer.kind, logits, encoded.windows_N)
                 columns = {self._new[name]: values for name, values in self._columns(logits)}
                 writer.write(piece, columns)
         self._replaced = writer.replaced
         return [output]
 
-    def _rows(self, piece: TablePiece) -> EncodedRows:
+    def _encode(self, piece: TablePiece) -> EncodedTexts:
         firsts, seconds = self._layout.texts(piece.texts)
         request = self._request
-        encoded = encode_texts(firsts, seconds, request.vocabulary, request.max_seq_length)
+        stride = request.layer.options.window_stride
+        encoded = encode_texts(firsts, seconds, request.vocabulary, request.max_seq_length, stride)
         self._cut += encoded.truncated
         self._empty += encoded.empty
+        self._in_windows += int((encoded.windows_N > 1).sum())
         per_example = CHOICES if request.layer.kind == CHOOSE else 1
-        return dataclasses.replace(encoded.rows, rows_per_example=per_example)
+        rows = dataclasses.replace(encoded.rows, rows_per_example=per_example)
+        return dataclasses.replace(encoded, rows=rows)
 
     def _columns(self, logits: np.ndarray) -> Iterator[tuple[str, Sequence[Any]]]:
         layer = self._request.layer
@@ -178,7 +183,11 @@ class TablePredictor:
         cut = f"cut to {self._request.max_seq_length} tokens"
         if self._request.layer.kind == CHOOSE:
             cut = f"texts {cut}"
-        findings = {cut: self._cut, "with an empty text": self._empty}
+        findings = {
+            cut: self._cut,
+            "in several windows": self._in_windows,
+            "with an empty text": self._empty,
+        }
         rows = [("rows", describe_count(self.total, self.unit, findings))]
         if self._replaced:
             rows.append(("", f"{self._replaced:,} values had tabs or line breaks: now spaces"))

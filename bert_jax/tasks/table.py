@@ -6,7 +6,6 @@ mean of the training split.
 
 import csv
 import dataclasses
-import functools
 import io
 import math
 import pathlib
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.config.schema import TaskOptions
-from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.encode import encode_texts, join_windows
 from bert_jax.tasks.files import (
     DEV,
     SUFFIXES,
@@ -183,24 +182,37 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     is_regression = options.is_regression
     learn = learn_numbers if is_regression else learn_classes
     learned = learn(files[TRAIN], files[DEV], options.label_column)
-    splits, notes = {}, [learned.note]
+    kind = REGRESS if is_regression else CLASSIFY
+    splits, windows, notes = {}, {}, [learned.note]
     for split, columns in files.items():
         seconds = columns.values[options.second_text_column] if options.second_text_column else None
         texts = columns.values[options.text_column]
-        encoded = encode_texts(texts, seconds, vocabulary, options.max_seq_length)
+        longest, stride = options.max_seq_length, options.window_stride
+        encoded = encode_texts(texts, seconds, vocabulary, longest, stride)
+        windows[split] = encoded.windows_N
         notes += encoded.notes(split, options.max_seq_length)
         splits[split] = encoded.labelled(learned.labels.get(split, {}))
     numbers = {split: columns.row_numbers for split, columns in files.items()}
+
+    def score(split: str, logits_RC: np.ndarray) -> Scores:
+        return learned.score(split, join_windows(kind, logits_RC, windows[split]))
+
+    def write_predictions(
+        split: str, logits_RC: np.ndarray, folder: pathlib.Path
+    ) -> list[pathlib.Path]:
+        logits = join_windows(kind, logits_RC, windows[split])
+        return _write_predictions(learned, numbers[split], split, logits, folder)
+
     return Task(
         name=pathlib.Path(options.dir).expanduser().resolve().name,
-        kind=REGRESS if is_regression else CLASSIFY,
+        kind=kind,
         classes=len(learned.names) or 1,
         splits=splits,
         dev_splits=(DEV,),
-        score=learned.score,
+        score=score,
         main_score=SPEARMAN if is_regression else ACCURACY,
         baseline=learned.baseline,
-        write_predictions=functools.partial(_write_predictions, learned, numbers),
+        write_predictions=write_predictions,
         labels=learned.names,
         notes=tuple(notes),
         mean=learned.mean,
@@ -228,7 +240,7 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
 
 def _write_predictions(
     learned: Classes | Numbers,
-    row_numbers: Mapping[str, list[int]],
+    row_numbers: list[int],
     split: str,
     logits: np.ndarray,
     folder: pathlib.Path,
@@ -238,7 +250,7 @@ def _write_predictions(
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(["row", *columns])
-    writer.writerows(zip(row_numbers[split], *columns.values(), strict=True))
+    writer.writerows(zip(row_numbers, *columns.values(), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{split}.tsv"
     write_file(path, text.getvalue().encode())

@@ -28,6 +28,7 @@ class LineCounts:
     empty: int = 0  # lines of white space alone
     without_tokens: int = 0  # lines with text, of which the vocabulary keeps no token
     cut: int = 0  # lines that are longer than a row
+    kept_long: int = 0  # such lines that were kept whole
 
 
 def check_lines(address: str, flag: str) -> None:
@@ -63,15 +64,16 @@ def group_rows(
     max_seq_length: int,
     most_tokens: int,
     counts: LineCounts,
+    keeps_long: bool = False,
 ) -> Iterator[EncodedRows]:
     """Yield the rows of all lines in their order, in groups of at most most_tokens tokens.
 
-    An empty line is a row of [CLS] [SEP]: rows and lines keep the same numbers. `counts` runs a
-    line ahead of the groups.
+    Longer lines than max_seq_length are cut; with keeps_long, pairs alone. An empty line is a row
+    of [CLS] [SEP]: rows and lines keep the same numbers. `counts` runs a line ahead of the groups.
     """
     group: list[FramedRow] = []
     tokens = 0
-    for row in _rows(iter(lines), vocabulary, max_seq_length, counts):
+    for row in _rows(iter(lines), vocabulary, max_seq_length, counts, keeps_long):
         if group and tokens + len(row[0]) > most_tokens:
             yield build_rows(group)
             group, tokens = [], 0
@@ -82,7 +84,11 @@ def group_rows(
 
 
 def _rows(
-    lines: Iterator[str], vocabulary: Vocabulary, max_seq_length: int, counts: LineCounts
+    lines: Iterator[str],
+    vocabulary: Vocabulary,
+    max_seq_length: int,
+    counts: LineCounts,
+    keeps_long: bool,
 ) -> Iterator[FramedRow]:
     while texts := [line.strip() for line in itertools.islice(lines, _LINES_AT_ONCE)]:
         pairs = [match.groups() if (match := _PAIR.fullmatch(text)) else (text,) for text in texts]
@@ -91,10 +97,12 @@ def _rows(
         for text, pair in zip(texts, pairs, strict=True):
             first, *rest = (next(segments).tolist() for _ in pair)
             second = rest[0] if rest else []
-            row = frame(first, second or None, vocabulary.special_ids, max_seq_length)
+            longest = len(first) + 2 if keeps_long and not second else max_seq_length
+            row = frame(first, second or None, vocabulary.special_ids, longest)
             tokens = len(first) + len(second)
             counts.lines += 1
             counts.empty += not text
             counts.without_tokens += bool(text) and tokens == 0
             counts.cut += tokens + 2 + bool(second) > len(row[0])
+            counts.kept_long += len(row[0]) > max_seq_length
             yield row

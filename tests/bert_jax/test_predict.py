@@ -91,7 +91,13 @@ WRITERS = {"ner": write_ner, "squad": write_squad, "codah": write_codah}
 
 FILES = {"squad": "{}-v2.0.json", "ner": "{}.txt"}
 OPTIONS = {
-    "regression": {"task": "table", "is_regression": True},
+    # Texts of up to 11 tokens in windows of 8.
+    "regression": {
+        "task": "table",
+        "is_regression": True,
+        "max_seq_length": 10,
+        "window_stride": 5,
+    },
     "squad": {"has_unanswerable": True, "max_query_length": 4, "doc_stride": 5},
 }
 

@@ -88,6 +88,29 @@ def test_npz_and_json_lines_hold_the_same_vectors(forked, small, tmp_path):
         np.testing.assert_allclose(said, vectors[wanted], atol=6e-7)
 
 
+def test_a_long_line_has_the_vectors_of_its_windows(forked, small, tmp_path):
+    """40 tokens for 19 positions: beside the line stand its windows, as lines of their own."""
+    words = np.random.default_rng(5).choice(["a", "cat", "dog", "sees", "."], 40)
+    spans = [(0, 17), (9, 17), (18, 17), (27, 13)]
+    windows = [words[first : first + length] for first, length in spans]
+    lines = "".join(" ".join(line) + "\n" for line in (words, *windows))
+    (tmp_path / "in.txt").write_text(lines)
+    given = (f"--checkpoint={small}/checkpoint", f"--input={tmp_path}/in.txt", "--windows=9")
+    out = forked("bert_jax.features", *given, f"--output={tmp_path}/o.npz").stdout
+    assert "5, 1 in several windows" in out
+    with np.load(tmp_path / "o.npz") as arrays:
+        vectors, tokens, offsets = (arrays[name] for name in ("vectors", "tokens", "offsets"))
+    long, *short = np.split(vectors, offsets[1:-1])
+    assert tokens[:42].tolist() == ["[CLS]", *words, "[SEP]"]
+    np.testing.assert_allclose(long[0], short[0][0], atol=1e-6)
+    np.testing.assert_allclose(long[-1], short[-1][-1], atol=1e-6)
+    for token in range(40):
+        contexts = [min(token - first, first + n - 1 - token) for first, n in spans]
+        chosen = int(np.argmax(contexts))
+        in_window = short[chosen][1 + token - spans[chosen][0]]
+        np.testing.assert_allclose(long[1 + token], in_window, atol=1e-6)
+
+
 def test_sentences_are_scored_a_line_each(forked, small, tmp_path):
     (tmp_path / "sentences.txt").write_text("a cat sees dogs.\r\nA whale.\n")
     flags = [f"--sentences={tmp_path / 'sentences.txt'}", f"--output={tmp_path / 'scores.jsonl'}"]

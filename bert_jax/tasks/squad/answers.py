@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import scipy.special
 
-from bert_jax.tasks.squad.windows import Windows, window_of_most_context
+from bert_jax.tasks.squad.windows import Windows
 from data_pipeline.io.atomic import write_file
+from data_pipeline.labelled.windows import window_of_most_context
 
 
 @dataclasses.dataclass(frozen=True)

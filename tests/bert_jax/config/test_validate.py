@@ -15,6 +15,7 @@ from bert_jax.config import (
     ModelConfig,
     OptimConfig,
     Phase,
+    TaskOptions,
     flatten,
     model_in_phase,
     resolve_phases,
@@ -263,6 +264,22 @@ def test_the_settings_are_all_there():
 def test_contradictions_are_refused(config, words):
     with pytest.raises(ValueError, match=words):
         validate.check(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"task": "squad"}, "window_stride is 64; config.data.task = 'squad' has no windows"),
+        ({"second_text_column": "b"}, "window_stride is 64; config.data.second_text_column makes"),
+        ({"train_examples": 9}, "window_stride is 64; config.data.train_examples would count"),
+    ],
+)
+def test_windows_are_of_single_texts_in_a_table(changes, words):
+    options = TaskOptions(task="table", window_stride=64)
+    validate.check_finetune(FinetuneConfig(init="hf:DIR", data=options))
+    given = FinetuneConfig(init="hf:DIR", data=dataclasses.replace(options, **changes))
+    with pytest.raises(ValueError, match=words):
+        validate.check_finetune(given)
 
 
 @pytest.mark.parametrize("segments", ["nsp", "sop", "full_sentences", "doc_sentences"])

@@ -4,7 +4,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.inference.hidden_states import Layers, choose_layers, collect_vectors, compute_vectors
+from bert_jax.inference.hidden_states import (
+    Layers,
+    choose_layers,
+    collect_vectors,
+    compute_vectors,
+    slide,
+)
 from data_pipeline.labelled.rows import build_rows
 
 ONE_TO_SIX = "has 6 layers: 0 is the embeddings, 1 to 6 and -6 to -1 are the layers"
@@ -95,13 +101,91 @@ def test_vectors_stand_in_the_order_of_the_lines(dims):
         (np.array([1, 2]), {"vectors": spread([[2.0, 3, 4, 5], [6, 7, 8, 99]])}),
         (np.array([0]), {"vectors": spread([[0.0, 1, 99]])}),
     ]
+    windows = slide(rows, 9, 3)
+    assert windows.rows is rows
     np.testing.assert_array_equal(
-        collect_vectors(batches, rows, is_pooled=False), spread(number_of)
+        collect_vectors(batches, windows, is_pooled=False), spread(number_of)
     )
     pooled = [
         (np.array([1, 2]), {"vectors": spread([11.0, 12.0])}),
         (np.array([0]), {"vectors": spread([10.0])}),
     ]
     np.testing.assert_array_equal(
-        collect_vectors(pooled, rows, is_pooled=True), spread([10.0, 11, 12])
+        collect_vectors(pooled, windows, is_pooled=True), spread([10.0, 11, 12])
     )
+
+
+CLS, SEP = 2, 3
+LONG = [CLS, *range(10, 21), SEP]  # 11 tokens
+# Of 11 tokens, 5 at a time and 3 apart: first token, number of tokens.
+SPANS = [(0, 5), (3, 5), (6, 5)]
+
+
+@pytest.fixture
+def slid():
+    """A short row, a long one, a pair that is longer than a window, another short one."""
+    pair = ([CLS, 7, 7, 7, SEP, 8, 8, 8, SEP], 5)
+    rows = build_rows([([CLS, 5, SEP], 3), (LONG, 13), pair, ([CLS, SEP], 2)])
+    return rows, slide(rows, 7, 3)
+
+
+def window_results(windows, dims=(2,), **others):
+    """Vectors that name their window and place, of two batches in another order than the rows."""
+    ends = np.diff(windows.rows.offsets)
+    order = np.argsort(-ends, kind="stable")
+    for index_B in (order[:2], order[2:]):
+        numbers = 100.0 * index_B[:, None] + np.arange(ends[index_B].max())
+        vectors = np.broadcast_to(numbers[..., None], (*numbers.shape, *dims)).astype(np.float32)
+        yield index_B, {"vectors": vectors, **others}
+
+
+def test_a_long_row_is_cut_into_windows_with_marks_of_their_own(slid):
+    rows, windows = slid
+    parts = np.split(windows.rows.token_ids, windows.rows.offsets[1:-1])
+    long = [[CLS, *range(10 + first, 10 + first + length), SEP] for first, length in SPANS]
+    expected = [[CLS, 5, SEP], *long, [CLS, 7, 7, 7, SEP, 8, 8, 8, SEP], [CLS, SEP]]
+    assert [part.tolist() for part in parts] == expected
+    assert windows.rows.second_starts.tolist() == [3, 7, 7, 7, 5, 2]
+    assert windows.row_W.tolist() == [0, 1, 1, 1, 2, 3]
+    assert slide(rows, 7, 0).rows is rows and slide(rows, 13, 3).rows is rows
+
+
+def test_each_token_has_the_vector_of_the_window_with_most_context(slid):
+    _, windows = slid
+    vectors = collect_vectors(window_results(windows), windows, is_pooled=False)
+    # Windows 1, 2 and 3 are the long row's. Token 3 has 1 token behind it in the first, none
+    # before it in the second; token 4 has none behind it, and 1 before it in the second.
+    best = []
+    for token in range(11):
+        context = {
+            number: min(token - first, first + length - 1 - token)
+            for number, (first, length) in enumerate(SPANS)
+            if first <= token < first + length
+        }
+        best.append(max(context, key=lambda number: (context[number], -number)))
+    assert best == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+    long = [100.0, *(100 * (b + 1) + 1 + t - SPANS[b][0] for t, b in enumerate(best)), 306.0]
+    expected = [0, 1, 2, *long, *range(400, 409), 500, 501]
+    np.testing.assert_array_equal(vectors, np.stack([expected] * 2, axis=1))
+
+
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_the_pooled_vector_of_a_long_row_is_the_mean_by_tokens(is_normalized):
+    """Windows of 7, 7 and 5 tokens; the row of one window keeps its vector to the bit."""
+    rows = build_rows([([*LONG[:-3], SEP], 11), ([CLS, 5, SEP], 3)])
+    windows = slide(rows, 7, 3)
+    rng = np.random.default_rng(4)
+    means_WKD = rng.normal(size=(4, 2, 3)).astype(np.float32)
+    lengths = np.linalg.norm(means_WKD, axis=-1, keepdims=True)
+    unit = means_WKD / lengths
+    outputs = {"vectors": unit, "lengths": lengths} if is_normalized else {"vectors": means_WKD}
+    order = np.array([3, 0, 2, 1])[: len(windows.row_W)]
+    outputs = {name: array[order] for name, array in outputs.items()}
+    vectors = collect_vectors([(order, outputs)], windows, is_pooled=True)
+    counts = np.diff(windows.rows.offsets)[:-1]
+    assert counts.tolist() == [7, 7, 5]
+    long = np.einsum("w,wkd->kd", counts / 19, means_WKD[:3].astype(np.float64))
+    if is_normalized:
+        long /= np.linalg.norm(long, axis=-1, keepdims=True)
+    np.testing.assert_allclose(vectors[0], long, rtol=1e-5)
+    np.testing.assert_array_equal(vectors[1], (unit if is_normalized else means_WKD)[3])

@@ -31,7 +31,8 @@ def vocabulary(tmp_path_factory) -> Vocabulary:
 
 def options(folder: pathlib.Path, **changed: object) -> TaskOptions:
     columns = {"text_column": "claim", "second_text_column": "about", "label_column": "verdict"}
-    return TaskOptions(task="table", max_seq_length=128, dir=str(folder), **(columns | changed))
+    given = {"max_seq_length": 128} | columns | changed
+    return TaskOptions(task="table", dir=str(folder), **given)
 
 
 def write_both(folder: pathlib.Path, suffix: str = ".csv") -> pathlib.Path:
@@ -79,6 +80,24 @@ def test_predictions_name_rows_and_classes_and_how_sure_they_are(tmp_path, vocab
     # The first text goes on over two lines and a blank one follows.
     expected = "row\tprediction\tprobability\n2\tyes\t0.7500\n5\tno\t0.9000\n"
     assert path.name == "test.tsv" and path.read_text() == expected
+
+
+def test_long_texts_are_scored_and_predicted_by_all_their_windows(tmp_path, vocabulary):
+    """Rows of 8 hold 6 words: of 9 words the windows have 6 and 5, of two words one has both."""
+    long = "the big cat sat on the mat . yes"
+    rows = [{"claim": text, "verdict": label} for text, label in ((long, "no"), ("a cat", "yes"))]
+    for split in ("train", "dev"):
+        write_table(tmp_path / f"{split}.csv", rows)
+    given = options(tmp_path, second_text_column="", max_seq_length=8, window_stride=4)
+    task = table.open_task(given, vocabulary)
+    train = task.splits["train"]
+    assert np.diff(train.offsets).tolist() == [8, 7, 4]
+    assert train.labels["label_ids"].tolist() == [0, 0, 1]
+    # The first window is for yes by ln 2, the second for no by ln 8: the text is no, 2 to 1.
+    logits = np.log(np.array([[1, 2], [8, 1], [1, 3]], np.float32))
+    assert task.score("dev", logits)["accuracy"] == 1.0
+    (path,) = task.write_predictions("dev", logits, tmp_path / "predictions")
+    assert path.read_text() == "row\tprediction\tprobability\n2\tno\t0.6667\n3\tyes\t0.7500\n"
 
 
 def test_numbers_are_learned_in_deviations_and_predicted_in_their_own_units(tmp_path, vocabulary):

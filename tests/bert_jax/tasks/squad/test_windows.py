@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bert_jax.tasks.squad.data import Paragraph
-from bert_jax.tasks.squad.windows import make_windows, window_of_most_context, window_spans
+from bert_jax.tasks.squad.windows import make_windows
+from data_pipeline.labelled.windows import window_of_most_context, window_spans
 from tests.bert_jax.tasks.squad_samples import letter_vocabulary, options, question
 
 TEXT = "ann sang in paris . bob ( 1895-96 ) slept"
