@@ -38,7 +38,7 @@ MEASURES = {
     "heldout_causal_loss": "unigram_causal_loss",
     "heldout_permutation_loss": "unigram_permutation_loss",
     "heldout_nsp_accuracy": "majority_nsp_accuracy",
-    "heldout_rtd_accuracy": "majority_rtd_accuracy",
+    "heldout_rtd_accuracy": "heldout_majority_rtd_accuracy",
     "heldout_rtd_auc": "",
 }
 CONFIDENCE = 0.95
@@ -85,7 +85,13 @@ def score_same_words(workdir: pathlib.Path, store: str, screen: Screen) -> float
         or shape.position_embedding_type == "relative"
     ):
         return None
-    options = PretrainOptions(store=store, segments="full_sentences", short_seq_prob=0.0)
+    options = PretrainOptions(
+        store=store,
+        segments="full_sentences",
+        short_seq_prob=0.0,
+        mask_token_share=1.0,  # a model may have learned to copy what is kept
+        random_token_share=0.0,
+    )
     selection = Selection(open_store(store), HELDOUT, options, SEQ_LEN, 1 << 20)
     scores = store_scores.score_store(place_masked_lm(checkpoint), selection, 64, screen)
     return scores["mlm_loss"]

@@ -1,13 +1,15 @@
-"""Time our training step beside Hugging Face's BertForPreTraining in PyTorch, and check both agree.
+"""Time our training step beside Hugging Face's classes in PyTorch, and check that both agree.
 
     python -m benchmarks.step_vs_hf_torch --json_out=step_vs_hf_torch.json
+    python -m benchmarks.step_vs_hf_torch --sizes=roberta,albert,electra,modernbert,xlnet
     python -m benchmarks.step_vs_hf_torch --device=cuda --sizes=base-128,base-512 --turn_secs=2
 
 Both take turns in one run, as in step/side_by_side.py. Theirs has SDPA attention, torch.compile
 and fused AdamW; on a GPU both compute in bfloat16 and keep float32 weights. The first run makes
 their environment (--torch_env); --torch_python=PYTHON takes one that is there, with torch and
 transformers in it. Before anything is timed, both must have the same number of parameters and,
-with their weights in our model, the same losses and gradients in float32.
+with their weights in our model, the same losses in float32, a BERT also the same gradients. Of
+ELECTRA and XLNet, whose losses depend on what each side draws, parameters are counted alone.
 """
 
 import importlib.metadata
@@ -52,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         env = pathlib.Path(TORCH_ENV.value).absolute()
         python = side_by_side.make_environment(env, wanted, console)
     other = side_by_side.Theirs(
-        name="BertForPreTraining",
+        name="Hugging Face's class",
         python=python,
         module="benchmarks.step.hf_torch_worker",
         timed_as={"device": DEVICE.value, "compiles": COMPILE.value},

@@ -47,7 +47,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "electra": {
         "objective": "rtd",
-        "model.generator_hidden_size": 64,
+        "model.generator_hidden_size": 32,
         "data.segments": "doc_sentences",
         "data.short_seq_prob": 0.05,
         "data.mask_token_share": 0.85,
@@ -90,6 +90,9 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 MODELS["electra_gdes"] = MODELS["electra"] | {"model.generator_embeddings": "gdes"}
+# Peak of the learning rate of both phases where it is not 3e-3, with which ELECTRA's encoder hardly
+# finds a replaced token.
+RATES = {"electra": 1e-3, "electra_gdes": 1e-3}
 FIRST_OBJECTIVE = {"causal_then_masked": "causal"}  # of the first phase, where it has its own
 
 
@@ -98,6 +101,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     name = c.arguments(text, model="bert")["model"]
     if name not in MODELS:
         raise ValueError(f"model is {name!r}; this config has {sorted(MODELS)}")
+    rate = RATES.get(name, 3e-3)
     config = c.to_config_dict(
         c.Config(
             model=BERT,
@@ -107,11 +111,11 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
                     64,
                     240,
                     batch_size=48,
-                    restart_learning_rate=3e-3,
+                    restart_learning_rate=rate,
                     restart_warmup_steps=30,
                 ),
             ),
-            optim=c.OptimConfig(name="adamw", learning_rate=3e-3, warmup_steps=100, beta2=0.98),
+            optim=c.OptimConfig(name="adamw", learning_rate=rate, warmup_steps=100, beta2=0.98),
             eval=c.EvalConfig(every_steps=200, examples=1024),
             checkpoint=c.CheckpointConfig(every_steps=400),
             log_every_steps=40,

@@ -3,6 +3,7 @@
 Runs in the project's own environment; started by the driver.
 """
 
+import math
 import time
 from typing import Any
 
@@ -11,13 +12,14 @@ import jax
 import numpy as np
 import optax
 
-from benchmarks.step import workers
+from benchmarks.step import cases, workers
 from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.perf import measure
-from bert_jax.train_step import step
-from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.train_step import objectives, step
 
 _running: dict[str, Any] = {}  # of the size asked for last: model, state, step, batch
 
@@ -28,10 +30,15 @@ def build(
     """Make model, state and batch, compile the step and take it once."""
     batch = dict(np.load(batch_file))
     batch_size, seq_len = batch["input_ids"].shape
+    shape = dict(size)
+    shape |= cases.FAMILIES[shape.pop("family")]
+    name = shape.pop("objective")
+    shape["max_position_embeddings"] = max(seq_len, shape.get("max_position_embeddings", 512))
     config = Config(
         model=ModelConfig(
-            **size, hidden_dropout_prob=dropout_rate, attention_probs_dropout_prob=dropout_rate
+            **shape, hidden_dropout_prob=dropout_rate, attention_probs_dropout_prob=dropout_rate
         ),
+        objective=name,
         phases=(
             Phase(
                 seq_len=seq_len,
@@ -42,9 +49,11 @@ def build(
         ),
         optim=OptimConfig(learning_rate=learning_rate, warmup_steps=0),
     )
-    program = measure.compile_step(config, MLM_NSP, jax.devices()[:1])
+    (objective,) = objectives.find_each(config)
+    program = measure.compile_step(config, objective, jax.devices()[:1])
     _running.update(
         model=program.model,
+        objective=objective,
         step=program.take,
         state=program.first_state(),
         batch=mesh.place_batch(batch, program.mesh),
@@ -52,7 +61,12 @@ def build(
     start = time.perf_counter()
     run(1)
     return {
-        "parameters": program.model.parameter_count,
+        "parameters": sum(
+            math.prod(leaf.logical_dims)
+            for part, tree in program.model.declared.items()
+            if part not in objective.untrained
+            for leaf in jax.tree.leaves(tree)
+        ),
         "first_step_secs": program.compile_secs + time.perf_counter() - start,
         "device": jax.devices()[0].device_kind,
         "versions": {module.__name__: module.__version__ for module in (jax, flax, optax)},
@@ -92,7 +106,9 @@ def gradients(params_file: str, out_file: str) -> dict[str, float]:
 
     params = jax.tree_util.tree_map_with_path(place, model.declared, _running["state"].params)
     grads, terms, weights = jax.jit(
-        lambda params, batch: step.compute_gradients(model, MLM_NSP, params, batch, None)
+        lambda params, batch: step.compute_gradients(
+            model, _running["objective"], params, batch, None
+        )
     )(params, _running["batch"])
     leaves = zip(
         jax.tree_util.tree_leaves_with_path(jax.device_get(grads)),
@@ -109,5 +125,15 @@ def gradients(params_file: str, out_file: str) -> dict[str, float]:
     return {name: float(term.loss_sum / weights[name]) for name, term in terms.items()}
 
 
+def losses_of(folder: str) -> dict[str, float]:
+    """Return the losses of the model that a folder of Hugging Face's files has, on the batch."""
+    placed = place_masked_lm(load.load_masked_lm(f"hf:{folder}"))
+    evaluate = step.make_eval_step(placed.model, _running["objective"])
+    sums = evaluate(placed.params, _running["batch"])
+    return {
+        name: float(term.loss_sum / sums["weights"][name]) for name, term in sums["terms"].items()
+    }
+
+
 if __name__ == "__main__":
-    workers.serve({f.__name__: f for f in (build, run, gradients)})
+    workers.serve({f.__name__: f for f in (build, run, losses_of, gradients)})

@@ -1,14 +1,66 @@
-"""The sizes of BERT that are timed beside others, and a batch for each.
+"""The models that are timed beside others, and a batch for each.
 
 A batch in Google's fields as Hugging Face's models take it. NumPy only: workers import it.
 """
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 VOCAB_SIZE = 30_522
+PADDING_OF_ROBERTA = 1  # its class counts positions from this id
+
+# What our side is asked for beside sizes: fields of ModelConfig, and "objective".
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {"objective": "mlm_nsp"},
+    "roberta": {
+        "objective": "mlm",
+        "hidden_act": "gelu_erf",
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "max_position_embeddings": 514,  # two rows are never read there
+    },
+    "albert": {"objective": "mlm_nsp", "embedding_size": 128, "share_layers": True},
+    "electra": {
+        "objective": "rtd",
+        "hidden_act": "gelu_erf",
+        "embedding_size": 128,
+        "generator_hidden_size": 64,
+    },
+    "distilbert": {
+        "objective": "mlm",
+        "hidden_act": "gelu_erf",
+        "type_vocab_size": 0,
+    },
+    "modernbert": {
+        "objective": "mlm",
+        "hidden_act": "gelu_erf",
+        "intermediate_size": 672,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-5,
+        "position_embedding_type": "rotary",
+        "global_rope_theta": 160_000.0,
+        "local_attention": 64,
+        "global_attn_every_n_layers": 3,
+        "norm_position": "pre",
+        "norm_bias": False,
+        "linear_bias": False,
+        "gated_mlp": True,
+        "pooler_type": "mlm_transform",
+        "dropout_sites": "attention",
+    },
+    "xlnet": {
+        "objective": "permutation",
+        "hidden_act": "gelu_erf",
+        "type_vocab_size": 0,
+        "position_embedding_type": "relative",
+        "embedding_norm": False,
+        "mlm_transform": False,
+    },
+    "left_to_right": {"objective": "causal", "is_causal": True},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +73,13 @@ class Case:
     batch_size: int
     seq_len: int
     predictions: int = 20
+    family: str = "bert"  # one of FAMILIES
 
     @property
-    def fields(self) -> dict[str, int]:
-        """What all configurations take."""
+    def fields(self) -> dict[str, Any]:
+        """What both sides are asked for."""
         return {
+            "family": self.family,
             "vocab_size": VOCAB_SIZE,
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,
@@ -42,6 +96,10 @@ CASES = {
     "base-512": Case(12, 768, 12, batch_size=16, seq_len=512, predictions=77),
     "large-128": Case(layers=24, width=1024, heads=16, batch_size=32, seq_len=128),
     "large-512": Case(24, 1024, 16, batch_size=8, seq_len=512, predictions=77),
+} | {
+    family: Case(layers=4, width=256, heads=4, batch_size=16, seq_len=128, family=family)
+    for family in FAMILIES
+    if family != "bert"
 }
 
 
@@ -51,12 +109,15 @@ def synthetic_batch(case: Case) -> dict[str, np.ndarray]:
     shape, slots = (case.batch_size, case.seq_len), (case.batch_size, case.predictions)
     lengths_B = rng.integers(case.seq_len // 2, case.seq_len + 1, case.batch_size)
     visible_BS = np.arange(case.seq_len) < lengths_B[:, None]
+    smallest = 1
+    if case.family == "roberta":
+        smallest = PADDING_OF_ROBERTA + 1
     used_BP = np.arange(case.predictions) < rng.integers(
         case.predictions // 2, case.predictions + 1, (slots[0], 1)
     )
     positions = [rng.choice(np.arange(1, n), case.predictions, replace=False) for n in lengths_B]
     ids = {
-        "input_ids": rng.integers(1, VOCAB_SIZE, shape) * visible_BS,
+        "input_ids": np.where(visible_BS, rng.integers(smallest, VOCAB_SIZE, shape), smallest - 1),
         "input_mask": visible_BS,
         "segment_ids": (np.arange(case.seq_len) >= lengths_B[:, None] // 2) & visible_BS,
         "masked_lm_positions": np.sort(positions, axis=1) * used_BP,

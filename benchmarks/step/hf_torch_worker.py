@@ -1,9 +1,9 @@
-"""Hugging Face's BertForPreTraining in PyTorch as one side of step_vs_hf_torch.py.
+"""Hugging Face's classes in PyTorch as one side of step_vs_hf_torch.py.
 
 Runs in an environment with torch and transformers; started by the driver. Attention is torch's
 scaled_dot_product_attention, the optimiser its fused AdamW without decay of biases and norms; on a
-GPU the forward runs under bfloat16 autocast with float32 weights. Every position is projected on
-the vocabulary, as that model does.
+GPU the forward runs under bfloat16 autocast with float32 weights. Where a class projects every
+position on the vocabulary, it does so here.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.step import cases, workers
+from benchmarks.step import hf_families, workers
 
 _running: dict[str, Any] = {}  # of the size asked for last: model, optimizer, losses, batch
 
 
 def build(
-    size: dict[str, int],
+    size: dict[str, Any],
     dropout_rate: float,
     batch_file: str,
     learning_rate: float,
@@ -29,16 +29,10 @@ def build(
 ) -> dict[str, Any]:
     """Make model, optimiser and batch, compile the step and take it once."""
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        **size,
-        hidden_act="gelu_pytorch_tanh",  # Google BERT's; "gelu" would be by erf
-        hidden_dropout_prob=dropout_rate,
-        attention_probs_dropout_prob=dropout_rate,
-        attn_implementation="sdpa",
-    )
-    model = transformers.BertForPreTraining(config).to(device).train()
-    batch = cases.hf_batch(dict(np.load(batch_file)))
-    forward = torch.compile(_losses, dynamic=False) if compiles else _losses
+    theirs = hf_families.build(size, dropout_rate)
+    model = theirs.model.to(device).train()
+    batch = hf_families.make_batch(dict(np.load(batch_file)))
+    forward = torch.compile(theirs.losses, dynamic=False) if compiles else theirs.losses
     _running.update(
         model=model,
         device=torch.device(device),
@@ -46,7 +40,8 @@ def build(
             _groups(model), lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, fused=True
         ),
         losses=forward,
-        batch={k: torch.from_numpy(v.astype(np.int64)).to(device) for k, v in batch.items()},
+        uncompiled=theirs.losses,
+        batch={name: _place(array, device) for name, array in batch.items()},
     )
     start = time.perf_counter()
     run(1)
@@ -62,29 +57,16 @@ def build(
 def _groups(model: torch.nn.Module) -> list[dict[str, Any]]:
     """Matrices decay, biases and norms do not."""
     named = list(model.named_parameters())
-    plain = {name for name, _ in named if name.endswith("bias") or "LayerNorm" in name}
+    plain = {name for name, _ in named if name.endswith("bias") or "norm" in name.lower()}
     return [
         {"params": [p for name, p in named if name not in plain], "weight_decay": 0.01},
         {"params": [p for name, p in named if name in plain], "weight_decay": 0.0},
     ]
 
 
-def _losses(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    out = model(
-        batch["input_ids"],
-        attention_mask=batch["attention_mask"],
-        token_type_ids=batch["token_type_ids"],
-    )
-    cross_entropy = torch.nn.functional.cross_entropy
-    logits = out.prediction_logits
-    return {
-        "mlm": cross_entropy(
-            logits.view(-1, logits.shape[-1]),
-            batch["labels"].view(-1),
-            ignore_index=cases.NOT_PREDICTED,
-        ),
-        "nsp": cross_entropy(out.seq_relationship_logits, batch["next_sentence_labels"]),
-    }
+def _place(array: np.ndarray, device: str) -> torch.Tensor:
+    is_id = np.issubdtype(array.dtype, np.integer)
+    return torch.from_numpy(array.astype(np.int64) if is_id else array).to(device)
 
 
 def _precision() -> contextlib.AbstractContextManager[Any]:
@@ -105,7 +87,7 @@ def run(steps: int) -> dict[str, float]:
     for _ in range(steps):
         with _precision():
             losses = _running["losses"](model, _running["batch"])
-        (losses["mlm"] + losses["nsp"]).backward()
+        sum(losses.values()).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     _wait()
@@ -121,18 +103,27 @@ def save_params(file: str) -> dict[str, Any]:
     return {}
 
 
+def export(folder: str) -> dict[str, float]:
+    """Write the model as it is now; the answer is its losses, without dropout."""
+    model = _running["model"]
+    model.save_pretrained(folder)
+    with torch.no_grad():
+        losses = _running["uncompiled"](model, _running["batch"])
+    return {name: float(loss) for name, loss in losses.items()}
+
+
 def gradients(params_file: str, out_file: str) -> dict[str, float]:
     """Write gradients at these parameters, in float32; the answer is the losses."""
     model, given = _running["model"], np.load(params_file)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(torch.from_numpy(given[name]))
-    losses = _losses(model, _running["batch"])
-    (losses["mlm"] + losses["nsp"]).backward()
+    losses = _running["uncompiled"](model, _running["batch"])
+    sum(losses.values()).backward()
     np.savez(out_file, **{n: p.grad.cpu().numpy() for n, p in model.named_parameters()})
     model.zero_grad(set_to_none=True)
     return {name: float(loss.detach()) for name, loss in losses.items()}
 
 
 if __name__ == "__main__":
-    workers.serve({f.__name__: f for f in (build, run, save_params, gradients)})
+    workers.serve({f.__name__: f for f in (build, run, save_params, export, gradients)})
