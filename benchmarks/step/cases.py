@@ -78,8 +78,12 @@ class Case:
     @property
     def fields(self) -> dict[str, Any]:
         """What both sides are asked for."""
+        return {"family": self.family, **self.sizes}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What all configurations take."""
         return {
-            "family": self.family,
             "vocab_size": VOCAB_SIZE,
             "hidden_size": self.width,
             "num_hidden_layers": self.layers,

@@ -218,7 +218,7 @@ def utilisation(
     chip = chips.find_chip(device_kind)
     if chip is None:
         return None
-    of_a_row = flops.count_train_flops(ModelConfig(**case.fields), case.seq_len, case.predictions)
+    of_a_row = flops.count_train_flops(ModelConfig(**case.sizes), case.seq_len, case.predictions)
     return {
         side: of_a_row
         * case.batch_size
