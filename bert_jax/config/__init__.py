@@ -15,11 +15,13 @@ from bert_jax.config.config_dict import (
 )
 from bert_jax.config.schema import (
     CAUSAL,
+    DISTILLATION,
     LONGEST_WINDOW_STEPS,
     RTD,
     CheckpointConfig,
     ComputeConfig,
     Config,
+    DistillConfig,
     EvalConfig,
     FinetuneConfig,
     GuardConfig,
@@ -47,12 +49,14 @@ from bert_jax.config.schema import (
 
 __all__ = [
     "CAUSAL",
+    "DISTILLATION",
     "LONGEST_WINDOW_STEPS",
     "MOVED",
     "RTD",
     "CheckpointConfig",
     "ComputeConfig",
     "Config",
+    "DistillConfig",
     "EvalConfig",
     "FinetuneConfig",
     "GuardConfig",

@@ -19,8 +19,9 @@ THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and 
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 CAUSAL = "causal"  # name of the objective that predicts the next token
+DISTILLATION = "distillation"  # name of the objective that learns from config.teacher
 RTD = "rtd"  # name of the objective that trains a generator beside the encoder
-BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD)  # those that read both sides of a token
+BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that read both sides of a token
 LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
 
 
@@ -502,6 +503,31 @@ class LogConfig:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class DistillConfig:
+    """How a student learns from config.teacher: the weights of three losses; 0 leaves one out.
+
+    Source: Sanh et al. 2019 (DistilBERT); the numbers are those of its code.
+    """
+
+    temperature: float = setting(
+        2.0, "divisor of the logits of student and teacher, before their softmax", above=0
+    )
+    soft_weight: float = setting(
+        5.0,
+        "factor of the divergence from the teacher's predictions of masked tokens, which is "
+        "multiplied by the temperature squared",
+        minimum=0,
+    )
+    mlm_weight: float = setting(2.0, "factor of the masked language model's loss", minimum=0)
+    cosine_weight: float = setting(
+        1.0,
+        "factor of 1 - cosine between the last vectors of student and teacher, which must be "
+        "equally wide",
+        minimum=0,
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedConfig:
     """What a user may set of any run, be it pre-training or fine-tuning."""
@@ -547,7 +573,8 @@ class Config(RunConfig):
     objective: str = setting(
         "mlm_nsp",
         "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it; "
-        "permutation, XLNet's; rtd, which tokens a generator has replaced (ELECTRA)",
+        "permutation, XLNet's; rtd, which tokens a generator has replaced (ELECTRA); distillation, "
+        "what a teacher predicts (DistilBERT)",
     )
     rtd_weight: float = setting(
         50.0,
@@ -568,6 +595,12 @@ class Config(RunConfig):
         "in init are repeated along each dimension to fill them",
         source="ModernBERT: Large begins as a tiled Base",
     )
+    teacher: str = setting(
+        "",
+        "checkpoint that the objective distillation learns from: hf:DIR, google:PREFIX or the "
+        "workdir of a run; never changed, read again at each start",
+    )
+    distill: DistillConfig = DistillConfig()
 
 
 @dataclasses.dataclass(frozen=True)

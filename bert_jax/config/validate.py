@@ -12,6 +12,7 @@ from bert_jax.config.config_dict import flatten
 from bert_jax.config.schema import (
     BIDIRECTIONAL,
     CAUSAL,
+    DISTILLATION,
     RTD,
     THETAS,
     Config,
@@ -90,6 +91,7 @@ def check(config: Config) -> None:
     )
     _check_objectives(config)
     _check_replaced_tokens(config)
+    _check_teacher(config)
     _check_schedules(config)
 
 
@@ -322,6 +324,32 @@ def _check_objectives(config: Config) -> None:
             f"it needs both sides of a token, {left_alone}, as it ends with "
             f"config.phases[{len(names) - 1}], which learns causal: put the causal phases first",
         )
+
+
+def _check_teacher(config: Config) -> None:
+    """Refuse a teacher that nobody learns from, and a student without one."""
+    learns = DISTILLATION in list_objectives(config)
+    _require(
+        config,
+        "teacher",
+        learns or not config.teacher,
+        "no phase learns from it: set config.objective=distillation, or leave it empty",
+    )
+    _require(
+        config,
+        "teacher",
+        not learns or bool(config.teacher),
+        "the objective distillation learns from it: give the checkpoint, as hf:DIR or the workdir "
+        "of a run",
+    )
+    weights = dataclasses.asdict(config.distill)
+    del weights["temperature"]
+    _require(
+        config,
+        "distill.soft_weight",
+        any(weights.values()),
+        f"and so are {sorted(set(weights) - {'soft_weight'})}; one of them must be above 0",
+    )
 
 
 def _check_replaced_tokens(config: Config) -> None:

@@ -1,11 +1,13 @@
 """Initialize a run from a checkpoint (config.init), fitted to its vocabulary, lengths and sizes.
 
-Once the run has saved its own checkpoint, config.init is not read: the record has the sizes.
+Once the run has saved its own checkpoint, config.init is not read: the record has the sizes. The
+frozen checkpoint that a student learns from, config.teacher, is read at each start.
 
 Dimensions: V tokens, P positions, D width.
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -13,10 +15,15 @@ import numpy as np
 
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
-from bert_jax.config import RTD, Config, ModelConfig, list_objectives, validate
+from bert_jax.config import DISTILLATION, RTD, Config, ModelConfig, list_objectives, validate
 from bert_jax.config.schema import OF_CLASSIFIERS, list_init_layers
 from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.interop.pretrained import (
+    Pretrained,
+    check_masked_lm,
+    place_params,
+    refuse_causal,
+)
 from bert_jax.interop.tensor_names import by_path, nest
 from bert_jax.model import bert
 from bert_jax.model.bert import Model, Params
@@ -159,7 +166,16 @@ def _split_tables(params: Params) -> Params:
 
 
 def resolve_sizes(config: Config) -> Config:
-    """Return the config with the sizes of its checkpoint, for a plan or a benchmark."""
+    """Return the config with the sizes of its checkpoint, for a plan or a benchmark.
+
+    Raises:
+      ValueError: the run has a teacher, whose work neither counts.
+    """
+    if config.teacher:
+        raise ValueError(
+            f"config.teacher is {config.teacher!r}, and the work of a teacher is not counted: give "
+            "the student alone, with config.teacher= and config.objective=mlm"
+        )
     if not config.init:
         return config
     theirs = _load_for(config).config
@@ -444,3 +460,74 @@ def _new_tokens(checkpoint: Pretrained, vocabulary: Vocabulary) -> list[int]:
             "store as that"
         )
     return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
+
+
+def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | None:
+    """Read the teacher of a run, None if it has none; `config` has the sizes of the student.
+
+    Raises:
+      ValueError: there is no such checkpoint, or the student cannot learn from it.
+    """
+    if DISTILLATION not in list_objectives(config):
+        return None
+    manifest = store.manifest["vocabulary"]
+    ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
+    with screen.spinning(f"reading {config.teacher}"):
+        fitted = fit_vocabulary(load.load_masked_lm(config.teacher), ours)
+    teacher = fitted.checkpoint
+    if fitted.new_tokens:
+        raise ValueError(
+            f"the store has {fitted.new_tokens:,} tokens that config.teacher={config.teacher} does "
+            "not know, so it could not teach them; build the store with the teacher's vocabulary"
+        )
+    check_masked_lm(teacher)
+    refuse_causal(teacher, "and predicts no masked words; give another config.teacher")
+    _check_shape(config, teacher)
+    return teacher
+
+
+def _check_shape(config: Config, teacher: Pretrained) -> None:
+    theirs, ours = teacher.config, config.model
+    if theirs.position_embedding_type == "relative":
+        raise ValueError(
+            f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
+            "words; give another one"
+        )
+    if config.distill.cosine_weight > 0 and theirs.hidden_size != ours.hidden_size:
+        raise ValueError(
+            f"config.model.hidden_size is {ours.hidden_size}, and config.teacher={config.teacher} "
+            f"has {theirs.hidden_size}, so their vectors do not compare; make them equal, or set "
+            "config.distill.cosine_weight=0"
+        )
+    longest = max(phase.seq_len for phase in config.phases)
+    if longest > theirs.max_position_embeddings:
+        raise ValueError(
+            f"config.phases has rows of {longest} tokens, and config.teacher={config.teacher} has "
+            f"{theirs.max_position_embeddings} positions; take shorter rows, or another teacher"
+        )
+    if config.data.has_next_sentences and theirs.type_vocab_size == 1:
+        raise ValueError(
+            f"config.data.segments is {config.data.segments!r}, which makes pairs, and "
+            f"config.teacher={config.teacher} knows one segment; set segments to full_sentences "
+            "or doc_sentences"
+        )
+
+
+def hash_weights(teacher: Pretrained) -> str:
+    """Return a digest of a checkpoint's arrays by their paths."""
+    digest = hashlib.sha256()
+    for path, array in sorted(by_path(teacher.params).items()):
+        digest.update(f"{path} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def place_teacher(
+    teacher: Pretrained, model: Model, mesh: jax.sharding.Mesh, shardings: Params
+) -> Params:
+    """Place a teacher's parameters on a mesh, partitioned as those of the student."""
+    alone = dataclasses.replace(teacher, params=dict(teacher.params))
+    params, missing = place_params(alone, model, mesh, seed=0)
+    if missing:
+        raise ValueError(f"{teacher.address} lacks {', '.join(missing)}; give another teacher")
+    return jax.device_put(params, shardings)

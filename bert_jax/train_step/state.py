@@ -56,6 +56,18 @@ def make_shardings(
     device updates its part, and a step gathers complete weights. Biases, norms and small matrices
     stay replicated, as gathering would cost more than updating them.
     """
+    params = shard_params(model, mesh, config)
+    whole = NamedSharding(mesh, PartitionSpec())
+    shapes = _make_shapes(model, tx)
+    opt_state = map_like_params(lambda _, sharding: sharding, shapes.opt_state, params)
+    opt_state, window = jax.tree.map(
+        lambda leaf: leaf if isinstance(leaf, NamedSharding) else whole, (opt_state, shapes.guard)
+    )
+    return TrainState(whole, params, opt_state, window)
+
+
+def shard_params(model: Model, mesh: Mesh, config: MeshConfig) -> Tree:
+    """Make a NamedSharding for each parameter of a model: those of make_shardings."""
     cut_over_data = "zero1" in mesh_lib.parse_preset(config)
 
     def shard(parameter: Declared) -> NamedSharding:
@@ -64,14 +76,7 @@ def make_shardings(
         spec = mesh_lib.shard_over_data(spec, dims, mesh.shape) if is_cut else spec
         return NamedSharding(mesh, spec)
 
-    params = jax.tree.map(shard, model.declared)
-    whole = NamedSharding(mesh, PartitionSpec())
-    shapes = _make_shapes(model, tx)
-    opt_state = map_like_params(lambda _, sharding: sharding, shapes.opt_state, params)
-    opt_state, window = jax.tree.map(
-        lambda leaf: leaf if isinstance(leaf, NamedSharding) else whole, (opt_state, shapes.guard)
-    )
-    return TrainState(whole, params, opt_state, window)
+    return jax.tree.map(shard, model.declared)
 
 
 def _make_shapes(model: Model, tx: optax.GradientTransformation) -> TrainState:

@@ -26,6 +26,14 @@ from bert_jax.train_step.state import TrainState
 Sums = dict[str, Any]
 
 
+@dataclasses.dataclass(frozen=True)
+class Taught:
+    """Hold a frozen teacher: its model, and its parameters as they lie on the mesh."""
+
+    model: Model
+    params: Any
+
+
 def _mean_loss(terms: dict[str, Term], weights: dict[str, jax.Array]) -> jax.Array:
     means = []
     for name, term in terms.items():
@@ -69,12 +77,13 @@ def compute_gradients(
     dropout: Dropout | None,
     micro_batches: int = 1,
     gradient_dtype: jnp.dtype | None = None,
+    taught: Taught | None = None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
     """Compute the gradient of the loss over the global batch: (gradients, terms, weights).
 
     Gradients are sharded as the parameters. Each device accumulates its own over its micro-batches,
     and devices exchange them once, at the end; kernels' and tables' in gradient_dtype, by default
-    that of the matmuls.
+    that of the matmuls. Without a teacher `taught` is None.
     """
     specs = collectives.specs(params)
     exchanged = jax.tree.map(
@@ -85,7 +94,7 @@ def compute_gradients(
     )
 
     def on_a_device(
-        params: Any, batch: Batch, dropout: Dropout | None
+        params: Any, batch: Batch, dropout: Dropout | None, *frozen: Any
     ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
         counted = collectives.sum_over_batch(objective.weights(batch))
         weights = {name: jnp.maximum(sum, SMALLEST_WEIGHT) for name, sum in counted.items()}
@@ -95,13 +104,34 @@ def compute_gradients(
             return _mean_loss(terms, weights), terms
 
         whole = collectives.gather_params(params, specs, model.dtype)
-        grad = jax.grad(loss, has_aux=True)
+        teach = _make_teach(objective, taught, frozen)
+
+        def grad(params: Any, batch: Batch, dropout: Dropout | None) -> Any:
+            return jax.grad(loss, has_aux=True)(params, teach(batch), dropout)
+
         tree, terms = _accumulate(grad, whole, batch, dropout, micro_batches)
         tree = collectives.reduce_scatter_grads(tree, specs, exchanged)
         return tree, collectives.sum_over_batch(terms), weights
 
     out_specs = specs, PartitionSpec(), PartitionSpec()
-    return collectives.map_over_batch(on_a_device, (params, dict(batch), dropout), out_specs)
+    frozen = () if taught is None else (taught.params,)
+    arguments = params, dict(batch), dropout, *frozen
+    return collectives.map_over_batch(on_a_device, arguments, out_specs)
+
+
+def _make_teach(
+    objective: Objective, taught: Taught | None, frozen: tuple[Any, ...]
+) -> Callable[[Batch], Batch]:
+    """Return a function that adds what the teacher says to a batch, inside the map over devices.
+
+    `frozen` holds this device's part of the teacher's parameters.
+    """
+    if taught is None or objective.teach is None:
+        return lambda batch: batch
+    teach, (parts,) = objective.teach, frozen
+    whole = collectives.gather_params(parts, collectives.specs(taught.params), taught.model.dtype)
+    teacher = taught.model.bind(whole)
+    return lambda batch: {**batch, **teach(teacher, batch)}
 
 
 def make_train_step(
@@ -111,8 +141,11 @@ def make_train_step(
     config: RunConfig,
     phase: Phase,
     shardings: TrainState,
+    teacher: Model | None = None,
 ) -> jax.stages.Wrapped:
     """Make the jitted step of a phase: (state, batch) -> (next state, sums), state donated.
+
+    With a teacher it takes (state, batch, the teacher's parameters).
 
     The sums are float32 scalars on the device: {"terms": {name: Term}, "weights": {name: ...},
     "grad_norm", "learning_rate", "guard": Verdict}; train_step/metrics.py computes means of them. A
@@ -123,14 +156,21 @@ def make_train_step(
     setting = config.mesh.gradient_dtype
     gradient_dtype = None if setting == "auto" else jnp.dtype(setting)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
+    def step(state: TrainState, batch: Batch, *frozen: Any) -> tuple[TrainState, Sums]:
         dropout = Dropout(
             seed=jnp.uint32(config.seed),
             step=state.step.astype(jnp.uint32),
             rows_B=number_rows(phase.batch_size),
         )
         grads, terms, weights = compute_gradients(
-            model, objective, state.params, batch, dropout, phase.micro_batches, gradient_dtype
+            model,
+            objective,
+            state.params,
+            batch,
+            dropout,
+            phase.micro_batches,
+            gradient_dtype,
+            taught=None if teacher is None else Taught(teacher, *frozen),
         )
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = _mean_loss(terms, weights)
@@ -155,17 +195,22 @@ def make_train_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
 
 
-def make_eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
+def make_eval_step(
+    model: Model, objective: Objective, teacher: Model | None = None
+) -> jax.stages.Wrapped:
     """Make the jitted evaluation of one batch without dropout: (params, batch) -> sums.
 
+    With a teacher it takes (params, batch, the teacher's parameters).
     If the objective has outputs, those of every row of the batch are beside the sums.
     """
 
-    def step(params: Any, batch: Batch) -> Sums:
+    def step(params: Any, batch: Batch, *frozen: Any) -> Sums:
         specs = collectives.specs(params)
+        taught = None if teacher is None else Taught(teacher, *frozen)
 
-        def on_a_device(params: Any, batch: Batch) -> Sums:
+        def on_a_device(params: Any, batch: Batch, *frozen: Any) -> Sums:
             whole = collectives.gather_params(params, specs, model.dtype)
+            batch = _make_teach(objective, taught, frozen)(batch)
             bert = model.bind(whole)
             terms, weights = objective.terms(bert, batch, None), objective.weights(batch)
             sums = collectives.sum_over_batch({"terms": terms, "weights": weights})
@@ -173,6 +218,7 @@ def make_eval_step(model: Model, objective: Objective) -> jax.stages.Wrapped:
                 sums["outputs"] = collectives.all_gather_rows(objective.outputs(bert, batch))
             return sums
 
-        return collectives.map_over_batch(on_a_device, (params, dict(batch)), PartitionSpec())
+        arguments = params, dict(batch), *frozen
+        return collectives.map_over_batch(on_a_device, arguments, PartitionSpec())
 
     return jax.jit(step)

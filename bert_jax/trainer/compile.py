@@ -21,7 +21,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
-from bert_jax.config import RunConfig
+from bert_jax.config import ModelConfig, RunConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime.workdir import COMPILED
@@ -46,6 +46,7 @@ class StepParts:
     models: Sequence[bert.Model]  # one for each phase; they have the same parameters
     tx: optax.GradientTransformationExtraArgs
     shardings: TrainState  # a NamedSharding for each array of the state
+    teacher: bert.Model | None = None  # that a student learns from
 
     @property
     def model(self) -> bert.Model:
@@ -61,6 +62,25 @@ class StepParts:
         )
 
     @property
+    def frozen_shardings(self) -> bert.Params:
+        """Return a NamedSharding for each parameter of the teacher."""
+        if self.teacher is None:
+            raise ValueError("this run has no teacher")
+        return state_lib.shard_params(self.teacher, self.mesh, self.config.mesh)
+
+    @property
+    def abstract_frozen(self) -> tuple[bert.Params, ...]:
+        """Return shapes, dtypes and shardings of the teacher's parameters, () without one."""
+        if self.teacher is None:
+            return ()
+        frozen = jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            self.teacher.abstract_params,
+            self.frozen_shardings,
+        )
+        return (frozen,)
+
+    @property
     def abstract_state(self) -> TrainState:
         """Return shapes, dtypes and shardings of the state, to compile for and restore into."""
         return state_lib.make_abstract_state(self.model, self.tx, self.shardings)
@@ -72,10 +92,13 @@ def build_parts(
     heads: bert.Heads | None = None,
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
+    teacher: ModelConfig | None = None,
 ) -> StepParts:
     """Build mesh, model and optimizer, by default on all devices and for this process's platform.
 
-    `objectives` has that of each phase; heads are those of the first unless given.
+    `objectives` has that of each phase; heads are those of the first unless given. Of a teacher
+    only the encoder and the masked language model's head are built.
+
     Raises ValueError if the batch or the model does not divide evenly over the devices.
     """
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
@@ -93,9 +116,14 @@ def build_parts(
             )
             for index in range(len(config.phases))
         ]
+        taught = None
+        if teacher is not None:
+            only_words = bert.Heads(nsp=False, pooler=False)
+            size = mesh.shape["model"]
+            taught = bert.build(teacher, backend, size, config.compute, only_words)
         tx = optim.make_optimizer(config.optim)
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
-    return StepParts(config, objectives, mesh, models, tx, shardings)
+    return StepParts(config, objectives, mesh, models, tx, shardings, taught)
 
 
 def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lowered:
@@ -110,8 +138,10 @@ def lower_step(parts: StepParts, index: int, batch: BatchShape) -> jax.stages.Lo
         parts.config,
         parts.config.phases[index],
         parts.shardings,
+        parts.teacher,
     )
-    arguments = parts.abstract_state, mesh_lib.abstract_batch(batch, parts.mesh)
+    placed = mesh_lib.abstract_batch(batch, parts.mesh)
+    arguments = parts.abstract_state, placed, *parts.abstract_frozen
     with jax.set_mesh(parts.mesh):
         return take_step.lower(*arguments)
 
@@ -195,8 +225,11 @@ class Programs:
         if key in self._evaluations:
             return
         shape = {name: (array.shape, array.dtype.type) for name, array in batch.items()}
-        arguments = parts.abstract_state.params, mesh_lib.abstract_batch(shape, parts.mesh)
-        evaluate = step_lib.make_eval_step(parts.models[index], parts.objectives[index])
+        placed = mesh_lib.abstract_batch(shape, parts.mesh)
+        arguments = parts.abstract_state.params, placed, *parts.abstract_frozen
+        evaluate = step_lib.make_eval_step(
+            parts.models[index], parts.objectives[index], parts.teacher
+        )
         with jax.set_mesh(parts.mesh):  # the current mesh is thread-local
             self._evaluations[key] = evaluate.lower(*arguments).compile()
 

@@ -160,8 +160,10 @@ def _slots(store: Store) -> dict[int, int]:
 class StoreFeed:
     """Produce pre-training batches from a store as pure functions of phase and step."""
 
-    def __init__(self, store: Store, config: Config) -> None:
+    def __init__(self, store: Store, config: Config, teacher_digest: str = "") -> None:
+        """Take a store; `teacher_digest` is of the weights of config.teacher, "" without one."""
         self.store = store
+        self.teacher_digest = teacher_digest
         self.config = config_lib.resolve_phases(config, _slots(store))
         self._sources: dict[tuple[str, int, int, float], ExampleSource] = {}
 
@@ -215,6 +217,9 @@ class StoreFeed:
             "walks_version (of this bert_jax)": WALKS_VERSION,
             STORE_DIGEST: short_digest(self.store),
         }
+        if self.teacher_digest:
+            fixed["teacher's weights"] = self.teacher_digest
+            fixed |= {f"distill.{k}": v for k, v in vars(self.config.distill).items()}
         return Provenance(
             learns="pre-training",
             origin=self.store.directory,

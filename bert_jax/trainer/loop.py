@@ -350,7 +350,7 @@ class _Run:
         take_step = self.programs.step(running.index, batch)
         self.profiler.before(self.step + 1, self.state)
         with jax.profiler.StepTraceAnnotation("step", step_num=self.step + 1):
-            self.state, sums = take_step(self.state, batch)
+            self.state, sums = take_step(self.state, batch, *self.setup.frozen)
         self.step = self.ledger.step = self.step + 1
         self.in_flight.add(sums, asked_secs, got_secs)
         self.readings.add(self.step, sums)
@@ -457,7 +457,8 @@ class _Run:
                 self._stop_if_asked()
                 placed = mesh_lib.place_batch(batch, self.setup.parts.mesh)
                 evaluate = self.programs.evaluation(index, placed)
-                results.append(jax.device_get(evaluate(self.state.params, placed)))
+                sums = evaluate(self.state.params, placed, *self.setup.frozen)
+                results.append(jax.device_get(sums))
         return facts.heldout_scores(results)
 
     def _evaluate(self, running: RunningPhase) -> None:

@@ -55,6 +55,7 @@ class Setup:
     changes: Sequence[Change]  # settings that differ from an earlier start of the run
     profiled: Window | None  # steps to trace
     began: float  # start of setup, in seconds since 1970
+    frozen: tuple[bert.Params, ...] = ()  # parameters of the teacher, if there is one
 
     @property
     def config(self) -> RunConfig:
@@ -89,15 +90,25 @@ def build_setup(
         store = open_store(config.data, advance)
     config, weights = warm_start.resolve_run(config, storage, store, screen)
     config = config_lib.with_vocab_size(config, store.vocab_size)
+    teacher = warm_start.read_teacher(config, store, screen)
     saved = functools.partial(read_newest_run, storage.checkpoints)
-    feed = StoreFeed(store, run_record.with_kept_predictions(storage.home, config, saved))
+    kept = run_record.with_kept_predictions(storage.home, config, saved)
+    feed = StoreFeed(store, kept, "" if teacher is None else warm_start.hash_weights(teacher))
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
     with screen.spinning("counting the examples of the store"):
         feed.check()
         phases = [count_phase(feed, index, each) for index, each in enumerate(objectives)]
     rows = corpus_rows(feed.config, store, phases)
-    parts = build_parts(feed.config, objectives, devices=devices)
+    theirs = None if teacher is None else teacher.config
+    parts = build_parts(feed.config, objectives, devices=devices, teacher=theirs)
     jax.set_mesh(parts.mesh)
+    frozen: tuple[bert.Params, ...] = ()
+    if teacher is not None and parts.teacher is not None:
+        placed = warm_start.place_teacher(
+            teacher, parts.teacher, parts.mesh, parts.frozen_shardings
+        )
+        frozen = (placed,)
+        rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
     def initial_params() -> bert.Params:
         if config.init:  # not loaded yet if a run meant to resume starts over
@@ -116,6 +127,7 @@ def build_setup(
         changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
+        frozen=frozen,
     )
 
 

@@ -2,11 +2,12 @@
 
 Objectives return sums: train_step/step.py adds sums and weights over micro-batches and devices, and
 divides once. The loss is the sum over terms of loss_sum / weight. An objective is a file; read
-objective (what each declares), then mlm_nsp, causal, permutation and rtd.
+objective (what each declares), then mlm_nsp, causal, permutation, rtd and distillation.
 """
 
 from bert_jax.config import Config
 from bert_jax.train_step.objectives.causal import CAUSAL
+from bert_jax.train_step.objectives.distillation import DISTILLATION
 from bert_jax.train_step.objectives.mlm_nsp import MLM, MLM_NSP
 from bert_jax.train_step.objectives.objective import (
     SMALLEST_WEIGHT,
@@ -26,6 +27,7 @@ OBJECTIVES: dict[str, Objective] = {
     "causal": CAUSAL,
     "permutation": PERMUTATION,
     "rtd": RTD,
+    "distillation": DISTILLATION,
 }
 
 
@@ -48,6 +50,7 @@ def find_each(config: Config) -> tuple[Objective, ...]:
 
 __all__ = [
     "CAUSAL",
+    "DISTILLATION",
     "MLM",
     "MLM_NSP",
     "OBJECTIVES",

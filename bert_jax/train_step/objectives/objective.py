@@ -41,6 +41,8 @@ class Objective:
     heads: Heads = PRETRAINING  # of the model that it trains
     # The same objective with its own settings of a config, if it has any.
     configure: "Callable[[Config], Objective] | None" = None
+    # What a frozen teacher says of a batch; terms find it there. None if there is no teacher.
+    teach: Callable[[Bert, Batch], dict[str, jax.Array]] | None = None
 
 
 def sum_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:

@@ -17,6 +17,7 @@ from bert_jax.trainer.setup import build_setup
 from configs import (
     albert,
     base,
+    distilbert,
     electra,
     ettin,
     large,
@@ -59,6 +60,7 @@ EVERY_CONFIG = [
     ),
     (modernbert, "masks=falling"),
     (neobert,),
+    (distilbert,),
 ]
 
 

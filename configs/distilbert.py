@@ -1,0 +1,47 @@
+"""DistilBERT: a student with every second layer of its teacher (Sanh et al. 2019).
+
+    python -m bert_jax.train --config=configs/distilbert.py --config.data.store=STORE --workdir=DIR
+    ... --config.teacher=TEACHER --config.init=TEACHER
+
+The first learns from bert-base-uncased, downloaded from the Hugging Face hub (extra [hub]); the
+second from any checkpoint of 12 layers: hf:DIR, google:PREFIX or the workdir of a run. Build STORE
+with the teacher's vocabulary, --vocab=DIR/vocab.txt.
+
+Slice: 16 chips (the paper's machine: 8 V100 for 90 hours). Memory: the teacher's weights beside the
+student's state.
+Corpus: the teacher's; the paper's is BERT's, Wikipedia and books.
+Expect (paper, table 1, dev sets): GLUE 77.0, where BERT-Base has 79.5, with 40% fewer parameters.
+Not yet measured with this code.
+
+Source: section 3 for layers, batches "up to 4K" and no next sentences; train.py and distiller.py
+of transformers' research projects for weights 5, 2 and 1, temperature 2, AdamW at 5e-4 with
+epsilon 1e-6 and beta2 0.98, warm-up of a twentieth, clip at 5 and three passes, which are 6,300
+steps of BERT's corpus. There masks are drawn in proportion to count^-0.7, here uniformly.
+"""
+
+import dataclasses
+
+import ml_collections
+
+from bert_jax import config as c
+
+TEACHER = "hf:google-bert/bert-base-uncased"
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Six layers of 768 without segments; no arguments."""
+    c.arguments(text)
+    config = c.Config(
+        init=TEACHER,
+        init_layers="0,2,4,7,9,11",
+        teacher=TEACHER,
+        objective="distillation",
+        model=c.ModelConfig(num_hidden_layers=6, type_vocab_size=0, pooler_type="relu"),
+        phases=(c.Phase(512, 6_300, batch_size=4096, micro_batches=16),),
+        optim=c.OptimConfig(
+            name="adamw", learning_rate=5e-4, warmup_steps=315, beta2=0.98, clip_norm=5.0
+        ),
+        eval=c.EvalConfig(every_steps=300),
+    )
+    data = dataclasses.replace(config.data, segments="full_sentences", short_seq_prob=0.0)
+    return c.to_config_dict(dataclasses.replace(config, data=data))

@@ -1,0 +1,154 @@
+"""Distillation: NumPy's losses, nothing to learn from oneself, the same on every mesh."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.config import DistillConfig, MeshConfig
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import Heads
+from bert_jax.model.dropout import Dropout, number_rows
+from bert_jax.parallel import mesh
+from bert_jax.train_step import metrics, optim, state, step
+from bert_jax.train_step.objectives import DISTILLATION
+from bert_jax.train_step.objectives.distillation import make_distillation
+from bert_jax.train_step.step import Taught
+from tests.bert_jax.packed_rows import side_by_side
+from tests.bert_jax.tiny_models import CONFIG, VOCAB, Setting, random_batch
+from tests.bert_jax.train_step.test_objectives import MOST, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
+
+pytestmark = pytest.mark.slow
+
+WORDS = Heads(nsp=False, pooler=False)
+TEMPERATURE = 3.0
+WEIGHTS = {"soft_weight": 5.0, "mlm_weight": 2.0, "cosine_weight": 0.5}
+OBJECTIVE = make_distillation(DistillConfig(temperature=TEMPERATURE, **WEIGHTS))
+
+
+def at(devices=1, preset="dp", model_size=2):
+    """A student of one layer and the model of its teacher of two, on so many devices."""
+    student = dataclasses.replace(CONFIG.model, num_hidden_layers=1)
+    config = dataclasses.replace(CONFIG, model=student)
+    arranged = MeshConfig(preset=preset, model_size=model_size)
+    of = mesh.make_mesh(arranged, jax.devices()[:devices])
+    jax.set_mesh(of)
+    built = bert.build(config.model, "cpu", of.shape["model"])
+    tx = optim.make_optimizer(config.optim)
+    teacher = bert.build(CONFIG.model, "cpu", of.shape["model"], heads=WORDS)
+    settings = [
+        Setting(config, of, model, tx, state.make_shardings(model, tx, of, arranged))
+        for model in (built, teacher)
+    ]
+    return tuple(settings)
+
+
+def draw(model, seed):
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: leaf + rng.normal(0, 0.2, leaf.shape).astype(np.float32),
+        logical(model.init(jax.random.key(seed)), model),
+    )
+
+
+@pytest.fixture(scope="module")
+def params():
+    of, teacher = at()
+    return draw(of.model, 3), draw(teacher.model, 4)
+
+
+def run(setting, params, batch, drops=True, micro_batches=1, objective=OBJECTIVE):
+    (of, teacher), (ours, theirs) = setting, params
+
+    def compute(ours, theirs, batch):
+        rows = number_rows(len(batch["input_ids"]))
+        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), rows) if drops else None
+        taught = Taught(teacher.model, theirs)
+        return step.compute_gradients(
+            of.model, objective, ours, batch, dropout, micro_batches, taught=taught
+        )
+
+    placed = mesh.place_batch(batch, of.mesh)
+    grads, terms, weights = jax.jit(compute)(on_mesh(ours, of), on_mesh(theirs, teacher), placed)
+    numbers = metrics.flatten({"terms": terms, "weights": weights})
+    return metrics.compute_means(metrics.add_step({}, numbers)), logical(grads, of.model)
+
+
+def see(of, params, batch):
+    """Last vectors and logits of the masked positions, in float64."""
+
+    @jax.jit
+    def compute(params, batch):
+        bound = of.model.bind(params)
+        hidden = bound.encode(
+            batch["input_ids"], batch["segment_ids"], hide_padding(batch["input_mask"])
+        )
+        return hidden, bound.compute_mlm_logits(hidden, batch["masked_lm_positions"])
+
+    placed = mesh.place_batch(batch, of.mesh)
+    hidden, logits = jax.device_get(compute(on_mesh(params, of), placed))
+    return np.float64(hidden), np.float64(logits[..., :VOCAB])
+
+
+def log_softmax(logits):
+    logits = logits - logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_losses_are_those_of_numpy(params):
+    (of, teacher), batch = at(), random_batch()
+    means, _ = run((of, teacher), params, batch, drops=False)
+    ours, logits = see(of, params[0], batch)
+    theirs, targets = see(teacher, params[1], batch)
+    used = batch["masked_lm_weights"] > 0
+    log_p, log_q = log_softmax(targets / TEMPERATURE), log_softmax(logits / TEMPERATURE)
+    soft = (np.exp(log_p) * (log_p - log_q)).sum(-1)[used].mean() * TEMPERATURE**2
+    mlm = -np.take_along_axis(log_softmax(logits), batch["masked_lm_ids"][..., None], -1)
+    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    cosine = (1 - (ours * theirs).sum(-1) / norms)[batch["input_mask"] > 0].mean()
+    assert means["soft_loss"] == pytest.approx(soft, rel=1e-5) and soft > 0.1
+    assert means["mlm_loss"] == pytest.approx(mlm[..., 0][used].mean(), rel=1e-5)
+    assert means["cosine_loss"] == pytest.approx(cosine, rel=1e-5) and cosine > 0.1
+    assert means["loss"] == pytest.approx(5 * soft + 2 * means["mlm_loss"] + 0.5 * cosine, rel=1e-5)
+
+
+def test_a_student_that_is_its_teacher_has_only_words_to_learn(params):
+    (_, teacher), batch = at(), random_batch()
+    same = teacher, teacher
+    means, _ = run(same, (params[1], params[1]), batch, drops=False)
+    assert abs(means["soft_loss"]) < 1e-6 and abs(means["cosine_loss"]) < 1e-6
+    assert means["mlm_loss"] > 1
+    no_words = make_distillation(DistillConfig(mlm_weight=0.0))
+    means, grads = run(same, (params[1], params[1]), batch, drops=False, objective=no_words)
+    assert "mlm_loss" not in means
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) < 1e-5
+
+
+def test_only_the_student_has_gradients_and_its_unused_parts_none(params):
+    _, grads = run(at(), params, random_batch())
+    assert grads.keys() == params[0].keys()
+    assert all(
+        not np.any(leaf) for name in ("pooler", "nsp") for leaf in jax.tree.leaves(grads[name])
+    )
+    assert DISTILLATION.untrained == ("pooler", "nsp")
+
+
+@pytest.mark.parametrize(
+    ("devices", "preset", "micro_batches"),
+    [(8, "zero1", 1), (4, "fsdp+tp", 1), (1, "dp", 4)],
+)
+def test_meshes_and_micro_batches_agree(params, devices, preset, micro_batches):
+    batch = random_batch()
+    expected = run(at(), params, batch)
+    assert_same(run(at(devices, preset), params, batch, micro_batches=micro_batches), expected)
+
+
+def test_packed_rows_are_those_of_the_examples(params):
+    batch = random_batch()
+    expected = run(at(), params, batch, drops=False)
+    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MOST)
+    assert_same(run(at(), params, rows, drops=False), expected)
