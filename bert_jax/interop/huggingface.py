@@ -18,7 +18,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.config.validate import check_sizes
 from bert_jax.interop import vocabulary
-from bert_jax.interop.families import CLASS_ENDS, FAMILIES, Family, find_family
+from bert_jax.interop.families import FAMILIES, Family, find_family
 from bert_jax.interop.model_json import read_json, write_json
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import (
@@ -78,7 +78,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
       ValueError: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
     family, config = read_config(directory)
-    kind = _find_kind(directory / CONFIG) if family.has_tasks else None
+    kind = _find_kind(directory / CONFIG, family)
     names = family.names_of(kind)
     with contextlib.ExitStack() as stack:
         tensors = _open_tensors(directory, stack)
@@ -97,18 +97,18 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
         layers = _TASK_LAYERS if kind is None else (names.heads["classifier"],)
         layer = _read_task_params(tensors, config, layers)
         if layer:
-            unread = tuple(name for name in unread if not name.startswith(_TASK_LAYERS))
+            unread = tuple(name for name in unread if not name.startswith(tuple(layers)))
         return config, params | layer, unread
 
 
-def _find_kind(path: pathlib.Path) -> str | None:
+def _find_kind(path: pathlib.Path, family: Family) -> str | None:
     """Find the kind of task that a config.json names, by us or by its class; None if no task."""
     settings = read_json(path)
     ours, classes = settings.get(task_layer.KEY), settings.get("architectures")
     if isinstance(ours, dict):
-        return ours["kind"] if ours.get("kind") in CLASS_ENDS else None
+        return ours["kind"] if ours.get("kind") in family.class_ends else None
     name = str(classes[0]) if isinstance(classes, list) and classes else ""
-    return next((kind for kind, end in CLASS_ENDS.items() if name.endswith(end)), None)
+    return next((kind for kind, end in family.class_ends.items() if name.endswith(end)), None)
 
 
 def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str]) -> Params:
@@ -221,9 +221,10 @@ def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) 
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
     architectures = small_files.field(settings, "architectures", list, path, [])
-    kind = _find_kind(path)
+    family, _ = read_config(directory)
+    kind = _find_kind(path, family)
     if kind is None:
-        known = dict.fromkeys(f"...{end}" for end in CLASS_ENDS.values())
+        known = dict.fromkeys(f"...{end}" for end in family.class_ends.values())
         raise ValueError(
             f"{path} says architectures = {architectures!r:.80}, which names no layer of a task; "
             f"give a model of a class {', '.join(known)}"
@@ -271,12 +272,6 @@ def check_supported(checkpoint: Pretrained) -> None:
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"
         )
-    if task is not None and not family.has_tasks:
-        raise ValueError(
-            f"{checkpoint.address} has a task's layer on an encoder of the kind "
-            f"{family.model_type}, whose classes with such layers are not written: orbax:DIR keeps "
-            "any"
-        )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
         theirs = family.read_back(config)
         raise ValueError(
@@ -308,7 +303,8 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
 def list_parts(checkpoint: Pretrained) -> set[str]:
     """List the parts of a model that the classes for a checkpoint without a task can hold."""
     family = _family_of(checkpoint)
-    parts = {module.split("/")[0] for module in (*family.names.encoder, *family.names.heads)}
+    modules = (*family.names.encoder, *family.names.heads, "mlm/output_bias")
+    parts = {module.split("/")[0] for module in modules}
     # A pooler with another activation has no place there.
     return parts if family.reads_alike(checkpoint.config) else parts - {"pooler"}
 

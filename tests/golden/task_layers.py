@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.golden import encoders
+from tests.golden import encoders, xlnet
 
 TASKS = (
     "ForSequenceClassification",
@@ -35,6 +35,10 @@ def models() -> dict[str, dict[str, Any]]:
     for task in ("ForSequenceClassification", "ForMultipleChoice"):
         name = f"ModernBert{task}"
         configs[name + MEAN] = configs[name] | {"classifier_pooling": "mean"}
+    for task in TASKS:
+        labels = {"num_labels": CLASSES} if "Classification" in task else {}
+        name = f"XLNet{task}" + "Simple" * (task == "ForQuestionAnswering")
+        configs[name] = xlnet.SIZES | {"dropout": 0.0, "summary_type": "first"} | labels
     return configs
 
 
@@ -54,7 +58,7 @@ def compute(kind: str, sizes: dict[str, Any]) -> dict[str, Any]:
     config = model_class.config_class(**sizes, attn_implementation="eager", architectures=[name])
     model = model_class(config).eval()
     inputs = {k: array for k, array in encoders.batch().items() if k != "labels"}
-    if config.to_dict().get("type_vocab_size", 0) > 1:
+    if config.to_dict().get("type_vocab_size", 0) > 1 or config.model_type == "xlnet":
         inputs["token_type_ids"] = segment_ids()
     if "MultipleChoice" in name:
         inputs = {k: array[None] for k, array in inputs.items()}

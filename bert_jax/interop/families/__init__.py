@@ -6,7 +6,7 @@ file; `FAMILIES` lists them. Read family (what each declares), then bert and the
 
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import albert, bert, distilbert, electra, modernbert, roberta, xlnet
-from bert_jax.interop.families.family import CLASS_ENDS, Family
+from bert_jax.interop.families.family import Family
 
 FAMILIES: dict[str, Family] = {
     module.FAMILY.model_type: module.FAMILY
@@ -27,4 +27,4 @@ def find_family(config: ModelConfig, pad_id: int = 0) -> Family | None:
     return max(fitting, key=lambda family: family.pad_id is not None, default=None)
 
 
-__all__ = ["CLASS_ENDS", "FAMILIES", "Family", "find_family"]
+__all__ = ["FAMILIES", "Family", "find_family"]

@@ -21,7 +21,7 @@ TRAINING = (
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_sites"),
     *("initializer", "initializer_range"),
 )
-# What the names of transformers' classes with the layer of a task end in, by the kind of task.
+# What the names of most classes of transformers with the layer of a task end in, by its kind.
 CLASS_ENDS = {
     CLASSIFY: "ForSequenceClassification",
     TAG: "ForTokenClassification",
@@ -111,14 +111,11 @@ class Family:
     discriminator: str = ""  # class with the head of replaced-token detection, if there is one
     causal_lm: str = ""  # class with the head of a model that reads left to right, if it is read
     task_names: TaskNames = dataclasses.field(default_factory=lambda: ANSWER_NAMES)
+    # What the names of its classes with the layer of a task end in, by the kind of task.
+    class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pad_id: int | None = None  # id of the padding, if positions follow from it
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
-
-    @property
-    def has_tasks(self) -> bool:
-        """Return whether classes with the layer of a task are read and written."""
-        return "classifier" in self.names.heads
 
     def names_of(self, kind: str | None) -> Names:
         """Return the names in a class without a task's layer, or in that of a kind of task.
@@ -132,7 +129,7 @@ class Family:
 
     def task_class(self, kind: str) -> str:
         """Return the class of transformers with the layer of a kind of task."""
-        return self.encoder.removesuffix("Model") + CLASS_ENDS[kind]
+        return self.encoder.removesuffix("Model") + self.class_ends[kind]
 
     def fits(self, config: ModelConfig) -> bool:
         """Return whether the family's config.json can describe an encoder; reads_alike has more."""

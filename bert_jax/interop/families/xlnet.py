@@ -1,10 +1,25 @@
 """Read and write XLNet, without its memory.
 
+Our rows begin with [CLS]: a classifier of rows is written, and read, as one of their first token.
+
 Source: modeling_xlnet.py, configuration_xlnet.py@transformers 5.23; Yang et al. 2019.
 """
 
-from bert_jax.interop.families.family import ACTS, TRAINING, Family, Names
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import ModelConfig
+from bert_jax.interop.families.family import (
+    ACTS,
+    ANSWER_NAMES,
+    CLASS_ENDS,
+    TRAINING,
+    Family,
+    Names,
+)
 from bert_jax.interop.model_json import Settings
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 
 _FIXED = {
     "attn_type": "bi",
@@ -12,6 +27,9 @@ _FIXED = {
     "clamp_len": -1,
     "tie_word_embeddings": True,
 }
+# How the classes pool that classify rows, and what transformers takes if a file does not say.
+_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "tanh"}
+_SUMMARY_DEFAULTS = _SUMMARY | {"summary_type": "last"}
 _SETTINGS = Settings(
     ACTS,
     {
@@ -27,7 +45,7 @@ _SETTINGS = Settings(
     },
     act="ff_activation",
     checked=_FIXED | {"untie_r": True},
-    written=_FIXED | {"mem_len": None},
+    written=_FIXED | _SUMMARY | {"mem_len": None},
     shape={
         "position_embedding_type": "relative",
         "max_position_embeddings": 1 << 20,  # it has no table of positions
@@ -36,13 +54,38 @@ _SETTINGS = Settings(
         "mlm_transform": False,
     },
 )
+_CLASS_ENDS = CLASS_ENDS | {SPAN: "ForQuestionAnsweringSimple"}
+_ROW_CLASSES = tuple(_CLASS_ENDS[kind] for kind in (CLASSIFY, CHOOSE))
+_ROW_NAMES = {"pooler": "sequence_summary.summary", "classifier": "logits_proj"}
+
+
+def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
+    """Return the sizes in the settings of a config.json.
+
+    Raises:
+      ValueError: a size is missing or impossible; a setting is none that is computed here, as the
+        last token that published classifiers of rows read.
+    """
+    config = _SETTINGS.parse(path, settings)
+    classes = settings.get("architectures")
+    if isinstance(classes, list) and str(*classes[:1]).endswith(_ROW_CLASSES):
+        for name, value in _SUMMARY.items():
+            theirs = settings.get(name, _SUMMARY_DEFAULTS[name])
+            if theirs != value:
+                raise ValueError(
+                    f"{path} says {name} = {theirs!r:.80}; bert_jax, whose rows begin with [CLS], "
+                    f"reads {classes[0]} with {name} = {value!r} alone: give the model that it was "
+                    "fine-tuned from, and fine-tune that"
+                )
+    return config
+
 
 FAMILY = Family(
     model_type="xlnet",
     prefix="transformer.",
     names=Names(
         encoder={"embeddings/word": "word_embedding"},
-        heads={},
+        heads={"classifier": "classifier"},
         layer={
             "attention/layer_norm": "rel_attn.layer_norm",
             "mlp/intermediate": "ff.layer_1",
@@ -64,10 +107,12 @@ FAMILY = Family(
         },
         encoder_arrays={"embeddings/target": "mask_emb"},
     ),
-    parse=_SETTINGS.parse,
+    parse=parse,
     describe=_SETTINGS.describe,
     decoder="lm_loss.weight",
     masked_lm="XLNetLMHeadModel",
     encoder="XLNetModel",
+    task_names={**ANSWER_NAMES, CLASSIFY: _ROW_NAMES, REGRESS: _ROW_NAMES, CHOOSE: _ROW_NAMES},
+    class_ends=_CLASS_ENDS,
     unheld=(*TRAINING, "max_position_embeddings"),
 )

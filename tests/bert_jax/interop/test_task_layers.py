@@ -112,6 +112,11 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
             {"classifier_pooling": "max"},
             "classifier_pooling = 'max'; it must be cls or mean",
         ),
+        (
+            "XLNetForMultipleChoice",
+            {"summary_type": "last"},
+            "summary_type = 'last'; .*reads XLNetForMultipleChoice with summary_type = 'first'",
+        ),
     ],
 )
 def test_pooling_of_another_kind_is_refused(kind, changes, words, folder):
@@ -157,7 +162,7 @@ def fine_tuned(kind, **model):
         (REGRESS, {"classifier_pooling": "mean"}, "classifier_pooling = mean.* computes tanh and "),
         (CHOOSE, {"embedding_size": 8}, "ElectraForMultipleChoice computes gelu_erf and cls"),
         (TAG, {"pooler_type": "mlm_transform"}, "BertForTokenClassification computes tanh"),
-        (TAG, XLNET, "of the kind xlnet, whose classes with such layers are not written"),
+        (CLASSIFY, XLNET | {"pooler_type": "relu"}, "XLNetForSequence.* computes tanh and cls"),
     ],
 )
 def test_a_layer_that_its_class_would_compute_otherwise_is_refused(kind, model, words):
