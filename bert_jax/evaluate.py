@@ -87,6 +87,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                     f"--seq_len={positions} or less"
                 )
         weights = fit_vocabulary(checkpoint, vocabulary)
+        # A head that it lacks is not scored.
+        weights = dataclasses.replace(weights, parts={})
         sentences, place = _read_sentences()
         ids = pseudo_likelihood.encode_sentences(vocabulary, sentences, place, positions)
     return _score(weights, selection, sentences, ids, screen)

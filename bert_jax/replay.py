@@ -5,8 +5,8 @@
     --store=STORE  where the store of the run lies now, if it was moved
 
 Steps count from 1 over all phases, as in metrics.jsonl. A token to predict stands as
-[seen->answer]: [MASK->cat] is hidden, [dog->cat] replaced, [cat->cat] left as it was. Needs no
-devices and no model.
+[seen->answer]: [MASK->cat] is hidden, [dog->cat] replaced, [cat->cat] left as it was. A
+phase that learns causal sees no masks, and none are shown. Needs no devices and no model.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ from bert_jax.trainer.feed import StoreFeed, open_store, short_digest
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.report.rows import ShownExample, ShownToken, show_row
+from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.vocab import Vocabulary
 
 ROWS_A_CALL = 1024
@@ -50,8 +51,11 @@ def replay_rows(
     """Yield the first `most` rows, None for all, of the global batch of a step from 1."""
     phase, step_rows = config_lib.phase_of_step(feed.config, step), feed.locate_step(step)
     positions_B, pieces = step_rows.positions_B[:most], vocabulary.pieces()
+    objective = config_lib.list_objectives(feed.config)[phase]
     for start in range(0, len(positions_B), ROWS_A_CALL):
         batch = feed.open_source(phase).rows(positions_B[start : start + ROWS_A_CALL])
+        if objective == config_lib.CAUSAL:
+            batch = restore_masked(batch)
         for number in range(start, min(start + ROWS_A_CALL, len(positions_B))):
             row = {name: array[number - start] for name, array in batch.items()}
             epoch, index = step_rows.epoch_B[number], step_rows.index_B[number]

@@ -393,6 +393,14 @@ def _check_replaced_tokens(config: Config) -> None:
         not config.init_tile,
         f"config.{key}={RTD} trains a generator too, which has other sizes: leave it false",
     )
+    for setting, default in (("layer_rate_decay", 1.0), ("unfreeze_every_steps", 0)):
+        _require(
+            config,
+            f"optim.{setting}",
+            getattr(config.optim, setting) == default,
+            f"config.{key}={RTD} trains a generator too, whose layers stand in no order with the "
+            f"encoder's: leave it at {default:g}, and set it in fine-tuning",
+        )
     _require(
         config,
         "model.position_embedding_type",

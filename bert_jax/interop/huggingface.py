@@ -305,6 +305,8 @@ def list_parts(checkpoint: Pretrained) -> set[str]:
     family = _family_of(checkpoint)
     modules = (*family.names.encoder, *family.names.heads, "mlm/output_bias")
     parts = {module.split("/")[0] for module in modules}
+    if checkpoint.config.is_causal:
+        return parts - {"pooler", "nsp"}
     # A pooler with another activation has no place there.
     return parts if family.reads_alike(checkpoint.config) else parts - {"pooler"}
 

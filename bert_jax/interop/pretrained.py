@@ -142,6 +142,12 @@ def place_masked_lm(
 
 def check_masked_lm(checkpoint: Pretrained) -> None:
     """Raise if a checkpoint has no masked language model head."""
+    if checkpoint.heads.rtd and not checkpoint.heads.mlm:
+        raise ValueError(
+            f"the checkpoint {checkpoint.address} is the encoder of replaced-token detection, "
+            "which predicts no words; give its generator: the run itself, or what python -m "
+            f"bert_jax.convert --part={GENERATOR} wrote of it"
+        )
     if not checkpoint.heads.mlm:
         raise ValueError(
             f"the checkpoint {checkpoint.address} has no masked language model's head, so it "

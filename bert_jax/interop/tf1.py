@@ -150,17 +150,17 @@ _EPSILON = 1e-12  # of every layer norm; Google's code has no other
 
 def check_supported(config: ModelConfig, address: str) -> None:
     """Raise if Google's code would compute something else from these weights."""
-    if config.hidden_act not in _SETTINGS.acts.values():
-        raise ValueError(
-            f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
-            'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
-            "--hidden_act=gelu_tanh that the approximation is meant"
-        )
     is_bert = bert.FAMILY.fits(config) and bert.FAMILY.reads_alike(config, CLASSIFY)
     if config.is_causal or not is_bert:
         raise ValueError(
             f"{address} has another encoder than BERT's, and Google's code computes no other; "
             "export to hf:DIR"
+        )
+    if config.hidden_act not in _SETTINGS.acts.values():
+        raise ValueError(
+            f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
+            'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
+            "--hidden_act=gelu_tanh that the approximation is meant"
         )
     if config.layer_norm_eps != _EPSILON:
         raise ValueError(

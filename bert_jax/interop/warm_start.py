@@ -240,7 +240,8 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
 def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
     """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
 
-    Where the config sets what a classifier reads, it has its choice too.
+    Where the config sets what a classifier reads, it has its choice too. Relative positions may
+    also end earlier.
 
     Raises:
       ValueError: the config sets a size to something that is neither the default nor the
@@ -248,7 +249,8 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     """
     positions = given.max_position_embeddings
     if positions != ModelConfig.max_position_embeddings:
-        positions = max(positions, saved.max_position_embeddings)
+        if saved.position_embedding_type != "relative":  # which have no table, and no end
+            positions = max(positions, saved.max_position_embeddings)
         saved = dataclasses.replace(saved, max_position_embeddings=positions)
     of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
     for field in dataclasses.fields(ModelConfig):

@@ -112,7 +112,9 @@ def compute_means(total: Mapping[str, float]) -> dict[str, float]:
 
 
 def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
-    """Compute the means of an evaluation, and each term's perplexity: exp of its loss.
+    """Compute the means of an evaluation, and the perplexity of each term that predicts classes.
+
+    It is exp of the loss; replaced-token detection has none, and no distance from a teacher.
 
     Where tokens were replaced also majority_rtd_accuracy, that of taking all for original, or all
     for replaced if these are more: it follows from the generator of this step.
@@ -127,6 +129,10 @@ def compute_heldout_means(total: Mapping[str, float]) -> dict[str, float]:
     perplexities = {
         name.replace("_loss", "_perplexity"): math.exp(min(loss, 700.0))
         for name, loss in means.items()
-        if name.endswith("_loss")
+        if name.endswith("_loss") and _predicts_classes(total, name.removesuffix("_loss"))
     }
     return means | perplexities
+
+
+def _predicts_classes(total: Mapping[str, float], term: str) -> bool:
+    return f"{term}/correct_sum" in total and f"{term}/pairs" not in total

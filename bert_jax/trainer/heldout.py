@@ -15,6 +15,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
+from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
 
@@ -58,12 +59,7 @@ def unigram_causal_loss(store: Store, batches: Sequence[HostBatch]) -> float:
 
 def _next_tokens(batch: HostBatch) -> np.ndarray:
     """Return the tokens that rows of one example each hold behind the first one: int32[N]."""
-    ids_BS = batch["input_ids"].copy()
-    row_N, slot_N = np.nonzero(batch["masked_lm_weights"])
-    ids_BS[row_N, batch["masked_lm_positions"][row_N, slot_N]] = batch["masked_lm_ids"][
-        row_N, slot_N
-    ]
-    return ids_BS[:, 1:][batch["input_mask"][:, 1:] > 0]
+    return restore_masked(batch)["input_ids"][:, 1:][batch["input_mask"][:, 1:] > 0]
 
 
 def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:

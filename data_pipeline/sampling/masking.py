@@ -1,6 +1,7 @@
 """Choose the masked-LM targets of each row, and replace them 80/10/10."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -144,3 +145,13 @@ def _replace(
     np.put_along_axis(input_ids_BS, positions_BP, shown_BP, axis=1)
     original_BP[~used_BP] = 0
     return original_BP
+
+
+def restore_masked(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return rows of a batch with every token as it stood before masking, and none to predict."""
+    ids_BS = rows["input_ids"].copy()
+    row_N, slot_N = np.nonzero(rows["masked_lm_weights"])
+    positions_N = rows["masked_lm_positions"][row_N, slot_N]
+    ids_BS[row_N, positions_N] = rows["masked_lm_ids"][row_N, slot_N]
+    nothing_BP = np.zeros_like(rows["masked_lm_weights"])
+    return {**rows, "input_ids": ids_BS, "masked_lm_weights": nothing_BP}

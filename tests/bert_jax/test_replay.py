@@ -83,6 +83,13 @@ def test_every_token_of_a_step_is_shown_and_each_hidden_one_with_its_answer(
     examples = [example for row in rows for example in row.examples]
     text = " ".join(part for example in examples for part in replay.segment_texts(example))
     assert text.count("->") == int(batch["masked_lm_weights"].sum())
+    causal = dataclasses.replace(config, data=data, objective="causal")
+    restored = replay.replay_rows(feed_of(causal), vocabulary, 11, None)
+    for row, masked in zip(restored, rows, strict=True):
+        tokens = [token for example in row.examples for token in example.tokens]
+        hidden = [token for example in masked.examples for token in example.tokens]
+        assert [token.piece for token in tokens] == [t.original or t.piece for t in hidden]
+        assert all(token.original is None for token in tokens)
     many = int(batch["example_ids"].max(axis=1).sum()) if "example_ids" in batch else 8
     assert text.count("[CLS]") == len(examples) == many
     if not options:

@@ -43,6 +43,7 @@ def test_a_killed_student_resumes_bit_for_bit_and_keeps_its_teacher(
     assert numbers_of(tmp_path / "killed") == expected
     last = expected[40, "heldout"]
     assert last["soft_loss"] > 0 and last["cosine_loss"] > 0
+    assert {name for name in last if name.endswith("_perplexity")} == {"mlm_perplexity"}
     assert last["loss"] == pytest.approx(
         5 * last["soft_loss"] + 2 * last["mlm_loss"] + last["cosine_loss"]
     )

@@ -106,6 +106,8 @@ def make_rtd(weight: float) -> Objective:
             raise TypeError("this model was built without the generator that rtd trains")
         of_generator = None if dropout is None else dropout.for_generator()
         hidden_BSG = encode_batch(generator, batch, of_generator)
+        # XLA merges the two products with the word table: the losses keep their logits as
+        # config.compute.mlm_logits_dtype says, sampling reads them in float32.
         losses = generator.compute_mlm_losses(hidden_BSG, positions_BP, batch["masked_lm_ids"])
         logits_BPV = generator.compute_mlm_logits(hidden_BSG, positions_BP)
         sampled_BP = sample_tokens(

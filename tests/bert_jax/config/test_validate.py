@@ -220,6 +220,15 @@ def test_the_settings_are_all_there():
             "init_tile is True; config.objective=rtd trains a generator too",
         ),
         (
+            changed(
+                objective="rtd",
+                optim=OptimConfig(layer_rate_decay=0.8),
+                data=PretrainOptions(segments="doc_sentences"),
+                model=ModelConfig(generator_hidden_size=192),
+            ),
+            r"optim.layer_rate_decay is 0\.8; config.objective=rtd .* leave it at 1, and set it in",
+        ),
+        (
             changed(model=ModelConfig(generator_hidden_size=192)),
             "model.generator_hidden_size is 192; no objective trains one: learn rtd",
         ),

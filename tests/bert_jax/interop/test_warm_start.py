@@ -1,12 +1,13 @@
 """Runs that go on from a checkpoint: sizes, rows for new pieces by hand, and what is refused."""
 
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import Config, EvalConfig, ModelConfig, OptimConfig, Phase
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, ModelConfig, OptimConfig, Phase
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.warm_start import fit_vocabulary, merge_sizes
@@ -189,6 +190,11 @@ def test_learned_positions_are_repeated_for_longer_rows(config, tmp_path):
     again, setup = begun(longer, tmp_path / "second")
     jax.tree.map(np.testing.assert_array_equal, again, after)
     assert setup.parts.model.config.max_position_embeddings == 59
+    # Without its checkpoints it begins afresh, with the repeated rows.
+    shutil.rmtree(tmp_path / "second" / "checkpoints")
+    afresh = dataclasses.replace(longer, checkpoint=CheckpointConfig(fresh=True))
+    again, _ = begun(afresh, tmp_path / "second")
+    jax.tree.map(np.testing.assert_array_equal, again, after)
 
 
 def test_rotary_positions_are_a_limit_without_a_table(checkpoint):
@@ -202,6 +208,15 @@ def test_rotary_positions_are_a_limit_without_a_table(checkpoint):
     assert longer.checkpoint.config.max_position_embeddings == 8192
     assert longer.checkpoint.params["embeddings"] == embeddings
     assert longer.describe() == begins.describe()
+
+
+def test_relative_positions_end_as_the_run_says():
+    """transformers' XLNet names no end, and a run does."""
+    saved = ModelConfig(position_embedding_type="relative", max_position_embeddings=1 << 20)
+    for positions in (64, 2 << 20):
+        given = ModelConfig(max_position_embeddings=positions)
+        merged = warm_start.merge_sizes(given, saved, "hf:xlnet")
+        assert merged == dataclasses.replace(saved, max_position_embeddings=positions)
 
 
 def test_phases_are_checked_against_the_checkpoints_positions(config, tmp_path):

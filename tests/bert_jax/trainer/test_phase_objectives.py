@@ -134,7 +134,9 @@ def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(con
     assert summary["heldout_causal_loss"] < 5.3
     saved = load.load(str(tmp_path / "run"))
     assert saved.config.is_causal
-    export.write(saved, export.parse_target(f"hf:{tmp_path / 'hf'}"), ())
+    target = export.parse_target(f"hf:{tmp_path / 'hf'}")
+    assert export.find_missing(saved, target) == ()
+    export.write(saved, target, ())
     store = open_store(config.data)
     asked = Selection(store, "heldout", config.data, seq_len=16, examples=21)
     scores = store_scores.score_store(

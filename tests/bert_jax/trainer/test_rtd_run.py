@@ -74,6 +74,7 @@ def test_both_models_are_in_every_record(config, whole):
     heldout = [line for line in lines if line["split"] == "heldout"]
     for line in heldout:
         assert line["majority_rtd_accuracy"] == pytest.approx(1 - line["rtd_replaced_share"])
+        assert "mlm_perplexity" in line and "rtd_perplexity" not in line
     assert whole.summary["heldout_rtd_auc"] == heldout[-1]["rtd_auc"]
     assert whole.summary["unigram_mlm_loss"] > 0
     assert "a generator of 1 layers of 16" in whole.screen.replace("\n", " ")
@@ -157,6 +158,8 @@ def test_each_model_is_exported_as_it_was_trained(trained, tmp_path):
         assert settings["architectures"] == [kind] and settings["embedding_size"] == 24
     with pytest.raises(ValueError, match=r"has no generator, which only a run .*--part=generator"):
         load.load(f"hf:{tmp_path / 'hf' / 'discriminator'}", GENERATOR)
+    with pytest.raises(ValueError, match=r"predicts no words; give its generator: .*--part="):
+        place_masked_lm(load.load_masked_lm(f"hf:{tmp_path / 'hf' / 'discriminator'}"))
 
 
 def test_a_task_begins_with_the_discriminator_and_words_are_guessed_by_the_generator(whole):
