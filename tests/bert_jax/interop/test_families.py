@@ -21,7 +21,7 @@ from bert_jax.train_step import step
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective, encode_batch
 from bert_jax.train_step.objectives.objective import fill_masked
 from bert_jax.train_step.objectives.rtd import sum_detections
-from tests.golden import encoders
+from tests.golden import encoders, long_rows
 
 GOLDEN = pathlib.Path(encoders.__file__).with_suffix(".npz")
 # One compiles for seconds: the others are for the slow gear.
@@ -130,6 +130,41 @@ def test_hidden_states_loss_and_gradients_are_those_of_transformers(case):
         rows = tuple(slice(size) for size in gradient.shape)
         difference = np.abs(np.asarray(ours[path])[rows] - gradient).max()
         assert difference < TOLERANCE, f"the gradient of {path} differs by {difference}"
+
+
+@pytest.mark.slow
+def test_rows_of_4096_are_those_of_transformers():
+    """Rotary positions and windows of ModernBERT, in rows that attend by blocks."""
+    with np.load(pathlib.Path(long_rows.__file__).with_suffix(".npz")) as file:
+        golden = {name: file[name] for name in file.files}
+    family = FAMILIES["modernbert"]
+    config = family.parse(pathlib.Path("config.json"), json.loads(str(golden["config"])))
+    shapes = json.loads(str(golden["shapes"]))
+    dims = {family.prefix + name: tuple(shape) for name, shape in shapes.items()}
+
+    def read_tensor(name):
+        return long_rows.weights(name.removeprefix(family.prefix), dims[name])
+
+    params = read(family, config, dims, read_tensor)
+    batch = {name: array.astype(np.int32) for name, array in long_rows.batch().items()}
+    batch["segment_ids"] = np.zeros_like(batch["input_ids"])
+    mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
+    with jax.set_mesh(mesh):
+        model = bert.build(config, "cpu", heads=Heads(mlm=False, nsp=False, pooler=False))
+        checkpoint = Pretrained("golden", config, params, vocabulary=None)
+        params, _ = place_params(checkpoint, model, mesh, seed=0)
+        rows = mesh_lib.place_batch(batch, mesh)
+        visible = hide_padding(rows["attention_mask"])
+
+        @jax.jit
+        def encode(params):
+            bound = model.bind(params)
+            return bound.encode_layers(rows["input_ids"], rows["segment_ids"], visible)
+
+        layers = np.stack(encode(params))
+    kept = layers[:, :, long_rows.POSITIONS], layers[:, 0, long_rows.ENDS]
+    for ours, theirs in zip(kept, (golden["hidden"], golden["ends"]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=TOLERANCE)
 
 
 def test_a_config_and_its_arrays_come_back_as_they_went(case):
