@@ -6,6 +6,8 @@
 # make test-all       both, in fifteen minutes
 # make faults         the battery of faults, also its long cases; goes on where it was stopped,
 #                     FRESH=1 begins again
+# make families       each family of encoders from its run to its uses, the longer ones too; beside
+#                     transformers where VENV has it and torch
 # make parity         fine-tune and extract beside Hugging Face's PyTorch, with the same weights:
 #                     DATA=DIR has GLUE's tasks; PARITY_VENV=ENV takes an environment with torch
 #                     and transformers instead of making .venv-parity
@@ -28,7 +30,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all faults parity docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all faults families parity docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -67,6 +69,9 @@ test-all: $(READY)
 
 faults: $(READY)
 	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)
+
+families: $(READY)
+	@$(BIN)/python -m pytest -m "long or not long" tests/smoke/test_families.py
 
 parity: export JAX_PLATFORMS := cpu
 parity: $(READY)

@@ -267,7 +267,7 @@ def check_supported(checkpoint: Pretrained) -> None:
     """
     family, config, task = _family_of(checkpoint), checkpoint.config, checkpoint.task
     kind = task.kind if task else None
-    if task is not None and config.is_causal:
+    if kind not in (None, TAG, SPAN) and config.is_causal:
         raise ValueError(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"

@@ -22,6 +22,7 @@ TASKS = (
 )
 CLASSES = 5
 MEAN = " of the mean"  # behind the name of a class that pools it
+CAUSAL = " left to right"  # behind that of one that reads so
 
 
 def models() -> dict[str, dict[str, Any]]:
@@ -35,6 +36,8 @@ def models() -> dict[str, dict[str, Any]]:
     for task in ("ForSequenceClassification", "ForMultipleChoice"):
         name = f"ModernBert{task}"
         configs[name + MEAN] = configs[name] | {"classifier_pooling": "mean"}
+    for task in ("ForTokenClassification", "ForQuestionAnswering"):
+        configs[f"Bert{task}{CAUSAL}"] = configs[f"Bert{task}"] | {"is_decoder": True}
     for task in TASKS:
         labels = {"num_labels": CLASSES} if "Classification" in task else {}
         name = f"XLNet{task}" + "Simple" * (task == "ForQuestionAnswering")
@@ -53,7 +56,7 @@ def compute(kind: str, sizes: dict[str, Any]) -> dict[str, Any]:
     import torch
     import transformers
 
-    name = kind.removesuffix(MEAN)
+    name = kind.split()[0]
     model_class = getattr(transformers, name)
     config = model_class.config_class(**sizes, attn_implementation="eager", architectures=[name])
     model = model_class(config).eval()

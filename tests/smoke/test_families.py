@@ -94,7 +94,7 @@ KINDS = {
         {}, "BertForMaskedLM", "Bert", config=tuple(TWO_OBJECTIVES), skipped="pooler, nsp"
     ),
 }
-# Of the mechanisms in these the runs above, and the tests of objectives, have the others.
+# In make families: the runs above, and the tests of objectives, have the mechanisms of these.
 LONG = ("distilbert", "left_to_right", "causal_then_masked")
 PARAMS = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in KINDS]
 
