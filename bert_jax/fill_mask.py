@@ -26,7 +26,7 @@ from bert_jax.inference.fill_mask import (
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
 from bert_jax.runtime import cli
-from bert_jax.trainer.feed import open_store, short_digest
+from bert_jax.trainer.feed import open_stores, short_digest
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, wrap_text
@@ -37,7 +37,9 @@ _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
 )
 _WORKDIR = flags.DEFINE_string("workdir", "", "another name for --checkpoint=orbax:WORKDIR")
-_HELDOUT = flags.DEFINE_integer("heldout", 0, "held-out sentences to hide a word of", lower_bound=0)
+_HELDOUT = flags.DEFINE_integer(
+    "heldout", 0, "held-out sentences of each store to hide a word of", lower_bound=0
+)
 _TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]", lower_bound=1)
 
 USAGE = "python -m bert_jax.fill_mask --checkpoint=CK 'A sentence with one [MASK] in it.' ..."
@@ -49,13 +51,13 @@ def _main(log: LibraryLog, sentences: list[str]) -> int:
         if not sentences and _HELDOUT.value == 0:
             raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
         log.hold()
-        store = _open_store(address) if _HELDOUT.value else None
+        stores = _open_stores(address) if _HELDOUT.value else ()
         with LINE.doing(f"reading {address}"):
             checkpoint = load.load_masked_lm(address)
             refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
             model = place_masked_lm(checkpoint, jax.local_devices()[:1])
         questions = [read_question(model, sentence) for sentence in sentences]
-        if store is not None:
+        for store in stores:
             questions += hide_heldout_words(model.vocabulary, store.heldout, _HELDOUT.value)
     return _answer(model, questions)
 
@@ -75,26 +77,26 @@ def _choose_address() -> str:
     return checkpoint or f"{load.ORBAX}:{workdir}"
 
 
-def _open_store(address: str) -> Store:
-    """Open the store that the run of a checkpoint was trained on."""
+def _open_stores(address: str) -> tuple[Store, ...]:
+    """Open the stores that the run of a checkpoint was trained on."""
     run = load.read_run(address)
     if run is None or run.converted_from:
         raise ValueError(
             f"--heldout is {_HELDOUT.value}, of what a run held out, and {address} is no run of "
             "bert_jax; ask your own sentences without --heldout"
         )
-    store = open_store(run.config.data)
-    if short_digest(store) != run.store_digest:
+    stores = open_stores(run.config.data)
+    if short_digest(stores) != run.store_digest:
         raise ValueError(
-            f"{store.directory} is not the store that the run of {address} was trained "
+            f"{run.config.data.store} is not the store that the run of {address} was trained "
             "on; put that one back, or ask your own sentences without --heldout"
         )
-    if store.kind == EXAMPLES:
+    if stores[0].kind == EXAMPLES:  # which are not mixed
         raise ValueError(
-            f"--heldout is {_HELDOUT.value}, but {store.directory} holds ready-made examples "
+            f"--heldout is {_HELDOUT.value}, but {run.config.data.store} holds ready-made examples "
             "and no sentences; ask your own sentences without --heldout"
         )
-    return store
+    return stores
 
 
 def _answer(model: PlacedModel, questions: Sequence[Question]) -> int:

@@ -25,7 +25,7 @@ from bert_jax import config as config_lib
 from bert_jax.runtime import cli, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.trainer import bad_steps
-from bert_jax.trainer.feed import StoreFeed, open_store, short_digest
+from bert_jax.trainer.feed import StoreFeed, open_stores, short_digest
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.report.rows import ShownExample, ShownToken, show_row
@@ -40,7 +40,8 @@ class ReplayedRow:
     """A row of a global batch, and its place in the stream of its phase."""
 
     position: int  # in the phase's stream
-    epoch: int
+    store: str  # its short name; "" where there is one
+    epoch: int  # of the store
     index: int  # within the epoch
     examples: tuple[ShownExample, ...]
 
@@ -59,8 +60,9 @@ def replay_rows(
         for number in range(start, min(start + ROWS_A_CALL, len(positions_B))):
             row = {name: array[number - start] for name, array in batch.items()}
             epoch, index = step_rows.epoch_B[number], step_rows.index_B[number]
+            store = feed.store_names[step_rows.store_B[number]] if len(feed.stores) > 1 else ""
             examples = show_row(row, vocabulary, pieces)
-            yield ReplayedRow(int(positions_B[number]), int(epoch), int(index), examples)
+            yield ReplayedRow(int(positions_B[number]), store, int(epoch), int(index), examples)
 
 
 def segment_texts(example: ShownExample) -> list[str]:
@@ -113,13 +115,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             )
         log.hold()
         data = dataclasses.replace(run.config.data, store=_STORE.value or run.config.data.store)
-        store = open_store(data)
-        if short_digest(store) != run.store_digest:
+        stores = open_stores(data)
+        if short_digest(stores) != run.store_digest:
+            places = ", ".join(str(store.directory) for store in stores)
             raise ValueError(
-                f"{store.directory} is not the store that the run of {workdir} was trained on; "
-                "give that one as --store"
+                f"{places} is not the store that the run of {workdir} was trained on; "
+                "give that one as --store, of several all in their order"
             )
-        feed = StoreFeed(store, dataclasses.replace(run.config, data=data))
+        feed = StoreFeed(stores, dataclasses.replace(run.config, data=data))
     return _show_step(console, feed, run.vocabulary, _STEP.value, most)
 
 
@@ -146,7 +149,8 @@ def _show_step(
     swaps = feed.config.data.segments == "sop"
     has_label = feed.config.data.has_next_sentences
     for row in replay_rows(feed, vocabulary, step, most):
-        place = f"row {row.position:,}: epoch {row.epoch}, index {row.index:,}"
+        store = f"store {row.store}, " if row.store else ""
+        place = f"row {row.position:,}: {store}epoch {row.epoch}, index {row.index:,}"
         for number, example in enumerate(row.examples, 1):
             count = f", example {number} of {len(row.examples)}" if len(row.examples) > 1 else ""
             label = ""

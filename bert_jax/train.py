@@ -46,8 +46,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         learned = objectives.find_each(config)
         mesh.parse_preset(config.mesh)
         if _PRINT_CONFIG.value:
-            if config.data.store and not is_address(config.data.store):
-                vocab_size = feed.open_store(config.data).vocab_size
+            if config.data.store and not any(map(is_address, config.data.stores)):
+                vocab_size = feed.open_stores(config.data)[0].vocab_size
                 config = config_lib.with_vocab_size(config, vocab_size)
             return cli.print_config(config_lib.resolve_phases(config))
         profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None

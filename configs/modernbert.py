@@ -10,7 +10,9 @@ last one is the same run with every stretch shorter in proportion, for 20 billio
 of two trillion: batch sizes, rates and shares of the phases stay.
 
 masks=constant   30% of the tokens in all three phases (the paper)
-masks=falling    30, 15 and 5% (mmBERT, whose languages and their weights are the store's affair)
+masks=falling    30, 15 and 5%, and of several stores (--config.data.store=EN,DE,...) shares by
+                 their tokens to the power of 0.7, 0.5 and 0.3 (mmBERT; which languages enter when
+                 is up to config.phases[i].store_weights)
 
 Slice: 64 chips and more (the paper's machine: 8 H100).
 Corpus: 2 trillion tokens of English web text, code and papers, in 50,368 byte-level pieces:
@@ -82,6 +84,8 @@ SIZES = {
 }
 # Masking rates of short rows, of long ones, and of the decay.
 MASKS = {"constant": (0.3, 0.3, 0.3), "falling": (0.3, 0.15, 0.05)}
+# Temperatures of the stores' shares, likewise; 0 takes config.data.store_temperature.
+TEMPERATURES = {"constant": (0.0, 0.0, 0.0), "falling": (0.7, 0.5, 0.3)}
 END_OF_DECAY = 0.001  # share of the rate that is left
 
 
@@ -93,6 +97,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     if chosen["masks"] not in MASKS:
         raise ValueError(f"masks is {chosen['masks']!r}; this config has {sorted(MASKS)}")
     of_short, of_long, of_decay = MASKS[chosen["masks"]]
+    temperatures = TEMPERATURES[chosen["masks"]]
     size, share = SIZES[chosen["size"]], int(chosen["tokens"]) / PAPER_TOKENS
     first, most = size.batches
     rows_of_long = most // 8  # as many tokens
@@ -104,13 +109,18 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     short = c.Phase(
         1024, steps(1719 * BILLION, most, 1024), batch_size=most, masked_lm_prob=of_short
     )
-    short = dataclasses.replace(short, steps=short.steps - ramp_tokens // (most * 1024))
+    short = dataclasses.replace(
+        short,
+        steps=short.steps - ramp_tokens // (most * 1024),
+        store_temperature=temperatures[0],
+    )
     long = c.Phase(
         8192,
         steps(250 * BILLION, rows_of_long, 8192),
         batch_size=rows_of_long,
         restart_learning_rate=size.long_rate,
         masked_lm_prob=of_long,
+        store_temperature=temperatures[1],
         global_rope_theta=LONG_THETA,
     )
     decayed = dataclasses.replace(
@@ -119,6 +129,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         restart_decay="one_minus_sqrt",
         restart_end_learning_rate=size.long_rate * END_OF_DECAY,
         masked_lm_prob=of_decay,
+        store_temperature=temperatures[2],
     )
     return c.to_config_dict(
         c.Config(

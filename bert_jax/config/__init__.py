@@ -44,6 +44,7 @@ from bert_jax.config.schema import (
     ramp_batch,
     resolve_phases,
     total_steps,
+    weights_in_phase,
     with_vocab_size,
 )
 
@@ -85,5 +86,6 @@ __all__ = [
     "settings_from",
     "to_config_dict",
     "total_steps",
+    "weights_in_phase",
     "with_vocab_size",
 ]

@@ -7,10 +7,10 @@ reference page of them.
 import dataclasses
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from data_pipeline.spec.fields import setting
-from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.options import PretrainOptions, parse_store_weights
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
@@ -319,6 +319,10 @@ class Phase:
         minimum=0,
     )
     local_rope_theta: float = setting(0.0, "config.model.local_rope_theta, likewise", minimum=0)
+    store_weights: str = setting("", "config.data.store_weights of this phase; empty takes those")
+    store_temperature: float = setting(
+        0.0, "config.data.store_temperature of this phase; 0 takes that", minimum=0, maximum=10
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -797,6 +801,25 @@ def data_in_phase(config: Config, index: int) -> PretrainOptions:
     """Return the options of sampling by which a phase trains: with its masking rate."""
     rate = config.phases[index].masked_lm_prob or config.data.masked_lm_prob
     return dataclasses.replace(config.data, masked_lm_prob=rate)
+
+
+def weights_in_phase(config: Config, index: int, tokens: Sequence[int]) -> tuple[float, ...]:
+    """Return the share of the phase's rows from each store, which has so many tokens to train on.
+
+    Shares sum to 1. They are the weights of the phase, else in proportion to tokens to the power of
+    its temperature; where it has neither, those of config.data.
+    """
+    if len(tokens) == 1:
+        return (1.0,)
+    phase, data = config.phases[index], config.data
+    key, text = f"config.phases[{index}].store_weights", phase.store_weights
+    if not text and not phase.store_temperature:
+        key, text = "config.data.store_weights", data.store_weights
+    if text:
+        return parse_store_weights(text, len(tokens), key)
+    temperature = phase.store_temperature or data.store_temperature
+    scaled = [(count / max(tokens)) ** temperature for count in tokens]
+    return tuple(size / math.fsum(scaled) for size in scaled)
 
 
 def data_in_evaluations(config: Config) -> PretrainOptions:

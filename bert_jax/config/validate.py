@@ -24,6 +24,7 @@ from bert_jax.config.schema import (
 )
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields, setting_of
+from data_pipeline.spec.options import parse_store_weights
 from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS
 
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
@@ -246,6 +247,17 @@ def _check_phase(config: Config, index: int) -> None:
             f"{config.model.position_embedding_type!r} has none: leave it at 0",
         )
         _require(config, f"{key}.{name}", theta == 0 or theta > 1, "above 1, or 0 for the model's")
+    _require(
+        config,
+        f"{key}.store_weights",
+        not (phase.store_weights and phase.store_temperature),
+        f"config.{key}.store_temperature is {phase.store_temperature}, which is for shares by "
+        "tokens: leave one of them out",
+    )
+    if phase.store_weights and config.data.stores:
+        parse_store_weights(
+            phase.store_weights, len(config.data.stores), f"config.{key}.store_weights"
+        )
     for name in ("restart_warmup_steps", "restart_decay", "restart_end_learning_rate"):
         _require(
             config,

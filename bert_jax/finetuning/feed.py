@@ -100,7 +100,7 @@ class TaskFeed:
         vocab_path = self.vocabulary.path
         return Provenance(
             learns=f"fine-tuning on {task.name}",
-            origin=pathlib.Path(config.data.dir or "/").expanduser(),
+            origins=[pathlib.Path(config.data.dir or "/").expanduser()],
             vocab_path=vocab_path,
             vocabulary=run_identity.make_vocabulary_record(self.vocabulary, vocab_path.name),
             fixed=fixed,
@@ -136,7 +136,8 @@ class TaskFeed:
         """Find the examples of a step, counted from 1, in the training split."""
         batch_size = self.config.batch_size
         positions_B = (step - 1) * batch_size + np.arange(batch_size)
-        return StepRows(positions_B, *self._stream.locate(positions_B))
+        store_B = np.zeros_like(positions_B)
+        return StepRows(positions_B, store_B, *self._stream.locate(positions_B))
 
 
 def _shape_of(batch: HostBatch) -> BatchShape:

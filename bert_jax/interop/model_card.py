@@ -161,9 +161,14 @@ def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
         ("objective", ", then ".join(dict.fromkeys(config_lib.list_objectives(config)))),
         ("planned", f"{total_steps(config):,} steps: {'; then '.join(phases)}"),
         ("optimiser", f"{config.optim.name}, learning rate {config.optim.learning_rate:g}"),
-        ("text", f"the store `{pathlib.PurePath(config.data.store).name}`, digest {store_digest}"),
+        ("text", f"{_name_stores(config)}, digest {store_digest}"),
         ("segments, masks", f"{config.data.segments}, {config.data.masking}"),
     ]
+
+
+def _name_stores(config: Config) -> str:
+    names = [f"`{name}`" for name in config.data.store_names or ("",)]
+    return f"the {'stores' if len(names) > 1 else 'store'} {', '.join(names)}"
 
 
 def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str:

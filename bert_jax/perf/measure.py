@@ -303,8 +303,8 @@ def open_source(config: Config, screen: Screen) -> tuple[Config, StoreFeed | Non
         config = with_vocab_size(config, config.model.vocab_size or VOCAB_SIZE)
         return resolve_phases(config), None
     with screen.copying(config.data.store) as advance:
-        store = feed.open_store(config.data, advance)
-    source = StoreFeed(store, with_vocab_size(config, store.vocab_size))
+        stores = feed.open_stores(config.data, advance)
+    source = StoreFeed(stores, with_vocab_size(config, stores[0].vocab_size))
     with screen.spinning("counting the examples of the store"):
         source.check()
     return source.config, source

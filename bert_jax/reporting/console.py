@@ -128,14 +128,19 @@ class Screen:
         )
 
     def heldout_line(
-        self, step: int, numbers: Mapping[str, float], baseline: Mapping[str, float]
+        self,
+        step: int,
+        numbers: Mapping[str, float],
+        baseline: Mapping[str, float],
+        store: str = "",
     ) -> None:
-        """Print an evaluation beside the score of a model without context."""
+        """Print an evaluation, of one store or all, beside the score of a model without context."""
         style = ""
         for name in _names(numbers):
             if f"unigram_{name}_loss" in baseline:
                 style = GOOD if numbers[f"{name}_loss"] < baseline[f"unigram_{name}_loss"] else BAD
-        self.print(f"held-out at {step:,}  {_beside(numbers, baseline)}", style)
+        place = f"  {store}" if store else f"held-out at {step:,}"
+        self.print(f"{place}  {_beside(numbers, baseline)}", style)
 
     def scores_line(
         self, step: int, main: str, scores: Mapping[str, float], baseline: Mapping[str, float]

@@ -9,7 +9,7 @@ import hashlib
 import json
 import pathlib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import MOVED, RunConfig, flatten
@@ -30,7 +30,7 @@ class Provenance:
     """Identify the training data, for the record of a run."""
 
     learns: str  # the kind of training, as printed and recorded: "pre-training"
-    origin: pathlib.Path  # folder of the data; a run must not write there
+    origins: Sequence[pathlib.Path]  # folders of the data; a run must not write there
     vocab_path: pathlib.Path  # the vocabulary's file, which is copied to the workdir
     vocabulary: Mapping[str, Any]  # its name, size, case and SHA-256: make_vocabulary_record
     fixed: Mapping[str, Any]  # settings of the data and digests that a resumed run must keep

@@ -377,7 +377,7 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
 
 def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
     """Raise ValueError if the workdir is the folder of the data."""
-    if workdir.resolve() == provenance.origin.resolve():
+    if workdir.resolve() in [origin.resolve() for origin in provenance.origins]:
         raise ValueError(
             f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
             f"such as {workdir}-run"

@@ -13,7 +13,7 @@ Metric names are public:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,21 @@ def _count_ranks(histogram_KN: np.ndarray) -> dict[str, float]:
 def add_step(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:
     """Add a step to an interval, initially {}. Plain floats survive JSON exactly."""
     grown = {name: total.get(name, 0.0) + value for name, value in numbers.items()}
-    constant = {
-        name: value
-        for name, value in numbers.items()
-        if name == "learning_rate" or name.endswith("/scale")
-    }
+    constant = {name: value for name, value in numbers.items() if _is_constant(name)}
     return grown | constant | {"steps": total.get("steps", 0.0) + 1.0}
+
+
+def mix(factors: Sequence[float], totals: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Add totals of the same objective, each times its factor."""
+    mixed: dict[str, float] = {}
+    for factor, total in zip(factors, totals, strict=True):
+        scaled = {key: value * factor for key, value in total.items() if not _is_constant(key)}
+        mixed = add_step(mixed, {**total, **scaled})
+    return mixed
+
+
+def _is_constant(name: str) -> bool:
+    return name == "learning_rate" or name.endswith("/scale")
 
 
 def add_skipped(total: Mapping[str, float], numbers: Mapping[str, float]) -> dict[str, float]:

@@ -140,14 +140,12 @@ def make_record(
     for entry in values.values():
         if not math.isfinite(entry["value"]):  # which JSON has no number for
             entry["value"] = str(entry["value"])
-    epochs = [
-        {
-            "epoch": int(epoch),
-            "first_index": int(rows.index_B[rows.epoch_B == epoch][0]),
-            "last_index": int(rows.index_B[rows.epoch_B == epoch][-1]),
-        }
-        for epoch in np.unique(rows.epoch_B)
-    ]
+    epochs = []
+    for store, epoch in sorted({*zip(rows.store_B.tolist(), rows.epoch_B.tolist(), strict=True)}):
+        index_N = rows.index_B[(rows.store_B == store) & (rows.epoch_B == epoch)]
+        ends = {"first_index": int(index_N[0]), "last_index": int(index_N[-1])}
+        origin = {"store": store} if rows.store_B.any() else {}
+        epochs.append({**origin, "epoch": epoch, **ends})
     first, last = int(rows.positions_B[0]), int(rows.positions_B[-1])
     return {
         "step": step,

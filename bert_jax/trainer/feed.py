@@ -32,10 +32,12 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
 from data_pipeline.sampling import batches
 from data_pipeline.sampling.epochs import WALKS_VERSION
-from data_pipeline.sampling.stream import ExampleSource, open_examples
+from data_pipeline.sampling.mixture import MixedSource, chain, make_schedule
+from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
-from data_pipeline.store import MANIFEST, Split, Store, writer
+from data_pipeline.store import MANIFEST, Store, writer
 from data_pipeline.store.cache import Advance, fetch_store
 
 # The dimensions of the global batch and the dtype, by field.
@@ -48,7 +50,8 @@ class StepRows:
     """Identify the rows of the stream in the global batch of a step; B is its batch_size."""
 
     positions_B: np.ndarray  # int64, in the stream of the step's phase
-    epoch_B: np.ndarray  # epoch of the stream, from 0
+    store_B: np.ndarray  # number of the store; 0 where there is one
+    epoch_B: np.ndarray  # epoch of the stream of that store, from 0
     index_B: np.ndarray  # number of the row or example within that epoch
 
 
@@ -102,12 +105,29 @@ BUILD_COMMAND = (
 def open_store(
     options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
 ) -> Store:
-    """Open the store that config.data names, after copying one in a bucket once per host.
-
-    `advance` receives the bytes copied so far and the total.
+    """Open the one store that config.data names, as open_stores does.
 
     Raises:
-      ValueError: there is no store; the message shows the command that builds one.
+      ValueError: also if there are several.
+    """
+    if len(options.stores) > 1:
+        raise ValueError(
+            f"config.data.store names {len(options.stores)} stores, and this reads one: give one "
+            f"of {', '.join(options.stores)} as --store, where the command has that flag"
+        )
+    return open_stores(options, advance)[0]
+
+
+def open_stores(
+    options: PretrainOptions, advance: Advance = lambda done_bytes, total_bytes: None
+) -> tuple[Store, ...]:
+    """Open the stores that config.data names, after copying those in a bucket once per host.
+
+    `advance` receives the bytes copied so far and the total, of each.
+
+    Raises:
+      ValueError: there is no store; the message shows the command that builds one. Several have
+        different vocabularies, equal contents, or ready-made examples.
       OSError: the bucket cannot be read, or the copy cannot be written.
     """
     if not options.store:
@@ -115,12 +135,41 @@ def open_store(
             "config.data.store is empty; build a store with "
             f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
         )
-    return store_lib.open_store(fetch_store(options.store, options.data_cache, advance))
+    stores = tuple(
+        store_lib.open_store(fetch_store(address, options.data_cache, advance))
+        for address in options.stores
+    )
+    if len(stores) > 1:
+        _check_mixable(stores)
+    return stores
 
 
-def short_digest(store: Store) -> str:
-    """Return the prefix of a store's digest that is written to the record of a run."""
-    return store.digest[:12]
+def _check_mixable(stores: Sequence[Store]) -> None:
+    first, digests = stores[0], dict[str, Store]()
+    for store in stores:
+        if store.kind != store_lib.TEXT:
+            raise ValueError(
+                f"config.data.store names several stores, and {store.directory} holds ready-made "
+                "examples; stores of text are mixed: build it from its text"
+            )
+        ours, theirs = (each.manifest["vocabulary"] for each in (first, store))
+        if any(ours[name] != theirs[name] for name in PINNED if name != "file"):
+            raise ValueError(
+                f"config.data.store mixes {first.directory} and {store.directory}, which have "
+                f"different vocabularies ({ours['size']:,} and {theirs['size']:,} pieces); build "
+                f"the second with --vocab={first.vocab_path}"
+            )
+        twin = digests.setdefault(store.digest, store)
+        if twin is not store:
+            raise ValueError(
+                f"config.data.store names {twin.directory} and {store.directory}, which are copies "
+                "of each other; name one, with a larger share in config.data.store_weights"
+            )
+
+
+def short_digest(stores: Sequence[Store]) -> str:
+    """Return the start of each store's digest, as written to the record of a run."""
+    return ",".join(store.digest[:12] for store in stores)
 
 
 # Determine the rows of a step, and what is learned from them.
@@ -160,47 +209,81 @@ def _slots(store: Store) -> dict[int, int]:
 class StoreFeed:
     """Produce pre-training batches from a store as pure functions of phase and step."""
 
-    def __init__(self, store: Store, config: Config, teacher_digest: str = "") -> None:
-        """Take a store; `teacher_digest` is of the weights of config.teacher, "" without one."""
-        self.store = store
-        self.teacher_digest = teacher_digest
-        self.config = config_lib.resolve_phases(config, _slots(store))
-        self._sources: dict[tuple[str, int, int, float], ExampleSource] = {}
+    def __init__(self, stores: Sequence[Store], config: Config, teacher_digest: str = "") -> None:
+        """Take what open_stores returned; all have one vocabulary.
 
-    def open_source(self, index: int, split: Split | None = None) -> ExampleSource:
-        """Open the rows of a split, by default the training stream, at a phase's length.
+        `teacher_digest` is of the weights of config.teacher, "" without one.
+        """
+        self.stores = tuple(stores)
+        self.teacher_digest = teacher_digest
+        self.config = config_lib.resolve_phases(config, _slots(self.stores[0]))
+        self._sources: dict[tuple[int, str, int, int, float], ExampleSource] = {}
+        self._mixtures: dict[int, MixedSource] = {}
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Return short names of the stores."""
+        return self.config.data.store_names
+
+    def weights(self, index: int) -> tuple[float, ...]:
+        """Return the share of a phase's rows from each store."""
+        tokens = [store.train.tokens for store in self.stores]
+        return config_lib.weights_in_phase(self.config, index, tokens)
+
+    def open_source(self, index: int) -> ExampleSource:
+        """Open the rows to train on in a phase; of several stores, mixed by its weights."""
+        if len(self.stores) == 1:
+            return self.open_split(index, 0)
+        if index not in self._mixtures:
+            numbers = range(len(self.stores))
+            sources = [self.open_split(index, number) for number in numbers]
+            seq_len = self.config.phases[index].seq_len
+            schedules = [
+                (phase.steps * phase.batch_size, make_schedule(self.weights(number)))
+                for number, phase in enumerate(self.config.phases)
+                if phase.seq_len == seq_len
+            ]
+            own = make_schedule(self.weights(index)).weights_K
+            self._mixtures[index] = MixedSource(sources, chain(schedules), own)
+        return self._mixtures[index]
+
+    def open_split(self, index: int, number: int, split: str = store_lib.TRAIN) -> ExampleSource:
+        """Open the rows of a split of one store, at a phase's length.
 
         Evaluations keep their masking rate in every phase, with the slots that it needs. Sources
         are cached, as phases may share them.
         """
-        split = self.store.train if split is None else split
+        store = self.stores[number]
         phase = self.config.phases[index]
         options = config_lib.data_in_phase(self.config, index)
         slots = phase.max_predictions_per_seq
-        if split.name != store_lib.TRAIN:
+        if split != store_lib.TRAIN:
             train_rate = options.masked_lm_prob
-            options = single_pass(config_lib.data_in_evaluations(self.config), self.store)
+            options = single_pass(config_lib.data_in_evaluations(self.config), store)
             if options.masked_lm_prob != train_rate:
                 slots = config_lib.predictions_for(phase.seq_len, options.masked_lm_prob)
-        kind = (split.name, phase.seq_len, slots, options.masked_lm_prob)
+        kind = (number, split, phase.seq_len, slots, options.masked_lm_prob)
         if kind not in self._sources:
-            self._sources[kind] = open_examples(self.store, split, options, phase.seq_len, slots)
+            sentences = store.train if split == store_lib.TRAIN else store.heldout
+            self._sources[kind] = open_examples(store, sentences, options, phase.seq_len, slots)
         return self._sources[kind]
 
     def check(self) -> None:
         """Open the sources of all phases, to refuse an unsuitable store early."""
-        if self.store.kind == store_lib.TEXT:
+        if self.stores[0].kind == store_lib.TEXT:
             validate.check_predictions(self.config)
         else:
             validate.check_ready_made(self.config)
         for index in range(len(self.config.phases)):
             self.open_source(index)
-            self.open_source(index, self.store.heldout)
+            for number in range(len(self.stores)):
+                self.open_split(index, number, store_lib.HELDOUT)
 
     @property
     def provenance(self) -> Provenance:
         """Identify the store and the options of sampling."""
-        vocabulary = self.store.manifest["vocabulary"]  # its file is already verified
+        first = self.stores[0]
+        vocabulary = first.manifest["vocabulary"]  # its file is already verified
         phases = {
             f"phases[{i}].{name}": getattr(phase, name)
             for i, phase in enumerate(self.config.phases)
@@ -215,15 +298,18 @@ class StoreFeed:
             **phases,
             "hash_version (of this bert_jax)": HASH_VERSION,
             "walks_version (of this bert_jax)": WALKS_VERSION,
-            STORE_DIGEST: short_digest(self.store),
+            STORE_DIGEST: short_digest(self.stores),
         }
+        if len(self.stores) > 1:
+            for i in range(len(self.config.phases)):
+                fixed[f"phases[{i}].store_weights (of each store)"] = list(self.weights(i))
         if self.teacher_digest:
             fixed["teacher's weights"] = self.teacher_digest
             fixed |= {f"distill.{k}": v for k, v in vars(self.config.distill).items()}
         return Provenance(
             learns="pre-training",
-            origin=self.store.directory,
-            vocab_path=self.store.vocab_path,
+            origins=[store.directory for store in self.stores],
+            vocab_path=first.vocab_path,
             vocabulary={name: vocabulary[name] for name in PINNED},
             fixed=fixed,
             fixed_by_default={"init": "", "init_layers": "", "init_tile": False}
@@ -236,13 +322,13 @@ class StoreFeed:
                 )
             }
             | _fixed_options(PretrainOptions()),
-            details={"store": {"digest": self.store.digest}},
+            details={"store": {"digest": ",".join(store.digest for store in self.stores)}},
         )
 
     @property
     def advice(self) -> str:
         """Return the command that measures the speed of the input pipeline."""
-        store = shlex.quote(str(self.store.directory))
+        store = shlex.quote(str(self.stores[0].directory))
         return (
             f"`{find_python()} -m data_pipeline.benchmark {store}` measures its rate here, which "
             "requires idle cores and a store on a local disk"
@@ -277,20 +363,24 @@ class StoreFeed:
             np.array([step - 1 - config_lib.phase_start(self.config, index)]),
             np.arange(batch_size),
         )
-        return StepRows(positions_B, *self.open_source(index).locate(positions_B))
+        source = self.open_source(index)
+        return StepRows(positions_B, source.find_stores(positions_B), *source.locate(positions_B))
 
     def first_rows(self, index: int, most: int) -> HostBatch:
         """Return up to `most` rows from the start of epoch 0 of a phase's training split."""
         source = self.open_source(index)
         return source.rows(np.arange(min(most, source.rows_in_epoch(0))))
 
-    def heldout_batches(self, index: int) -> list[HostBatch]:
-        """Return the fixed held-out batches at a phase's length, each of micro-batch size."""
+    def heldout_batches(self, index: int, number: int = 0) -> list[HostBatch]:
+        """Return the fixed held-out batches of a store, at a phase's length, of micro-batch size.
+
+        Each store has as large a part of config.eval.examples.
+        """
         phase = self.config.phases[index]
         return batches.heldout_batches(
-            self.open_source(index, self.store.heldout),
+            self.open_split(index, number, store_lib.HELDOUT),
             batch_size=phase.batch_size // phase.micro_batches,
-            examples=self.config.eval.examples,
+            examples=max(1, self.config.eval.examples // len(self.stores)),
         )
 
 
@@ -310,15 +400,15 @@ class DataCheck:
     workdir, so a restart reads only changed files.
     """
 
-    def __init__(self, store: Store | None, workdir: pathlib.Path, stop: Stop) -> None:
-        """Start the thread in process 0, unless there is no store or it is already verified."""
+    def __init__(self, stores: Sequence[Store], workdir: pathlib.Path, stop: Stop) -> None:
+        """Start the thread in process 0, unless there is no store or all are already verified."""
         self._path, self._stop = workdir / VERIFIED_FILE, stop
         self._problem = ""
         self._ended, self._hurries = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        if store is not None and processes.number() == 0 and not self._is_known(store):
+        if stores and processes.number() == 0 and not self._is_known(stores):
             self._thread = threading.Thread(
-                target=self._run, args=(store,), daemon=True, name="data check"
+                target=self._run, args=(stores,), daemon=True, name="data check"
             )
             self._thread.start()
 
@@ -339,14 +429,15 @@ class DataCheck:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, store: Store) -> None:
+    def _run(self, stores: Sequence[Store]) -> None:
         if sys.platform == "linux":  # where priorities are per thread
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         try:
-            before = _marks(store)
-            writer.verify(store.directory, store.manifest, self._advance)
-            if before == _marks(store):
+            before = _marks(stores)
+            for store in stores:
+                writer.verify(store.directory, store.manifest, self._advance)
+            if before == _marks(stores):
                 write_file(self._path, f"{json.dumps(before)}\n".encode())
         except _Ended:
             return
@@ -362,22 +453,26 @@ class DataCheck:
         if not self._hurries.is_set():
             self._hurries.wait(read_bytes / BYTES_PER_SEC)
 
-    def _is_known(self, store: Store) -> bool:
+    def _is_known(self, stores: Sequence[Store]) -> bool:
         """Return whether an earlier start of the run verified exactly these files."""
         try:
             known = small_files.read_object(self._path, self._path.parent)
-            return known == _marks(store)
+            return known == _marks(stores)
         except (OSError, ValueError):
             return False
 
 
-def _marks(store: Store) -> dict[str, object]:
-    """Return size, time and inode of each file of a store, and the digest of its manifest."""
-    manifest = small_files.read_bytes(store.directory / MANIFEST, store.directory)
-    marks: dict[str, object] = {"manifest": hashlib.sha256(manifest).hexdigest()}
-    for path in writer.list_verified_files(store.directory, store.manifest):
-        status = path.stat()
-        marks[str(path)] = [status.st_size, status.st_mtime_ns, status.st_ino]
+def _marks(stores: Sequence[Store]) -> dict[str, object]:
+    """Return size, time and inode of each file of the stores, and digests of their manifests."""
+    manifests = [
+        small_files.read_bytes(store.directory / MANIFEST, store.directory) for store in stores
+    ]
+    digests = ",".join(hashlib.sha256(manifest).hexdigest() for manifest in manifests)
+    marks: dict[str, object] = {"manifest": digests}
+    for store in stores:
+        for path in writer.list_verified_files(store.directory, store.manifest):
+            status = path.stat()
+            marks[str(path)] = [status.st_size, status.st_mtime_ns, status.st_ino]
     return marks
 
 

@@ -4,6 +4,7 @@ The baselines are the scores of a context-free model on the same held-out predic
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,24 +95,56 @@ _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 @dataclasses.dataclass
 class PhaseFacts(RunPhase):
-    """Hold a phase's held-out batches, their baselines, and estimated counts per step."""
+    """Hold a phase's held-out batches, their baselines, and estimated counts per step.
+
+    Scores and baselines of a single store of several have its name: "mlm_loss/NAME". Those without
+    a name are means of all, weighted by the shares of the phase.
+    """
 
     examples_per_row: float  # mean over the training split; 1 if rows are not packed
     per_step: dict[str, float]  # all but lengths and rows are means
     baseline: dict[str, float]
     heldout_examples: int
     heldout_batches: Sequence[HostBatch]
+    parts: Sequence["HeldoutPart"]  # of the batches, in their order
 
     def heldout_scores(self, results: Sequence[Any]) -> dict[str, float]:
         """Compute means over the held-out examples from the sums of each batch."""
-        total = dict[str, float]()
-        for sums in results:
-            total = metrics.add_step(total, metrics.flatten(sums))
-        return metrics.compute_heldout_means(total)
+        totals, waiting = [], iter(results)
+        for part in self.parts:
+            total = dict[str, float]()
+            for sums in itertools.islice(waiting, part.batches):
+                total = metrics.add_step(total, metrics.flatten(sums))
+            totals.append(total)
+        if len(totals) == 1:
+            return metrics.compute_heldout_means(totals[0])
+        scores = metrics.compute_heldout_means(
+            metrics.mix([part.factor for part in self.parts], totals)
+        )
+        for part, total in zip(self.parts, totals, strict=True):
+            means = metrics.compute_heldout_means(total)
+            scores |= {f"{name}/{part.store}": value for name, value in means.items()}
+        return scores
 
     def show(self, screen: Screen, step: int, scores: dict[str, float]) -> None:
-        """Print the scores of a step beside the baselines."""
+        """Print the scores of a step beside the baselines, then those of each store."""
         screen.heldout_line(step, scores, self.baseline)
+        for part in self.parts if len(self.parts) > 1 else ():
+            end = f"/{part.store}"
+            own, beside = (
+                {key.removesuffix(end): value for key, value in all_.items() if key.endswith(end)}
+                for all_ in (scores, self.baseline)
+            )
+            screen.heldout_line(step, own, beside, part.store)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldoutPart:
+    """The held-out batches of one store."""
+
+    store: str  # its short name
+    batches: int
+    factor: float  # of its sums in those of all stores: 1 where there is one
 
 
 def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts:
@@ -120,30 +153,63 @@ def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts
     Raises ValueError if the objective predicts next sentences and the training split has no labels.
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
-    batches = feed.heldout_batches(index)
-    tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
-    tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
-    examples = len(tokens_B)
-    predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
-    # Training may mask at another rate than evaluations, whose masks are counted.
-    evaluated = feed.open_source(index, feed.store.heldout)
-    predictions *= _wanted_predictions(source, phase.max_predictions_per_seq, tokens_B)
-    predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
+    weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
+    tokens = predictions = 0.0  # means of an example
+    examples, baseline = 0, dict[str, float]()
+    for number, (weight, name) in enumerate(zip(weights, feed.store_names, strict=True)):
+        counts = _count_heldout(feed, index, number, objective)
+        tokens += weight * counts.tokens / counts.examples
+        predictions += weight * counts.predictions / counts.examples
+        for key, score in counts.baseline.items():
+            baseline[key] = baseline.get(key, 0.0) + weight * score
+            if len(weights) > 1:
+                baseline[f"{key}/{name}"] = score
+        factor = 1.0 if len(weights) == 1 else weight * _MIXED_EXAMPLES / counts.examples
+        parts.append(HeldoutPart(name, len(counts.batches), factor))
+        batches += counts.batches
+        examples += counts.examples
     slots = source.shape.predictions
-    baseline = compute_baselines(feed.store, objective, batches)
     if "unigram_causal_loss" in baseline:
-        predictions, slots = sum(len(_next_tokens(batch)) for batch in batches), phase.seq_len - 1
+        slots = phase.seq_len - 1
     if "majority_nsp_accuracy" in baseline:
         _check_next_sentences(feed.first_rows(index, _LABELLED_ROWS))
-    per_step = estimate_step(
-        phase,
-        slots,
-        source.mean_examples_in_row,
-        int(tokens_B.sum()) / examples,
-        predictions / examples,
-    )
+    in_row = source.mean_examples_in_row
+    per_step = estimate_step(phase, slots, in_row, tokens, predictions)
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
-    return PhaseFacts(source.mean_examples_in_row, per_step, baseline, examples, batches)
+    return PhaseFacts(in_row, per_step, baseline, examples, batches, parts)
+
+
+_MIXED_EXAMPLES = 1e6  # for which the sums of all stores are scaled; means do not depend on it
+
+
+@dataclasses.dataclass(frozen=True)
+class _HeldoutCounts:
+    """The held-out batches of a store, what training sees in as many examples, and baselines."""
+
+    batches: Sequence[HostBatch]
+    examples: int
+    tokens: int
+    predictions: float
+    baseline: dict[str, float]
+
+
+def _count_heldout(
+    feed: StoreFeed, index: int, number: int, objective: Objective
+) -> _HeldoutCounts:
+    batches = feed.heldout_batches(index, number)
+    tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
+    tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
+    baseline = compute_baselines(feed.stores[number], objective, batches)
+    predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
+    # Training may mask at another rate than evaluations, whose masks are counted.
+    trained = feed.open_split(index, number)
+    evaluated = feed.open_split(index, number, HELDOUT)
+    slots = feed.config.phases[index].max_predictions_per_seq
+    predictions *= _wanted_predictions(trained, slots, tokens_B)
+    predictions /= _wanted_predictions(evaluated, evaluated.shape.predictions, tokens_B)
+    if "unigram_causal_loss" in baseline:
+        predictions = sum(len(_next_tokens(batch)) for batch in batches)
+    return _HeldoutCounts(batches, len(tokens_B), int(tokens_B.sum()), predictions, baseline)
 
 
 def _wanted_predictions(source: ExampleSource, slots: int, tokens_B: np.ndarray) -> float:
@@ -192,24 +258,42 @@ MANY_EPOCHS = 256  # from here on repeated text costs quality; source in too_man
 PAPER_EPOCHS = 40  # Devlin et al. 2019, appendix A.2
 
 
-def corpus_rows(
-    config: Config, store: Store, phases: Sequence[PhaseFacts]
-) -> list[tuple[str, str]]:
+def corpus_rows(feed: StoreFeed, phases: Sequence[PhaseFacts]) -> list[tuple[str, str]]:
     """Describe the corpus and the phases of a pre-training run, as labels and texts."""
+    config, rows = feed.config, list[tuple[str, str]]()
+    for store in feed.stores:
+        rows += _describe_store(store, "" if rows else "corpus")
+    for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
+        lengths, *others = _describe_phase(phase, facts, config.data.packed_examples)
+        if len(feed.stores) > 1:
+            others.insert(0, _describe_mixture(feed, index))
+        rows += [(f"phase {index}", lengths), *(("", text) for text in others)]
+    return [*rows, *too_many_epochs(config, [facts.per_step["epochs"] for facts in phases])]
+
+
+def _describe_store(store: Store, label: str) -> list[tuple[str, str]]:
     if store.kind == EXAMPLES:
         train, heldout = (store.manifest["splits"][name]["examples"] for name in (TRAIN, HELDOUT))
         corpus, more = f"{train:,} ready-made examples", f"{heldout:,} more examples"
     else:
         corpus = f"{store.train.documents:,} documents, {store.train.tokens:,} tokens"
         more = f"{store.heldout.documents:,} more documents"
-    rows = [
-        ("corpus", f"{corpus} in {store.directory}"),
+    return [
+        (label, f"{corpus} in {store.directory}"),
         ("", f"{more} are held out, never trained on"),
     ]
-    for index, (phase, facts) in enumerate(zip(config.phases, phases, strict=True)):
-        lengths, *others = _describe_phase(phase, facts, config.data.packed_examples)
-        rows += [(f"phase {index}", lengths), *(("", text) for text in others)]
-    return [*rows, *too_many_epochs(config, [facts.per_step["epochs"] for facts in phases])]
+
+
+def _describe_mixture(feed: StoreFeed, index: int) -> str:
+    """Describe the share of each store in a phase, and how often its text is repeated there."""
+    phase, parts = feed.config.phases[index], []
+    for number, (name, weight) in enumerate(
+        zip(feed.store_names, feed.weights(index), strict=True)
+    ):
+        rows = phase.steps * phase.batch_size * weight
+        epochs = rows / feed.open_split(index, number).mean_rows_per_epoch
+        parts.append(f"{name} {weight:.2%} ({epochs:,.1f} epochs)")
+    return f"from {', '.join(parts)}"
 
 
 def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> list[str]:

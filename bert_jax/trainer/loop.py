@@ -187,8 +187,8 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         started_step = int(state.step)
         if not is_new:  # which checkpoint is complete is known only now
             _show_opening(setup, ledger, done=started_step)
-        store = setup.feed.store if isinstance(setup.feed, StoreFeed) else None
-        data_check = DataCheck(store, setup.workdir, stop)
+        stores = setup.feed.stores if isinstance(setup.feed, StoreFeed) else ()
+        data_check = DataCheck(stores, setup.workdir, stop)
         at_the_end.callback(data_check.close)
         wandb = None
         if setup.config.log.wandb and is_writer:

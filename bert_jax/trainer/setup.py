@@ -35,7 +35,7 @@ from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
 from bert_jax.trainer.compile import StepParts, build_parts
-from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_store
+from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores
 from bert_jax.trainer.heldout import corpus_rows, count_phase
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl, small_files
@@ -87,18 +87,19 @@ def build_setup(
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     with screen.copying(config.data.store) as advance:
-        store = open_store(config.data, advance)
+        stores = open_stores(config.data, advance)
+    store = stores[0]  # the vocabulary is the same in all
     config, weights = warm_start.resolve_run(config, storage, store, screen)
     config = config_lib.with_vocab_size(config, store.vocab_size)
     teacher = warm_start.read_teacher(config, store, screen)
     saved = functools.partial(read_newest_run, storage.checkpoints)
     kept = run_record.with_kept_predictions(storage.home, config, saved)
-    feed = StoreFeed(store, kept, "" if teacher is None else warm_start.hash_weights(teacher))
+    feed = StoreFeed(stores, kept, "" if teacher is None else warm_start.hash_weights(teacher))
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
     with screen.spinning("counting the examples of the store"):
         feed.check()
         phases = [count_phase(feed, index, each) for index, each in enumerate(objectives)]
-    rows = corpus_rows(feed.config, store, phases)
+    rows = corpus_rows(feed, phases)
     theirs = None if teacher is None else teacher.config
     parts = build_parts(feed.config, objectives, devices=devices, teacher=theirs)
     jax.set_mesh(parts.mesh)

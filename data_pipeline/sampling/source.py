@@ -35,9 +35,6 @@ class ExampleSource(abc.ABC):
         """Return the epoch of each position and the index within that epoch: int64[B] each."""
 
     @abc.abstractmethod
-    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Make the rows with these numbers within an epoch: int64[B] -> the fields of `shape`."""
-
     def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Return the rows at these positions of the stream, in the order given.
 
@@ -48,6 +45,20 @@ class ExampleSource(abc.ABC):
         Raises:
           ValueError: a negative position, or rows that are damaged.
         """
+
+    def find_stores(self, positions: np.ndarray) -> np.ndarray:
+        """Return the number of the store that each row is from: int64[B]; 0 of a single one."""
+        return np.zeros(len(positions), np.int64)
+
+
+class SingleSource(ExampleSource):
+    """The rows of one store, made by epoch; a base class."""
+
+    @abc.abstractmethod
+    def make_rows_of_epoch(self, epoch: int, index_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Make the rows with these numbers within an epoch: int64[B] -> the fields of `shape`."""
+
+    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         positions = np.asarray(positions, np.int64)
         if len(positions) and positions.min() < 0:
             raise ValueError(f"row position {positions.min()} is negative; the first is 0")

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from data_pipeline.io import small_files
-from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.sampling.source import SingleSource
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
@@ -21,7 +21,7 @@ _OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed")
 
 
 @dataclasses.dataclass(frozen=True)
-class StoredExamples(ExampleSource):
+class StoredExamples(SingleSource):
     """The stream of examples of one split at one sequence length. Made by open_stored_examples."""
 
     shape: RowShape

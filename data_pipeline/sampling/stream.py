@@ -19,7 +19,7 @@ from data_pipeline.sampling.epochs import (
 )
 from data_pipeline.sampling.masking import MaskRules
 from data_pipeline.sampling.rows import Assembly, gather_text, make_rows, mask_text, pack_rows
-from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.sampling.source import ExampleSource, SingleSource
 from data_pipeline.sampling.stored import open_stored_examples
 from data_pipeline.sampling.walk import LONGEST_SEQ_LEN
 from data_pipeline.spec import hashing
@@ -51,7 +51,7 @@ class Drawn:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainSource(ExampleSource):
+class PretrainSource(SingleSource):
     """The stream of rows of one split at one sequence length. Made by open_source."""
 
     shape: RowShape

@@ -1,6 +1,8 @@
 """Declare the settings by which training examples are drawn from a store."""
 
 import dataclasses
+import math
+import pathlib
 
 from data_pipeline.spec.fields import check_fields, setting
 
@@ -9,7 +11,44 @@ MASKING = ("token", "whole_word", "ngram")
 MOST_PACKED_EXAMPLES = 64
 LONGEST_NGRAM = 16
 # Settings of where rows come from and how fast; all others decide what the rows hold.
-OPTIONS_OF_A_RUN = ("store", "data_cache", "group_sequences", "prefetch_batches")
+OPTIONS_OF_A_RUN = (
+    *("store", "store_weights", "store_temperature"),
+    *("data_cache", "group_sequences", "prefetch_batches"),
+)
+
+
+_SUM_TOLERANCE = 1e-6  # of store_weights, which are decimal fractions
+
+
+def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
+    """Parse the shares of several stores: "0.7,0.3"; `key` names the setting in errors.
+
+    Raises:
+      ValueError: there are not as many as stores, or a single store; one is no number from 0 to 1;
+        they do not sum to 1.
+    """
+    if stores < 2:
+        raise ValueError(
+            f"{key} is {text!r}, but config.data.store names {stores or 'no'} store and shares are "
+            "of several: leave it empty, or give the stores with commas between them"
+        )
+    try:
+        weights = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{key} is {text!r}; it must be numbers, such as 0.7,0.3") from None
+    if len(weights) != stores:
+        raise ValueError(
+            f"{key} is {text!r}, {len(weights)} shares for the {stores} stores of "
+            "config.data.store; give each one, in their order"
+        )
+    if not all(0.0 <= weight <= 1.0 for weight in weights):
+        raise ValueError(f"{key} is {text!r}; each share must be from 0 to 1")
+    total = math.fsum(weights)
+    if abs(total - 1.0) > _SUM_TOLERANCE:
+        scaled = ",".join(f"{weight / total:.4g}" for weight in weights) if total else ""
+        advice = f"divided by their sum they are {scaled}" if total else "one must be above 0"
+        raise ValueError(f"{key} is {text!r}, which sums to {total:g}; it must be 1: {advice}")
+    return weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +75,9 @@ class PretrainOptions:
     """
 
     store: str = setting(
-        "", "folder that `python -m data_pipeline.build` wrote; may be gs://bucket/store"
+        "",
+        "folder that `python -m data_pipeline.build` wrote; may be gs://bucket/store; several, "
+        "with commas between them, are mixed",
     )
     data_cache: str = setting("", "local folder for copies of stores on gs://, one for each host")
     random_seed: int = setting(
@@ -108,6 +149,33 @@ class PretrainOptions:
         maximum=1 << 20,
     )
     prefetch_batches: int = setting(4, "batches kept ready on the host", minimum=1, maximum=1 << 16)
+    store_weights: str = setting(
+        "",
+        "shares of the rows that are from each of several stores, such as 0.7,0.3; empty takes "
+        "shares by their tokens",
+    )
+    store_temperature: float = setting(
+        1.0,
+        "without store_weights, shares are in proportion to tokens to this power: below 1, small "
+        "stores have more than theirs",
+        above=0,
+        maximum=10,
+        source="mmBERT: 0.7, 0.5 and 0.3 in three phases",
+    )
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Return the folders that `store` names; () if it is empty."""
+        return tuple(name.strip() for name in self.store.split(",")) if self.store else ()
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """Return short names of `stores`: the last part of their paths that differs in all."""
+        paths = [pathlib.PurePath(address).parts[::-1] for address in self.stores]
+        for names in zip(*paths, strict=False):
+            if len(set(names)) == len(names):
+                return names
+        return self.stores
 
     @property
     def has_next_sentences(self) -> bool:
@@ -117,6 +185,7 @@ class PretrainOptions:
     def check(self) -> None:
         """Raise ValueError if a value is out of its range, or two settings contradict."""
         check_fields(self, "config.data")
+        self._check_stores()
         if self.mask_token_share + self.random_token_share > 1.0 + 1e-9:
             raise ValueError(
                 f"config.data.mask_token_share and random_token_share are {self.mask_token_share} "
@@ -139,6 +208,26 @@ class PretrainOptions:
                 "config.data.exact is True and config.data.masking is 'ngram'; Google BERT's rules "
                 "know 'token' and 'whole_word': leave one of them out"
             )
+
+    def _check_stores(self) -> None:
+        stores = self.stores
+        if len(stores) > 1 and not all(stores):
+            raise ValueError(
+                f"config.data.store is {self.store!r}, with nothing before or after a comma; give "
+                "a folder, or several with a comma between each two"
+            )
+        if twice := next((name for name in stores if stores.count(name) > 1), ""):
+            raise ValueError(
+                f"config.data.store names {twice} twice; name it once, with a larger share in "
+                "config.data.store_weights"
+            )
+        if self.store_weights and self.store_temperature != PretrainOptions.store_temperature:
+            raise ValueError(
+                f"config.data.store_weights is {self.store_weights!r} and store_temperature is "
+                f"{self.store_temperature}, which is for shares by tokens: leave one of them out"
+            )
+        if self.store_weights and stores:
+            parse_store_weights(self.store_weights, len(stores), "config.data.store_weights")
 
     def check_flags(self) -> None:
         """Do what `check` does, for settings that are flags of a command."""

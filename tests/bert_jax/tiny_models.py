@@ -10,7 +10,7 @@ from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime.run_identity import Provenance
 from bert_jax.train_step import optim, state, step
-from bert_jax.trainer.feed import StoreFeed, open_store
+from bert_jax.trainer.feed import StoreFeed, open_stores
 from data_pipeline.spec.schema import row_shape
 
 VOCAB = 211  # odd: vocabulary rows are padded on every mesh
@@ -89,5 +89,5 @@ def abstract_batch(config: Config, phase: Phase, devices: jax.sharding.Mesh):
 
 def config_and_data(config: Config) -> tuple[Config, Provenance]:
     """Return the resolved config of a run on its store, and its data as a record names them."""
-    feed = StoreFeed(open_store(config.data), config)
+    feed = StoreFeed(open_stores(config.data), config)
     return feed.config, feed.provenance

@@ -205,7 +205,9 @@ def test_neobert_has_the_sizes_and_masks_of_its_paper():
 def test_mmberts_masks_fall_from_phase_to_phase():
     constant, falling = (read(modernbert, f"masks={name}") for name in ("constant", "falling"))
     assert [each.masked_lm_prob for each in falling.phases[-3:]] == [0.3, 0.15, 0.05]
-    phases = [dataclasses.replace(each, masked_lm_prob=0.3) for each in falling.phases]
+    assert [each.store_temperature for each in falling.phases[-3:]] == [0.7, 0.5, 0.3]
+    same = {"masked_lm_prob": 0.3, "store_temperature": 0.0}
+    phases = [dataclasses.replace(each, **same) for each in falling.phases]
     assert dataclasses.replace(falling, phases=tuple(phases)) == constant
 
 

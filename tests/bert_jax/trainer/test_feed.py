@@ -69,7 +69,7 @@ def schedule(tiny_store):
         data=dataclasses.replace(data, masked_lm_prob=0.2),
         eval=EvalConfig(examples=20),
     )
-    opened = feed.open_store(data)
+    opened = feed.open_stores(data)
     return feed.StoreFeed(opened, config), feed.StoreFeed(opened, plain)
 
 
@@ -144,7 +144,7 @@ def checked(store, workdir):
     """What a check that reads all of it finds."""
     workdir.mkdir(exist_ok=True)
     stop = Stop()
-    check = DataCheck(store_lib.open_store(store), workdir, stop)
+    check = DataCheck([store_lib.open_store(store)], workdir, stop)
     problem = check.problem(60.0, waits=True)
     assert stop.is_asked() == bool(problem)
     check.close()
@@ -181,7 +181,7 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
         advance(self, read_bytes)
 
     monkeypatch.setattr(DataCheck, "_advance", noted)
-    check = DataCheck(store_lib.open_store(store), tmp_path, Stop())
+    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop())
     while not found:
         time.sleep(0.01)
     began = time.monotonic()
@@ -193,7 +193,7 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
 def test_the_other_processes_read_nothing_and_hear_what_is_wrong(store, tmp_path, monkeypatch):
     monkeypatch.setattr(feed.processes, "number", lambda: 1)
     monkeypatch.setattr(feed.processes, "agree", lambda *_: ["a file is bad", ""])
-    check = DataCheck(store_lib.open_store(store), tmp_path, Stop())
+    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop())
     assert check._thread is None
     assert check.problem(1.0, waits=True) == "a file is bad"
 

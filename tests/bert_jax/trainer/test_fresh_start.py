@@ -95,7 +95,7 @@ def test_a_run_stopped_before_its_first_step_goes_on_from_step_0(
     made = json.loads((saved / "checkpoints/0/receipt/receipt.json").read_text())["run"]
     setup = prepare(config, workdir)
     assert made["config"]["seed"] == config.seed
-    assert made["store"]["digest"] == setup.feed.store.digest
+    assert made["store"]["digest"] == setup.feed.stores[0].digest
     assert len(made["vocabulary"]["sha256"]) == 64
     assert made["code"]["packages"].keys() >= {"jax", "jaxlib", "flax", "optax", "numpy"}
     assert made["processes"] == 1

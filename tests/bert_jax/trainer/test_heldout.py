@@ -16,7 +16,7 @@ from bert_jax.model import bert
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective
 from bert_jax.trainer import heldout
 from bert_jax.trainer.compile import build_parts
-from bert_jax.trainer.feed import StoreFeed, open_store
+from bert_jax.trainer.feed import StoreFeed, open_stores
 from bert_jax.trainer.heldout import corpus_rows, count_phase, estimate_step, too_many_epochs
 from bert_jax.trainer.summary import opening_rows
 from data_pipeline import build
@@ -45,13 +45,14 @@ COUNTED = ("input_mask", "masked_lm_weights")
 
 @pytest.fixture
 def feed(config):
-    return StoreFeed(open_store(config.data), config)
+    return StoreFeed(open_stores(config.data), config)
 
 
-def opening(config, store, phases, done=None, devices=1):
+def opening(feed, phases, done=None, devices=1):
     """The first block of a run that is otherwise not built."""
+    config = feed.config
     parts = build_parts(config, [MLM_NSP], devices=jax.devices()[:devices])
-    rows = corpus_rows(config, store, phases)
+    rows = corpus_rows(feed, phases)
     setup = SimpleNamespace(config=config, parts=parts, data_rows=rows, profiled=None, changes=())
     return opening_rows(setup, done)
 
@@ -59,14 +60,14 @@ def opening(config, store, phases, done=None, devices=1):
 def test_counts_are_those_of_the_heldout_examples(config, feed):
     """And epochs are examples over those of a pass, counted by walking over the sentences."""
     facts = count_phase(feed, 0, MLM_NSP)
-    source = open_examples(feed.store, feed.store.heldout, config.data, 24, 4)
+    source = open_examples(feed.stores[0], feed.stores[0].heldout, config.data, 24, 4)
     rows = source.rows(np.arange(23))
     assert facts.heldout_examples == 23
     tokens, words = rows["input_mask"].sum() / 23, rows["masked_lm_weights"].sum() / 23
     assert facts.per_step["tokens_per_step"] == pytest.approx(10 * tokens)
     assert facts.per_step["predictions_per_step"] == pytest.approx(10 * words)
     assert set(facts.baseline) == {"unigram_mlm_loss", "majority_nsp_accuracy"}
-    options, split = config.data, feed.store.train
+    options, split = config.data, feed.stores[0].train
     share = epochs.balance_random_share(split, chunks.make_rules(options, 24, 0))
     passes = [
         len(chunks.walk_corpus(split, chunks.make_rules(options, 24, walk, share)))
@@ -78,25 +79,25 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
 def test_the_next_tokens_of_a_model_without_context_are_counted_by_hand(config, feed):
     """Of rows that were never masked; [SEP] by its share of these rows."""
     plain = dataclasses.replace(config.data, mask_token_share=0.0, random_token_share=0.0)
-    source = open_examples(feed.store, feed.store.heldout, plain, 24, 4)
+    source = open_examples(feed.stores[0], feed.stores[0].heldout, plain, 24, 4)
     rows = source.rows(np.arange(23))
     targets = [
         token
         for ids, length in zip(rows["input_ids"], rows["input_mask"].sum(axis=1), strict=True)
         for token in ids[1:length]
     ]
-    separator = feed.store.special_ids["sep"]
+    separator = feed.stores[0].special_ids["sep"]
     share = targets.count(separator) / len(targets)
     assert 0.05 < share < 0.2
-    counts = np.asarray(feed.store.train.token_counts, np.float64) + 1.0
-    counts[[feed.store.special_ids[name] for name in ("pad", "cls", "sep", "mask")]] = 0.0
+    counts = np.asarray(feed.stores[0].train.token_counts, np.float64) + 1.0
+    counts[[feed.stores[0].special_ids[name] for name in ("pad", "cls", "sep", "mask")]] = 0.0
     chances = (1.0 - share) * counts / counts.sum()
     chances[separator] = share
     facts = count_phase(feed, 0, CAUSAL)
     expected = -np.mean([np.log(chances[token]) for token in targets])
     assert facts.baseline == {"unigram_causal_loss": pytest.approx(expected, rel=1e-12)}
     assert facts.per_step["predictions_per_step"] == pytest.approx(10 * len(targets) / 23)
-    block = opening(config, feed.store, [facts])
+    block = opening(feed, [facts])
     assert any("predicts" in text and "masks" not in text for _, text in block)
 
 
@@ -107,7 +108,7 @@ def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
     other = Objective(weights=lambda batch: {"x": batch["input_mask"].sum()}, terms=MLM_NSP.terms)
     assert set(count_phase(feed, 0, mlm_alone).baseline) == {"unigram_mlm_loss"}
     assert count_phase(feed, 0, other).baseline == {}
-    rows = opening(config, feed.store, [count_phase(feed, 0, other)])
+    rows = opening(feed, [count_phase(feed, 0, other)])
     assert ("", "held out: 23 examples") in rows
 
 
@@ -116,7 +117,7 @@ def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
     [(None, "60, from the first"), (7, "60, resuming at step 7 of 60"), (60, "finished before")],
 )
 def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
-    rows = opening(config, feed.store, [count_phase(feed, 0, MLM_NSP)], done, devices=5)
+    rows = opening(feed, [count_phase(feed, 0, MLM_NSP)], done, devices=5)
     assert dict(rows)["attention"].startswith("plain: the attention kernel is for TPU v4")
     said = dict(rows)
     assert said["devices"] == "5 x cpu, mesh data 5 x fsdp 1 x model 1"
@@ -126,7 +127,7 @@ def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     assert said["phase 0"].startswith("60 steps of 10 sequences in 2 parts of 24, ")
     assert words in said["steps"]
     block = "\n".join(text for _, text in rows)
-    assert f"{feed.store.train.tokens:,} tokens" in block
+    assert f"{feed.stores[0].train.tokens:,} tokens" in block
     assert "unigram" in block and "majority" in block and "23 examples" in block
 
 
@@ -143,19 +144,19 @@ def packing(config):
 
 
 def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
-    store = open_store(packing.data)
-    facts = count_phase(StoreFeed(store, packing), 0, MLM_NSP)
+    feed = StoreFeed(open_stores(packing.data), packing)
+    facts, store = count_phase(feed, 0, MLM_NSP), feed.stores[0]
     source = open_examples(store, store.train, packing.data, 64, 9)
     rows = source.rows_in_epoch(0) + source.rows_in_epoch(1)
     examples = source.rows(np.arange(rows))["example_ids"].max(axis=1).sum()
     assert facts.examples_per_row == pytest.approx(examples / rows)
     assert examples > 1.2 * rows
     assert facts.per_step["epochs"] == pytest.approx(60 * 10 / (rows / 2))
-    block = opening(packing, store, [facts])
+    block = opening(feed, [facts])
     said = dict(block)["phase 0"]
     assert said.startswith("60 steps of 10 rows in 2 parts of 64, up to 4 examples in a row, ")
     in_step = 10 * examples / rows
-    batches = StoreFeed(store, packing).heldout_batches(0)
+    batches = feed.heldout_batches(0)
     seen = [np.concatenate([batch[name].sum(axis=1) for batch in batches])[:23] for name in COUNTED]
     tokens, words = (counts.mean() for counts in seen)
     share = in_step * tokens / 640
@@ -175,7 +176,7 @@ def test_a_step_never_sees_more_than_its_rows_hold(config):
 
 def test_examples_without_a_next_sentence_are_counted_too(config):
     config = of_data(config, segments="doc_sentences")
-    facts = count_phase(StoreFeed(open_store(config.data), config), 0, MLM)
+    facts = count_phase(StoreFeed(open_stores(config.data), config), 0, MLM)
     assert facts.heldout_examples == 23
     assert 20 < facts.per_step["tokens_per_step"] <= 240
     assert set(facts.baseline) == {"unigram_mlm_loss"}
@@ -194,7 +195,7 @@ def test_next_sentences_that_nobody_could_learn_are_refused(tmp_path, segments, 
         phases=(Phase(seq_len=24, steps=60, batch_size=10, max_predictions_per_seq=4),),
         data=PretrainOptions(store=str(tmp_path / "store"), segments=segments),
     )
-    feed = StoreFeed(open_store(config.data), config)
+    feed = StoreFeed(open_stores(config.data), config)
     with pytest.raises(ValueError, match=f"rows of the training split {state}: .*objective=mlm"):
         count_phase(feed, 0, MLM_NSP)
     assert count_phase(feed, 0, MLM).heldout_examples > 10
@@ -204,7 +205,7 @@ def test_heldout_examples_are_the_same_whatever_training_packs_or_repeats(config
     changed = dataclasses.replace(
         config.data, packed_examples=3, new_masks_each_epoch=False, dupe_factor=4
     )
-    other = StoreFeed(feed.store, dataclasses.replace(config, data=changed))
+    other = StoreFeed(feed.stores, dataclasses.replace(config, data=changed))
     for left, right in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
         for name in left:
             np.testing.assert_array_equal(left[name], right[name], err_msg=name)

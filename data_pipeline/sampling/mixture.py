@@ -1,0 +1,187 @@
+"""Mix the streams of several stores: which store each position is from, and which row of it."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from data_pipeline.sampling.source import ExampleSource
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import RowShape
+
+PARTS = 100_000  # weights are rounded to multiples of 1 / PARTS
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """An endless order of K stores, one a row, which repeats a period of P rows.
+
+    Of the first n rows, store k has less than one more or less than n times its weight.
+    """
+
+    store_P: np.ndarray  # int64
+    earlier_P: np.ndarray  # int64: earlier rows of the same store in the period
+    quotas_K: np.ndarray  # int64: rows of each store in the period
+
+    def locate(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the store of each row, and how many rows before it are of that store."""
+        period_B, rest_B = np.divmod(np.asarray(rows_B, np.int64), len(self.store_P))
+        store_B = self.store_P[rest_B]
+        return store_B, period_B * self.quotas_K[store_B] + self.earlier_P[rest_B]
+
+    def count(self, rows: int) -> np.ndarray:
+        """Count the rows of each store among the first `rows`: int64[K]."""
+        periods, rest = divmod(rows, len(self.store_P))
+        counts_K = np.bincount(self.store_P[:rest], minlength=len(self.quotas_K))
+        return periods * self.quotas_K + counts_K
+
+    @property
+    def weights_K(self) -> np.ndarray:
+        """Return the share of each store, as rounded: float64[K]."""
+        return self.quotas_K / len(self.store_P)
+
+
+@functools.cache
+def make_schedule(weights: tuple[float, ...]) -> Schedule:
+    """Order stores by their weights, 0 or more, which sum to 1; equal ones have one schedule.
+
+    Each row goes to the store that would soonest have too few, among those that would not have too
+    many. Source: Tijdeman 1980, "The chairman assignment problem".
+
+    Raises:
+      ValueError: a weight is above 0 and would be rounded to it.
+    """
+    quotas_K = _round_to_parts(weights)
+    quotas_K //= math.gcd(*quotas_K.tolist())
+    period, slack = int(quotas_K.sum()), 2 * max(2, len(quotas_K)) - 2
+    counts_K, store_P = np.zeros_like(quotas_K), np.empty(period, np.int64)
+    earlier_P = np.empty(period, np.int64)
+    divisors_K = np.maximum(quotas_K, 1)
+    for row in range(period):
+        owed_K = slack * (quotas_K * (row + 1) - period * counts_K)  # rows x slack x period
+        delay_K = (slack * period - period - owed_K) / divisors_K
+        store = int(np.argmin(np.where(owed_K >= period, delay_K, np.inf)))
+        store_P[row], earlier_P[row] = store, counts_K[store]
+        counts_K[store] += 1
+    return Schedule(store_P, earlier_P, quotas_K)
+
+
+def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
+    """Round weights to whole parts of PARTS, whose sum is that: int64[K]."""
+    exact_K = np.asarray(weights, np.float64) * PARTS
+    parts_K = np.floor(exact_K + 1e-6).astype(np.int64)  # 0.29 * 100,000 is below 29,000
+    missing = PARTS - int(parts_K.sum())
+    parts_K[np.argsort(parts_K - exact_K, kind="stable")[:missing]] += 1
+    for number, (weight, parts) in enumerate(zip(weights, parts_K, strict=True)):
+        if weight > 0 and parts == 0:
+            raise ValueError(
+                f"store {number} of config.data.store has {weight:.2g} of the rows; the least is "
+                f"{1 / PARTS:g}: set config.data.store_weights, lower store_temperature, or leave "
+                "the store out"
+            )
+    return parts_K
+
+
+@dataclasses.dataclass(frozen=True)
+class Stretch:
+    """A schedule from position `start` on; store k goes on at row first_K[k] of its stream."""
+
+    start: int
+    schedule: Schedule
+    first_K: np.ndarray  # int64
+
+
+def chain(schedules: Sequence[tuple[int, Schedule]]) -> tuple[Stretch, ...]:
+    """Lay schedules behind each other, each for so many rows; the last goes on without end.
+
+    No store leaves out or repeats a row where the schedule changes; equal ones are one stretch.
+    """
+    stretches: list[Stretch] = []
+    start = 0
+    for rows, schedule in schedules:
+        if not stretches:
+            stretches = [Stretch(0, schedule, np.zeros_like(schedule.quotas_K))]
+        elif schedule is not stretches[-1].schedule:
+            last = stretches[-1]
+            first_K = last.first_K + last.schedule.count(start - last.start)
+            stretches.append(Stretch(start, schedule, first_K))
+        start += rows
+    return tuple(stretches)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedSource(ExampleSource):
+    """The streams of several stores as one; each store's rows keep the order they have alone."""
+
+    sources: Sequence[ExampleSource]  # of each store, all of one shape
+    stretches: Sequence[Stretch]
+    weights_K: np.ndarray  # float64: shares of the stores where the means are taken
+
+    @property
+    def shape(self) -> RowShape:  # type: ignore[override]
+        return self.sources[0].shape
+
+    @property
+    def options(self) -> PretrainOptions:  # type: ignore[override]
+        return self.sources[0].options
+
+    @property
+    def special_ids(self) -> Mapping[str, int]:  # type: ignore[override]
+        return self.sources[0].special_ids
+
+    @property
+    def mean_rows_per_epoch(self) -> float:
+        """Return the rows until a store has been read once: the first to be."""
+        return min(
+            source.mean_rows_per_epoch / weight
+            for source, weight in zip(self.sources, self.weights_K.tolist(), strict=True)
+            if weight
+        )
+
+    @property
+    def mean_examples_in_row(self) -> float:
+        means = [source.mean_examples_in_row for source in self.sources]
+        return float(self.weights_K @ np.array(means))
+
+    def rows_in_epoch(self, epoch: int) -> int:
+        """Return the rows until a store has been read once, in every epoch."""
+        del epoch
+        return max(1, int(self.mean_rows_per_epoch))
+
+    def find_stores(self, positions: np.ndarray) -> np.ndarray:
+        return self._place(positions)[0]
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the epoch of each row in the stream of its store, and its index there."""
+        store_B, own_B = self._place(positions)
+        epoch_B, index_B = np.empty_like(own_B), np.empty_like(own_B)
+        for number, source in enumerate(self.sources):
+            is_of = store_B == number
+            epoch_B[is_of], index_B[is_of] = source.locate(own_B[is_of])
+        return epoch_B, index_B
+
+    def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        positions = np.asarray(positions, np.int64)
+        if len(positions) and positions.min() < 0:
+            raise ValueError(f"row position {positions.min()} is negative; the first is 0")
+        store_B, own_B = self._place(positions)
+        batch = self.shape.zeros(len(positions))
+        for number in np.unique(store_B):
+            members = np.flatnonzero(store_B == number)
+            for name, array in self.sources[number].rows(own_B[members]).items():
+                batch[name][members] = array
+        return batch
+
+    def _place(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the store of each position, and the position in the stream of that store."""
+        positions = np.asarray(positions, np.int64)
+        starts = [stretch.start for stretch in self.stretches]
+        stretch_B = np.searchsorted(starts, positions, side="right") - 1
+        store_B, own_B = np.empty_like(positions), np.empty_like(positions)
+        for number, stretch in enumerate(self.stretches):
+            is_in = stretch_B == number
+            stores, earlier = stretch.schedule.locate(positions[is_in] - stretch.start)
+            store_B[is_in], own_B[is_in] = stores, stretch.first_K[stores] + earlier
+        return store_B, own_B

@@ -1,0 +1,206 @@
+"""Runs on several stores: shares by phase, a score for each, and what is refused."""
+
+import dataclasses
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import replay
+from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase, validate
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.preemption import Interrupted
+from bert_jax.train_step.metrics import TIMINGS
+from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
+from data_pipeline import build
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
+    compiled_once,
+    lines_of,
+    small_config,
+    stop_at,
+    train,
+)
+
+WORDS = ["rain", "snow", "wind", "cloud", "storm", "sun", "fog", "hail"]
+
+
+def build_small(folder, vocab, documents):
+    text = "\n\n".join(
+        "\n".join(f"the {WORDS[(i + j) % 8]} and the {WORDS[i * j % 8]} ." for j in range(6))
+        for i in range(documents)
+    )
+    folder.mkdir()
+    (folder / "text.txt").write_text(text)
+    flags = [f"--input={folder / 'text.txt'}", "--sentences=lines", "--workers=1", "--holdout=0.2"]
+    flags += [f"--output={folder / 'store'}", *vocab]
+    assert build.main(flags) == 0
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def weather(tiny_store, tmp_path_factory):
+    """A store of 60 documents with the vocabulary of the tiny store."""
+    folder = tmp_path_factory.mktemp("mixture") / "weather"
+    return build_small(folder, [f"--vocab={tiny_store / 'vocab.txt'}"], 60)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_store, weather):
+    first = Phase(seq_len=16, steps=7, batch_size=16, max_predictions_per_seq=3)
+    last = dataclasses.replace(first, steps=5, store_weights="0.25,0.75")
+    return small_config(
+        tiny_store,
+        seed=3,
+        objective="mlm",
+        data=PretrainOptions(store=f"{tiny_store},{weather}", store_temperature=0.5),
+        phases=(first, last),
+        optim=OptimConfig(learning_rate=3e-3, warmup_steps=2),
+        eval=EvalConfig(every_steps=6, examples=24),
+        checkpoint=CheckpointConfig(every_steps=5, keep=3),
+        log_every_steps=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def feed(config):
+    return StoreFeed(open_stores(config.data), config)
+
+
+def test_shares_follow_tokens_by_temperature_or_the_weights_of_the_phase(feed, config):
+    tokens = np.array([store.train.tokens for store in feed.stores], float)
+    np.testing.assert_allclose(feed.weights(0), np.sqrt(tokens) / np.sqrt(tokens).sum(), rtol=1e-12)
+    assert feed.weights(1) == (0.25, 0.75)
+    for step, share in ((3, feed.weights(0)[1]), (9, 0.75)):
+        assert abs(feed.locate_step(step).store_B.sum() - 16 * share) < 2
+    plain = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, store_temperature=1.0), phases=config.phases
+    )
+    by_size = StoreFeed(feed.stores, plain).weights(0)
+    np.testing.assert_allclose(by_size, tokens / tokens.sum(), rtol=1e-12)
+
+
+def test_processes_have_the_rows_of_one(feed):
+    whole = [next(feed.train_batches(index, 2, np.arange(16))) for index in (0, 1)]
+    for index, batch in enumerate(whole):
+        for rows in (np.arange(0, 16, 2), np.arange(1, 16, 2)):
+            part = next(feed.train_batches(index, 2, rows))
+            for name, array in part.items():
+                np.testing.assert_array_equal(array, batch[name][rows], err_msg=name)
+
+
+def test_replay_names_the_store_of_each_row(feed):
+    """The words of the weather stand in its rows alone."""
+    vocabulary = load_vocabulary(feed.stores[0].vocab_path, checks_case=False)
+    rows = list(replay.replay_rows(feed, vocabulary, 8, None))
+    assert {row.store for row in rows} == set(feed.store_names) and len(rows) == 16
+    names = [feed.store_names[number] for number in feed.locate_step(8).store_B]
+    assert [row.store for row in rows] == names
+    for number, name in enumerate(feed.store_names):
+        own = [row for row in rows if row.store == name]
+        source = feed.open_split(1, number)
+        for row in own:
+            (position,) = np.flatnonzero(
+                [source.locate(np.array([p])) == (row.epoch, row.index) for p in range(400)]
+            )
+            ids = source.rows(np.array([position]))["input_ids"][0]
+            shown = [token.text for token in row.examples[0].tokens]
+            assert len(shown) == np.count_nonzero(ids)
+
+
+def test_short_names_are_the_part_of_the_path_that_differs():
+    for store, names in (
+        ("runs/en/store, runs/de/store", ("en", "de")),
+        ("gs://b/en,data/de", ("en", "de")),
+        ("a/x,b/x,b/y", ("a/x", "b/x", "b/y")),
+        ("stores/en", ("en",)),
+    ):
+        assert PretrainOptions(store=store).store_names == names
+
+
+def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
+    other = build_small(tmp_path / "other", ["--train_vocab=wordpiece", "--vocab_size=150"], 30)
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_store, copy)
+    for second, words in (
+        (other, r"different vocabularies \(200 and .* pieces\); build the second with --vocab="),
+        (copy, "copies of each other; name one, with a larger share"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            open_stores(PretrainOptions(store=f"{tiny_store}, {second}"))
+    with pytest.raises(ValueError, match="names 2 stores, and this reads one"):
+        open_store(PretrainOptions(store=f"{tiny_store},{weather}"))
+
+
+PHASE = Phase(seq_len=16, steps=5, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("data", "phase", "words"),
+    [
+        (
+            {"store_weights": "0.7,0.2"},
+            {},
+            "sums to 0.9; it must be 1: divided by .* 0.7778,0.2222",
+        ),
+        ({"store_weights": "0.7,0.2,0.1"}, {}, "3 shares for the 2 stores"),
+        ({"store_weights": "0.7;0.3"}, {}, "must be numbers, such as 0.7,0.3"),
+        ({"store_weights": "1.5,-0.5"}, {}, "each share must be from 0 to 1"),
+        ({"store_weights": "nan,1"}, {}, "each share must be from 0 to 1"),
+        ({"store_weights": "1.0", "store": "a"}, {}, "names 1 store and shares are of several"),
+        ({"store": "a,b,a"}, {}, "names a twice; name it once"),
+        ({"store": "a,,b"}, {}, "nothing before or after a comma"),
+        ({"store_weights": ".5,.5", "store_temperature": 0.5}, {}, "leave one of them out"),
+        ({}, {"store_weights": "1,1"}, r"config\.phases\[0\]\.store_weights .* sums to 2"),
+        ({}, {"store_weights": ".5,.5", "store_temperature": 0.5}, "leave one of them out"),
+        ({"store": "a"}, {"store_weights": "1"}, r"phases\[0\]\.store_weights .* names 1 store"),
+    ],
+)
+def test_contradicting_shares_are_refused_by_their_key(data, phase, words):
+    options = PretrainOptions(**{"store": "a,b"} | data)
+    config = Config(phases=(dataclasses.replace(PHASE, **phase),), data=options)
+    with pytest.raises(ValueError, match=words):
+        validate.check(config)
+
+
+def numbers(workdir):
+    return [{k: v for k, v in line.items() if k not in TIMINGS} for line in lines_of(workdir)]
+
+
+@pytest.mark.slow
+def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(
+    config, feed, tmp_path, monkeypatch
+):
+    summary = train(config, tmp_path / "whole")
+    for step in (6, 8):
+        stop_at(monkeypatch, {step})
+        with pytest.raises(Interrupted):
+            train(config, tmp_path / "run")
+        monkeypatch.undo()
+    train(config, tmp_path / "run")
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+    ours, theirs = (load.load(str(tmp_path / name)) for name in ("run", "whole"))
+    np.testing.assert_equal(ours.params, theirs.params)
+    # Another mixture would go on with rows that the run has seen.
+    phases = (config.phases[0], dataclasses.replace(config.phases[1], store_weights="0.5,0.5"))
+    with pytest.raises(ValueError, match=r"phases\[1\]\.store_weights .*0\.25.*0\.5"):
+        train(dataclasses.replace(config, phases=phases), tmp_path / "run")
+    # Each store's score is what it has by itself; the mixture's is their mean by the shares.
+    own = []
+    for name, store in zip(feed.store_names, feed.stores, strict=True):
+        asked = Selection(store, "heldout", config.data, seq_len=16, examples=12)
+        model = place_masked_lm(ours, jax.devices()[:1])
+        scores = store_scores.score_store(model, asked, 16, Screen(is_writer=False))
+        assert summary[f"heldout_mlm_loss/{name}"] == pytest.approx(scores["mlm_loss"], rel=1e-5)
+        unigram = summary[f"unigram_mlm_loss/{name}"]
+        assert unigram == pytest.approx(scores["unigram_mlm_loss"])
+        own.append((scores["mlm_loss"], unigram))
+    low, high = sorted(loss for loss, _ in own)
+    assert low < summary["heldout_mlm_loss"] < high
+    assert summary["unigram_mlm_loss"] == pytest.approx(0.25 * own[0][1] + 0.75 * own[1][1])
