@@ -19,9 +19,11 @@ THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and 
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 CAUSAL = "causal"  # name of the objective that predicts the next token
-DISTILLATION = "distillation"  # name of the objective that learns from config.teacher
+DISTILLATION = "distillation"  # name of the objective that learns a teacher's predictions
+RELATION_DISTILLATION = "relation_distillation"  # the one that learns its attention's relations
+FROM_A_TEACHER = (DISTILLATION, RELATION_DISTILLATION)  # those that learn from config.teacher
 RTD = "rtd"  # name of the objective that trains a generator beside the encoder
-BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that read both sides of a token
+BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # those that read both sides of a token
 LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
 
 
@@ -509,9 +511,11 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DistillConfig:
-    """How a student learns from config.teacher: the weights of three losses; 0 leaves one out.
+    """How a student learns from config.teacher: the weights of losses; 0 leaves one out.
 
-    Source: Sanh et al. 2019 (DistilBERT); the numbers are those of its code.
+    The first four are of the objective distillation, the others of relation_distillation.
+    Source: Sanh et al. 2019 (DistilBERT); the numbers are those of its code. Wang et al. 2021
+    (MiniLMv2), section 3.
     """
 
     temperature: float = setting(
@@ -530,6 +534,25 @@ class DistillConfig:
         "equally wide",
         minimum=0,
     )
+    relation_heads: int = setting(
+        48,
+        "parts into which queries, keys and values are cut, each with relations of its own; they "
+        "divide the widths of student and teacher",
+        minimum=1,
+        maximum=1 << 12,
+        source="MiniLMv2: 48 for teachers of Base's size, 64 of Large's",
+    )
+    teacher_layer: int = setting(
+        0,
+        "layer of the teacher whose relations the student's last layer learns, counted from 1; 0 "
+        "takes the last",
+        minimum=0,
+    )
+    query_weight: float = setting(
+        1.0, "factor of the divergence of relations between queries", minimum=0
+    )
+    key_weight: float = setting(1.0, "the same between keys", minimum=0)
+    value_weight: float = setting(1.0, "the same between values", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -578,7 +601,8 @@ class Config(RunConfig):
         "mlm_nsp",
         "what is learned: mlm_nsp; mlm alone; causal, the next token from those before it; "
         "permutation, XLNet's; rtd, which tokens a generator has replaced (ELECTRA); distillation, "
-        "what a teacher predicts (DistilBERT)",
+        "what a teacher predicts (DistilBERT); relation_distillation, how the tokens of its "
+        "attention relate (MiniLMv2)",
     )
     rtd_weight: float = setting(
         50.0,
@@ -601,8 +625,8 @@ class Config(RunConfig):
     )
     teacher: str = setting(
         "",
-        "checkpoint that the objective distillation learns from: hf:DIR, google:PREFIX or the "
-        "workdir of a run; never changed, read again at each start",
+        "checkpoint that distillation and relation_distillation learn from: hf:DIR, google:PREFIX "
+        "or the workdir of a run; never changed, read again at each start",
     )
     distill: DistillConfig = DistillConfig()
 

@@ -13,9 +13,12 @@ from bert_jax.config.schema import (
     BIDIRECTIONAL,
     CAUSAL,
     DISTILLATION,
+    FROM_A_TEACHER,
+    RELATION_DISTILLATION,
     RTD,
     THETAS,
     Config,
+    DistillConfig,
     FinetuneConfig,
     ModelConfig,
     SharedConfig,
@@ -339,29 +342,51 @@ def _check_objectives(config: Config) -> None:
 
 
 def _check_teacher(config: Config) -> None:
-    """Refuse a teacher that nobody learns from, and a student without one."""
-    learns = DISTILLATION in list_objectives(config)
+    """Refuse a teacher that nobody learns from, a student without one, and losses of no weight."""
+    names = list_objectives(config)
+    chosen = [name for name in FROM_A_TEACHER if name in names]
+    learns = bool(chosen)
     _require(
         config,
         "teacher",
         learns or not config.teacher,
-        "no phase learns from it: set config.objective=distillation, or leave it empty",
+        f"no phase learns from it: set config.objective to {' or '.join(FROM_A_TEACHER)}, or leave "
+        "it empty",
     )
     _require(
         config,
         "teacher",
         not learns or bool(config.teacher),
-        "the objective distillation learns from it: give the checkpoint, as hf:DIR or the workdir "
-        "of a run",
+        f"the objective {' and '.join(chosen)} learns from it: give the checkpoint, as hf:DIR or "
+        "the workdir of a run",
     )
-    weights = dataclasses.asdict(config.distill)
-    del weights["temperature"]
-    _require(
-        config,
-        "distill.soft_weight",
-        any(weights.values()),
-        f"and so are {sorted(set(weights) - {'soft_weight'})}; one of them must be above 0",
-    )
+    for name, fields, losses in (
+        (DISTILLATION, ("temperature",), ("soft_weight", "mlm_weight", "cosine_weight")),
+        (
+            RELATION_DISTILLATION,
+            ("relation_heads", "teacher_layer"),
+            ("query_weight", "key_weight", "value_weight"),
+        ),
+    ):
+        first, *others = losses
+        _require(
+            config,
+            f"distill.{first}",
+            any(getattr(config.distill, field) for field in losses),
+            f"and so are {others}; one of them must be above 0",
+        )
+        for field in (*fields, *losses):
+            is_default = getattr(config.distill, field) == getattr(DistillConfig, field)
+            belongs = f"it belongs to the objective {name}, which no phase learns: leave it out"
+            _require(config, f"distill.{field}", is_default or not learns or name in names, belongs)
+    if RELATION_DISTILLATION in names and not config.init:  # else the width is the checkpoint's
+        _require(
+            config,
+            "distill.relation_heads",
+            config.model.hidden_size % config.distill.relation_heads == 0,
+            f"it must divide config.model.hidden_size = {config.model.hidden_size} and the width "
+            "of the teacher",
+        )
 
 
 def _check_replaced_tokens(config: Config) -> None:

@@ -8,6 +8,7 @@ Dimensions: V tokens, P positions, D width.
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -15,7 +16,15 @@ import numpy as np
 
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
-from bert_jax.config import DISTILLATION, RTD, Config, ModelConfig, list_objectives, validate
+from bert_jax.config import (
+    DISTILLATION,
+    RELATION_DISTILLATION,
+    RTD,
+    Config,
+    ModelConfig,
+    list_objectives,
+    validate,
+)
 from bert_jax.config.schema import OF_CLASSIFIERS, list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import (
@@ -30,6 +39,7 @@ from bert_jax.model.bert import Model, Params
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
+from bert_jax.train_step import objectives
 from data_pipeline.store import Store
 from data_pipeline.vocab import WORDPIECE, Vocabulary, load_vocabulary
 from data_pipeline.vocab.grow import UNUSED
@@ -470,37 +480,45 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | N
     Raises:
       ValueError: there is no such checkpoint, or the student cannot learn from it.
     """
-    if DISTILLATION not in list_objectives(config):
+    learned = objectives.find_each(config)
+    if not any(objective.teach for objective in learned):
         return None
+    asked = any(objective.asks_for_words for objective in learned)
+    read = load.load_masked_lm if asked else load.load
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.teacher}"):
-        fitted = fit_vocabulary(load.load_masked_lm(config.teacher), ours)
+        fitted = fit_vocabulary(read(config.teacher), ours)
     teacher = fitted.checkpoint
     if fitted.new_tokens:
         raise ValueError(
             f"the store has {fitted.new_tokens:,} tokens that config.teacher={config.teacher} does "
             "not know, so it could not teach them; build the store with the teacher's vocabulary"
         )
-    check_masked_lm(teacher)
-    refuse_causal(teacher, "and predicts no masked words; give another config.teacher")
-    _check_shape(config, teacher)
+    if asked:
+        check_masked_lm(teacher)
+    refuse_causal(teacher, "and its student reads both sides of a token; give another one")
+    _check_shape(config, teacher.config)
     return teacher
 
 
-def _check_shape(config: Config, teacher: Pretrained) -> None:
-    theirs, ours = teacher.config, config.model
+def _check_shape(config: Config, theirs: ModelConfig) -> None:
+    """Refuse a teacher whose sizes do not go with those of the student or of its rows."""
+    ours, names = config.model, list_objectives(config)
     if theirs.position_embedding_type == "relative":
         raise ValueError(
             f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
             "words; give another one"
         )
-    if config.distill.cosine_weight > 0 and theirs.hidden_size != ours.hidden_size:
+    is_cosine = DISTILLATION in names and config.distill.cosine_weight > 0
+    if is_cosine and theirs.hidden_size != ours.hidden_size:
         raise ValueError(
             f"config.model.hidden_size is {ours.hidden_size}, and config.teacher={config.teacher} "
             f"has {theirs.hidden_size}, so their vectors do not compare; make them equal, or set "
             "config.distill.cosine_weight=0"
         )
+    if RELATION_DISTILLATION in names:
+        _check_relations(config, theirs)
     longest = max(phase.seq_len for phase in config.phases)
     if longest > theirs.max_position_embeddings:
         raise ValueError(
@@ -512,6 +530,25 @@ def _check_shape(config: Config, teacher: Pretrained) -> None:
             f"config.data.segments is {config.data.segments!r}, which makes pairs, and "
             f"config.teacher={config.teacher} knows one segment; set segments to full_sentences "
             "or doc_sentences"
+        )
+
+
+def _check_relations(config: Config, theirs: ModelConfig) -> None:
+    heads, layer = config.distill.relation_heads, config.distill.teacher_layer
+    for key, width in (
+        ("config.model.hidden_size", config.model.hidden_size),
+        (f"the width of config.teacher={config.teacher}", theirs.hidden_size),
+    ):
+        if width % heads:
+            common = math.gcd(config.model.hidden_size, theirs.hidden_size)
+            raise ValueError(
+                f"config.distill.relation_heads is {heads}, which does not divide {key}, {width}; "
+                f"set it to a divisor of {common}, which divides student and teacher"
+            )
+    if layer > theirs.num_hidden_layers:
+        raise ValueError(
+            f"config.distill.teacher_layer is {layer}, and config.teacher={config.teacher} has "
+            f"{theirs.num_hidden_layers} layers; give one of them, or 0 for the last"
         )
 
 

@@ -116,6 +116,26 @@ class Bert(nnx.Module):
         )
         return x_BSD if self.layer_norm is None else self.layer_norm(x_BSD)
 
+    def project_layer(
+        self,
+        number: int,
+        input_ids_BS: jax.Array,
+        segment_ids_BS: jax.Array,
+        visible: Visible,
+        dropout: Dropout | None = None,
+        position_ids_BS: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute queries, keys and values of a layer, counted from 0: compute dtype[B,S,D] each.
+
+        Arguments are those of encode. Only the layers before it are computed.
+        """
+        x_BSD = self._embed(input_ids_BS, segment_ids_BS, position_ids_BS, dropout)
+        views = make_views(self.config, visible, position_ids_BS, segment_ids_BS)
+        x_BSD = self._apply_layers(
+            x_BSD, lambda layer, x_BSD, number: layer(x_BSD, views, number, dropout), number
+        )
+        return self._layers_in_order()[number].project(x_BSD)
+
     def _embed(
         self,
         input_ids_BS: jax.Array,
@@ -182,8 +202,10 @@ class Bert(nnx.Module):
         mask = visible.mask & is_known_BS[:, None, None, :]
         return self.encode_targets(input_ids_BS, segment_ids_BS, Visible(mask), positions_BP, mask)
 
-    def _apply_layers(self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any]) -> Any:
-        """Apply step(layer, x, number) for the layers in order."""
+    def _apply_layers(
+        self, x: Any, step: Callable[[Layer, Any, LayerNumber], Any], count: int | None = None
+    ) -> Any:
+        """Apply step(layer, x, number) for the layers in order, or for the first `count`."""
 
         def apply(graphdef: Any, x: Any, weights: Any, number: LayerNumber) -> Any:
             return step(nnx.merge(graphdef, weights), x, number)
@@ -193,8 +215,8 @@ class Bert(nnx.Module):
             apply = jax.checkpoint(
                 apply, prevent_cse=not self.choices.rolled_layers, static_argnums=0
             )
-        layers = [nnx.split(layer) for layer in self._layers_in_order()]
-        if not self.choices.rolled_layers:
+        layers = [nnx.split(layer) for layer in self._layers_in_order()[:count]]
+        if not self.choices.rolled_layers or not layers:
             for number, (graphdef, weights) in enumerate(layers):
                 x = apply(graphdef, x, weights, number)
             return x

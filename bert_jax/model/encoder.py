@@ -201,6 +201,15 @@ class Layer(nnx.Module):
         x_BSD = self.attention.add(x_BSD, attend, layer, dropout)
         return self.mlp.add(x_BSD, self.mlp.compute, layer, dropout)
 
+    def project(self, x_BSD: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Compute queries, keys and values of float[B,S,D], heads side by side: of its shape each.
+
+        They are as the three maps give them, before rotary positions.
+        """
+        attention = typing.cast(Attention, self.attention)
+        x_BSD = attention.read(x_BSD)
+        return attention.query(x_BSD), attention.key(x_BSD), attention.value(x_BSD)
+
     def predict(
         self,
         targets: Targets,

@@ -140,10 +140,14 @@ class Residual(nnx.Module):
     ) -> jax.Array:
         """Return float[B,S,D] plus what `compute` makes of it, normalized as configured."""
         norm = self.layer_norm or (lambda x_BSD: x_BSD)
-        y_BSD = compute(norm(x_BSD) if self.is_pre_norm else x_BSD)
+        y_BSD = compute(self.read(x_BSD))
         if dropout is not None:
             y_BSD = dropout.apply(y_BSD, self.output_rate, layer, self.site, POSITIONS)
         return x_BSD + y_BSD if self.is_pre_norm else norm(x_BSD + y_BSD)
+
+    def read(self, x_BSD: jax.Array) -> jax.Array:
+        """Return what the part reads of its input: normalized if norms come first."""
+        return self.layer_norm(x_BSD) if self.is_pre_norm and self.layer_norm else x_BSD
 
 
 def residual_stddev(config: ModelConfig) -> float:

@@ -21,7 +21,13 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.config import MeshConfig, RunConfig
+from bert_jax.config import (
+    RELATION_DISTILLATION,
+    Config,
+    MeshConfig,
+    RunConfig,
+    list_objectives,
+)
 
 
 def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
@@ -193,16 +199,19 @@ def check_divides(config: RunConfig, device_count: int) -> None:
                 f"{unit} ({data * fsdp} devices on mesh axes data*fsdp x {phase.micro_batches} "
                 f"micro-batches); try {' or '.join(map(str, near))}"
             )
-    for name, axis, parts in (
-        ("num_attention_heads", "model", model),
-        ("intermediate_size", "model", model),
-        ("hidden_size", "fsdp", fsdp),
-        ("embedding_size", "fsdp", fsdp),  # 0 if it is hidden_size
-    ):
-        size = getattr(config.model, name)
+    sizes = config.model
+    divided = [
+        ("model.num_attention_heads", sizes.num_attention_heads, "model", model),
+        ("model.intermediate_size", sizes.intermediate_size, "model", model),
+        ("model.hidden_size", sizes.hidden_size, "fsdp", fsdp),
+        ("model.embedding_size", sizes.embedding_size, "fsdp", fsdp),  # 0 if it is hidden_size
+    ]
+    if isinstance(config, Config) and RELATION_DISTILLATION in list_objectives(config):
+        divided += [("distill.relation_heads", config.distill.relation_heads, "model", model)]
+    for name, size, axis, parts in divided:
         if size % parts:
             raise ValueError(
-                f"config.model.{name} is {size}, not a multiple of the {parts} devices on mesh "
+                f"config.{name} is {size}, not a multiple of the {parts} devices on mesh "
                 f"axis {axis}; set config.mesh.{axis}_size to a divisor of {size}"
             )
 

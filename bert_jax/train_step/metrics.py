@@ -4,7 +4,8 @@ Metric names are public:
 - loss, <term>_loss (nats), <term>_accuracy, grad_norm, learning_rate; BERT's terms are mlm and nsp;
 - of rtd (config.objective) also rtd_replaced_share, the share of the tokens that were replaced,
   rtd_replaced_accuracy, the accuracy on these, and rtd_auc (_count_ranks);
-- of distillation soft_loss, from the teacher's predictions, and cosine_loss, from its vectors;
+- of distillation soft_loss, from the teacher's predictions, and cosine_loss, from its vectors; of
+  relation_distillation query_loss, key_loss and value_loss;
 - skipped_steps, the bad steps of the interval;
 - sequences_per_sec (trainer/throughput.py), which counts examples, whether or not several share a
   row, and input_wait_share, the share of the interval in which the devices waited for a batch;

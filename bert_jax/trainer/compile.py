@@ -97,7 +97,7 @@ def build_parts(
     """Build mesh, model and optimizer, by default on all devices and for this process's platform.
 
     `objectives` has that of each phase; heads are those of the first unless given. Of a teacher
-    only the encoder and the masked language model's head are built.
+    only the encoder is built, and the masked language model's head if an objective asks for it.
 
     Raises ValueError if the batch or the model does not divide evenly over the devices.
     """
@@ -118,9 +118,9 @@ def build_parts(
         ]
         taught = None
         if teacher is not None:
-            only_words = bert.Heads(nsp=False, pooler=False)
-            size = mesh.shape["model"]
-            taught = bert.build(teacher, backend, size, config.compute, only_words)
+            asked = any(objective.asks_for_words for objective in objectives)
+            read = bert.Heads(mlm=asked, nsp=False, pooler=False)
+            taught = bert.build(teacher, backend, mesh.shape["model"], config.compute, read)
         tx = optim.make_optimizer(config.optim)
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
     return StepParts(config, objectives, mesh, models, tx, shardings, taught)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
+from bert_jax.config import Config, DistillConfig, validate
 from bert_jax.config.schema import THETAS
 from bert_jax.parallel import processes
 from bert_jax.reporting.console import Screen
@@ -321,7 +321,8 @@ class StoreFeed:
                     *((name, 0.0) for name in ("masked_lm_prob", *THETAS)),
                 )
             }
-            | _fixed_options(PretrainOptions()),
+            | _fixed_options(PretrainOptions())
+            | {f"distill.{name}": value for name, value in vars(DistillConfig()).items()},
             details={"store": {"digest": ",".join(store.digest for store in self.stores)}},
         )
 

@@ -2,7 +2,8 @@
 
 Objectives return sums: train_step/step.py adds sums and weights over micro-batches and devices, and
 divides once. The loss is the sum over terms of loss_sum / weight. An objective is a file; read
-objective (what each declares), then mlm_nsp, causal, permutation, rtd and distillation.
+objective (what each declares), then mlm_nsp, causal, permutation, rtd, distillation and
+relation_distillation.
 """
 
 from bert_jax.config import Config
@@ -19,6 +20,7 @@ from bert_jax.train_step.objectives.objective import (
     sum_term,
 )
 from bert_jax.train_step.objectives.permutation import PERMUTATION
+from bert_jax.train_step.objectives.relation_distillation import RELATION_DISTILLATION
 from bert_jax.train_step.objectives.rtd import RTD
 
 OBJECTIVES: dict[str, Objective] = {
@@ -28,6 +30,7 @@ OBJECTIVES: dict[str, Objective] = {
     "permutation": PERMUTATION,
     "rtd": RTD,
     "distillation": DISTILLATION,
+    "relation_distillation": RELATION_DISTILLATION,
 }
 
 
@@ -55,6 +58,7 @@ __all__ = [
     "MLM_NSP",
     "OBJECTIVES",
     "PERMUTATION",
+    "RELATION_DISTILLATION",
     "RTD",
     "SMALLEST_WEIGHT",
     "Batch",

@@ -101,7 +101,14 @@ def make_distillation(settings: DistillConfig) -> Objective:
     def configure(config: Config) -> Objective:
         return make_distillation(config.distill)
 
-    return Objective(count, terms, untrained=("pooler", "nsp"), teach=teach, configure=configure)
+    return Objective(
+        count,
+        terms,
+        untrained=("pooler", "nsp"),
+        teach=teach,
+        asks_for_words="soft" in used,
+        configure=configure,
+    )
 
 
 DISTILLATION = make_distillation(DistillConfig())

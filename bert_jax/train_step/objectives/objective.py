@@ -43,6 +43,7 @@ class Objective:
     configure: "Callable[[Config], Objective] | None" = None
     # What a frozen teacher says of a batch; terms find it there. None if there is no teacher.
     teach: Callable[[Bert, Batch], dict[str, jax.Array]] | None = None
+    asks_for_words: bool = False  # whether teach reads the masked language model's head
 
 
 def sum_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:

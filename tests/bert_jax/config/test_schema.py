@@ -22,6 +22,7 @@ from configs import (
     ettin,
     large,
     left_to_right,
+    minilm,
     modernbert,
     neobert,
     quickstart,
@@ -61,6 +62,7 @@ EVERY_CONFIG = [
     (modernbert, "masks=falling"),
     (neobert,),
     (distilbert,),
+    (minilm,),
 ]
 
 

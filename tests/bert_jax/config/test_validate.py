@@ -10,6 +10,7 @@ from bert_jax.config import (
     CheckpointConfig,
     ComputeConfig,
     Config,
+    DistillConfig,
     FinetuneConfig,
     LogConfig,
     ModelConfig,
@@ -43,6 +44,18 @@ def changed(**settings):
 
 def phase(**settings):
     return changed(phases=(dataclasses.replace(PHASE, **settings),))
+
+
+NO_PAIRS = PretrainOptions(segments="doc_sentences")
+
+
+def related(**settings):
+    return changed(
+        objective="relation_distillation",
+        teacher="hf:DIR",
+        data=NO_PAIRS,
+        distill=DistillConfig(**settings),
+    )
 
 
 CHECKS = {Config: validate.check, FinetuneConfig: validate.check_finetune}
@@ -253,6 +266,23 @@ def test_the_settings_are_all_there():
         *(
             (changed(log=LogConfig(wandb=name)), r"config\.log\.wandb is ")
             for name in ("a/b", "a#b", "x" * 129)
+        ),
+        (
+            changed(objective="relation_distillation", data=NO_PAIRS),
+            "teacher is ''; the objective relation_distillation learns from it",
+        ),
+        (changed(teacher="hf:DIR"), "teacher is 'hf:DIR'; no phase learns from it"),
+        (
+            related(relation_heads=36, query_weight=0.0),
+            "distill.relation_heads is 36; it must divide config.model.hidden_size = 768 and",
+        ),
+        (
+            related(query_weight=0.0, key_weight=0.0, value_weight=0.0),
+            r"distill.query_weight is 0.0; and so are \['key_weight', 'value_weight'\]",
+        ),
+        (
+            related(cosine_weight=2.0),
+            "distill.cosine_weight is 2.0; it belongs to the objective distillation, which no",
         ),
         (changed(init_layers="0,2"), "init_layers is '0,2'; .* config.init names none"),
         (changed(init_tile=True), "init_tile is True; .* config.init names none"),

@@ -7,7 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import CheckpointConfig, Config, EvalConfig, ModelConfig, OptimConfig, Phase
+from bert_jax.config import (
+    CheckpointConfig,
+    Config,
+    DistillConfig,
+    EvalConfig,
+    ModelConfig,
+    OptimConfig,
+    Phase,
+)
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.warm_start import fit_vocabulary, merge_sizes
@@ -285,6 +293,31 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, student)
     with pytest.raises(ValueError, match=r"config\.init_layers = '2,0', this config says '0,2'"):
         begun(dataclasses.replace(shallow, init_layers="0,2"), tmp_path / "shallow")
+
+
+def test_a_teacher_of_another_width_teaches_relations_and_no_cosine(config, tmp_path):
+    begun(config, tmp_path / "teacher")
+    relations = DistillConfig(relation_heads=16)
+    student = dataclasses.replace(
+        config,
+        teacher=f"orbax:{tmp_path / 'teacher'}",
+        objective="relation_distillation",
+        distill=relations,
+        model=dataclasses.replace(config.model, hidden_size=48),
+        data=dataclasses.replace(config.data, segments="full_sentences"),
+    )
+    _, setup = begun(student, tmp_path / "student")
+    assert "mlm" not in setup.frozen[0] and "mlm" in setup.parts.untrained
+    for changes, refused in (
+        ({"objective": "distillation", "distill": DistillConfig()}, r"hidden_size is .*cosine_wei"),
+        (
+            {"distill": dataclasses.replace(relations, teacher_layer=9)},
+            r"teacher_layer is 9, .*las",
+        ),
+        ({"distill": dataclasses.replace(relations, relation_heads=48)}, r"divide the width of"),
+    ):
+        with pytest.raises(ValueError, match=refused):
+            begun(dataclasses.replace(student, **changes), tmp_path / "refused")
 
 
 def wrap(array, axis, size):

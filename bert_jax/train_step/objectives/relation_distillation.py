@@ -1,0 +1,127 @@
+"""Relation distillation: a student's tokens learn to relate as those of a frozen teacher.
+
+The relations of a layer are softmaxes of the products of its queries with queries, keys with keys
+and values with values, cut into as many heads in student and teacher, whose widths may differ.
+Nothing is masked: both models read the text as it is.
+
+Memory: float32[B,R,S,S] of a micro-batch, several times: R = 48 heads over 32 rows of 512 take 1.6
+GB each. Each of the three divergences is computed again in the backward pass, so that those of one
+are held at a time; config.phases[i].micro_batches cuts B.
+
+The student's last layer gives queries, keys and values alone: its output map and feed-forward part
+have no gradient, as in the paper. Weight decay shrinks them, where the optimizer has it.
+
+Dimensions: B rows, S queries, T keys, D width, R relation heads, K their width.
+Source: Wang et al. 2021 (MiniLMv2), section 3.1, arXiv 2012.15828.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import Config, DistillConfig
+from bert_jax.model import ops
+from bert_jax.model.attention.reference import HIDDEN_SCORE
+from bert_jax.model.bert import Bert
+from bert_jax.model.dropout import Dropout
+from bert_jax.parallel import mesh
+from bert_jax.train_step.objectives.objective import (
+    Batch,
+    Objective,
+    Term,
+    find_visible,
+    restore_ids,
+)
+
+KINDS = ("query", "key", "value")
+TEACHERS = {kind: f"teacher_{kind}" for kind in KINDS}  # fields of a batch: the teacher's vectors
+
+
+def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
+    """Compute the logarithms of relations between tokens: float[B,S,D] -> float32[B,R,S,T].
+
+    They are log softmaxes over the tokens T that the mask, bool[B, 1, 1 or S, T], lets a token see.
+    """
+    batch, seq_len, width = x_BSD.shape
+    apart = (batch, seq_len, heads, width // heads)
+    x_BSRK = jnp.reshape(x_BSD, apart, out_sharding=mesh.spec("batch", None, "heads", None))
+    scale = jnp.asarray((width // heads) ** -0.5, x_BSD.dtype)
+    axes = ("batch", "heads", None, None)
+    scores_BRST = ops.einsum("bsrk,btrk->brst", x_BSRK * scale, x_BSRK, axes, jnp.float32)
+    return jax.nn.log_softmax(scores_BRST + jnp.where(mask, 0.0, HIDDEN_SCORE))
+
+
+def compare_relations(
+    x_BSD: jax.Array, teacher_BSD: jax.Array, heads: int, mask: jax.Array
+) -> jax.Array:
+    """Compute KL(teacher, student) of each token's relations, a mean over heads: float32[B,S].
+
+    The two widths D may differ; both are multiples of `heads`.
+    """
+    log_student_BRST, log_teacher_BRST = (
+        relate(x_BSD, heads, mask),
+        relate(teacher_BSD, heads, mask),
+    )
+    gaps_BRST = jnp.exp(log_teacher_BRST) * (log_teacher_BRST - log_student_BRST)
+    return jnp.mean(jnp.sum(gaps_BRST, axis=-1), axis=1)
+
+
+def project_batch(
+    bert: Bert, batch: Batch, dropout: Dropout | None, layer: int
+) -> dict[str, jax.Array]:
+    """Compute the vectors of each kind in a layer, counted from 1 or 0 for the last.
+
+    Shapes: float[B,S,D] each, from the tokens before they were masked, in packed or plain rows.
+    """
+    number = (layer or bert.config.num_hidden_layers) - 1
+    vectors = bert.project_layer(
+        number,
+        restore_ids(batch),
+        batch["segment_ids"],
+        find_visible(batch),
+        dropout,
+        batch.get("position_ids"),
+    )
+    return dict(zip(KINDS, vectors, strict=True))
+
+
+def make_relation_distillation(settings: DistillConfig) -> Objective:
+    """Make the objective: weighted means over all tokens but padding, of the kinds with a weight.
+
+    query, key, value     KL from the teacher's relations to those of the student's last layer
+    """
+    weights = dict(
+        zip(
+            KINDS,
+            (settings.query_weight, settings.key_weight, settings.value_weight),
+            strict=True,
+        )
+    )
+    used = {kind: weight for kind, weight in weights.items() if weight > 0}
+    compare = jax.checkpoint(compare_relations, static_argnums=2)
+
+    def count(batch: Batch) -> dict[str, jax.Array]:
+        tokens = jnp.sum(batch["input_mask"].astype(jnp.float32))
+        return dict.fromkeys(used, tokens)
+
+    def teach(teacher: Bert, batch: Batch) -> dict[str, jax.Array]:
+        vectors = project_batch(teacher, batch, None, settings.teacher_layer)
+        return {TEACHERS[kind]: vectors[kind] for kind in used}
+
+    def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
+        vectors, mask = project_batch(bert, batch, dropout, 0), find_visible(batch).mask
+
+        def add_up(kind: str) -> Term:
+            taught_BSD = batch[TEACHERS[kind]]
+            gaps_BS = compare(vectors[kind], taught_BSD, settings.relation_heads, mask)
+            return Term(jnp.sum(gaps_BS * batch["input_mask"]), None, scale=used[kind])
+
+        return {kind: add_up(kind) for kind in used}
+
+    def configure(config: Config) -> Objective:
+        return make_relation_distillation(config.distill)
+
+    untrained = ("pooler", "nsp", "mlm")
+    return Objective(count, terms, untrained=untrained, teach=teach, configure=configure)
+
+
+RELATION_DISTILLATION = make_relation_distillation(DistillConfig())

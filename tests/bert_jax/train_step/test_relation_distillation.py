@@ -1,0 +1,163 @@
+"""Relation distillation: NumPy's losses from the paper, whatever the shapes of the two models."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.config import DistillConfig, MeshConfig
+from bert_jax.model import bert
+from bert_jax.model.attention import hide_padding
+from bert_jax.model.bert import Heads
+from bert_jax.parallel import mesh
+from bert_jax.train_step import optim, state
+from bert_jax.train_step.objectives.relation_distillation import make_relation_distillation
+from tests.bert_jax.packed_rows import side_by_side
+from tests.bert_jax.tiny_models import CONFIG, Setting, random_batch
+from tests.bert_jax.train_step.test_distillation import draw, run
+from tests.bert_jax.train_step.test_objectives import MOST, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.test_step import assert_same, on_mesh
+
+pytestmark = pytest.mark.slow
+
+ENCODER = Heads(mlm=False, nsp=False, pooler=False)
+RELATION_HEADS = 8  # neither the student's 4 nor the teacher's
+WEIGHTS = {"query_weight": 0.5, "key_weight": 1.0, "value_weight": 2.0}
+OBJECTIVE = make_relation_distillation(
+    DistillConfig(relation_heads=RELATION_HEADS, teacher_layer=2, **WEIGHTS)
+)
+ROBERTA = dataclasses.replace(CONFIG.model, num_hidden_layers=3, type_vocab_size=1)
+MODERN = dataclasses.replace(
+    ROBERTA,
+    type_vocab_size=0,
+    num_attention_heads=2,
+    position_embedding_type="rotary",
+    norm_position="pre",
+    embedding_norm=True,
+    linear_bias=False,
+    norm_bias=False,
+    hidden_act="gelu_erf",
+    global_attn_every_n_layers=3,
+    local_attention=8,
+    pooler_type="mlm_transform",
+)
+STUDENT = dataclasses.replace(CONFIG.model, hidden_size=48)
+
+
+def at(teacher=ROBERTA, devices=1, preset="dp", student=STUDENT):
+    """A student of two layers and its teacher of three, of other widths."""
+    arranged = MeshConfig(preset=preset, model_size=2)
+    of = mesh.make_mesh(arranged, jax.devices()[:devices])
+    jax.set_mesh(of)
+    config = dataclasses.replace(CONFIG, model=student)
+    tx = optim.make_optimizer(config.optim)
+    built = bert.build(student, "cpu", of.shape["model"])
+    taught = bert.build(teacher, "cpu", of.shape["model"], heads=ENCODER)
+    return tuple(
+        Setting(config, of, model, tx, state.make_shardings(model, tx, of, arranged))
+        for model in (built, taught)
+    )
+
+
+def make_batch():
+    """A batch of one segment, RoBERTa's only one, in which no token is masked twice."""
+    batch, rng = random_batch(), np.random.default_rng(1)
+    rows, slots = batch["masked_lm_positions"].shape
+    places = 1 + np.stack([np.sort(rng.permutation(8)[:slots]) for _ in range(rows)])
+    used = batch["masked_lm_weights"] > 0
+    one_segment = np.zeros_like(batch["segment_ids"])
+    return batch | {
+        "masked_lm_positions": np.int32(places * used),
+        "segment_ids": one_segment,
+    }
+
+
+def drawn(setting):
+    return tuple(draw(each.model, seed) for seed, each in enumerate(setting, 3))
+
+
+def unmask(batch):
+    ids = batch["input_ids"].copy()
+    for row, slot in zip(*np.nonzero(batch["masked_lm_weights"]), strict=True):
+        ids[row, batch["masked_lm_positions"][row, slot]] = batch["masked_lm_ids"][row, slot]
+    return ids
+
+
+def see(of, params, batch, number):
+    """Queries, keys and values of a layer in float64, by NumPy from the layer's input."""
+
+    @jax.jit
+    def compute(params, batch):
+        visible = hide_padding(batch["input_mask"])
+        return of.model.bind(params).encode_layers(
+            batch["input_ids"], batch["segment_ids"], visible
+        )
+
+    placed = mesh.place_batch(batch | {"input_ids": unmask(batch)}, of.mesh)
+    x = np.float64(jax.device_get(compute(on_mesh(params, of), placed))[number])
+    attention = params["layers"][f"{number:02d}"]["attention"]
+    if of.model.config.norm_position == "pre":
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + of.model.config.layer_norm_eps)
+        x = x * attention["layer_norm"]["scale"]
+    maps = [attention[name] for name in ("query", "key", "value")]
+    return [x @ np.float64(each["kernel"]) + each.get("bias", 0.0) for each in maps]
+
+
+def relate(x, length):
+    """The relations of one row by one loop a head: [heads, length, length]."""
+    relations = []
+    for part in np.split(x[:length], RELATION_HEADS, axis=-1):
+        scores = part @ part.T / np.sqrt(part.shape[-1])
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        relations.append(powers / powers.sum(-1, keepdims=True))
+    return np.stack(relations)
+
+
+@pytest.mark.parametrize("teacher", [ROBERTA, MODERN], ids=["roberta", "modernbert"])
+def test_losses_are_those_of_numpy(teacher):
+    setting, batch = at(teacher), make_batch()
+    params = drawn(setting)
+    means, grads = run(setting, params, batch, drops=False, objective=OBJECTIVE)
+    ours = see(setting[0], params[0], batch, 1)
+    theirs = see(setting[1], params[1], batch, 1)
+    expected = {}
+    for name, student, taught in zip(("query", "key", "value"), ours, theirs, strict=True):
+        gaps = []
+        for row, length in enumerate(batch["input_mask"].sum(1)):
+            p, q = relate(taught[row], length), relate(student[row], length)
+            gaps.extend((p * np.log(p / q)).sum(-1).mean(0))
+        expected[name] = np.mean(gaps)
+        assert means[f"{name}_loss"] == pytest.approx(expected[name], rel=1e-5)
+        assert expected[name] > 0.01
+    weighted = 0.5 * expected["query"] + expected["key"] + 2 * expected["value"]
+    assert means["loss"] == pytest.approx(weighted, rel=1e-5)
+    last = grads["layers"]["01"]
+    unused = [grads["pooler"], grads["nsp"], grads["mlm"], last["mlp"], last["attention"]["output"]]
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(unused))
+    assert all(np.any(last["attention"][name]["kernel"]) for name in ("query", "key", "value"))
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn():
+    student, teacher = at(teacher=STUDENT)
+    params = drawn((student, teacher))
+    same = {name: params[0][name] for name in params[1]}
+    means, grads = run(
+        (student, teacher), (params[0], same), make_batch(), drops=False, objective=OBJECTIVE
+    )
+    assert abs(means["loss"]) < 1e-6
+    assert max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads)) < 1e-5
+
+
+def test_packed_rows_meshes_and_micro_batches_agree():
+    batch = make_batch()
+    params = drawn(at())
+    expected = run(at(), params, batch, drops=False, objective=OBJECTIVE)
+    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MOST)
+    assert_same(run(at(), params, rows, drops=False, objective=OBJECTIVE), expected)
+    expected = run(at(), params, batch, objective=OBJECTIVE)
+    several = at(devices=8, preset="zero1")
+    assert_same(run(several, params, batch, objective=OBJECTIVE), expected)
+    parted = at(devices=4, preset="fsdp+tp")
+    assert_same(run(parted, params, batch, objective=OBJECTIVE, micro_batches=4), expected)
