@@ -22,7 +22,7 @@ from bert_jax.config import data_in_evaluations
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.inference.store_scores import SPLITS, Selection
-from bert_jax.interop import load
+from bert_jax.interop import huggingface, load
 from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
 from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
 from bert_jax.reporting.console import Screen
@@ -43,7 +43,7 @@ _SEQ_LEN = flags.DEFINE_integer(
 )
 _EXAMPLES = flags.DEFINE_integer("examples", 4096, "of the store at most", lower_bound=1)
 _SEGMENTS = flags.DEFINE_enum(
-    "segments", None, SEGMENTS, "what an example is made of; default: as the run, nsp"
+    "segments", None, SEGMENTS, "what an example is made of; default: as the run; nsp, ALBERT's sop"
 )
 _SENTENCES = flags.DEFINE_string(
     "sentences", None, "file with a sentence a line, plain or compressed, or - for stdin"
@@ -66,7 +66,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         log.hold()
         screen = Screen(is_writer=True)
         address = str(_CHECKPOINT.value)
-        selection = _select(load.read_run(address), screen)
+        run = load.read_run(address)
+        selection = _select(run, screen)
         with screen.spinning(f"reading {address}"):
             checkpoint = load.load_masked_lm(address)
         check_masked_lm(checkpoint)
@@ -76,6 +77,10 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             )
         vocabulary, positions = checkpoint.vocabulary, checkpoint.config.max_position_embeddings
         if selection is not None:
+            if not _SEGMENTS.value and (run is None or run.converted_from):
+                pairs = huggingface.find_pairs(checkpoint)
+                options = dataclasses.replace(selection.options, segments=pairs)
+                selection = dataclasses.replace(selection, options=options)
             store = selection.store
             lowercase = store.manifest["vocabulary"]["lowercase"]
             vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)

@@ -327,6 +327,12 @@ def choose_architecture(checkpoint: Pretrained) -> str:
     return family.masked_lm if checkpoint.heads.mlm else family.encoder
 
 
+def find_pairs(checkpoint: Pretrained) -> str:
+    """Return the config.data.segments that a model of this kind has learned pairs from."""
+    family = find_family(checkpoint.config, checkpoint.vocabulary.special_ids["pad"])
+    return Family.pairs if family is None else family.pairs
+
+
 def find_model_type(checkpoint: Pretrained) -> str:
     """Return the model_type in the config.json of an export."""
     return _family_of(checkpoint).model_type

@@ -55,4 +55,5 @@ FAMILY = Family(
     masked_lm="AlbertForMaskedLM",
     encoder="AlbertModel",
     pretraining="AlbertForPreTraining",
+    pairs="sop",
 )

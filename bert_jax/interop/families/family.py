@@ -113,6 +113,7 @@ class Family:
     task_names: TaskNames = dataclasses.field(default_factory=lambda: ANSWER_NAMES)
     # What the names of its classes with the layer of a task end in, by the kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
+    pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
     pad_id: int | None = None  # id of the padding, if positions follow from it
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING
