@@ -16,8 +16,9 @@ from data_pipeline.spec.schema import RowShape
 from data_pipeline.store import MANIFEST, Store, open_array
 from data_pipeline.store.examples import FOLDER, SPLIT_ROWS, describe_fields
 
-# Settings that a store of examples leaves open; its records fix the others.
-_OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed")
+# Settings that a store of examples leaves open; its records fix the others. That of the segments
+# says what the examples are.
+_OPEN_OPTIONS = (*OPTIONS_OF_A_RUN, "random_seed", "segments")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,14 @@ class StoredExamples(SingleSource):
             for name, field in self.shape.fields.items()
             if name in self.arrays
         }
-        batch["next_sentence_weights"] = np.ones(len(row_B), np.float32)
+        has_pairs = self.options.has_next_sentences
+        batch["next_sentence_weights"] = np.full(len(row_B), has_pairs, np.float32)
+        if not has_pairs and batch["segment_ids"].any():
+            raise ValueError(
+                f"config.data.segments is {self.options.segments!r}, and ready-made examples of "
+                "the store have two segments; leave it at 'nsp' ('sop' where label 1 means "
+                "swapped), import examples without pairs, or train from a store of text"
+            )
         for name in ("input_ids", "masked_lm_ids"):
             if batch[name].max() >= self.vocab_size:
                 raise ValueError(

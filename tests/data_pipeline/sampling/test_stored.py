@@ -107,12 +107,26 @@ def test_another_length_than_that_of_the_records_is_refused(store, sizes, words)
 
 
 @pytest.mark.parametrize(
-    "option", [{"segments": "full_sentences"}, {"packed_examples": 8}, {"dupe_factor": 5}]
+    "option", [{"masking": "whole_word"}, {"packed_examples": 8}, {"dupe_factor": 5}]
 )
 def test_a_setting_that_the_examples_have_settled_is_refused(store, option):
     (name,) = option
     with pytest.raises(ValueError, match=rf"config.data.{name} is .* whose segments and masks are"):
         stream(store, **option)
+
+
+def test_examples_without_pairs_are_what_the_segments_say(store):
+    """ELECTRA, and encoders without segments, take no others."""
+    source = stream(store, segments="full_sentences")
+    with pytest.raises(ValueError, match="segments is 'full_sentences', and ready-made examples"):
+        source.rows(np.arange(4))
+    alone = np.zeros_like(source.arrays["segment_ids"])
+    single = dataclasses.replace(source, arrays=source.arrays | {"segment_ids": alone})
+    batch = single.rows(np.arange(4))
+    assert not batch["next_sentence_weights"].any()
+    pairs = stream(store, segments="sop").rows(np.arange(4))
+    assert pairs["next_sentence_weights"].all() and pairs["segment_ids"].any()
+    np.testing.assert_array_equal(pairs["input_ids"], batch["input_ids"])
 
 
 def test_ids_beyond_the_vocabulary_are_refused(store):
