@@ -15,6 +15,8 @@ FILES = (
     "config.json",
     "vocab.txt",
     "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
     "tokenizer_config.json",
     "added_tokens.json",
     "*.model",

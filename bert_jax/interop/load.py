@@ -1,6 +1,7 @@
 """Load a checkpoint of any format: sizes, vocabulary, and arrays under bert_jax's names.
 
-    hf:DIR           Hugging Face: config.json, model.safetensors, vocab.txt or tokenizer.json
+    hf:DIR           Hugging Face: config.json, model.safetensors, vocab.txt or tokenizer.json,
+                     or vocab.json and merges.txt
     hf:NAME          the same, downloaded from the Hugging Face hub
     google:PREFIX    Google's TF1 checkpoint, with bert_config.json and vocab.txt beside it
     orbax:DIR        the workdir of a run of bert_jax, on a disk or gs://: its newest checkpoint

@@ -6,6 +6,7 @@ from typing import Any
 from bert_jax.interop import model_json
 from data_pipeline.io import small_files
 from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab.byte_level import PIECES
 
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 ADDED, LIST = "added_tokens.json", "vocab.txt"
@@ -22,7 +23,7 @@ _RULES = {
 
 
 def read(directory: pathlib.Path) -> Vocabulary:
-    """Read the vocabulary of a folder: vocab.txt, its only SentencePiece *.model or tokenizer.json.
+    """Read a folder's vocab.txt, only SentencePiece *.model, tokenizer.json or vocab.json.
 
     tokenizer_config.json or tokenizer.json determines lowercasing; without them, a vocabulary
     without capital letters counts as lowercased.
@@ -33,7 +34,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     """
     models = sorted(directory.glob("*.model"))
     only_model = models if len(models) == 1 else []
-    candidates = [directory / LIST, *only_model, directory / TOKENIZER]
+    candidates = [directory / LIST, *only_model, directory / TOKENIZER, directory / PIECES]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         raise ValueError(

@@ -61,7 +61,8 @@ def encode_texts(
     that every example keeps its position. A single text that is longer than a row is cut, or with
     a stride becomes a row for each of its windows, whose starts are so many tokens apart.
     """
-    specials = 2 if second_texts is None else 3
+    separators = vocabulary.pair_separators
+    specials = 2 if second_texts is None else 2 + separators
     if max_seq_length < specials + 2:
         raise ValueError(
             f"config.data.max_seq_length is {max_seq_length}; a row has {specials} special tokens "
@@ -85,7 +86,10 @@ def encode_texts(
                 parts = [ids[first : first + length] for first, length in spans]
             else:
                 truncated += tokens > max_seq_length - specials
-            framed += [frame(part, other, vocabulary.special_ids, max_seq_length) for part in parts]
+            framed += [
+                frame(part, other, vocabulary.special_ids, max_seq_length, separators)
+                for part in parts
+            ]
             windows_N.append(len(parts))
         chunk_ids, chunk_offsets, chunk_seconds = flatten_rows(framed)
         token_ids.append(chunk_ids)

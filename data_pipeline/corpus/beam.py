@@ -25,7 +25,7 @@ from data_pipeline.io.address import how_to_install, is_address
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import Source
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
 
 # Stored bytes that one worker reads from start to end: many small files are one group, and a
 # larger file is a group of its own.
@@ -118,8 +118,8 @@ def encode_with_beam(
     folder = FileSystems.join(shared or str(local_folder), f"bert_jax-{uuid.uuid4().hex}")
     work = BeamWork(
         folder,
-        vocabulary.path.name,
-        vocabulary.path.read_bytes(),
+        FILE_NAMES[vocabulary.kind],
+        vocabulary.file_bytes,
         vocabulary.lowercase,
         text,
         cleaning,

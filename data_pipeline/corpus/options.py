@@ -46,8 +46,8 @@ class BuildFlags:
     overwrite: bool = setting(False, "replace a finished store")
     vocab: str = setting(
         "",
-        "file: a vocab.txt, the tokenizer.json of a BERT, RoBERTa or ModernBERT, or a "
-        "SentencePiece *.model",
+        "file: a vocab.txt, the tokenizer.json of a BERT, RoBERTa or ModernBERT, the vocab.json "
+        "of a RoBERTa beside its merges.txt, or a SentencePiece *.model",
     )
     train_vocab: str = setting(
         "",

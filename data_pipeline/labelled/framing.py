@@ -1,4 +1,7 @@
-"""Frame the token ids of a text or a pair as a row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP]."""
+"""Frame the token ids of a text or a pair as a row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+
+RoBERTa has a pair as [CLS] a [SEP] [SEP] b [SEP]: Vocabulary.pair_separators.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,10 +30,11 @@ def frame(
     b_ids: Sequence[int] | None,
     special_ids: Mapping[str, int],
     max_seq_length: int,
+    pair_separators: int = 1,
 ) -> FramedRow:
     """Frame a text or a pair as a row of at most max_seq_length tokens, special ones included.
 
-    special_ids are those of a vocabulary. A pair whose b is None has one segment.
+    special_ids and pair_separators are of a vocabulary. A pair whose b is None has one segment.
 
     Source: run_classifier.py@eedf5716ce convert_single_example.
     """
@@ -38,8 +42,8 @@ def frame(
     if b_ids is None:
         row = [cls, *a_ids[: max_seq_length - 2], sep]
         return row, len(row)
-    a, b = truncate_pair(len(a_ids), len(b_ids), max_seq_length - 3)
-    first = [cls, *a_ids[:a], sep]
+    a, b = truncate_pair(len(a_ids), len(b_ids), max_seq_length - 2 - pair_separators)
+    first = [cls, *a_ids[:a], *[sep] * pair_separators]
     return [*first, *b_ids[:b], sep], len(first)
 
 

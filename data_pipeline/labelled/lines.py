@@ -98,11 +98,12 @@ def _rows(
             first, *rest = (next(segments).tolist() for _ in pair)
             second = rest[0] if rest else []
             longest = len(first) + 2 if keeps_long and not second else max_seq_length
-            row = frame(first, second or None, vocabulary.special_ids, longest)
+            separators = vocabulary.pair_separators
+            row = frame(first, second or None, vocabulary.special_ids, longest, separators)
             tokens = len(first) + len(second)
             counts.lines += 1
             counts.empty += not text
             counts.without_tokens += bool(text) and tokens == 0
-            counts.cut += tokens + 2 + bool(second) > len(row[0])
+            counts.cut += tokens + 2 + separators * bool(second) > len(row[0])
             counts.kept_long += len(row[0]) > max_seq_length
             yield row

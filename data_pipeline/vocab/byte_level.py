@@ -16,6 +16,7 @@ from typing import Any
 
 import tokenizers
 
+from data_pipeline.io import small_files
 from data_pipeline.vocab.wordpiece import MAX_PIECES
 
 SPACE = "\u0120"  # stands for a space in pieces
@@ -30,6 +31,7 @@ _ROLES = {
     "mask": ("[MASK]", "<mask>"),
 }
 _HEAD = tuple(spellings[0] for spellings in _ROLES.values())  # of vocabularies trained here
+PIECES, MERGES = "vocab.json", "merges.txt"  # the two files of RoBERTa and GPT-2
 BYTES = tuple(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
 
 
@@ -53,6 +55,7 @@ class ByteLevelRules:
     pieces: tuple[str, ...]
     special_ids: dict[str, int]
     adds_prefix_space: bool
+    pair_separators: int  # [SEP] between the texts of a pair
 
     def prepare(self, text: str) -> str:
         """Return the text with the space that the file puts before it."""
@@ -135,7 +138,70 @@ def _read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRul
             f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
             f"reads ({str(error)[:80]}); copy it again"
         ) from error
-    return ByteLevelRules(tokenizer, pieces, special_ids, adds_prefix_space)
+    separators = _count_separators(settings.get("post_processor") or {})
+    return ByteLevelRules(tokenizer, pieces, special_ids, adds_prefix_space, separators)
+
+
+def _count_separators(processor: Mapping[str, Any]) -> int:
+    """Count the special tokens between the texts of a pair, at least one."""
+    if processor.get("type") == "RobertaProcessing":
+        return 2
+    if processor.get("type") != "TemplateProcessing":
+        return 1
+    parts = [next(iter(part)) for part in processor["pair"]]
+    first, second = (place for place, part in enumerate(parts) if part == "Sequence")
+    return max(1, second - first - 1)
+
+
+def join_files(path: pathlib.Path, pieces: bytes) -> bytes:
+    """Join RoBERTa's vocab.json, of these bytes, and the merges.txt beside it: a tokenizer.json.
+
+    tokenizer_config.json beside them says whether a space is put before a text; without one none
+    is, as in RoBERTa.
+
+    Raises:
+      ValueError: a file is damaged.
+    """
+    merges = path.with_name(MERGES)
+    lines = small_files.decode(small_files.read_bytes(merges), merges).splitlines()
+    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    id_of = small_files.parse_object(pieces, path)
+    config = path.with_name("tokenizer_config.json")
+    settings = small_files.read_object(config, config.parent) if config.is_file() else {}
+    if not all(type(number) is int for number in id_of.values()):
+        raise ValueError(f"{path} has a piece whose id is no whole number; copy it again")
+    roles, piece_of = _find_roles(path, id_of, {}), {i: piece for piece, i in id_of.items()}
+    special = [
+        {"id": number, "content": piece_of[number], "special": True, "normalized": False}
+        | {"single_word": False, "lstrip": role == "mask", "rstrip": False}
+        for role, number in sorted(roles.items(), key=lambda item: item[1])
+    ]
+    adds_space = settings.get("add_prefix_space") is True
+    splitter = {"type": "ByteLevel", "add_prefix_space": adds_space, "trim_offsets": True}
+    ends = {name: [piece_of[roles[name]], roles[name]] for name in ("sep", "cls")}
+    joined = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": splitter | {"use_regex": True},
+        "post_processor": {"type": "RobertaProcessing", **ends}
+        | {"trim_offsets": True, "add_prefix_space": adds_space},
+        "decoder": splitter | {"use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": id_of,
+            "merges": pairs,
+        },
+    }
+    return f"{json.dumps(joined, ensure_ascii=False, indent=2)}\n".encode()
 
 
 def _check_rules(

@@ -74,6 +74,7 @@ class Vocabulary:
     encode: Encode
     decode: Callable[[Sequence[int]], str]
     _pieces: tuple[str, ...]
+    pair_separators: int = 1  # [SEP] between the two texts of a pair; RoBERTa has 2
 
     @property
     def size(self) -> int:
@@ -142,7 +143,8 @@ def load_vocabulary(
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
-    A tokenizer.json is of WordPiece or of byte-level BPE.
+    A tokenizer.json is of WordPiece or of byte-level BPE; a vocab.json is one half of that, the
+    other is the merges.txt beside it.
 
     `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model carries its
     own normalisation; there and for byte-level BPE, which keeps case, `lowercase` is ignored.
@@ -163,6 +165,8 @@ def load_vocabulary(
     data = small_files.read_bytes(path)
     if path.suffix == ".model":
         return _load_sentencepiece(path, data)
+    if path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file():
+        data = byte_level.join_files(path, data)
     if path.suffix == ".json":
         settings = _parse_settings(data)
         if byte_level.is_byte_level(settings):
@@ -191,6 +195,7 @@ def _load_byte_level(path: pathlib.Path, data: bytes, settings: dict[str, Any]) 
         encode=lambda sentences: encoder.encode([rules.prepare(text) for text in sentences]),
         decode=rules.decode,
         _pieces=rules.pieces,
+        pair_separators=rules.pair_separators,
     )
 
 

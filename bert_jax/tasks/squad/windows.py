@@ -64,6 +64,7 @@ def make_windows(
     aligner = PieceAligner(vocabulary)
     special = vocabulary.special_ids
     cls, sep = np.array([special["cls"]], np.int32), np.array([special["sep"]], np.int32)
+    between = sep.repeat(vocabulary.pair_separators)
     findings = Findings([], [], [])
     parts: list[np.ndarray] = []  # tokens of the rows, one after another
     facts: list[tuple[int, int, int, int, int, int]] = []  # of each row
@@ -77,14 +78,14 @@ def make_windows(
             if len(query) > options.max_query_length:
                 findings.cut.append(question.id)
                 query = query[: options.max_query_length]
-            most_pieces = options.max_seq_length - len(query) - 3  # [CLS] and two [SEP]
+            most_pieces = options.max_seq_length - len(query) - len(between) - 2  # [CLS], [SEP]
             spans = window_spans(len(pieces.ids_T), most_pieces, options.doc_stride)
             if len(spans) > 1:
                 findings.in_several_windows.append(question.id)
             answer = _answer_pieces(question, paragraph.context, pieces)
-            context_at = len(query) + 2
+            context_at = len(query) + 1 + len(between)
             for first, length in spans:
-                parts += [cls, query, sep, pieces.ids_T[first : first + length], sep]
+                parts += [cls, query, between, pieces.ids_T[first : first + length], sep]
                 start = end = 0
                 if answer and first <= answer[0] and answer[1] < first + length:
                     start, end = (place - first + context_at for place in answer)

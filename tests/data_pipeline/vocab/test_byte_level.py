@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bert_jax.tasks.encode import encode_texts
+from data_pipeline.labelled.framing import frame
 from data_pipeline.vocab import BYTE_LEVEL, Vocabulary, load_vocabulary
 from data_pipeline.vocab.byte_level import BYTES, train_byte_level
 from data_pipeline.vocab.offsets import PieceAligner
@@ -29,6 +32,7 @@ TRICKY = [
     "x" * 5000 + " " + "é" * 300,
     "a <b> c <pair>d",
 ]
+PAIR = ("a cat sees it", "the dog")
 TRAINED = json.loads(train_byte_level([*WORDS, "cafés über it's 中文 12 345"] * 3, 340, 2))
 
 
@@ -66,12 +70,24 @@ def make_file(kind: str) -> dict:
     return data
 
 
-@pytest.fixture(scope="module", params=["trained", "roberta", "modernbert"])
+def write_two_files(folder: pathlib.Path) -> pathlib.Path:
+    """The vocab.json and merges.txt of the file of RoBERTa's structure."""
+    model = make_file("roberta")["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n")
+    return folder / "vocab.json"
+
+
+@pytest.fixture(scope="module", params=["trained", "roberta", "modernbert", "two files"])
 def loaded(request, tmp_path_factory) -> tuple[Vocabulary, tokenizers.Tokenizer]:
     """A vocabulary, and the library's tokenizer of its file to which special tokens are text."""
-    data = make_file(request.param)
-    path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
+    folder = tmp_path_factory.mktemp("bpe")
+    data = make_file("roberta" if request.param == "two files" else request.param)
+    path = folder / "tokenizer.json"
     path.write_text(json.dumps(data))
+    if request.param == "two files":
+        path = write_two_files(folder)
     library = tokenizers.Tokenizer.from_str(json.dumps(data))
     library.encode_special_tokens = True
     return load_vocabulary(path), library
@@ -102,6 +118,45 @@ def test_random_texts_have_the_librarys_ids_and_come_back(loaded, text):
         (ids,) = id_lists(vocabulary, [text])
         is_prefixed = library.pre_tokenizer.add_prefix_space
         assert vocabulary.decode(ids) == (text.removeprefix(" ") if is_prefixed else text)
+
+
+def test_a_pair_is_framed_as_the_library_does(loaded):
+    """RoBERTa's has two separators between the texts."""
+    vocabulary, library = loaded
+    ids = id_lists(vocabulary, PAIR)
+    row, second = frame(*ids, vocabulary.special_ids, 64, vocabulary.pair_separators)
+    assert row == library.encode(*PAIR).ids
+    assert row[second:-1] == ids[1]
+    framed = encode_texts(PAIR[:1], PAIR[1:], vocabulary, 64).rows
+    assert framed.token_ids.tolist() == row
+    cut, _ = frame(*ids, vocabulary.special_ids, 9, vocabulary.pair_separators)
+    library.enable_truncation(9, strategy="longest_first")
+    assert len(cut) == len(library.encode(*PAIR).ids) == 9
+    library.no_truncation()
+
+
+def test_two_files_are_the_file_that_transformers_makes_of_them(tmp_path):
+    """Kept as a tokenizer.json, whose ids, special tokens and pairs are those of RoBERTa's."""
+    vocabulary = load_vocabulary(write_two_files(tmp_path))
+    assert (
+        json.loads(vocabulary.file_bytes)["model"]["vocab"]
+        == make_file("roberta")["model"]["vocab"]
+    )
+    library = tokenizers.Tokenizer.from_str(vocabulary.file_bytes.decode())
+    other = tokenizers.Tokenizer.from_str(json.dumps(make_file("roberta")))
+    for texts in (("a cat <mask> sees",), PAIR):
+        assert library.encode(*texts).ids == other.encode(*texts).ids
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    spaced = load_vocabulary(tmp_path / "vocab.json")
+    assert (
+        id_lists(spaced, ["cat"]) == id_lists(vocabulary, [" cat"]) != id_lists(vocabulary, ["cat"])
+    )
+    (tmp_path / "vocab.json").write_text('{"<s>": "0"}')
+    with pytest.raises(ValueError, match="id is no whole number"):
+        load_vocabulary(tmp_path / "vocab.json")
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(ValueError, match=r"not a tokenizer\.json"):
+        load_vocabulary(tmp_path / "vocab.json")
 
 
 def test_real_text_has_the_librarys_ids(loaded, shared_data):
