@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from absl import flags, logging
 
-from bert_jax.config import Config, validate
+from bert_jax.config import Config, ModelConfig, validate
 from bert_jax.interop import warm_start
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -83,6 +83,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         validate.check(config)
         (objective,) = objectives.find_each(config)
         config, source = measure.open_source(config, screen)
+        teacher = warm_start.read_teacher_sizes(config)
         mesh_lib.check_divides(config, jax.device_count())
         mesh = mesh_lib.make_mesh(config.mesh)
         model = bert.build(
@@ -93,7 +94,10 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             objective.heads,
         )
         rows = model_rows(config, mesh, model)  # refuses a kernel that does not fit
-    return _run(log, screen, config, objective, source, rows)
+        if teacher is not None:
+            sizes = f"{teacher.num_hidden_layers} layers of {teacher.hidden_size}"
+            rows = [*rows, ("teacher", f"{sizes} as {config.teacher}, with random weights")]
+    return _run(log, screen, config, objective, source, teacher, rows)
 
 
 def _run(
@@ -102,12 +106,13 @@ def _run(
     config: Config,
     objective: objectives.Objective,
     source: StoreFeed | None,
+    teacher: ModelConfig | None,
     rows: list[tuple[str, str]],
 ) -> int:
     length = measure.Length(_STEPS.value, _SECS.value)
     try:
         with screen.waiting("compiling the step"):
-            program = measure.compile_step(config, objective)
+            program = measure.compile_step(config, objective, teacher=teacher)
         batches = _make_batches(program, source)
         screen.table("the training step", [*rows, *_describe_step(program, source)])
         how_long = f"{length.steps:,} steps" if length.steps else f"about {length.secs:g} s"

@@ -125,7 +125,8 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     with screen.spinning("starting the TPU's compiler"):
         slices.open_devices(tpu_slice)
     config, corpus = read_corpus(config, screen)
-    return PlanRequest(config, learned, tpu_slice, prices, others, corpus), screen
+    teacher = warm_start.read_teacher_sizes(config)
+    return PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher), screen
 
 
 def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:

@@ -176,16 +176,7 @@ def _split_tables(params: Params) -> Params:
 
 
 def resolve_sizes(config: Config) -> Config:
-    """Return the config with the sizes of its checkpoint, for a plan or a benchmark.
-
-    Raises:
-      ValueError: the run has a teacher, whose work neither counts.
-    """
-    if config.teacher:
-        raise ValueError(
-            f"config.teacher is {config.teacher!r}, and the work of a teacher is not counted: give "
-            "the student alone, with config.teacher= and config.objective=mlm"
-        )
+    """Return the config with the sizes of its checkpoint, for a plan or a benchmark."""
     if not config.init:
         return config
     theirs = _load_for(config).config
@@ -480,21 +471,38 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | N
     Raises:
       ValueError: there is no such checkpoint, or the student cannot learn from it.
     """
-    learned = objectives.find_each(config)
-    if not any(objective.teach for objective in learned):
+    if not config.teacher:
         return None
-    asked = any(objective.asks_for_words for objective in learned)
-    read = load.load_masked_lm if asked else load.load
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.teacher}"):
-        fitted = fit_vocabulary(read(config.teacher), ours)
-    teacher = fitted.checkpoint
+        fitted = fit_vocabulary(_load_teacher(config), ours)
     if fitted.new_tokens:
         raise ValueError(
             f"the store has {fitted.new_tokens:,} tokens that config.teacher={config.teacher} does "
             "not know, so it could not teach them; build the store with the teacher's vocabulary"
         )
+    return fitted.checkpoint
+
+
+def read_teacher_sizes(config: Config) -> ModelConfig | None:
+    """Return the sizes of a run's teacher for a plan or a benchmark, None if it has none.
+
+    `config` has the sizes of the student and of the vocabulary, which is the teacher's as well.
+
+    Raises:
+      ValueError: as read_teacher does.
+    """
+    if not config.teacher:
+        return None
+    theirs = _load_teacher(config).config
+    return dataclasses.replace(theirs, vocab_size=config.model.vocab_size)
+
+
+def _load_teacher(config: Config) -> Pretrained:
+    """Read the checkpoint in config.teacher; refuse one from which the student cannot learn."""
+    asked = any(objective.asks_for_words for objective in objectives.find_each(config))
+    teacher = load.load_masked_lm(config.teacher) if asked else load.load(config.teacher)
     if asked:
         check_masked_lm(teacher)
     refuse_causal(teacher, "and its student reads both sides of a token; give another one")

@@ -1,13 +1,21 @@
 """Count the floating-point operations that training needs, for utilization."""
 
-from bert_jax.config import ModelConfig
+import dataclasses
+
+from bert_jax.config import (
+    DISTILLATION,
+    RELATION_DISTILLATION,
+    DistillConfig,
+    ModelConfig,
+)
 
 FORMULA = (
     "6 x weights of the layers x positions + 12 x width x pairs of positions of all layers "
     "(attention) + 6 x (width + vocabulary) x embedding width x masked positions (masked LM) "
     "+ 6 x (width + 2) x width (pooler, next sentence); left to right every position is predicted "
     "from the pairs with those before it; with a generator its own as masked LM, and the encoder's "
-    "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler"
+    "6 x (width + 1) x width x positions (replaced tokens) in place of masked LM and pooler; with "
+    "a teacher also a third of its own, without a pooler"
 )
 
 
@@ -31,6 +39,23 @@ def count_train_flops(model: ModelConfig, seq_len: int, predictions: int) -> flo
     predictions = seq_len if model.is_causal else predictions
     pooler = 6 * (model.hidden_size + 2) * model.hidden_size
     return float(_count_encoder(model, seq_len) + _count_masked_lm(model, predictions) + pooler)
+
+
+def count_teacher_flops(
+    teacher: ModelConfig, distill: DistillConfig, objective: str, seq_len: int, predictions: int
+) -> float:
+    """Count the operations of a frozen teacher for a row: its forward pass, a third of training.
+
+    The layer whose relations are read counts whole; the products of relations do not count.
+    """
+    if objective == RELATION_DISTILLATION:
+        layers = distill.teacher_layer or teacher.num_hidden_layers
+        teacher = dataclasses.replace(teacher, num_hidden_layers=layers)
+        return _count_encoder(teacher, seq_len) / 3
+    if objective != DISTILLATION:
+        return 0.0
+    words = predictions if distill.soft_weight > 0 else 0
+    return (_count_encoder(teacher, seq_len) + _count_masked_lm(teacher, words)) / 3
 
 
 def _count_masked_lm(model: ModelConfig, predictions: int) -> int:

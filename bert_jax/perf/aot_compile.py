@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config
+from bert_jax.config import Config, ModelConfig
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf.slices import Slice
 from bert_jax.train_step.objectives import Objective
@@ -33,11 +33,12 @@ class Memory:
     batch: int
     temporaries: int  # activations, gradients, gathered weights
     program: int
+    teacher: int = 0  # parameters of a frozen teacher
 
     @property
     def total(self) -> int:
         """Return the sum of all parts."""
-        return self.parameters + self.optimizer + self.batch + self.temporaries + self.program
+        return sum(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +68,11 @@ def compile_step(
     objectives: Sequence[Objective],
     tpu_slice: Slice,
     devices: Sequence[Any],
+    teacher: ModelConfig | None = None,
 ) -> Compiled | TooLarge:
     """Compile the step of a phase; objectives are of all phases, devices of the slice.
+
+    `teacher` has the sizes of config.teacher, if the run has one.
 
     Raises:
       ValueError: the batch or the model does not divide over the devices.
@@ -78,7 +82,7 @@ def compile_step(
         config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
     )
     start = time.perf_counter()
-    parts = build_parts(config, objectives, devices=devices, backend="tpu")
+    parts = build_parts(config, objectives, devices=devices, backend="tpu", teacher=teacher)
     batch_shape = shape.arrays(phase.batch_size)
     try:
         compiled: Any = lower_step(parts, index, batch_shape).compile()
@@ -93,6 +97,7 @@ def compile_step(
         + used.output_size_in_bytes
         - used.alias_size_in_bytes,
         "program": used.generated_code_size_in_bytes,
+        "teacher": _stored_bytes(parts.abstract_frozen),
     }
     per_chip = tpu_slice.chip.devices_per_chip
     slice_devices = list(mesh.devices.flat)[: len(devices) // tpu_slice.num_slices]

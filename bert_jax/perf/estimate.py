@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config
+from bert_jax.config import Config, ModelConfig
 from bert_jax.model import attention, bert, flops
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf import hlo_cost, prices
 from bert_jax.perf.aot_compile import Compiled, Memory, TooLarge
 from bert_jax.perf.hlo_cost import Machine, Traffic
 from bert_jax.perf.slices import Slice
+from bert_jax.train_step.step import TEACHER_SCOPE
 from data_pipeline.spec.schema import row_shape
 
 # Compiles a phase of a config; the words for the screen say of what.
@@ -68,7 +69,11 @@ class PhasePlan:
 
 
 def estimate_step(
-    config: Config, index: int, tpu_slice: Slice, compiled: Compiled
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compiled: Compiled,
+    teacher: ModelConfig | None = None,
 ) -> Estimate | None:
     """Price a compiled step of a phase; None where its text cannot be read."""
     if compiled.text is None:
@@ -85,11 +90,12 @@ def estimate_step(
         num_slices=tpu_slice.num_slices,
         network_bytes_per_sec=chip.network_bytes_per_sec,
     )
-    kernels = _kernel_cycles(config, index, tpu_slice, compiled)
+    kernels = _kernel_cycles(config, index, tpu_slice, compiled, teacher)
     cost = hlo_cost.price(compiled.text, machine, kernels)
+    priced = {words: cycles for words, cycles in kernels.items() if cycles is not None}
     secs = cost.secs(machine.clock_hz)
     rows_per_sec_per_chip = config.phases[index].batch_size / secs / tpu_slice.chips
-    flops_per_sec_per_chip = _flops_per_row(config, index) * rows_per_sec_per_chip
+    flops_per_sec_per_chip = _flops_per_row(config, index, teacher) * rows_per_sec_per_chip
     return Estimate(
         step_secs=secs,
         work_secs=cost.cycles / machine.clock_hz,
@@ -99,19 +105,25 @@ def estimate_step(
         rows_per_sec_per_chip=rows_per_sec_per_chip,
         peak_share=flops_per_sec_per_chip / chip.bf16_flops_per_sec,
         kernel_calls=dict(cost.kernel_calls),
-        kernel_cycles=kernels if cost.kernel_calls else {},
+        kernel_cycles=priced if cost.kernel_calls else {},
         unpriced_kernels=dict(cost.unpriced_calls),
         collectives=sorted(cost.traffic.values(), key=lambda traffic: -traffic.wire_bytes),
     )
 
 
-def _flops_per_row(config: Config, index: int) -> float:
+def _flops_per_row(config: Config, index: int, teacher: ModelConfig | None) -> float:
     phase = config.phases[index]
     shape = row_shape(
         config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
     )
     model = config_lib.model_in_phase(config, index)
-    return flops.count_train_flops(model, shape.seq_len, shape.predictions)
+    own = flops.count_train_flops(model, shape.seq_len, shape.predictions)
+    if teacher is None:
+        return own
+    name = phase.objective or config.objective
+    return own + flops.count_teacher_flops(
+        teacher, config.distill, name, shape.seq_len, shape.predictions
+    )
 
 
 def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
@@ -131,13 +143,30 @@ def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
 
 
 def _kernel_cycles(
-    config: Config, index: int, tpu_slice: Slice, compiled: Compiled
-) -> dict[str, float]:
-    """Return the cycles of a call of each kernel.
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compiled: Compiled,
+    teacher: ModelConfig | None = None,
+) -> dict[str, float | None]:
+    """Return the cycles of a call of each kernel, by words of its name; None where it has no price.
 
-    A call does the rows of a micro-batch on one device, with that device's heads.
+    A call does the rows of a micro-batch on one device, with that device's heads. A teacher's
+    kernels have a scope in their names, and come first.
     """
-    phase, model = config.phases[index], config.model
+    own = _model_cycles(config, index, tpu_slice, compiled, config.model)
+    if teacher is None:
+        return own
+    frozen = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
+    theirs = _model_cycles(config, index, tpu_slice, compiled, frozen)
+    scoped = {f"{TEACHER_SCOPE} {words}": cycles for words, cycles in theirs.items()}
+    return {**scoped, TEACHER_SCOPE: None, **own}
+
+
+def _model_cycles(
+    config: Config, index: int, tpu_slice: Slice, compiled: Compiled, model: ModelConfig
+) -> dict[str, float | None]:
+    phase = config.phases[index]
     shards = compiled.mesh["data"] * compiled.mesh["fsdp"]
     rows = phase.batch_size / (shards * phase.micro_batches)
     shape = prices.Shape(
@@ -156,11 +185,16 @@ def _kernel_cycles(
 
 
 def plan_phase(
-    config: Config, index: int, tpu_slice: Slice, compile_step: Compile
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compile_step: Compile,
+    teacher: ModelConfig | None = None,
 ) -> tuple[PhasePlan, Compiled | None]:
     """Compile a phase; if it does not fit, try the nearest settings until one does.
 
-    The second result is the step, None if it does not fit.
+    The second result is the step, None if it does not fit. `teacher` has the sizes of
+    config.teacher, which compile_step compiles too.
     """
     phase = config.phases[index]
     result = compile_step(config, f"{phase.batch_size:,} rows of {phase.seq_len}")
@@ -168,7 +202,7 @@ def plan_phase(
     alternatives: list[Alternative] = []
     if isinstance(result, TooLarge):
         available, needed = result.available, result.needed
-        alternatives = list(_try_alternatives(config, index, tpu_slice, compile_step))
+        alternatives = list(_try_alternatives(config, index, tpu_slice, compile_step, teacher))
     else:
         available, needed = tpu_slice.usable_bytes, result.memory.total
     plan = PhasePlan(
@@ -177,13 +211,13 @@ def plan_phase(
         rows_per_step=phase.batch_size,
         rows_per_chip=phase.batch_size / tpu_slice.chips,
         micro_batches=phase.micro_batches,
-        flops_per_row=_flops_per_row(config, index),
+        flops_per_row=_flops_per_row(config, index, teacher),
         attention=describe_attention(config, index, tpu_slice),
         fits=step is not None,
         available_bytes=available,
         memory=step.memory if step else None,
         needed_bytes=needed,
-        estimate=estimate_step(config, index, tpu_slice, step) if step else None,
+        estimate=estimate_step(config, index, tpu_slice, step, teacher) if step else None,
         alternatives=alternatives,
         compile_secs=step.compile_secs if step else 0.0,
     )
@@ -212,7 +246,11 @@ def _read_flags(config: Config, index: int) -> dict[str, Any]:
 
 
 def _try_alternatives(
-    config: Config, index: int, tpu_slice: Slice, compile_step: Compile
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compile_step: Compile,
+    teacher: ModelConfig | None,
 ) -> Iterator[Alternative]:
     """Try each setting alone until the step fits; if none does, all of them together."""
     now = _read_flags(config, index)
@@ -224,7 +262,7 @@ def _try_alternatives(
         result = compile_step(changed, f"does not fit; trying {named}")
         if isinstance(result, TooLarge):
             return Alternative(changes, False, result.needed, None)
-        estimate = estimate_step(changed, index, tpu_slice, result)
+        estimate = estimate_step(changed, index, tpu_slice, result, teacher)
         secs = None if estimate is None else estimate.step_secs
         return Alternative(changes, True, result.memory.total, secs)
 

@@ -108,7 +108,7 @@ class Cost:
             self.add_traffic(traffic, times)
 
 
-def price(text: str, machine: Machine, kernels: Mapping[str, float]) -> Cost:
+def price(text: str, machine: Machine, kernels: Mapping[str, float | None]) -> Cost:
     """Price `compiled.as_text()`; kernels: cycles a call, by words of the kernel's name.
 
     Raises:
@@ -126,7 +126,9 @@ def price(text: str, machine: Machine, kernels: Mapping[str, float]) -> Cost:
 class _Computation:
     """Walk one run of a computation in the order of its schedule: its cost and its transfers."""
 
-    def __init__(self, program: Program, machine: Machine, kernels: Mapping[str, float]) -> None:
+    def __init__(
+        self, program: Program, machine: Machine, kernels: Mapping[str, float | None]
+    ) -> None:
         self._program = program
         self._machine = machine
         self._kernels = kernels

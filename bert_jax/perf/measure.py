@@ -19,6 +19,7 @@ import numpy as np
 
 from bert_jax.config import (
     Config,
+    ModelConfig,
     Phase,
     data_in_phase,
     predictions_for,
@@ -31,7 +32,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.train_step import state
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer import feed
-from bert_jax.trainer.compile import build_parts, lower_step
+from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.spec.schema import RowShape, row_shape
 
@@ -62,9 +63,11 @@ class Program:
     model: bert.Model
     mesh: jax.sharding.Mesh
     first_state: Callable[[], state.TrainState]
-    take: Callable[[state.TrainState, Any], tuple[state.TrainState, Any]]
+    take: Callable[..., tuple[state.TrainState, Any]]  # of a state, a batch, and what is frozen
     compile_secs: float
     memory_bytes: int  # on a device at most, by the compiler's own account
+    teacher: bert.Model | None = None
+    first_frozen: Callable[[], tuple[bert.Params, ...]] = tuple  # parameters of the teacher
 
     @property
     def phase(self) -> Phase:
@@ -110,14 +113,19 @@ class Timed:
 
 
 def compile_step(
-    config: Config, objective: Objective, devices: Sequence[jax.Device] | None = None
+    config: Config,
+    objective: Objective,
+    devices: Sequence[jax.Device] | None = None,
+    teacher: ModelConfig | None = None,
 ) -> Program:
     """Compile the step of the only phase of a config, on all devices unless some are given.
+
+    `teacher` has the sizes of config.teacher, if the run has one; its weights are random.
 
     Raises:
       MemoryError: the step needs more memory than a device has.
     """
-    parts = build_parts(config, (objective,), devices=devices)
+    parts = build_parts(config, (objective,), devices=devices, teacher=teacher)
     jax.set_mesh(parts.mesh)
     (phase,) = config.phases
     shape = _row_shape(config)
@@ -147,7 +155,17 @@ def compile_step(
         take=compiled,
         compile_secs=compile_secs,
         memory_bytes=memory_bytes,
+        teacher=parts.teacher,
+        first_frozen=lambda: _init_frozen(parts),
     )
+
+
+def _init_frozen(parts: StepParts) -> tuple[bert.Params, ...]:
+    """Initialize the parameters of a teacher, () without one."""
+    if parts.teacher is None:
+        return ()
+    params = parts.teacher.init(jax.random.key(parts.config.seed))
+    return (jax.device_put(params, parts.frozen_shardings),)
 
 
 def measure(
@@ -170,13 +188,14 @@ def _measure(
     program: Program, batches: Iterator[Any], length: Length, report: Callable[[str], None]
 ) -> Timed:
     train_state = program.first_state()
-    jax.block_until_ready(train_state)
+    frozen = program.first_frozen()
+    jax.block_until_ready((train_state, frozen))
 
     def dispatch(steps: int) -> Any:
         """Give steps to the devices; return an array to wait for."""
         nonlocal train_state
         for batch in itertools.islice(batches, steps):
-            train_state, sums = program.take(train_state, batch)
+            train_state, sums = program.take(train_state, batch, *frozen)
         return sums
 
     start = time.perf_counter()

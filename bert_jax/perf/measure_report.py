@@ -64,7 +64,12 @@ def make_report(
     rows_per_sec = rows / timed.step_secs.median
     examples = float(np.mean([_count_examples(batch) for batch in batches]))
     tokens = float(np.mean([int(batch["input_mask"].sum()) for batch in batches]))
-    row_flops = flops.count_train_flops(program.config.model, shape.seq_len, shape.predictions)
+    config, sizes = program.config, (shape.seq_len, shape.predictions)
+    row_flops = flops.count_train_flops(config.model, *sizes)
+    if program.teacher is not None:
+        name = program.phase.objective or config.objective
+        teacher = program.teacher.config
+        row_flops += flops.count_teacher_flops(teacher, config.distill, name, *sizes)
     measured = timed.peak_memory_bytes
     return StepReport(
         device_kind=kind,

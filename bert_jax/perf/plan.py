@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.config import Config
+from bert_jax.config import Config, ModelConfig
 from bert_jax.perf import aot_compile, estimate, measure, slices
 from bert_jax.perf.aot_compile import Compiled, TooLarge
 from bert_jax.perf.estimate import Estimate, PhasePlan
@@ -114,6 +114,7 @@ class PlanRequest:
     prices: Prices
     other_slices: list[Slice]
     corpus: Corpus
+    teacher: ModelConfig | None = None  # sizes of config.teacher
 
 
 def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
@@ -152,9 +153,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
     phases: list[PhasePlan] = []
     first: Compiled | None = None
     for index in range(len(config.phases)):
-        phase, compiled = _plan_phase(
-            request.objectives, config, index, tpu_slice, f"phase {index}: ", screen
-        )
+        phase, compiled = _plan_phase(request, config, index, tpu_slice, f"phase {index}: ", screen)
         phases.append(phase)
         first = first or compiled
     steps, rates = plots.sample_rates(config, RATE_POINTS)
@@ -182,33 +181,40 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
 
 
 def _plan_phase(
-    objectives: Sequence[Objective],
+    request: PlanRequest,
     config: Config,
     index: int,
     tpu_slice: Slice,
     label: str,
     screen: Screen,
 ) -> tuple[PhasePlan, Compiled | None]:
-    devices = slices.open_devices(tpu_slice)
+    devices, learned, teacher = slices.open_devices(tpu_slice), request.objectives, request.teacher
 
     def compile_step(changed: Config, words: str) -> Compiled | TooLarge:
         doing = f"{label}{words}, compiling for {tpu_slice.name}"
         screen.print_without_line(doing)
-        key = _compile_key(changed, index, tpu_slice)
+        key = _compile_key(changed, index, tpu_slice, teacher)
         secs = compile.secs_of(key)
         past = "" if secs is None else f", {duration(secs)} last time"
         began = time.perf_counter()
         with screen.spinning(doing + past):
-            result = aot_compile.compile_step(changed, index, objectives, tpu_slice, devices)
+            result = aot_compile.compile_step(changed, index, learned, tpu_slice, devices, teacher)
         compile.remember(key, time.perf_counter() - began)
         return result
 
-    return estimate.plan_phase(config, index, tpu_slice, compile_step)
+    return estimate.plan_phase(config, index, tpu_slice, compile_step, teacher)
 
 
-def _compile_key(config: Config, index: int, tpu_slice: Slice) -> str:
+def _compile_key(config: Config, index: int, tpu_slice: Slice, teacher: ModelConfig | None) -> str:
     """Return a key of everything that the time of a compile depends on."""
-    parts = config.model, config.phases[index], config.optim, config.mesh, config.compute
+    parts: list[Any] = [
+        config.model,
+        config.phases[index],
+        config.optim,
+        config.mesh,
+        config.compute,
+    ]
+    parts += [] if teacher is None else [teacher, config.distill]
     fields = [dataclasses.asdict(part) for part in parts]
     return compile.key_of(
         [config.objective, tpu_slice.name, tpu_slice.num_slices, _read_versions(), *fields]
@@ -224,7 +230,7 @@ def _scale(request: PlanRequest, first: PhasePlan, screen: Screen) -> Iterator[S
     for other in request.other_slices:
         config, plan = scale_config(request.config, request.tpu_slice, other), first
         if other != request.tpu_slice:
-            plan, _ = _plan_phase(request.objectives, config, 0, other, "scale: ", screen)
+            plan, _ = _plan_phase(request, config, 0, other, "scale: ", screen)
         growth = other.chips / request.tpu_slice.chips
         yield ScaleRow(
             topology=other.name,

@@ -81,6 +81,7 @@ def _memory(memory: Memory, available: int) -> Rows:
     share = memory.total / available
     parts = {"parameters": memory.parameters, "optimiser": memory.optimizer, "batch": memory.batch}
     parts |= {"activations": memory.temporaries, "program": memory.program}
+    parts |= {"teacher": memory.teacher} if memory.teacher else {}
     return [
         ("memory", f"fits: {_gib(memory.total)} of {_gib(available)} a chip, {share:.0%}"),
         ("", ", ".join(f"{name} {_gib(size)}" for name, size in parts.items())),

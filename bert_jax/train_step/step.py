@@ -24,6 +24,7 @@ from bert_jax.train_step.optim import make_schedule
 from bert_jax.train_step.state import TrainState
 
 Sums = dict[str, Any]
+TEACHER_SCOPE = "of_the_teacher"  # in the names of what a teacher computes, for prices of kernels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +132,12 @@ def _make_teach(
     teach, (parts,) = objective.teach, frozen
     whole = collectives.gather_params(parts, collectives.specs(taught.params), taught.model.dtype)
     teacher = taught.model.bind(whole)
-    return lambda batch: {**batch, **teach(teacher, batch)}
+
+    def add_lessons(batch: Batch) -> Batch:
+        with jax.named_scope(TEACHER_SCOPE):
+            return {**batch, **teach(teacher, batch)}
+
+    return add_lessons
 
 
 def make_train_step(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax.config import ModelConfig
+from bert_jax.config import DistillConfig, ModelConfig
 from bert_jax.model import flops
 
 BASE = ModelConfig(vocab_size=30_522)
@@ -57,3 +57,16 @@ def test_windows_gates_and_narrow_embeddings_cost_what_they_multiply():
     assert flops.count_train_flops(gated, seq_len, 2) == before + 6 * 3 * width * 10 * seq_len
     head = 6 * width * (width - 5) * 2
     assert flops.count_train_flops(narrow, seq_len, 2) == before - head + 6 * 5 * width * seq_len
+
+
+def test_a_teacher_costs_a_third_of_what_it_is_read_for():
+    layers = 65.2298e9 + 1.8119e9
+    taught = flops.count_teacher_flops
+    whole = taught(BASE, DistillConfig(), "distillation", 128, 20)
+    assert whole == pytest.approx((layers + 2.8837e9) / 3, rel=1e-4)
+    silent = DistillConfig(soft_weight=0.0)
+    assert taught(BASE, silent, "distillation", 128, 20) == pytest.approx(layers / 3, rel=1e-4)
+    half = DistillConfig(teacher_layer=6)
+    expected = pytest.approx(layers / 6, rel=1e-4)
+    assert taught(BASE, half, "relation_distillation", 128, 20) == expected
+    assert taught(BASE, half, "mlm", 128, 20) == 0

@@ -64,6 +64,32 @@ def test_a_price_is_asked_for_the_heads_of_a_device(monkeypatch):
     assert asked == [prices.Shape("v5e", 128, 6, 64, True), splash]
 
 
+def test_the_kernels_of_a_teacher_have_its_own_price_or_none(monkeypatch):
+    scope = ', metadata={op_name="jit(step)/of_the_teacher/layer"}\n'
+    (own,) = [line for line in TEXT.splitlines() if "%attention_forward" in line]
+    text = TEXT.replace(own, own.replace("forward.2", "forward.3") + scope + own)
+    teacher = dataclasses.replace(MODEL, num_attention_heads=6)
+    config = dataclasses.replace(CONFIG, objective="distillation", teacher="hf:DIR")
+    for theirs, cycles, unpriced in ((3_000.0, 8 * 13_000, 1), (None, 8 * 10_000, 2)):
+
+        def look_up(shape, theirs=theirs):
+            is_own = shape.heads == 12
+            assert shape.has_dropout == (is_own and shape.kernel == "attention")
+            price = 10_000.0 if is_own else theirs
+            return {} if price is None else {"attention_forward": price}
+
+        monkeypatch.setattr(prices, "look_up_cycles", look_up)
+        of_both = dataclasses.replace(compiled(), text=text)
+        found = estimate.estimate_step(config, 0, V5E, of_both, teacher)
+        assert found.cycles == 3_000_000 + cycles
+        assert sum(found.unpriced_kernels.values()) == unpriced
+    alone = estimate.estimate_step(CONFIG, 0, V5E, compiled())
+    # A forward pass of Base at 128 with the head on 20 tokens: a third of 69.925 GFLOP.
+    ratio = found.peak_share * found.step_secs / (alone.peak_share * alone.step_secs)
+    assert ratio == pytest.approx(1 + 69.925 / 3 / 69.9285, rel=1e-4)
+    assert Memory(1, 2, 3, 4, 5, teacher=6).total == 21
+
+
 def plan(compile_step):
     return estimate.plan_phase(CONFIG, 0, V5E, compile_step)
 

@@ -10,13 +10,23 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.config import ComputeConfig, Config, MeshConfig, Phase, validate
+from bert_jax.config import (
+    ComputeConfig,
+    Config,
+    DistillConfig,
+    MeshConfig,
+    Phase,
+    validate,
+)
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.perf import measure as timing
 from bert_jax.perf.measure import Length, Program, Spread, choose_phase, measure, set_rows
-from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.train_step.objectives import MLM_NSP, find_each
+from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax import tiny_models
+
+NO_PAIRS = PretrainOptions(segments="doc_sentences")
 
 
 class Clock:
@@ -121,6 +131,28 @@ def test_a_step_larger_than_a_device_is_refused_before_it_runs(monkeypatch):
     fake_compiler(monkeypatch, 10**15)
     with pytest.raises(MemoryError, match=r"16 rows of 19 needs 1,?000,?000\.0 GB .* cpu has"):
         timing.compile_step(tiny_models.CONFIG, MLM_NSP, jax.devices()[:1])
+
+
+@pytest.mark.slow
+def test_a_step_with_a_teacher_is_taken_and_its_memory_counts():
+    alone = dataclasses.replace(tiny_models.CONFIG, objective="mlm", data=NO_PAIRS)
+    taught = dataclasses.replace(
+        alone,
+        objective="relation_distillation",
+        teacher="hf:DIR",
+        distill=DistillConfig(relation_heads=8),
+    )
+    wide = dataclasses.replace(tiny_models.MODEL, hidden_size=48, num_attention_heads=6)
+    programs = [
+        timing.compile_step(config, *find_each(config), jax.devices()[:1], teacher)
+        for config, teacher in ((alone, None), (taught, wide))
+    ]
+    timed = measure(programs[1], [tiny_models.random_batch()], Length(3, 1.0))
+    assert len(timed.group_step_secs) == 3
+    (frozen,) = programs[1].first_frozen()
+    weights = 4 * sum(leaf.size for leaf in jax.tree.leaves(frozen))
+    assert frozen.keys() == {"embeddings", "layers"}
+    assert programs[1].memory_bytes - programs[0].memory_bytes > weights > 0
 
 
 CONFIG = Config(
