@@ -292,6 +292,14 @@ def test_mesh_shapes(preset, sizes, shape):
             changed(mesh=MeshConfig(preset="tp", model_size=8)),
             "num_attention_heads is 12, not a multiple of the 8 devices on mesh axis model",
         ),
+        (
+            changed(
+                objective="relation_distillation",
+                distill=config_lib.DistillConfig(relation_heads=6),
+                mesh=MeshConfig(preset="tp", model_size=4),
+            ),
+            "distill.relation_heads is 6, not a multiple of the 4 devices on mesh axis model",
+        ),
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(config, words):
