@@ -14,8 +14,9 @@ Expect (model card): GLUE 88.9 for 150m, where ModernBERT-Base has 88.4; 90.8 fo
 measured with this code.
 
 Source of sizes, batches, tokens and rates: Weller et al. 2025, and pretraining/configs/standard of
-JHU-CLSP/ettin-encoder-vs-decoder. Three things differ: the batch grows from 768 rows (there from
-one device's 24 to 144), long rows have 8,192 tokens (there 7,999), and no special token is masked.
+JHU-CLSP/ettin-encoder-vs-decoder. Four things differ: the batch grows from 768 rows (there from
+one device's 24 to 144), long rows have 8,192 tokens (there 7,999), no special token is masked, and
+1b has the tokens of the others (there a third of them in the last two phases).
 """
 
 import dataclasses

@@ -7,11 +7,14 @@ Corpus: RefinedWeb, 600 billion tokens of English web text, in 30,522 uncased wo
 Expect (paper, quoted from memory): GLUE 89.0, with 250 million parameters. Not yet measured with
 this code.
 
-Source: Le Breton et al. 2025, sections 3 and 4; chandar-lab/NeoBERT. The steps of a warm-up and the
-tokens of a batch are quoted from memory. Four things differ. The decoder is the word table, which
-makes 222 million parameters; there it is a table of its own. The rate falls to a tenth along a
-line, there along a cosine. Documents share a row and do not see each other; there they do not
-share one. The texts of the second phase are those of the first, there its longer ones.
+Source: Le Breton et al. 2025, sections 3 and 4; chandar-lab/NeoBERT, read in the fork
+GabrielRuo/NeoBERT: conf/optimizer/adamw.yaml, conf/scheduler/cosine_decay.yaml (2,000 steps of
+warm-up), src/neobert/scheduler (the rate falls to a tenth). Two million tokens a step follow from
+2.1 trillion in 1,050,000 steps. Four things differ. The decoder is the word table, which makes 222
+million parameters; there it is a table of its own. The rate falls to a tenth along a line until
+the end; there along a cosine until step 900,000, and stays. Documents share a row and do not see
+each other; there they do not share one. The texts of the second phase are those of the first,
+there its longer ones.
 """
 
 import ml_collections

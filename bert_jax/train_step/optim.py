@@ -166,6 +166,10 @@ def make_optimizer(config: OptimConfig) -> optax.GradientTransformationExtraArgs
     LAMB follows You et al. 2020: bias-corrected moments, decay added, then each tensor's direction
     scaled by norm(weights) / norm(direction); tensors without decay are not scaled
     (NVIDIA's and MLPerf's use_nvlamb=False). The clip is its pre-normalisation of the gradient.
+
+    The decay of stable_adamw is weight_decay * rate / config.learning_rate a step, in phases with a
+    rate of their own too: a lower rate decays less. optimi's max_lr is likewise set once and saved
+    with the optimizer; whether ModernBERT's restart_override sets it anew is not verified.
     """
     betas = config.beta1, config.beta2, config.epsilon
     if config.name == "stable_adamw":

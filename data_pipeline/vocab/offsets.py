@@ -11,7 +11,7 @@ import sentencepiece
 
 from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
 from data_pipeline.vocab.byte_level import ByteLevelRules, read_rules
-from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer, replace_surrogates
 
 # What BERT takes for white space, and so for the end of a word in any vocabulary.
 # Source: tokenization.py@eedf5716ce _is_whitespace.
@@ -53,6 +53,7 @@ class PieceAligner:
 
     def encode(self, text: str) -> AlignedPieces:
         """Encode a text."""
+        text = replace_surrogates(text)
         if self._rules is not None:
             return _align_bytes(self._rules, text)
         ids: list[int] = []

@@ -23,6 +23,7 @@ from data_pipeline.vocab.wordpiece import (
     make_wordpiece_tokenizer,
     read_json,
     read_list,
+    replace_surrogates,
 )
 
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
@@ -254,7 +255,7 @@ def _encode_sentencepiece(
     processor: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     # One thread: the build runs a process a core.
-    encoded = processor.Encode(list(sentences), num_threads=1)
+    encoded = processor.Encode([*map(replace_surrogates, sentences)], num_threads=1)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     dtype = token_dtype(processor.GetPieceSize())
     flat = itertools.chain.from_iterable(encoded)

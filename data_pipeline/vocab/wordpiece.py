@@ -16,6 +16,7 @@ import tokenizers
 LONGEST_WORD_CHARS = 200
 _CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB a process
 _LONGEST_CACHED_WORD_CHARS = 32  # longer ones rarely recur
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Characters that BERT makes words of their own: punctuation and Chinese ones. Not all of them: a
 # word with another such character is split there by the library, and cached unsplit.
@@ -81,6 +82,11 @@ class WordEncoder:
         return np.frombuffer(b"".join(encoded), self._dtype), size_bytes // self._dtype.itemsize
 
 
+def replace_surrogates(text: str) -> str:
+    """Replace each unpaired surrogate, which JSON can hold and UTF-8 cannot, by U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
 class _WordCache(dict[str, bytes]):
     """Map words to the bytes of their ids; a missing word is encoded and, unless long, kept."""
 
@@ -95,7 +101,7 @@ class _WordCache(dict[str, bytes]):
         # where the build runs a process a core.
         id_bytes = self._older.pop(word, None)
         if id_bytes is None:
-            ids = self._tokenizer.encode(word, add_special_tokens=False).ids
+            ids = self._tokenizer.encode(replace_surrogates(word), add_special_tokens=False).ids
             id_bytes = array.array(self._type_code, ids).tobytes()
         if len(word) <= _LONGEST_CACHED_WORD_CHARS:
             if len(self) >= _CACHED_WORDS:

@@ -3,6 +3,7 @@
 import pytest
 
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.offsets import PieceAligner
 from tests.data_pipeline.encoded import SPECIALS, id_lists, train_model
 from tests.data_pipeline.multilingual import sentences
@@ -75,6 +76,21 @@ def test_sentencepieces_are_those_of_each_word(sentence_pieces):
     # Whatever the pieces are, together they are the words and nothing else.
     assert "".join(cut(sentence_pieces, "bal  Word,\tqq")) == "balWord,qq"
     assert cut(sentence_pieces, text)[-1].endswith("l")
+
+
+@pytest.mark.parametrize("kind", ["letters", "sentence_pieces", "bytes"])
+@pytest.mark.parametrize("text", ["a\ud800b c", "\udfff", "bal \udc00 Word\ud83d"])
+def test_an_unpaired_surrogate_is_the_replacement_character(request, tmp_path, kind, text):
+    if kind == "bytes":
+        (tmp_path / "tokenizer.json").write_bytes(train_byte_level(["bal Word"] * 9, 264, 0))
+        vocabulary = load_vocabulary(tmp_path / "tokenizer.json")
+    else:
+        vocabulary = request.getfixturevalue(kind)
+    replaced = "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in text)
+    assert id_lists(vocabulary, [text]) == id_lists(vocabulary, [replaced])
+    pieces, expected = (PieceAligner(vocabulary).encode(each) for each in (text, replaced))
+    for name in ("ids_T", "starts_T", "ends_T"):
+        assert getattr(pieces, name).tolist() == getattr(expected, name).tolist()
 
 
 def test_a_word_is_the_same_wherever_it_stands(letters):
