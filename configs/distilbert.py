@@ -15,8 +15,9 @@ Not yet measured with this code.
 
 Source: section 3 for layers, batches "up to 4K" and no next sentences; train.py and distiller.py
 of transformers' research projects for weights 5, 2 and 1, temperature 2, AdamW at 5e-4 with
-epsilon 1e-6 and beta2 0.98, warm-up of a twentieth, clip at 5 and three passes, which are 6,300
-steps of BERT's corpus. There masks are drawn in proportion to count^-0.7, here uniformly.
+epsilon 1e-6 and beta2 0.98, no weight decay, warm-up of a twentieth, clip at 5 and three passes,
+which are 6,300 steps of BERT's corpus. There masks are drawn in proportion to count^-0.7, here
+uniformly.
 """
 
 import dataclasses
@@ -39,7 +40,12 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         model=c.ModelConfig(num_hidden_layers=6, type_vocab_size=0, pooler_type="relu"),
         phases=(c.Phase(512, 6_300, batch_size=4096, micro_batches=16),),
         optim=c.OptimConfig(
-            name="adamw", learning_rate=5e-4, warmup_steps=315, beta2=0.98, clip_norm=5.0
+            name="adamw",
+            learning_rate=5e-4,
+            warmup_steps=315,
+            beta2=0.98,
+            weight_decay=0.0,
+            clip_norm=5.0,
         ),
         eval=c.EvalConfig(every_steps=300),
     )

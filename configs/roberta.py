@@ -5,8 +5,8 @@
     ... --config.data.segments=doc_sentences
 
 Slice: 64 chips, each with 16 rows at a time (the paper's machine: 1,024 V100).
-Corpus: 160 GB of cased English text in 50,265 byte-level pieces. The nearest that
-data_pipeline.build trains is --train_vocab=bpe --vocab_size=50265 --lowercase=false.
+Corpus: 160 GB of cased English text in 50,265 byte-level pieces: data_pipeline.build
+--vocab=vocab.json of a RoBERTa, or --train_vocab=byte_bpe --vocab_size=50265 --lowercase=false.
 Hours and dollars: Base 41 and $3,154 on 64 v5e chips, by the compiler's estimate: python -m
 bert_jax.plan --config=configs/roberta.py --topology=v5e:8x8 --config.model.vocab_size=30000,
 2026-11-23, c30ecce.

@@ -10,7 +10,8 @@ Expect (Yang et al. 2019, appendix A.1, Large on BERT's corpus): MNLI 88.4, SQuA
 RACE 75.1. Not yet measured with this code.
 
 size=base   BERT-Base's size and batch, as the paper's ablations (section 3.4), at length 512
-size=large  500,000 steps of 8,192 sequences of 512 (section 3.1, appendix A.4)
+size=large  500,000 steps of 8,192 sequences of 512 (section 3.1, appendix A.4); the README of
+            zihangdai/xlnet has 2,048
 
 Not the paper's: rows begin with [CLS], no memory of the text before (384 tokens there), no rows
 read from the right.
