@@ -170,6 +170,11 @@ def load_vocabulary(
         data = byte_level.join_files(path, data)
     if path.suffix == ".json":
         settings = _parse_settings(data)
+        if path.name == byte_level.PIECES and "model" not in settings:
+            raise ValueError(
+                f"--vocab is {path}, which has no {byte_level.MERGES} beside it; copy both or give "
+                "the tokenizer.json"
+            )
         if byte_level.is_byte_level(settings):
             return _load_byte_level(path, data, settings)
     return _load_wordpiece(path, data, lowercase, checks_case)
