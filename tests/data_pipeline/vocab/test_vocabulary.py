@@ -125,7 +125,7 @@ def test_lists_of_every_editor_are_one_vocabulary(tmp_path, data):
         ("vocab.txt", LIST + "un\n", r"the piece 'un' twice, in lines 6 and 12"),
         ("vocab.txt", LIST.encode("utf-16"), r"not a UTF-8 list of pieces \(byte offset 0\)"),
         ("vocab.txt", '{"model": 1}', r"looks like JSON, .* must have a name that ends in \.json"),
-        ("vocab.json", '{"[PAD]": 0}', r"not a tokenizer\.json that this version of tokenizers"),
+        ("words.json", '{"[PAD]": 0}', r"not a tokenizer\.json that this version of tokenizers"),
         (
             "vocab.txt",
             LIST.replace("[MASK]", "a"),
@@ -133,8 +133,8 @@ def test_lists_of_every_editor_are_one_vocabulary(tmp_path, data):
         ),
         ("vocab.txt", LIST + "The\nHouse\n", r"--lowercase is true, but 2 of the 13 .*case=false"),
         ("bad.model", "not a model", r"bad\.model ends in \.model but is not a SentencePiece"),
-        ("vocab.json", "", r"not a tokenizer\.json that this version of tokenizers"),
-        ("vocab.json", b"\xff\xfe", r"not a tokenizer\.json that this version of tokenizers"),
+        ("words.json", "", r"not a tokenizer\.json that this version of tokenizers"),
+        ("words.json", b"\xff\xfe", r"not a tokenizer\.json that this version of tokenizers"),
     ],
 )
 def test_files_that_hold_no_list_are_refused(tmp_path, name, data, sentence):
