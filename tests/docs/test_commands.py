@@ -176,6 +176,11 @@ def base(forked, tmp_path_factory):
     run(forked, folder, "python -m bert_jax.convert --from=orbax:runs/mine --to=hf:CHECKPOINT")
     for name in ("stores/field", "STORE"):
         shutil.copytree(folder / "stores" / "mine", folder / name)
+    for name, count in (("en", 200), ("de", 250)):
+        (folder / f"{name}.txt").write_text(_small_text(count))
+        vocabulary = "--vocab=stores/mine/vocab.txt"
+        output = f"--output=stores/{name}"
+        forked("data_pipeline.build", f"--input={name}.txt", vocabulary, output, cwd=folder)
     for name in ("field", "quickstart"):
         shutil.copytree(folder / "runs" / "mine", folder / "runs" / name)
     shutil.copy(folder / "stores" / "mine" / "vocab.txt", folder)
