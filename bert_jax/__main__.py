@@ -27,6 +27,7 @@ ENTRIES = {
     "verify_resume": ("bert_jax.verify_resume", "that kills lose nothing on this machine"),
     "replay": ("bert_jax.replay", "the text of any step of a run"),
     "score": ("bert_jax.score", "a file of predictions, as the official script"),
+    "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
     "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
 }
 MODULES = {name: module for name, (module, _) in ENTRIES.items()}

@@ -22,6 +22,7 @@ ARGUMENTS = {
         *("--checkpoint={checkpoint}", "--data_dir={small}", "--output={new}"),
         *("--max_seq_length=16", "--features=last"),
     ],
+    "baseline": ["skipgram", "--store={store}", "--workdir={new}"],
     "fill_mask": ["--checkpoint={checkpoint}", "a [MASK] ."],
     "features": ["--checkpoint={checkpoint}", "--input={small}/in.txt", "--output={new}.npz"],
 }

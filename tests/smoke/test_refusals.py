@@ -129,6 +129,17 @@ REFUSALS = {
             (("--max_seq_length=20",), "the checkpoint has 19 positions"),
         ],
     ),
+    "baseline": (
+        ("--store={store}", ROOM),
+        [
+            ((), "KIND is missing; it must be one of skipgram"),
+            (("glove",), "KIND is 'glove'; it must be one of skipgram"),
+            (("skipgram", "--window=0"), "--window is 0; it must be 1 or more"),
+            (("skipgram", "--workdir="), "--workdir is missing"),
+            (("skipgram", "--workdir={small}"), "is not empty and holds no baseline"),
+            (("skipgram", "--store={small}"), "is not a store"),
+        ],
+    ),
     "fill_mask": (
         (),
         [

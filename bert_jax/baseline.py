@@ -1,0 +1,103 @@
+"""Train a baseline on the store of a BERT: python -m bert_jax.baseline KIND --store=STORE ...
+
+    skipgram    a vector for each token, by skip-gram with negative sampling (word2vec)
+
+    --store=STORE    folder that data_pipeline.build wrote
+    --workdir=DIR    a new folder, or that of the same training, which is resumed
+    --epochs=5       passes over the text; other flags have the defaults of the kind
+
+DIR gets summary.json, and of skipgram vectors.npz in the format of bert_jax.features, a token a
+line.
+"""
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from absl import flags
+
+from bert_jax.baselines import skipgram, training
+from bert_jax.baselines.skipgram import SkipGram
+from bert_jax.reporting.console import Screen, duration
+from bert_jax.runtime import cli
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.spec.fields import check_fields, help_of
+from data_pipeline.store import Store
+
+# Kind -> its settings, and the function that trains it.
+KINDS: dict[str, tuple[type[Any], Callable[[pathlib.Path, Store, Any, Screen], None]]] = {
+    skipgram.KIND: (SkipGram, skipgram.train),
+}
+
+
+def _define_settings() -> dict[str, flags.FlagHolder]:
+    """Define a flag for each setting of any kind; unset, it has the default of its kind."""
+    words: dict[str, list[str]] = {}
+    is_whole: dict[str, bool] = {}
+    for kind, (options, _) in KINDS.items():
+        for field in dataclasses.fields(options):
+            words.setdefault(field.name, []).append(f"{kind}: {help_of(field)}")
+            is_whole[field.name] = isinstance(field.default, int)
+    return {
+        name: (flags.DEFINE_integer if is_whole[name] else flags.DEFINE_float)(
+            name, None, " | ".join(words[name])
+        )
+        for name in words
+    }
+
+
+_STORE = flags.DEFINE_string("store", "", "folder that data_pipeline.build wrote")
+_WORKDIR = flags.DEFINE_string("workdir", "", "folder of the baseline")
+_SETTINGS = _define_settings()
+
+USAGE = f"python -m bert_jax.baseline {'|'.join(KINDS)} --store=STORE --workdir=DIR"
+
+
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        if not arguments or arguments[0] not in KINDS:
+            given = repr(arguments[0]) if arguments else "missing"
+            raise ValueError(f"KIND is {given}; it must be one of {', '.join(KINDS)}; {USAGE}")
+        cli.refuse_arguments(arguments[1:], USAGE)
+        kind = arguments[0]
+        options, train = KINDS[kind]
+        settings = _read_settings(kind, options)
+        for flag in (_STORE, _WORKDIR):
+            if not flag.value:
+                raise ValueError(f"--{flag.name} is missing; {USAGE}")
+        log.hold()
+        store = training.open_text(_STORE.value)
+        jax.devices()  # one that is missing is refused before anything is written
+        folder = pathlib.Path(_WORKDIR.value)
+        training.claim_folder(folder, kind, settings, store)
+    screen = Screen(is_writer=True)
+    screen.table(f"{kind} on {_STORE.value}", [(k, str(v)) for k, v in vars(settings).items()])
+    if training.read_summary(folder) is None:
+        train(folder, store, settings, screen)
+    summary = training.read_summary(folder) or {}
+    rows = [(name, str(value)) for name, value in summary.items() if name != "seconds"]
+    screen.table("done", [*rows, ("time", duration(summary["seconds"])), ("in", str(folder))])
+    return 0
+
+
+def _read_settings(kind: str, options: type[Any]) -> Any:
+    """Build the settings of a kind from the flags; refuse a flag of another kind."""
+    given = {name: flag.value for name, flag in _SETTINGS.items() if flag.value is not None}
+    names = [field.name for field in dataclasses.fields(options)]
+    for name in given.keys() - set(names):
+        raise ValueError(f"--{name} is no setting of {kind}; its settings are {', '.join(names)}")
+    settings = options(**given)
+    check_fields(settings, "--")
+    return settings
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "the same command resumes", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Cut the documents of a store into rows, of which a stream makes the batches of any step."""
+
+import numpy as np
+
+from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.store import Split
+
+
+def cut_documents(split: Split, longest: int) -> EncodedRows:
+    """Cut each document into rows of `longest` tokens, the last of them shorter.
+
+    Rows have no [CLS] and no [SEP]; none crosses the end of a document.
+    """
+    bounds_D = np.asarray(split.sentence_offsets)[split.document_offsets]
+    rows_D = -(-np.diff(bounds_D) // longest)
+    first_D = np.cumsum(rows_D) - rows_D  # number of a document's first row
+    document_R = np.repeat(np.arange(len(rows_D)), rows_D)
+    starts_R = bounds_D[document_R] + longest * (np.arange(len(document_R)) - first_D[document_R])
+    lengths_R = np.diff(np.append(starts_R, split.tokens))
+    ids = np.asarray(split.token_ids, np.int32)
+    return EncodedRows(ids, np.append(starts_R, split.tokens), lengths_R.astype(np.int32))

@@ -1,0 +1,241 @@
+"""Learn a vector for each token by skip-gram with negative sampling.
+
+A step takes some rows of the text: tokens are subsampled, each is paired with those in a window of
+random width around it, and the pairs are cut into small batches, whose gradients are summed.
+
+Dimensions: P pairs of a batch, N batches of a step, K negatives + 1, D width, V vocabulary, T
+tokens.
+Source: Mikolov et al. 2013b, equations 3 to 5; word2vec.c for what the paper leaves open.
+"""
+
+import dataclasses
+import functools
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.baselines import training
+from bert_jax.baselines.rows import cut_documents
+from bert_jax.inference import vector_files
+from bert_jax.inference.hidden_states import Group, Layers
+from bert_jax.reporting.console import Screen
+from data_pipeline.io.atomic import new_file
+from data_pipeline.labelled.rows import EncodedRows, ExampleStream
+from data_pipeline.spec.fields import setting
+from data_pipeline.store import Store
+from data_pipeline.vocab import load_vocabulary
+
+KIND, VECTORS = "skipgram", "vectors.npz"
+_LONGEST_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
+_ROWS = 16  # of a step
+_PAIRS = 256  # of a batch
+_BATCHES = 32  # a step's batches are padded to a multiple, so that few shapes are compiled
+_POWER = 0.75  # of the counts that negatives are drawn by
+_LEAST_RATE = 1e-4  # share of learning_rate that the decay ends at; word2vec.c
+_HELDOUT_TOKENS = 100_000  # at most
+
+Tables = tuple[jax.Array, jax.Array]  # float32[V,D] each: of tokens, and of tokens as contexts
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipGram:
+    """Set how vectors are trained; the defaults are word2vec.c's but for one."""
+
+    width: int = setting(100, "numbers of a vector", minimum=1)
+    window: int = setting(5, "largest distance of the tokens of a pair", minimum=1)
+    negatives: int = setting(5, "tokens drawn against each pair", minimum=1)
+    subsample: float = setting(
+        1e-3, "share of the text above which a token is dropped now and then", above=0
+    )
+    learning_rate: float = setting(0.025, "rate at the beginning, decayed linearly", above=0)
+    epochs: float = setting(5.0, "passes over the training text", above=0)
+    seed: int = setting(0, "seed of the vectors and of all draws", minimum=0, maximum=2**32 - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Hold the pairs of a step in batches; weight 0 marks padding."""
+
+    centers_NP: np.ndarray  # int32
+    contexts_NP: np.ndarray  # int32
+    weights_NP: np.ndarray  # float32
+
+
+def keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
+    """Return the share of a token's occurrences that are kept: float64[V].
+
+    Source: word2vec.c; the paper's equation 5 has the first of the two terms.
+    """
+    ratio_V = subsample * counts_V.sum() / np.maximum(counts_V, 1)
+    return np.minimum(np.sqrt(ratio_V) + ratio_V, 1.0)
+
+
+def make_pairs(
+    rows: EncodedRows, index_B: np.ndarray, window: int, keep_V: np.ndarray, seeds: tuple[int, ...]
+) -> Pairs:
+    """Pair the kept tokens of some rows with their neighbours, in random order.
+
+    The dropped tokens do not count as distance, as in word2vec.c.
+    """
+    rng = np.random.default_rng(seeds)
+    parts = [rows.token_ids[slice(*rows.offsets[row : row + 2])] for row in index_B]
+    ids_T = np.concatenate(parts)
+    row_T = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    is_kept_T = rng.random(len(ids_T)) < keep_V[ids_T]
+    ids_T, row_T = ids_T[is_kept_T], row_T[is_kept_T]
+    reach_T = rng.integers(1, window + 1, len(ids_T))
+    centers, contexts = [], []
+    for distance in range(1, min(window, max(len(ids_T) - 1, 0)) + 1):
+        is_one_row = row_T[distance:] == row_T[:-distance]
+        for center, context in (
+            (slice(distance, None), slice(None, -distance)),
+            (slice(None, -distance), slice(distance, None)),
+        ):
+            is_near = is_one_row & (reach_T[center] >= distance)
+            centers.append(ids_T[center][is_near])
+            contexts.append(ids_T[context][is_near])
+    pairs = np.stack([np.concatenate([[], *side]) for side in (centers, contexts)]).astype(np.int32)
+    pairs = pairs[:, rng.permutation(pairs.shape[1])]
+    count = pairs.shape[1]
+    batches = max(1, -(-count // (_PAIRS * _BATCHES))) * _BATCHES
+    padded = np.pad(pairs, [(0, 0), (0, batches * _PAIRS - count)])
+    weights = (np.arange(batches * _PAIRS) < count).astype(np.float32)
+    shape = (batches, _PAIRS)
+    return Pairs(padded[0].reshape(shape), padded[1].reshape(shape), weights.reshape(shape))
+
+
+def sum_losses(v_PD: jax.Array, u_PKD: jax.Array, weights_PK: jax.Array) -> jax.Array:
+    """Sum -log s(u v) of the contexts, at k = 0, and -log s(-u v) of the negatives behind them.
+
+    Source: Mikolov et al. 2013b, equation 4.
+    """
+    sign_K = jnp.where(jnp.arange(u_PKD.shape[1]) == 0, 1.0, -1.0)
+    score_PK = jnp.einsum("pd,pkd->pk", v_PD, u_PKD)
+    return -jnp.sum(jax.nn.log_sigmoid(sign_K * score_PK) * weights_PK)
+
+
+def draw_targets(
+    key: jax.Array, cumulative_V: jax.Array, contexts_P: jax.Array, negatives: int
+) -> tuple[jax.Array, jax.Array]:
+    """Put negatives behind each context: int32[P,K], and weights float32[P,K].
+
+    A negative that is the context itself has no weight, as in word2vec.c.
+    """
+    draws = jax.random.uniform(key, (len(contexts_P), negatives))
+    drawn = jnp.searchsorted(cumulative_V, draws * cumulative_V[-1], side="right")
+    drawn = jnp.minimum(drawn, len(cumulative_V) - 1).astype(jnp.int32)
+    is_other = (drawn != contexts_P[:, None]).astype(jnp.float32)
+    targets_PK = jnp.concatenate([contexts_P[:, None], drawn], axis=1)
+    return targets_PK, jnp.pad(is_other, [(0, 0), (1, 0)], constant_values=1.0)
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=6)
+def update(
+    tables: Tables,
+    centers_NP: jax.Array,
+    contexts_NP: jax.Array,
+    weights_NP: jax.Array,
+    cumulative_V: jax.Array,
+    key_and_rate: tuple[jax.Array, jax.Array],
+    negatives: int,
+) -> tuple[Tables, jax.Array]:
+    """Descend along the gradient of each batch; return also the mean loss of a pair."""
+    key, rate = key_and_rate
+
+    def descend(
+        tables: Tables, batch: tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+    ) -> tuple[Tables, jax.Array]:
+        centers_P, contexts_P, weights_P, number = batch
+        targets_PK, weights_PK = draw_targets(
+            jax.random.fold_in(key, number), cumulative_V, contexts_P, negatives
+        )
+        weights_PK = weights_PK * weights_P[:, None]
+        rows = tables[0][centers_P], tables[1][targets_PK]
+        loss, (v_PD, u_PKD) = jax.value_and_grad(sum_losses, (0, 1))(*rows, weights_PK)
+        vectors = tables[0].at[centers_P].add(-rate * v_PD)
+        return (vectors, tables[1].at[targets_PK].add(-rate * u_PKD)), loss
+
+    numbers = jnp.arange(len(centers_NP))
+    tables, losses = jax.lax.scan(descend, tables, (centers_NP, contexts_NP, weights_NP, numbers))
+    return tables, jnp.sum(losses) / jnp.maximum(jnp.sum(weights_NP), 1.0)
+
+
+def initialize(settings: SkipGram, vocab_size: int) -> Tables:
+    """Initialize vectors uniformly within 0.5 / D, and contexts by 0, as word2vec.c does."""
+    dims = (vocab_size, settings.width)
+    draws = jax.random.uniform(jax.random.key(settings.seed), dims, minval=-0.5, maxval=0.5)
+    return draws / settings.width, jnp.zeros(dims)
+
+
+def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen) -> None:
+    """Train the vectors of a store's tokens in a claimed folder; write them and a summary."""
+    counts_V = np.asarray(store.train.token_counts)
+    keep_V = keep_shares(counts_V, settings.subsample)
+    cumulative_V = jnp.asarray(np.cumsum(counts_V**_POWER) / np.sum(counts_V**_POWER), jnp.float32)
+    rows = cut_documents(store.train, _LONGEST_ROW)
+    stream = ExampleStream(rows, settings.seed, _ROWS, 0)
+    steps = max(1, round(settings.epochs * rows.examples / _ROWS))
+    # The initial tables take 0, the evaluation 1.
+    key = jax.random.fold_in(jax.random.key(settings.seed), 2)
+
+    def advance(tables: Tables, step: int) -> tuple[Tables, jax.Array]:
+        (index_B,) = stream.examples_of_steps(step, step + 1)
+        pairs = make_pairs(rows, index_B, settings.window, keep_V, (settings.seed, step))
+        rate = settings.learning_rate * max(1 - step / steps, _LEAST_RATE)
+        key_and_rate = jax.random.fold_in(key, step), jnp.float32(rate)
+        batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
+        return update(tables, *batch, cumulative_V, key_and_rate, settings.negatives)
+
+    initial = initialize(settings, store.vocab_size)
+    result = training.run_steps(folder, initial, steps, advance, screen)
+    vectors_VD = np.asarray(result.state[0])
+    _write_vectors(folder, store, vectors_VD)
+    training.write_summary(
+        folder,
+        {
+            "kind": KIND,
+            "seed": settings.seed,
+            "steps": steps,
+            "tokens": round(settings.epochs * store.train.tokens),
+            "seconds": round(result.secs, 1),
+            "heldout_loss": _score_heldout(store, result.state, cumulative_V, settings),
+            "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
+        },
+    )
+
+
+def _score_heldout(
+    store: Store, tables: Tables, cumulative_V: jax.Array, settings: SkipGram
+) -> float | None:
+    """Compute the loss of a held-out pair, no token dropped; None if there is no such pair."""
+    rows = cut_documents(store.heldout, _LONGEST_ROW)
+    index_B = np.arange(min(rows.examples, _HELDOUT_TOKENS // _LONGEST_ROW))
+    if not len(index_B):
+        return None
+    # Seeds other than those of a step, which are two.
+    pairs = make_pairs(rows, index_B, settings.window, np.ones(store.vocab_size), (0, 0, 0))
+    key_and_rate = jax.random.key(1), jnp.float32(0.0)
+    batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
+    copies = jax.tree.map(jnp.array, tables)
+    _, loss = update(copies, *batch, cumulative_V, key_and_rate, settings.negatives)
+    return float(loss)
+
+
+def _write_vectors(folder: pathlib.Path, store: Store, vectors_VD: np.ndarray) -> None:
+    """Write vectors.npz in the format of `features`: line i is the token of id i."""
+    size = len(vectors_VD)
+    rows = EncodedRows(
+        np.arange(size, dtype=np.int32), np.arange(size + 1), np.ones(size, np.int32)
+    )
+    lowercase = store.manifest["vocabulary"]["lowercase"]
+    pieces = load_vocabulary(store.vocab_path, lowercase, checks_case=False).pieces()
+    (folder / VECTORS).unlink(missing_ok=True)  # of a command that was killed after it
+    with (
+        new_file(folder / VECTORS) as path,
+        vector_files.open_writer(
+            path, vector_files.NPZ, pieces, Layers((0,), is_single=True), is_pooled=False
+        ) as write,
+    ):
+        write(Group(0, rows, vectors_VD))

@@ -1,0 +1,180 @@
+"""Keep the folder of a baseline, and run its steps so that a killed command resumes.
+
+WORKDIR/baseline.json   what is trained: the kind, its settings, the digest of the store
+       /vocab.txt       the store's vocabulary, under its name there
+       /state.npz       all arrays after some step, replaced every minute and at the end
+       /summary.json    written last: seconds, tokens, the measure on the held-out text
+"""
+
+import dataclasses
+import io
+import pathlib
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import workdir_lock
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.store import TEXT, Store, open_store
+
+RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
+_SAVE_SECS = 60.0
+_LINES = 10  # of a training, on the screen
+_STEP, _SECS, _LEAF = "step", "secs", "leaf_"
+
+State = Any  # a tree of arrays
+# (state, step from 0 on) -> the state after it and its loss
+Advance = Callable[[State, int], tuple[State, jax.Array]]
+
+
+def open_text(address: str) -> Store:
+    """Open the store of a baseline, which must hold text.
+
+    Raises:
+      ValueError: as open_store, or the store has ready-made examples or no text.
+    """
+    store = open_store(address)
+    if store.kind != TEXT or not store.train.tokens:
+        raise ValueError(
+            f"--store is {address}, which holds {'no text' if store.kind == TEXT else 'examples'}: "
+            "a baseline reads running text; give a store that data_pipeline.build wrote from text"
+        )
+    return store
+
+
+def claim_folder(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:
+    """Record what is trained in a new folder, or check that it has the same; lock it.
+
+    Raises:
+      ValueError: the folder has another training or other files, or another process is at work.
+    """
+    record = {
+        "kind": kind,
+        "settings": dataclasses.asdict(settings),
+        "store": store.digest,
+        "lowercase": store.manifest["vocabulary"]["lowercase"],
+        "vocabulary": store.vocab_path.name,
+    }
+    path = folder / RECORD
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--workdir={folder} is a file; give a new folder")
+    if path.exists():
+        before = small_files.read_object(path, folder)
+        wanted = {**record, **record["settings"]}
+        recorded = {**before, **small_files.field(before, "settings", dict, path)}
+        differing = [
+            f"{name} = {recorded.get(name)!r:.80}, now {wanted.get(name)!r:.80}"
+            for name in sorted((recorded.keys() | wanted.keys()) - {"settings"})
+            if recorded.get(name) != wanted.get(name)
+        ]
+        if differing:
+            raise ValueError(
+                f"--workdir={folder} holds a baseline with {'; '.join(differing)}; give a new "
+                "folder, or what it was begun with to resume it"
+            )
+    elif folder.exists() and {entry.name for entry in folder.iterdir()} - {workdir_lock.FILE}:
+        raise ValueError(
+            f"--workdir={folder} is not empty and holds no baseline; give a new folder"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    workdir_lock.lock_folder(folder)
+    if not path.exists():
+        write_file(folder / store.vocab_path.name, small_files.read_bytes(store.vocab_path))
+        write_json(path, record)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Hold the arrays after the last step, and the seconds of all steps."""
+
+    state: State
+    secs: float
+
+
+def run_steps(
+    folder: pathlib.Path, initial: State, steps: int, advance: Advance, screen: Screen
+) -> Result:
+    """Run the steps that the folder's state has not seen; save it every minute and at the end.
+
+    Raises:
+      DamagedFile: the folder's state is damaged.
+      FloatingPointError: a loss is not finite; the state of before is kept.
+    """
+    state, first, secs_before = _load(folder / STATE, initial)
+    started = saved = time.monotonic()
+    if first:
+        screen.print(f"resumes after step {first:,} of {steps:,}")
+    with screen.spinning("compiling") as show:
+        for step in range(first, steps):
+            state, loss = advance(state, step)
+            done = step + 1
+            show(f"step {done:,} of {steps:,}")
+            is_line = done * _LINES // steps > step * _LINES // steps
+            is_save = done == steps or time.monotonic() - saved > _SAVE_SECS
+            if not is_line and not is_save:
+                continue
+            value, secs = float(loss), secs_before + time.monotonic() - started
+            if not np.isfinite(value):
+                raise FloatingPointError(
+                    f"the loss of step {done:,} is {value}; start again with a smaller "
+                    "--learning_rate and a new --workdir"
+                )
+            if is_line:
+                screen.print(f"step {done:>9,} of {steps:,}  loss {value:.4f}")
+            if is_save:
+                _save(folder / STATE, state, done, secs)
+                saved = time.monotonic()
+    return Result(state, secs_before + time.monotonic() - started)
+
+
+def read_state(folder: pathlib.Path, like: State) -> State:
+    """Read the arrays of a finished baseline; `like` has their tree, shapes and dtypes."""
+    return _load(folder / STATE, like)[0]
+
+
+def _save(path: pathlib.Path, state: State, step: int, secs: float) -> None:
+    leaves = enumerate(jax.tree.leaves(state))
+    arrays = {f"{_LEAF}{number}": np.asarray(leaf) for number, leaf in leaves}
+    arrays |= {_STEP: np.array(step), _SECS: np.array(secs)}
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **arrays)
+    write_file(path, content.getvalue())
+
+
+def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
+    """Return the saved state, its step and seconds; `like`, 0 and 0.0 if there is none."""
+    if not path.exists():
+        return like, 0, 0.0
+    leaves, tree = jax.tree.flatten(like)
+    try:
+        with small_files.open_regular(path, path.parent) as file, np.load(file) as arrays:
+            read = [arrays[f"{_LEAF}{number}"] for number in range(len(leaves))]
+            step, secs = int(arrays[_STEP]), float(arrays[_SECS])
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise _damaged(path, str(error)) from error
+    for array, leaf in zip(read, leaves, strict=True):
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise _damaged(path, f"{array.dtype}{list(array.shape)} is not an array of it")
+    return jax.tree.unflatten(tree, map(jax.numpy.asarray, read)), step, secs
+
+
+def _damaged(path: pathlib.Path, reason: str) -> DamagedFile:
+    return DamagedFile(f"{path} is damaged ({reason:.120}); delete it to train from the beginning")
+
+
+def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> None:
+    """Write WORKDIR/summary.json, which says that the baseline is finished."""
+    write_json(folder / SUMMARY, dict(summary))
+
+
+def read_summary(folder: pathlib.Path) -> dict[str, Any] | None:
+    """Read the summary of a finished baseline; None if it is not finished."""
+    path = folder / SUMMARY
+    return small_files.read_object(path, folder) if path.exists() else None
