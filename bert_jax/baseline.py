@@ -1,10 +1,11 @@
 """Train a baseline on the store of a BERT: python -m bert_jax.baseline KIND --store=STORE ...
 
     skipgram    a vector for each token, by skip-gram with negative sampling (word2vec)
+    bilm        LSTMs that read from the left and from the right (ELMo, of tokens)
 
     --store=STORE    folder that data_pipeline.build wrote
     --workdir=DIR    a new folder, or that of the same training, which is resumed
-    --epochs=5       passes over the text; other flags have the defaults of the kind
+    --seed=0         other flags are settings of the kind, with its defaults
 
 DIR gets summary.json, and of skipgram vectors.npz in the format of bert_jax.features, a token a
 line.
@@ -19,7 +20,8 @@ from typing import Any
 import jax
 from absl import flags
 
-from bert_jax.baselines import skipgram, training
+from bert_jax.baselines import bilm, skipgram, training
+from bert_jax.baselines.bilm import BiLM
 from bert_jax.baselines.skipgram import SkipGram
 from bert_jax.reporting.console import Screen, duration
 from bert_jax.runtime import cli
@@ -30,6 +32,7 @@ from data_pipeline.store import Store
 # Kind -> its settings, and the function that trains it.
 KINDS: dict[str, tuple[type[Any], Callable[[pathlib.Path, Store, Any, Screen], None]]] = {
     skipgram.KIND: (SkipGram, skipgram.train),
+    bilm.KIND: (BiLM, bilm.train),
 }
 
 

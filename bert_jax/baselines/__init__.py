@@ -3,5 +3,6 @@
 In: a store and the settings of a kind. Out: a folder that a killed command resumes, with its
 weights, vectors.npz (skip-gram) and summary.json.
 
-Read rows.py (the store's text as rows), training.py (the folder and its loop), then skipgram.py.
+Read rows.py (the store's text as rows), training.py (the folder and its loop), then skipgram.py and
+bilm.py.
 """

@@ -19,3 +19,14 @@ def cut_documents(split: Split, longest: int) -> EncodedRows:
     lengths_R = np.diff(np.append(starts_R, split.tokens))
     ids = np.asarray(split.token_ids, np.int32)
     return EncodedRows(ids, np.append(starts_R, split.tokens), lengths_R.astype(np.int32))
+
+
+def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
+    """Put a token before and one behind each row."""
+    offsets = rows.offsets + 2 * np.arange(len(rows.offsets))
+    is_text = np.ones(offsets[-1], bool)
+    is_text[offsets[:-1]] = is_text[offsets[1:] - 1] = False
+    ids = np.full(offsets[-1], last_id, np.int32)
+    ids[offsets[:-1]] = first_id
+    ids[is_text] = rows.token_ids
+    return EncodedRows(ids, offsets, np.diff(offsets).astype(np.int32))

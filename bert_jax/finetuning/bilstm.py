@@ -5,6 +5,8 @@ Plain functions over a nested dict of float32 arrays, on one device without a me
 Dimensions: B rows, S sequence, K layers, D width of a vector, U units of a direction, C classes.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -30,15 +32,19 @@ def init_params(key: jax.Array, layers: int, inputs: int, units: int, classes: i
         width = inputs if layer == 0 else 2 * units
         for number, direction in enumerate(DIRECTIONS):
             kernels = jax.random.split(jax.random.fold_in(key, 2 * layer + number))
-            bias = jnp.zeros((4, units)).at[1].set(_FORGET_BIAS).ravel()
             params[f"{layer}_{direction}"] = {
                 "input": uniform(kernels[0], width, 4 * units),
                 "recurrent": uniform(kernels[1], units, 4 * units),
-                "bias": bias,
+                "bias": init_bias(units),
             }
     last = jax.random.fold_in(key, 2 * LAYERS)
     params["classifier"] = {"kernel": uniform(last, 2 * units, classes), "bias": jnp.zeros(classes)}
     return params
+
+
+def init_bias(units: int) -> jax.Array:
+    """Initialize the bias of the gates i, f, g, o: 0, of the forget gate 1."""
+    return jnp.zeros((4, units)).at[1].set(_FORGET_BIAS).ravel()
 
 
 def compute_logits(params: Params, vectors_BSKD: jax.Array, lengths_B: jax.Array) -> jax.Array:
@@ -60,27 +66,38 @@ def compute_logits(params: Params, vectors_BSKD: jax.Array, lengths_B: jax.Array
     return x_BSD @ last["kernel"] + last["bias"]
 
 
-def run_lstm(params: Direction, x_BSD: jax.Array) -> jax.Array:
+def run_lstm(params: Direction, x_BSD: jax.Array, clip: float = math.inf) -> jax.Array:
     """Run an LSTM from the first position on; gates are in the order i, f, g, o.
 
-    Shapes: float[B,S,D] -> float[B,S,U].
-    Source: Gers et al. 2000, without peepholes, as in torch.nn.LSTM.
+    Where params have a "projection" float[U,P], outputs are projected by it, those that the next
+    position reads too. Cells and projections are clipped to -clip..clip.
+
+    Shapes: float[B,S,D] -> float[B,S,U], or float[B,S,P].
+    Source: Gers et al. 2000, without peepholes, as in torch.nn.LSTM; projections: Sak et al. 2014;
+    clips: LSTMCell of TensorFlow, which bilm-tf uses.
     """
-    units = params["recurrent"].shape[0]
+    width, units = params["recurrent"].shape[0], params["recurrent"].shape[1] // 4
     entering_BSG = x_BSD @ params["input"] + params["bias"]
 
     def step(
         carry: tuple[jax.Array, jax.Array], entering_BG: jax.Array
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        h_BU, c_BU = carry
-        i, f, g, o = jnp.split(entering_BG + h_BU @ params["recurrent"], 4, axis=-1)
+        h_BP, c_BU = carry
+        i, f, g, o = jnp.split(entering_BG + h_BP @ params["recurrent"], 4, axis=-1)
         c_BU = jax.nn.sigmoid(f) * c_BU + jax.nn.sigmoid(i) * jnp.tanh(g)
-        h_BU = jax.nn.sigmoid(o) * jnp.tanh(c_BU)
-        return (h_BU, c_BU), h_BU
+        c_BU = _clip(c_BU, clip)
+        h_BP = jax.nn.sigmoid(o) * jnp.tanh(c_BU)
+        if "projection" in params:
+            h_BP = _clip(h_BP @ params["projection"], clip)
+        return (h_BP, c_BU), h_BP
 
-    start_BU = jnp.zeros((x_BSD.shape[0], units), x_BSD.dtype)
-    _, h_SBU = jax.lax.scan(step, (start_BU, start_BU), jnp.swapaxes(entering_BSG, 0, 1))
-    return jnp.swapaxes(h_SBU, 0, 1)
+    start = tuple(jnp.zeros((x_BSD.shape[0], size), x_BSD.dtype) for size in (width, units))
+    _, h_SBP = jax.lax.scan(step, (start[0], start[1]), jnp.swapaxes(entering_BSG, 0, 1))
+    return jnp.swapaxes(h_SBP, 0, 1)
+
+
+def _clip(x: jax.Array, clip: float) -> jax.Array:
+    return x if math.isinf(clip) else jnp.clip(x, -clip, clip)
 
 
 def reverse_rows(x_BSD: jax.Array, lengths_B: jax.Array) -> jax.Array:

@@ -48,7 +48,7 @@ ADDED = {
     "bert_jax.grid": ROWS,
     "bert_jax.probe": [*TASK, "--every=6"],
     "bert_jax.feature_ner": ["--units=3", "--epochs=1", "--max_seq_length=16"],
-    "bert_jax.baseline": ["--width=3", "--epochs=1"],
+    "bert_jax.baseline": ["--width=3"],
     "bert_jax.benchmark": [*LAYERS, "--seq_len=16", "--batch_size=8", "--secs=0.2"],
     "bert_jax.plan": [*LAYERS, "--seq_len=128", "--per_chip_batch=8"],
     "data_pipeline.benchmark": ["--seq_len=16", "--secs=0.2", "--cores=1", "--batch_size=8"],
@@ -102,6 +102,8 @@ def flags_for(module: str, words: list[str]) -> list[str]:
     flags = ADDED.get(module, [])
     if module == "bert_jax.benchmark" and not any("data.store=" in word for word in words):
         flags = [*flags, "--config.model.vocab_size=300"]
+    if "bilm" in words:
+        flags = [*flags, "--steps=2", "--seq_len=16", "--batch_size=4"]
     return flags
 
 

@@ -1,0 +1,235 @@
+"""Train an ELMo of tokens: LSTMs with projections that read a row from the left and from the right.
+
+Both directions share the embeddings, which are also the head, and predict the next token of their
+own direction. The vectors of a token, for a task, are its embedding and each layer's output.
+
+Dimensions: B rows, S sequence, D width of a projection, U cells of a layer, K layers + 1, V
+vocabulary.
+Source: Peters et al. 2018, sections 3.1 and 3.2; bilm/training.py of allenai/bilm-tf. There the
+embedding of a token is made from its characters and the softmax is sampled.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from bert_jax.baselines import training
+from bert_jax.baselines.rows import cut_documents, frame_rows
+from bert_jax.finetuning import bilstm
+from bert_jax.finetuning.bilstm import DIRECTIONS
+from bert_jax.reporting.console import Screen
+from data_pipeline.labelled.rows import EncodedRows, ExampleStream
+from data_pipeline.spec.fields import setting
+from data_pipeline.store import Store
+
+KIND = "bilm"
+_CLIP_NORM = 1.0
+_HELDOUT_ROWS = 1024  # at most
+_FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
+
+Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
+Batch = Mapping[str, np.ndarray | jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class BiLM:
+    """Set the size of an ELMo and how it is trained."""
+
+    width: int = setting(64, "numbers of an embedding and of a direction's output", minimum=1)
+    units: int = setting(256, "cells of a layer in a direction", minimum=1)
+    layers: int = setting(2, "layers of a direction", minimum=1)
+    clip: float = setting(3.0, "bound of cells and projections", above=0)
+    dropout: float = setting(0.1, "share of a layer's inputs and outputs", minimum=0, below=1)
+    seq_len: int = setting(128, "longest row, [CLS] and [SEP] counted", minimum=3)
+    batch_size: int = setting(32, "rows of a step", minimum=1)
+    steps: int = setting(1000, "steps of Adam", minimum=1)
+    learning_rate: float = setting(4e-3, "rate at the beginning, decayed linearly", above=0)
+    seed: int = setting(0, "seed of weights, rows and dropout", minimum=0, maximum=2**32 - 1)
+
+
+def init_params(settings: BiLM, vocab_size: int) -> Params:
+    """Initialize parameters: what enters a gate has a variance of about 1, a logit too.
+
+    Source: Vaswani et al. 2017, section 3.4, of embeddings that are the head: they are multiplied
+    by sqrt(D) as inputs.
+    """
+    width, units = settings.width, settings.units
+    keys = iter(jax.random.split(jax.random.key(settings.seed), 1 + 6 * settings.layers))
+    embeddings = jax.random.normal(next(keys), (vocab_size, width)) * width**-0.5
+    params: Params = {"embeddings": embeddings, "bias": jnp.zeros(vocab_size)}
+    for direction in DIRECTIONS:
+        for layer in range(settings.layers):
+            dims = {"input": (width, 4 * units), "recurrent": (width, 4 * units)}
+            dims["projection"] = (units, width)
+            kernels = {
+                name: jax.random.uniform(next(keys), size, minval=-1.0, maxval=1.0)
+                * (3 / size[0]) ** 0.5
+                for name, size in dims.items()
+            }
+            params[f"{layer}_{direction}"] = {**kernels, "bias": bilstm.init_bias(units)}
+    return params
+
+
+def run_layers(
+    params: Params,
+    ids_BS: jax.Array,
+    lengths_B: jax.Array,
+    settings: BiLM,
+    key: jax.Array | None = None,
+) -> dict[str, list[jax.Array]]:
+    """Return each direction's embeddings and layer outputs: K arrays float32[B,S,D].
+
+    Each layer but the first adds its input to its output. Outputs past a row's length are
+    undefined. A key drops inputs and outputs.
+    """
+    embedded = params["embeddings"][ids_BS] * settings.width**0.5
+    embedded = _drop(embedded, settings.dropout, key, 0)
+    outputs = {}
+    for number, direction in enumerate(DIRECTIONS):
+        x_BSD = embedded
+        if direction == DIRECTIONS[1]:
+            x_BSD = bilstm.reverse_rows(x_BSD, lengths_B)
+        vectors = [x_BSD]
+        for layer in range(settings.layers):
+            out = bilstm.run_lstm(params[f"{layer}_{direction}"], x_BSD, settings.clip)
+            out = _drop(out, settings.dropout, key, 1 + number + 2 * layer)
+            x_BSD = out + x_BSD if layer else out
+            vectors.append(x_BSD)
+        if direction == DIRECTIONS[1]:
+            vectors = [bilstm.reverse_rows(x_BSD, lengths_B) for x_BSD in vectors]
+        outputs[direction] = vectors
+    return outputs
+
+
+def _drop(x: jax.Array, rate: float, key: jax.Array | None, number: int) -> jax.Array:
+    if key is None or not rate:
+        return x
+    keeps = jax.random.bernoulli(jax.random.fold_in(key, number), 1 - rate, x.shape)
+    return jnp.where(keeps, x / (1 - rate), 0.0)
+
+
+def compute_vectors(
+    params: Params, ids_BS: jax.Array, lengths_B: jax.Array, settings: BiLM
+) -> jax.Array:
+    """Return both directions' vectors beside each other: float32[B,S,K,2D]; embeddings twice."""
+    outputs = run_layers(params, ids_BS, lengths_B, settings)
+    pairs = zip(*outputs.values(), strict=True)
+    return jnp.stack([jnp.concatenate(pair, axis=-1) for pair in pairs], axis=2)
+
+
+def sum_losses(
+    params: Params, batch: Batch, settings: BiLM, key: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Sum the losses of a direction's next tokens: float32[2], and their number, the same for both.
+
+    Source: Peters et al. 2018, section 3.1.
+    """
+    ids_BS, mask_BS = jnp.asarray(batch["input_ids"]), jnp.asarray(batch["input_mask"])
+    lengths_B = jnp.sum(mask_BS, axis=1)
+    outputs = run_layers(params, ids_BS, lengths_B, settings, key)
+    forward, backward = (outputs[direction][-1] for direction in DIRECTIONS)
+    # Position t predicts t + 1 from the left; t + 1 predicts t from the right.
+    pairs = (forward[:, :-1], ids_BS[:, 1:]), (backward[:, 1:], ids_BS[:, :-1])
+    weights_BS = mask_BS[:, 1:].astype(jnp.float32)
+
+    @jax.checkpoint
+    def add_row(sums: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+        """Add a row's losses: the logits of all rows at once would be gigabytes."""
+        hidden_SD, labels_S, weights_S = row
+        logits_SV = hidden_SD @ params["embeddings"].T + params["bias"]
+        losses_S = optax.softmax_cross_entropy_with_integer_labels(logits_SV, labels_S)
+        return sums + jnp.sum(losses_S * weights_S), None
+
+    sums = [jax.lax.scan(add_row, 0.0, (*pair, weights_BS))[0] for pair in pairs]
+    return jnp.stack(sums), jnp.sum(weights_BS)
+
+
+def make_rows(store: Store, split: str, seq_len: int) -> EncodedRows:
+    """Cut the documents of a split into rows [CLS] ... [SEP] of seq_len tokens at most."""
+    ids = store.special_ids
+    text = store.train if split == store.train.name else store.heldout
+    return frame_rows(cut_documents(text, seq_len - 2), ids["cls"], ids["sep"])
+
+
+def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) -> None:
+    """Train on a store's documents in a folder claimed for it, and write a summary."""
+    rows, pad_id = make_rows(store, store.train.name, settings.seq_len), store.special_ids["pad"]
+    stream = ExampleStream(rows, settings.seed, settings.batch_size, pad_id)
+    tx = _build_optimizer(settings)
+    initial = init_state(settings, store.vocab_size)
+    # Weights take the key of the seed itself.
+    key = jax.random.fold_in(jax.random.key(settings.seed), 1)
+
+    def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
+        sums, count = sum_losses(params, batch, settings, key)
+        return jnp.sum(sums) / (2 * count)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def update(state: Any, batch: Batch, key: jax.Array) -> tuple[Any, jax.Array]:
+        params, opt_state = state
+        loss, grads = jax.value_and_grad(mean_loss)(params, batch, key)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), loss
+
+    def advance(state: Any, step: int) -> tuple[Any, jax.Array]:
+        (index_B,) = stream.examples_of_steps(step, step + 1)
+        batch = _inputs(rows.batch(index_B, settings.seq_len, pad_id))
+        return update(state, batch, jax.random.fold_in(key, step))
+
+    result = training.run_steps(folder, initial, settings.steps, advance, screen)
+    training.write_summary(
+        folder,
+        {
+            "kind": KIND,
+            "seed": settings.seed,
+            "steps": settings.steps,
+            "tokens": settings.steps * settings.batch_size * settings.seq_len,
+            "seconds": round(result.secs, 1),
+            **_score_heldout(store, result.state[0], settings, screen),
+        },
+    )
+
+
+def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
+    rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.steps)
+    return optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
+
+
+def init_state(settings: BiLM, vocab_size: int) -> tuple[Params, optax.OptState]:
+    """Initialize what a folder's state.npz holds: the parameters and Adam's moments."""
+    params = init_params(settings, vocab_size)
+    return params, _build_optimizer(settings).init(params)
+
+
+def _inputs(fields: Batch) -> Batch:
+    return {name: fields[name] for name in ("input_ids", "input_mask")}
+
+
+def _score_heldout(
+    store: Store, params: Params, settings: BiLM, screen: Screen
+) -> dict[str, float | None]:
+    """Compute the loss of a held-out token in each direction and their mean; None without text."""
+    rows = make_rows(store, store.heldout.name, settings.seq_len)
+    rows = rows.first(_HELDOUT_ROWS)
+    names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)
+    if not rows.examples:
+        return dict.fromkeys(names)
+    score = jax.jit(functools.partial(sum_losses, settings=settings))
+    sums, count = np.zeros(2), 0.0
+    with screen.spinning("held-out text"):
+        for start in range(0, rows.examples, settings.batch_size):
+            index_B = np.arange(start, start + settings.batch_size)
+            index_B = np.where(index_B < rows.examples, index_B, -1)
+            fields = rows.batch(index_B, settings.seq_len, store.special_ids["pad"])
+            batch_sums, batch_count = score(params, _inputs(fields))
+            sums, count = sums + np.asarray(batch_sums), count + float(batch_count)
+    forward, backward = sums / count
+    values = ((forward + backward) / 2, forward, backward)
+    return dict(zip(names, map(float, values), strict=True))
