@@ -28,6 +28,7 @@ ENTRIES = {
     "replay": ("bert_jax.replay", "the text of any step of a run"),
     "score": ("bert_jax.score", "a file of predictions, as the official script"),
     "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
+    "frozen_task": ("bert_jax.frozen_task", "a task on frozen vectors, or on counts of tokens"),
     "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
 }
 MODULES = {name: module for name, (module, _) in ENTRIES.items()}

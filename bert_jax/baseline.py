@@ -75,7 +75,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         store = training.open_text(_STORE.value)
         jax.devices()  # one that is missing is refused before anything is written
         folder = pathlib.Path(_WORKDIR.value)
-        training.claim_folder(folder, kind, settings, store)
+        training.claim_baseline(folder, kind, settings, store)
     screen = Screen(is_writer=True)
     screen.table(f"{kind} on {_STORE.value}", [(k, str(v)) for k, v in vars(settings).items()])
     if training.read_summary(folder) is None:

@@ -92,8 +92,13 @@ def _open(kinds: list[str]) -> tuple[Pretrained, Task]:
         )
     options = TaskOptions(task="ner", dir=_DATA_DIR.value, max_seq_length=_MAX_SEQ_LENGTH.value)
     task = ner.open_task(with_length(options, positions), checkpoint.vocabulary)
-    frozen_ner.check_room(task, model)
+    frozen_ner.check_room(task, *_dims(checkpoint))
     return checkpoint, task
+
+
+def _dims(checkpoint: Pretrained) -> tuple[int, int]:
+    """Return how many vectors a token has, and their width."""
+    return checkpoint.config.num_hidden_layers + 1, checkpoint.config.hidden_size
 
 
 def _train(checkpoint: Pretrained, task: Task, kinds: list[str], output: pathlib.Path) -> int:
@@ -103,9 +108,11 @@ def _train(checkpoint: Pretrained, task: Task, kinds: list[str], output: pathlib
     layers = checkpoint.config.num_hidden_layers
     screen.table("named entities on frozen vectors", [("files", note) for note in task.notes])
     scores_by_kind = {}
-    with frozen_ner.cache_vectors(checkpoint, task, screen) as vectors:
+    run = frozen_ner.compile_layers(checkpoint)
+    with frozen_ner.cache_vectors(run, _dims(checkpoint), task, screen) as vectors:
         for kind in kinds:
-            best = frozen_ner.train_tagger(task, vectors, kind, layers, training, screen)
+            features = frozen_ner.choose_features(kind, layers)
+            best = frozen_ner.train_tagger(task, vectors, features, training, screen)
             scores_by_kind[kind] = {"epoch": best.epoch, **best.scores}
             (output / kind).mkdir()
             for split, logits in best.logits.items():

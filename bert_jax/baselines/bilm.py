@@ -35,6 +35,7 @@ _HELDOUT_ROWS = 1024  # at most
 _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
 
 Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
+State = tuple[Params, optax.OptState]
 Batch = Mapping[str, np.ndarray | jax.Array]
 
 
@@ -162,26 +163,14 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
     """Train on a store's documents in a folder claimed for it, and write a summary."""
     rows, pad_id = make_rows(store, store.train.name, settings.seq_len), store.special_ids["pad"]
     stream = ExampleStream(rows, settings.seed, settings.batch_size, pad_id)
-    tx = _build_optimizer(settings)
     initial = init_state(settings, store.vocab_size)
     # Weights take the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
-    def mean_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
-        sums, count = sum_losses(params, batch, settings, key)
-        return jnp.sum(sums) / (2 * count)
-
-    @functools.partial(jax.jit, donate_argnums=0)
-    def update(state: Any, batch: Batch, key: jax.Array) -> tuple[Any, jax.Array]:
-        params, opt_state = state
-        loss, grads = jax.value_and_grad(mean_loss)(params, batch, key)
-        updates, opt_state = tx.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), loss
-
-    def advance(state: Any, step: int) -> tuple[Any, jax.Array]:
+    def advance(state: State, step: int) -> tuple[State, jax.Array]:
         (index_B,) = stream.examples_of_steps(step, step + 1)
         batch = _inputs(rows.batch(index_B, settings.seq_len, pad_id))
-        return update(state, batch, jax.random.fold_in(key, step))
+        return _update(state, batch, jax.random.fold_in(key, step), settings)
 
     result = training.run_steps(folder, initial, settings.steps, advance, screen)
     training.write_summary(
@@ -197,12 +186,29 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
     )
 
 
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
+def _update(state: State, batch: Batch, key: jax.Array, settings: BiLM) -> tuple[State, jax.Array]:
+    """Take a step of Adam on the mean loss of a token in both directions."""
+
+    def mean_loss(params: Params) -> jax.Array:
+        sums, count = sum_losses(params, batch, settings, key)
+        return jnp.sum(sums) / (2 * count)
+
+    params, opt_state = state
+    loss, grads = jax.value_and_grad(mean_loss)(params)
+    updates, opt_state = _build_optimizer(settings).update(grads, opt_state, params)
+    return (optax.apply_updates(params, updates), opt_state), loss
+
+
+_score = jax.jit(sum_losses, static_argnums=2)
+
+
 def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
     rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.steps)
     return optax.chain(optax.clip_by_global_norm(_CLIP_NORM), optax.adam(rate))
 
 
-def init_state(settings: BiLM, vocab_size: int) -> tuple[Params, optax.OptState]:
+def init_state(settings: BiLM, vocab_size: int) -> State:
     """Initialize what a folder's state.npz holds: the parameters and Adam's moments."""
     params = init_params(settings, vocab_size)
     return params, _build_optimizer(settings).init(params)
@@ -221,14 +227,13 @@ def _score_heldout(
     names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)
     if not rows.examples:
         return dict.fromkeys(names)
-    score = jax.jit(functools.partial(sum_losses, settings=settings))
     sums, count = np.zeros(2), 0.0
     with screen.spinning("held-out text"):
         for start in range(0, rows.examples, settings.batch_size):
             index_B = np.arange(start, start + settings.batch_size)
             index_B = np.where(index_B < rows.examples, index_B, -1)
             fields = rows.batch(index_B, settings.seq_len, store.special_ids["pad"])
-            batch_sums, batch_count = score(params, _inputs(fields))
+            batch_sums, batch_count = _score(params, _inputs(fields), settings)
             sums, count = sums + np.asarray(batch_sums), count + float(batch_count)
     forward, backward = sums / count
     values = ((forward + backward) / 2, forward, backward)

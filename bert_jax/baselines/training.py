@@ -49,12 +49,8 @@ def open_text(address: str) -> Store:
     return store
 
 
-def claim_folder(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:
-    """Record what is trained in a new folder, or check that it has the same; lock it.
-
-    Raises:
-      ValueError: the folder has another training or other files, or another process is at work.
-    """
+def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:
+    """Record what is trained in a new folder and copy the vocabulary; as claim_folder."""
     record = {
         "kind": kind,
         "settings": dataclasses.asdict(settings),
@@ -62,6 +58,18 @@ def claim_folder(folder: pathlib.Path, kind: str, settings: Any, store: Store) -
         "lowercase": store.manifest["vocabulary"]["lowercase"],
         "vocabulary": store.vocab_path.name,
     }
+    claim_folder(folder, record)
+    write_file(folder / store.vocab_path.name, small_files.read_bytes(store.vocab_path))
+
+
+def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
+    """Record what is trained in a new folder, or check that it has the same; lock it.
+
+    The record is JSON; its "settings" are compared one by one.
+
+    Raises:
+      ValueError: the folder has another training or other files, or another process is at work.
+    """
     path = folder / RECORD
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--workdir={folder} is a file; give a new folder")
@@ -86,8 +94,7 @@ def claim_folder(folder: pathlib.Path, kind: str, settings: Any, store: Store) -
     folder.mkdir(parents=True, exist_ok=True)
     workdir_lock.lock_folder(folder)
     if not path.exists():
-        write_file(folder / store.vocab_path.name, small_files.read_bytes(store.vocab_path))
-        write_json(path, record)
+        write_json(path, dict(record))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import functools
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bert_jax.config import ModelConfig
 from bert_jax.finetuning import bilstm
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
@@ -61,13 +60,28 @@ class Result:
     logits: Mapping[str, np.ndarray]  # float32[N,S,C] of every split but train
 
 
-def check_room(task: Task, model: ModelConfig) -> None:
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """Select which of the arrays of a token the BiLSTM reads, mixed or joined."""
+
+    name: str  # for the screen
+    layers: Layers
+    is_joined: bool
+
+
+def choose_features(kind: str, layers: int) -> Features:
+    """Select what a kind of FEATURES takes of a model's layers."""
+    text, is_joined = FEATURES[kind]
+    return Features(kind, choose_layers(text, layers), is_joined)
+
+
+def check_room(task: Task, arrays: int, width: int) -> None:
     """Refuse to start if the disk of temporary files cannot hold the vectors.
 
     A full disk under a memory-mapped file kills the process without a message.
     """
     tokens = sum(len(rows.token_ids) for rows in task.splits.values())
-    needed_bytes = 4 * tokens * (model.num_hidden_layers + 1) * model.hidden_size
+    needed_bytes = 4 * tokens * arrays * width
     folder = tempfile.gettempdir()
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
@@ -78,24 +92,35 @@ def check_room(task: Task, model: ModelConfig) -> None:
         )
 
 
-@contextlib.contextmanager
-def cache_vectors(checkpoint: Pretrained, task: Task, screen: Screen) -> Iterator[Vectors]:
-    """Compute the vectors of all L + 1 layers of all splits, in files that are deleted afterwards.
-
-    Source: Devlin et al. 2019, section 5.3.
-    """
+def compile_layers(checkpoint: Pretrained) -> Callable[[EncodedRows], batches.Results]:
+    """Return the function that computes the vectors of all L + 1 layers of rows."""
     model = place_model(checkpoint, Heads(mlm=False, nsp=False))
     layers = choose_layers(":", checkpoint.config.num_hidden_layers)
     compute = functools.partial(compute_vectors, layers=layers, pool="", normalize=False)
     step = batches.compile_step(model.model, compute)
+    return lambda rows: batches.run_rows(step, model, rows, _BATCH_SIZE)
+
+
+@contextlib.contextmanager
+def cache_vectors(
+    run: Callable[[EncodedRows], batches.Results],
+    arrays_and_width: tuple[int, int],
+    task: Task,
+    screen: Screen,
+) -> Iterator[Vectors]:
+    """Compute the vectors of all splits, in files that are deleted afterwards.
+
+    `run` computes VECTORS float32[B,S,K,D] of rows.
+
+    Source: Devlin et al. 2019, section 5.3.
+    """
     with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
         vectors = {}
         for split, rows in task.splits.items():
-            results = batches.run_rows(step, model, rows, _BATCH_SIZE)
             label = f"vectors of {split}"
-            results = batches.report_progress(results, rows.examples, label, screen)
+            results = batches.report_progress(run(rows), rows.examples, label, screen)
             path = pathlib.Path(folder) / f"{split}.npy"
-            dims = (len(rows.token_ids), len(layers.numbers), checkpoint.config.hidden_size)
+            dims = (len(rows.token_ids), *arrays_and_width)
             vectors[split] = _write_vectors(results, rows, path, dims)
         yield vectors
 
@@ -134,11 +159,10 @@ def _logits(params: bilstm.Params, batch: Mapping[str, jax.Array], is_joined: bo
 
 
 def train_tagger(
-    task: Task, vectors: Vectors, features: str, layers: int, training: Training, screen: Screen
+    task: Task, vectors: Vectors, features: Features, training: Training, screen: Screen
 ) -> Result:
-    """Train on one kind of FEATURES and return the epoch that is best on dev."""
-    text, is_joined = FEATURES[features]
-    chosen = choose_layers(text, layers)
+    """Train on some arrays of the vectors and return the epoch that is best on dev."""
+    chosen, is_joined = features.layers, features.is_joined
     rows, vectors_TKD = task.splits["train"], vectors["train"]
     steps_per_epoch = -(-rows.examples // training.batch_size)
     steps = steps_per_epoch * training.epochs
@@ -158,18 +182,18 @@ def train_tagger(
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
     dev, main = task.dev_splits[0], task.main_score
     best = Result(0, {main: -1.0}, {})
-    with screen.spinning(f"{features}: compiling") as show:
+    with screen.spinning(f"{features.name}: compiling") as show:
         for number in range(steps):
             positions = number * training.batch_size + np.arange(training.batch_size)
             batch = build_batch(rows, vectors_TKD, stream.locate(positions)[1], chosen)
             params, opt_state, loss = step(params, opt_state, batch)
-            show(f"{features}: step {number + 1:,} of {steps:,}")
+            show(f"{features.name}: step {number + 1:,} of {steps:,}")
             epoch, left = divmod(number + 1, steps_per_epoch)
             if left:
                 continue
             logits = {dev: predict_split(dev)}
             scores = task.score(dev, logits[dev])
-            line = f"{features}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}"
+            line = f"{features.name}  epoch {epoch}  loss {loss:.3f}  {main} {scores[main]:.4f}"
             screen.print(line)
             if scores[main] > best.scores[main]:
                 others = task.splits.keys() - {"train", dev}

@@ -23,6 +23,7 @@ ARGUMENTS = {
         *("--max_seq_length=16", "--features=last"),
     ],
     "baseline": ["skipgram", "--store={store}", "--workdir={new}"],
+    "frozen_task": ["bert", *TABLE, "--from={checkpoint}", "--workdir={new}"],
     "fill_mask": ["--checkpoint={checkpoint}", "a [MASK] ."],
     "features": ["--checkpoint={checkpoint}", "--input={small}/in.txt", "--output={new}.npz"],
 }

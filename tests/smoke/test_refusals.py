@@ -141,6 +141,17 @@ REFUSALS = {
             (("skipgram", "--store={small}"), "is not a store"),
         ],
     ),
+    "frozen_task": (
+        ("--config=configs/finetune/table.py", ROOM),
+        [
+            (("--from={store}",), "KIND is missing; it must be one of counts, skipgram, elmo, t"),
+            (("counts",), "--from is missing"),
+            (("taglm", "--from={small}"), "taglm takes SKIPGRAM,BILM"),
+            (("elmo", "--from={small}"), "{small}, which holds no finished baseline; train one"),
+            (("counts", "--from={store}", "--config.init=x"), "config.init is x; give it as --fr"),
+            (("counts", "--from={store}"), "config.data.dir is missing"),
+        ],
+    ),
     "fill_mask": (
         (),
         [

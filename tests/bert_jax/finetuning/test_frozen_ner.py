@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bert_jax.config import ModelConfig
 from bert_jax.finetuning import frozen_ner
 from bert_jax.finetuning.frozen_ner import FEATURES, Training
 from bert_jax.inference.hidden_states import choose_layers
@@ -50,7 +49,8 @@ def test_it_learns_from_the_one_layer_that_tells(toy, capsys):
     task, vectors = toy
     training = Training(units=8, epochs=8, batch_size=16, learning_rate=4e-2)
     screen = Screen(is_writer=True)
-    found = frozen_ner.train_tagger(task, vectors, "second_to_last", LAYERS, training, screen)
+    features = frozen_ner.choose_features("second_to_last", LAYERS)
+    found = frozen_ner.train_tagger(task, vectors, features, training, screen)
     assert set(found.logits) == {"dev"}
     assert found.scores["accuracy"] > 0.98  # noise, as the other layers are, gives half
     assert capsys.readouterr().out.count("second_to_last  epoch") == 8
@@ -86,14 +86,13 @@ def test_a_batch_has_the_vectors_of_its_rows_and_zeros_behind(toy):
 def test_a_disk_that_is_too_small_is_named_before_anything_is_computed(toy, monkeypatch):
     task, vectors = toy
     needed = sum(held.nbytes for held in vectors.values())
-    model = ModelConfig(num_hidden_layers=LAYERS, hidden_size=WIDTH)
 
     def leave(free_bytes):
         usage = SimpleNamespace(free=free_bytes)
         monkeypatch.setattr(frozen_ner.shutil, "disk_usage", lambda _: usage)
 
     leave(needed)
-    frozen_ner.check_room(task, model)
+    frozen_ner.check_room(task, LAYERS + 1, WIDTH)
     leave(needed - 1)
     with pytest.raises(ValueError, match=r" GB free, and the vectors of all layers .*TMPDIR"):
-        frozen_ner.check_room(task, model)
+        frozen_ner.check_room(task, LAYERS + 1, WIDTH)

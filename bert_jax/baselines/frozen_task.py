@@ -1,0 +1,193 @@
+"""Learn a task on counts of tokens or on frozen vectors, and score it as fine-tuning does.
+
+Classes and numbers: a linear model of the row. Tags: the BiLSTM of finetuning/frozen_ner.py.
+
+Dimensions: N rows, C classes, K arrays of a token, D width of each, V vocabulary.
+"""
+
+import pathlib
+import tempfile
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from bert_jax.baselines.vectors import Encoder
+from bert_jax.finetuning import frozen_ner
+from bert_jax.finetuning.frozen_ner import Features, Training
+from bert_jax.inference import batches
+from bert_jax.inference.hidden_states import VECTORS, choose_layers
+from bert_jax.reporting.console import Screen
+from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
+from data_pipeline.labelled.rows import EncodedRows
+
+_PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+_HELDOUT_SHARE = 0.1  # of the training rows, by which the penalty is chosen
+_LOWEST_LOGIT = -1e3  # of a class that no training row has
+
+Matrix = Any  # float32[N,F], dense or sparse
+Logits = dict[str, np.ndarray]  # of every split but train
+
+
+def check_task(task: Task, encoder: Encoder, kind: str) -> None:
+    """Refuse a task that these vectors or a linear model cannot learn.
+
+    Raises:
+      ValueError: choices or spans; tags from counts.
+    """
+    if task.kind not in (CLASSIFY, REGRESS, TAG):
+        raise ValueError(
+            f"{task.name} chooses among texts or marks a span, which is not learned on frozen "
+            "vectors here; give a task of classes, numbers or tags"
+        )
+    if task.kind == TAG and not encoder.width:
+        raise ValueError(
+            f"{task.name} has a tag for each word, and {kind} has no vector of a word; give "
+            "another kind"
+        )
+
+
+def learn(task: Task, encoder: Encoder, seed: int, training: Training, screen: Screen) -> Logits:
+    """Train on the training split; return the logits of all others, as Task.score takes them."""
+    if task.kind == TAG:
+        return _learn_tags(task, encoder, training, screen)
+    has_pairs = bool(np.any(_is_pair_N(task.splits["train"])))
+    features = {}
+    for split, rows in task.splits.items():
+        if encoder.width:
+            label = f"vectors of {split}"
+            results = batches.report_progress(encoder.run(rows), rows.examples, label, screen)
+            features[split] = pool_rows(results, rows, has_pairs)
+        else:
+            features[split] = count_tokens(rows, encoder.vocabulary.size, has_pairs)
+    with screen.spinning("the linear model"):
+        return learn_rows(task, features, seed, is_counts=not encoder.width)
+
+
+def _learn_tags(task: Task, encoder: Encoder, training: Training, screen: Screen) -> Logits:
+    dims = (encoder.arrays, encoder.width)
+    frozen_ner.check_room(task, *dims)
+    features = Features("vectors", choose_layers("0:", encoder.arrays - 1), is_joined=False)
+    with frozen_ner.cache_vectors(encoder.run, dims, task, screen) as vectors:
+        best = frozen_ner.train_tagger(task, vectors, features, training, screen)
+    return dict(best.logits)
+
+
+def _is_pair_N(rows: EncodedRows) -> np.ndarray:
+    return rows.second_starts < np.diff(rows.offsets)
+
+
+def _is_text_T(rows: EncodedRows) -> np.ndarray:
+    """Return where a token is none of [CLS] and the [SEP] that end the segments: bool[T]."""
+    is_text_T = np.ones(len(rows.token_ids), bool)
+    is_text_T[rows.offsets[:-1]] = is_text_T[rows.offsets[1:] - 1] = False
+    firsts = (rows.offsets[:-1] + rows.second_starts)[_is_pair_N(rows)]
+    is_text_T[firsts - 1] = False
+    return is_text_T
+
+
+def _segment_T(rows: EncodedRows) -> np.ndarray:
+    lengths_N = np.diff(rows.offsets)
+    place_T = np.arange(len(rows.token_ids)) - np.repeat(rows.offsets[:-1], lengths_N)
+    return (place_T >= np.repeat(rows.second_starts, lengths_N)).astype(np.int64)
+
+
+def count_tokens(rows: EncodedRows, vocab_size: int, has_pairs: bool) -> scipy.sparse.csr_matrix:
+    """Count the tokens of each row; of pairs in 2V columns, those of the second text behind."""
+    is_text_T = _is_text_T(rows)
+    row_T = np.repeat(np.arange(rows.examples), np.diff(rows.offsets))[is_text_T]
+    column_T = (rows.token_ids + vocab_size * _segment_T(rows))[is_text_T]
+    shape = (rows.examples, vocab_size * (2 if has_pairs else 1))
+    return scipy.sparse.csr_matrix((np.ones(len(row_T), np.float32), (row_T, column_T)), shape)
+
+
+def pool_rows(results: batches.Results, rows: EncodedRows, has_pairs: bool) -> np.ndarray:
+    """Average the vectors of each row's text: float32[N,K*D]; of pairs [N,4*K*D].
+
+    A pair has the means of both texts, their distance and their product.
+
+    Source of the pairs: Conneau et al. 2017, InferSent, section 3.1.
+    """
+    is_text_T, segment_T = _is_text_T(rows), _segment_T(rows)
+    pooled: list[np.ndarray] = [np.empty(0)] * rows.examples
+    for index_B, outputs in results:
+        for row, vectors_SKD in zip(index_B, outputs[VECTORS], strict=True):
+            span = slice(*rows.offsets[row : row + 2])
+            flat = vectors_SKD.reshape(len(vectors_SKD), -1)[: span.stop - span.start]
+            means = [
+                flat[is_text_T[span] & (segment_T[span] == segment)]
+                for segment in range(1 + has_pairs)
+            ]
+            first, *second = (part.sum(axis=0) / max(len(part), 1) for part in means)
+            pooled[row] = np.concatenate(
+                [first, *(array for b in second for array in (b, np.abs(first - b), first * b))]
+            )
+    return np.stack(pooled).astype(np.float32)
+
+
+def learn_rows(task: Task, features: dict[str, Matrix], seed: int, is_counts: bool) -> Logits:
+    """Fit a logistic regression, or for numbers a ridge regression, on a matrix of each split.
+
+    The penalty is the best on a tenth of the training rows; all of them are then learned from.
+    Counts are weighted by tf-idf, vectors standardized.
+    """
+    # Here: --help and refusals do not need it.
+    from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    labels = task.splits["train"].labels["label_values" if task.kind == REGRESS else "label_ids"]
+    scale = TfidfTransformer(sublinear_tf=True) if is_counts else StandardScaler()
+    if task.kind == REGRESS:
+        pipeline, name = make_pipeline(scale, Ridge()), "ridge__alpha"
+    else:
+        pipeline = make_pipeline(scale, LogisticRegression(max_iter=1000))
+        name = "logisticregression__C"
+    model = _choose_penalty(pipeline, name, features["train"], labels, seed, task.kind)
+    logits = {}
+    for split, matrix in features.items():
+        if split == "train":
+            continue
+        if task.kind == REGRESS:
+            logits[split] = np.asarray(model.predict(matrix), np.float32)[:, None]
+            continue
+        scores = np.asarray(model.decision_function(matrix), np.float32)
+        if scores.ndim == 1:  # of two classes: that of the second
+            scores = np.stack([-scores / 2, scores / 2], axis=1)
+        logits[split] = np.full((len(scores), task.classes), _LOWEST_LOGIT, np.float32)
+        logits[split][:, model.classes_] = scores
+    return logits
+
+
+def _choose_penalty(
+    pipeline: Any, name: str, matrix: Matrix, labels_N: np.ndarray, seed: int, kind: str
+) -> Any:
+    """Fit a pipeline with the penalty, a parameter of that name, that is best on held-out rows."""
+    from sklearn.model_selection import GridSearchCV, ShuffleSplit, StratifiedShuffleSplit
+
+    heldout = int(_HELDOUT_SHARE * len(labels_N))
+    counts = np.unique(labels_N, return_counts=True)[1] if kind == CLASSIFY else np.array([2])
+    if counts.min() < 2 or heldout < len(counts):  # too few rows to hold some out
+        return pipeline.fit(matrix, labels_N)
+    split = StratifiedShuffleSplit if kind == CLASSIFY else ShuffleSplit
+    folds = split(n_splits=1, test_size=_HELDOUT_SHARE, random_state=seed)
+    return GridSearchCV(pipeline, {name: list(_PENALTIES)}, cv=folds).fit(matrix, labels_N)
+
+
+def score(task: Task, logits: Logits) -> dict[str, float]:
+    """Score the development splits, under the names in a fine-tuning's summary."""
+    return {
+        f"heldout_dev_{name}": value
+        for split in task.dev_splits
+        for name, value in task.score(split, logits[split]).items()
+    }
+
+
+def write_predictions(task: Task, logits: Logits, folder: pathlib.Path) -> None:
+    """Write the predictions of every split but train in the task's own format, as new files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+        for split, array in logits.items():
+            for path in task.write_predictions(split, array, pathlib.Path(unfinished)):
+                path.replace(folder / path.name)

@@ -1,0 +1,169 @@
+"""Compute the frozen vectors of rows: of a baseline's tokens, or of a BERT's last layers.
+
+Dimensions: B rows of a batch, S sequence, K arrays of a token, D width of each, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.baselines import bilm, skipgram, training
+from bert_jax.baselines.bilm import BiLM
+from bert_jax.baselines.skipgram import SkipGram
+from bert_jax.inference import batches
+from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vectors
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_model
+from bert_jax.model.bert import Heads
+from data_pipeline.io import small_files
+from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
+from data_pipeline.store import open_store
+from data_pipeline.vocab import Vocabulary, load_vocabulary
+
+COUNTS, SKIPGRAM, ELMO, TAGLM, BERT = "counts", "skipgram", "elmo", "taglm", "bert"
+_BATCH_SIZE = 32  # rows
+_MOST_POSITIONS = 512
+_BERT_LAYERS = 4  # the last ones, concatenated: the best of table 7 of the paper
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """Hold what turns rows into vectors; nothing of it is trained any more."""
+
+    vocabulary: Vocabulary
+    positions: int  # tokens of a row at most
+    arrays: int  # K
+    width: int  # D; 0 for counts, which are no vectors of tokens
+    run: Callable[[EncodedRows], batches.Results]  # VECTORS float32[B,S,K,D] of rows, longest first
+
+
+def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
+    """Open the store, folders or checkpoint that a kind of vectors needs.
+
+    Raises:
+      ValueError: another number of addresses, something else at one of them, or vocabularies that
+        differ.
+    """
+    _, names = KINDS[kind]
+    if len(addresses) != len(names):
+        raise ValueError(f"--from is {','.join(addresses)!r}; {kind} takes {','.join(names)}")
+    return KINDS[kind][0](*addresses)
+
+
+def _open_counts(address: str) -> Encoder:
+    store = open_store(address)
+    lowercase = store.manifest["vocabulary"]["lowercase"]
+    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+
+    def refuse(rows: EncodedRows) -> batches.Results:
+        raise TypeError("counts have no vectors of tokens")
+
+    return Encoder(vocabulary, _MOST_POSITIONS, 0, 0, refuse)
+
+
+def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
+    """Read the settings and the vocabulary of a finished baseline."""
+    folder = pathlib.Path(address)
+    path = folder / training.RECORD
+    if training.read_summary(folder) is None or not path.exists():
+        raise ValueError(
+            f"--from is {address}, which holds no finished baseline; train one with: python -m "
+            f"bert_jax.baseline {kind} --store=STORE --workdir={address}"
+        )
+    record = small_files.read_object(path, folder)
+    if record.get("kind") != kind:
+        raise ValueError(
+            f"--from is {address}, which holds {record.get('kind')!r:.40}; give the folder of a "
+            f"{kind}"
+        )
+    name = small_files.field(record, "vocabulary", str, path)
+    lowercase = small_files.field(record, "lowercase", bool, path)
+    vocabulary = load_vocabulary(small_files.path_inside(folder, name), lowercase, False)
+    return folder, small_files.field(record, "settings", dict, path), vocabulary
+
+
+def _open_skipgram(address: str) -> Encoder:
+    folder, content, vocabulary = _read_record(address, skipgram.KIND)
+    settings = small_files.build(SkipGram, content, folder / training.RECORD)
+    like = skipgram.initialize(settings, vocabulary.size)
+    table_VD = np.asarray(training.read_state(folder, like)[0])
+
+    def run(rows: EncodedRows) -> batches.Results:
+        for index_B, fields in _cut_batches(rows, vocabulary):
+            yield index_B, {VECTORS: table_VD[fields["input_ids"][: len(index_B)]][:, :, None]}
+
+    return Encoder(vocabulary, _MOST_POSITIONS, 1, settings.width, run)
+
+
+def _open_bilm(address: str) -> Encoder:
+    folder, content, vocabulary = _read_record(address, bilm.KIND)
+    settings = small_files.build(BiLM, content, folder / training.RECORD)
+    like = bilm.init_state(settings, vocabulary.size)
+    params, _ = training.read_state(folder, like)
+    compute = jax.jit(functools.partial(bilm.compute_vectors, settings=settings))
+
+    def run(rows: EncodedRows) -> batches.Results:
+        for index_B, fields in _cut_batches(rows, vocabulary):
+            lengths_B = fields["input_mask"].sum(axis=1)
+            vectors = np.asarray(compute(params, fields["input_ids"], lengths_B))
+            yield index_B, {VECTORS: vectors[: len(index_B)]}
+
+    return Encoder(vocabulary, _MOST_POSITIONS, 1 + settings.layers, 2 * settings.width, run)
+
+
+def _open_taglm(tokens: str, address: str) -> Encoder:
+    """Join the vector of a token with the biLM's last layer, what TagLM gives its tagger.
+
+    Source: Peters et al. 2017, section 3.4; there the first vector is learned with the tagger.
+    """
+    static, reader = _open_skipgram(tokens), _open_bilm(address)
+    if static.vocabulary.digest != reader.vocabulary.digest:
+        raise ValueError(
+            f"--from is {tokens},{address}, whose vocabularies differ; train both on one store"
+        )
+
+    def run(rows: EncodedRows) -> batches.Results:
+        for (index_B, first), (_, last) in zip(static.run(rows), reader.run(rows), strict=True):
+            vectors = np.concatenate([first[VECTORS], last[VECTORS][:, :, -1:]], axis=3)
+            yield index_B, {VECTORS: vectors}
+
+    width = static.width + reader.width
+    return dataclasses.replace(static, width=width, run=run)
+
+
+def _open_bert(address: str) -> Encoder:
+    checkpoint = load.load(address)
+    config = checkpoint.config
+    count = min(_BERT_LAYERS, config.num_hidden_layers)
+    layers = choose_layers(f"-{count}:", config.num_hidden_layers)
+    model = place_model(checkpoint, Heads(mlm=False, nsp=False))
+    compute = functools.partial(compute_vectors, layers=layers, pool="", normalize=False)
+    step = batches.compile_step(model.model, compute)
+
+    def run(rows: EncodedRows) -> batches.Results:
+        for index_B, outputs in batches.run_rows(step, model, rows, _BATCH_SIZE):
+            vectors = outputs[VECTORS]
+            yield index_B, {VECTORS: vectors.reshape(*vectors.shape[:2], 1, -1)}
+
+    width = count * config.hidden_size
+    return Encoder(checkpoint.vocabulary, config.max_position_embeddings, 1, width, run)
+
+
+def _cut_batches(rows: EncodedRows, vocabulary: Vocabulary) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yield the numbers of some rows, the longest first, and a batch that begins with them."""
+    for batch in batch_by_length(rows, _BATCH_SIZE, vocabulary.special_ids["pad"]):
+        yield batch.index_B[batch.index_B >= 0], batch.fields
+
+
+# Kind -> the function that opens it, and the addresses that it takes.
+KINDS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {
+    COUNTS: (_open_counts, ("STORE",)),
+    SKIPGRAM: (_open_skipgram, ("SKIPGRAM",)),
+    ELMO: (_open_bilm, ("BILM",)),
+    TAGLM: (_open_taglm, ("SKIPGRAM", "BILM")),
+    BERT: (_open_bert, ("CHECKPOINT",)),
+}

@@ -1,0 +1,97 @@
+"""Learn a task on frozen vectors or counts: python -m bert_jax.frozen_task KIND --from=... ...
+
+    counts      --from=STORE            tf-idf of its tokens, logistic regression
+    skipgram    --from=SKIPGRAM         mean of the vectors; tags: a BiLSTM on them
+    elmo        --from=BILM             the same; the BiLSTM mixes the layers
+    taglm       --from=SKIPGRAM,BILM    both beside each other, the last layer of the biLM
+    bert        --from=CHECKPOINT       the last four layers of a BERT beside each other
+
+    --config=...     the task, such as configs/finetune/glue.py:task=rte; of its fields only those
+                     of config.data and config.seed are read
+    --workdir=DIR    a new folder: summary.json, with the names of a fine-tuning's, and predictions
+
+SKIPGRAM and BILM are folders of bert_jax.baseline. Classes and numbers are learned from the mean of
+a text's vectors by a linear model, tags by the BiLSTM of bert_jax.feature_ner.
+"""
+
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+from absl import flags
+
+from bert_jax.baselines import frozen_task, training, vectors
+from bert_jax.baselines.vectors import KINDS
+from bert_jax.config.schema import FinetuneConfig, with_length
+from bert_jax.finetuning.frozen_ner import Training
+from bert_jax.reporting.console import Screen, duration
+from bert_jax.runtime import cli
+from bert_jax.tasks.registry import open_task
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import write_json
+
+_CONFIG = cli.config_flag(FinetuneConfig)
+_FROM = flags.DEFINE_string("from", "", "the store, folders or checkpoint, joined by commas")
+_WORKDIR = flags.DEFINE_string("workdir", "", "a new folder")
+_UNITS = flags.DEFINE_integer(
+    "units", Training.units, "tags: units of an LSTM in each direction", lower_bound=1
+)
+_EPOCHS = flags.DEFINE_integer(
+    "epochs", Training.epochs, "tags: passes over the training files", lower_bound=1
+)
+
+USAGE = f"python -m bert_jax.frozen_task {'|'.join(KINDS)} --from=... --config=... --workdir=DIR"
+_PREDICTIONS = "predictions"
+
+
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        if not arguments or arguments[0] not in KINDS:
+            given = repr(arguments[0]) if arguments else "missing"
+            raise ValueError(f"KIND is {given}; it must be one of {', '.join(KINDS)}; {USAGE}")
+        cli.refuse_arguments(arguments[1:], USAGE)
+        kind = arguments[0]
+        for flag in (_FROM, _WORKDIR):
+            if not flag.value:
+                raise ValueError(f"--{flag.name} is missing; {USAGE}")
+        config = cli.resolve_config(FinetuneConfig, _CONFIG)
+        if config.init:
+            raise ValueError(f"config.init is {config.init}; give it as --from and remove it")
+        log.hold()
+        addresses = _FROM.value.split(",")
+        encoder = vectors.open_encoder(kind, addresses)
+        data = with_length(config.data, encoder.positions)
+        task = open_task(data, encoder.vocabulary)
+        frozen_task.check_task(task, encoder, kind)
+        units_and_epochs = {"units": _UNITS.value, "epochs": _EPOCHS.value}
+        settings = {**dataclasses.asdict(data), **units_and_epochs, "seed": config.seed}
+        folder = pathlib.Path(_WORKDIR.value)
+        training.claim_folder(folder, {"kind": kind, "from": addresses, "settings": settings})
+    screen = Screen(is_writer=True)
+    screen.table(f"{task.name} on {kind}", [("files", note) for note in task.notes])
+    summary = training.read_summary(folder)
+    if summary is None:
+        started = time.monotonic()
+        tagger = Training(**units_and_epochs, seed=config.seed)
+        logits = frozen_task.learn(task, encoder, config.seed, tagger, screen)
+        frozen_task.write_predictions(task, logits, folder / _PREDICTIONS)
+        scores = frozen_task.score(task, logits)
+        secs = round(time.monotonic() - started, 1)
+        summary = {"kind": kind, "task": task.name, **scores, "seconds": secs}
+        write_json(folder / training.SUMMARY, summary)
+    baseline = f"{task.main_score} {task.baseline[task.main_score]:.4f} without reading the text"
+    rows = [(name, str(value)) for name, value in summary.items() if name != "seconds"]
+    rows += [("baseline", baseline), ("time", duration(summary["seconds"])), ("in", str(folder))]
+    screen.table("done", rows)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "the same command starts the task again", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
