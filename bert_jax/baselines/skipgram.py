@@ -211,7 +211,7 @@ def _score_heldout(
 ) -> float | None:
     """Compute the loss of a held-out pair, no token dropped; None if there is no such pair."""
     rows = cut_documents(store.heldout, _LONGEST_ROW)
-    index_B = np.arange(min(rows.examples, _HELDOUT_TOKENS // _LONGEST_ROW))
+    index_B = np.arange(np.searchsorted(rows.offsets[1:], _HELDOUT_TOKENS, side="right"))
     if not len(index_B):
         return None
     # Seeds other than those of a step, which are two.

@@ -115,12 +115,16 @@ def run_steps(
       FloatingPointError: a loss is not finite; the state of before is kept.
     """
     state, first, secs_before = _load(folder / STATE, initial)
+    waiting: list[jax.Array] = []  # the loss of the step before: one step runs while one is made
     started = saved = time.monotonic()
     if first:
         screen.print(f"resumes after step {first:,} of {steps:,}")
     with screen.spinning("compiling") as show:
         for step in range(first, steps):
             state, loss = advance(state, step)
+            for array in waiting:
+                array.block_until_ready()
+            waiting = [loss]
             done = step + 1
             show(f"step {done:,} of {steps:,}")
             is_line = done * _LINES // steps > step * _LINES // steps
