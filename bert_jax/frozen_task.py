@@ -41,6 +41,7 @@ _UNITS = flags.DEFINE_integer(
 _EPOCHS = flags.DEFINE_integer(
     "epochs", Training.epochs, "tags: passes over the training files", lower_bound=1
 )
+_RATE = flags.DEFINE_float("learning_rate", Training.learning_rate, "tags: Adam's, at first")
 
 USAGE = f"python -m bert_jax.frozen_task {'|'.join(KINDS)} --from=... --config=... --workdir=DIR"
 _PREDICTIONS = "predictions"
@@ -65,8 +66,15 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         data = with_length(config.data, encoder.positions)
         task = open_task(data, encoder.vocabulary)
         frozen_task.check_task(task, encoder, kind)
-        units_and_epochs = {"units": _UNITS.value, "epochs": _EPOCHS.value}
-        settings = {**dataclasses.asdict(data), **units_and_epochs, "seed": config.seed}
+        if not _RATE.value > 0.0:
+            raise ValueError(f"--learning_rate is {_RATE.value}; it must be above 0")
+        tagger = Training(
+            units=_UNITS.value,
+            epochs=_EPOCHS.value,
+            learning_rate=_RATE.value,
+            seed=config.seed,
+        )
+        settings = {**dataclasses.asdict(data), **dataclasses.asdict(tagger)}
         folder = pathlib.Path(_WORKDIR.value)
         training.claim_folder(folder, {"kind": kind, "from": addresses, "settings": settings})
     screen = Screen(is_writer=True)
@@ -74,7 +82,6 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     summary = training.read_summary(folder)
     if summary is None:
         started = time.monotonic()
-        tagger = Training(**units_and_epochs, seed=config.seed)
         logits = frozen_task.learn(task, encoder, config.seed, tagger, screen)
         frozen_task.write_predictions(task, logits, folder / _PREDICTIONS)
         scores = frozen_task.score(task, logits)

@@ -54,6 +54,21 @@ def test_a_pair_has_both_means_their_distance_and_their_product():
     np.testing.assert_allclose(pooled[1], flat[1, 1], rtol=1e-6)
 
 
+def test_vectors_are_scaled_by_their_size_in_train(monkeypatch):
+    monkeypatch.setattr(frozen_task, "_TOKENS_AT_ONCE", 3)
+    rng = np.random.default_rng(4)
+    drawn = {
+        name: rng.normal(size=(n, 2, 5)).astype(np.float32)
+        for name, n in (("train", 8), ("dev", 4))
+    }
+    drawn = {name: array * np.float32([[0.1], [30.0]]) for name, array in drawn.items()}
+    size = np.sqrt(np.mean(drawn["train"] ** 2, axis=(0, 2)))
+    scaled = {name: array.copy() for name, array in drawn.items()}
+    frozen_task.scale_vectors(scaled)
+    for name, array in drawn.items():
+        np.testing.assert_allclose(scaled[name], array / size[:, None], rtol=1e-5)
+
+
 def toy_task(kind, labels, classes=1):
     """A task whose rows matter to no test; only their labels are read."""
     rows = {
