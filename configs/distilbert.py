@@ -15,9 +15,9 @@ Not yet measured with this code.
 
 Source: section 3 for layers, batches "up to 4K" and no next sentences; train.py and distiller.py
 of transformers' research projects for weights 5, 2 and 1, temperature 2, AdamW at 5e-4 with
-epsilon 1e-6 and beta2 0.98, no weight decay, warm-up of a twentieth, clip at 5 and three passes,
-which are 6,300 steps of BERT's corpus. There masks are drawn in proportion to count^-0.7, here
-uniformly.
+epsilon 1e-6 and beta2 0.98, no weight decay, warm-up of a twentieth, clip at 5, three passes, which
+are 6,300 steps of BERT's corpus, and masks in proportion to count^-0.7. There masks are shared out
+over the batch, here each row has its 15%.
 """
 
 import dataclasses
@@ -49,5 +49,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         ),
         eval=c.EvalConfig(every_steps=300),
     )
-    data = dataclasses.replace(config.data, segments="full_sentences", short_seq_prob=0.0)
+    data = dataclasses.replace(
+        config.data, segments="full_sentences", short_seq_prob=0.0, masked_lm_smoothing=0.7
+    )
     return c.to_config_dict(dataclasses.replace(config, data=data))

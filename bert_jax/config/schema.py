@@ -23,6 +23,7 @@ DISTILLATION = "distillation"  # name of the objective that learns a teacher's p
 RELATION_DISTILLATION = "relation_distillation"  # the one that learns its attention's relations
 FROM_A_TEACHER = (DISTILLATION, RELATION_DISTILLATION)  # those that learn from config.teacher
 RTD = "rtd"  # name of the objective that trains a generator beside the encoder
+MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that predict masked tokens, single ones
 BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # those that read both sides of a token
 LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
 

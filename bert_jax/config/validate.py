@@ -14,6 +14,7 @@ from bert_jax.config.schema import (
     CAUSAL,
     DISTILLATION,
     FROM_A_TEACHER,
+    MASKED,
     RELATION_DISTILLATION,
     RTD,
     THETAS,
@@ -307,6 +308,13 @@ def check_ready_made(config: Config) -> None:
 def _check_objectives(config: Config) -> None:
     """Refuse pairs that no row has, and words of both sides in a model that ends left to right."""
     names, segments = list_objectives(config), config.data.segments
+    _require(
+        config,
+        "data.masked_lm_smoothing",
+        config.data.masked_lm_smoothing == 0 or not set(names).isdisjoint(MASKED),
+        f"config.objective = {config.objective!r} and config.phases predict no masked tokens, "
+        "which it weighs: leave it at 0",
+    )
     for index, name in enumerate(names):
         key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
         if name == "mlm_nsp" and not config.data.has_next_sentences:

@@ -10,6 +10,7 @@ from data_pipeline.spec import hashing
 
 # Counters of a row's draws: positions, replacement of each, random id, number of words.
 _CHOOSE, _REPLACE, _RANDOM_ID, _RUN_LENGTH = 0, 1 << 16, 2 << 16, 3 << 16
+_LAST = np.uint64(2**64 - 1)  # a sort key behind those of all candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class MaskRules:
     longest_ngram: int = 3
     is_continuation_V: np.ndarray | None = None  # bool, pieces that continue a word
     exact: bool = False  # Google's whole words, which continue behind the [SEP] after A
+    weights_V: np.ndarray | None = None  # of each id, float64, 0: never chosen; None: all alike
 
 
 def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules) -> np.ndarray:
@@ -39,6 +41,19 @@ def count_predictions(length_B: np.ndarray, text_B: np.ndarray, rules: MaskRules
     return np.minimum(wanted_B, np.minimum(rules.max_predictions_per_seq, text_B))
 
 
+def weigh_rare_tokens(
+    counts_V: np.ndarray, smoothing: float, special_ids: Mapping[str, int]
+) -> np.ndarray:
+    """Return max(count, 1)**-smoothing of each id, and 0 of special tokens: int64[V] -> float64[V].
+
+    Source: train.py and distiller.py of DistilBERT in transformers' research projects, where
+    mlm_smoothing is 0.7 and special tokens in the text, such as [UNK], are never predicted.
+    """
+    weights_V = np.maximum(counts_V, 1).astype(np.float64) ** -smoothing
+    weights_V[list(special_ids.values())] = 0.0
+    return weights_V
+
+
 def mask_rows(
     input_ids_BS: np.ndarray,
     is_text_BS: np.ndarray,
@@ -49,8 +64,9 @@ def mask_rows(
     """Choose the tokens to predict, replace them in place, and return positions, ids and weights.
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any id, unless the rules have
-    other shares. Each draw depends on the row's key and the position alone. Whole words can leave
-    slots unused where no word left is short enough; tokens never do.
+    other shares. Each draw depends on the row's key and the position alone, and with weights on the
+    tokens of the row. Whole words can leave slots unused where no word left is short enough; tokens
+    do only where all others have no weight.
 
     Shapes: int32[B,S] (changed), bool[B,S] False at [CLS], [SEP] and padding, int[B] the number of
     tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
@@ -62,9 +78,15 @@ def mask_rows(
     create_masked_lm_predictions.
     """
     slots = rules.max_predictions_per_seq
+    if rules.weights_V is not None:
+        is_text_BS = is_text_BS & (rules.weights_V.take(input_ids_BS) > 0)
     count_B = count_predictions(length_B, np.count_nonzero(is_text_BS, axis=1), rules)
     if rules.masking == "token":
-        positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
+        if rules.weights_V is None:
+            positions_BP = _choose_positions(is_text_BS, row_keys_B, slots)
+        else:
+            weight_BS = rules.weights_V.take(input_ids_BS)
+            positions_BP = _choose_by_weight(weight_BS, is_text_BS, row_keys_B, slots)
         used_BP = np.arange(slots) < count_B[:, None]
         # Unused slots sort behind all positions, then become 0 = [CLS].
         positions_BP[~used_BP] = np.iinfo(np.int32).max
@@ -92,6 +114,32 @@ def _choose_positions(is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
     keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
     keys_BP.sort(axis=1)
     return (keys_BP & low_mask).astype(np.int32)
+
+
+def _choose_by_weight(
+    weight_BS: np.ndarray, is_text_BS: np.ndarray, row_keys_B: np.ndarray, slots: int
+) -> np.ndarray:
+    """Choose `slots` positions of text without replacement, by weight: float64[B,S] -> int32[B,P].
+
+    Each draw takes a position that is left with a chance in proportion to its weight: so do the
+    smallest of exponential times with these rates (Efraimidis and Spirakis 2006). Past the
+    tokens of a row the order means nothing.
+    """
+    rows, seq_len = is_text_BS.shape
+    position_S = np.arange(seq_len, dtype=np.uint32)
+    bits_BS = hashing.hash32(row_keys_B, position_S + np.uint32(_CHOOSE))
+    rate_BS = np.where(is_text_BS, weight_BS, 1.0)
+    # In float32: processors whose logarithms differ in the last bit of a float64 order times alike.
+    time_BS = (-np.log((bits_BS + 0.5) / 2**32) / rate_BS).astype(np.float32)
+    # Positive floats sort as their bits do; the position below them breaks ties.
+    keys_BS = time_BS.view(np.uint32).astype(np.uint64) << np.uint64(32) | position_S
+    keys_BS[~is_text_BS] = _LAST
+    if slots < seq_len:
+        keys_BS.partition(slots - 1, axis=1)
+    keys_BP = np.full((rows, slots), _LAST)
+    keys_BP[:, : min(slots, seq_len)] = keys_BS[:, :slots]
+    keys_BP.sort(axis=1)
+    return (keys_BP & np.uint64(0x7FFFFFFF)).astype(np.int32)
 
 
 def _choose_words(

@@ -17,7 +17,7 @@ from data_pipeline.sampling.epochs import (
     WalkFacts,
     find_walk_facts,
 )
-from data_pipeline.sampling.masking import MaskRules
+from data_pipeline.sampling.masking import MaskRules, weigh_rare_tokens
 from data_pipeline.sampling.rows import Assembly, gather_text, make_rows, mask_text, pack_rows
 from data_pipeline.sampling.source import ExampleSource, SingleSource
 from data_pipeline.sampling.stored import open_stored_examples
@@ -39,6 +39,7 @@ class Pieces:
     size: int
     special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
     is_continuation_V: np.ndarray | None = None  # bool: continues a word; for masks of words
+    token_counts_V: np.ndarray | None = None  # int64, of the training text; for masks by counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,8 @@ def open_examples(
             store.vocab_path, store.manifest["vocabulary"]["lowercase"], checks_case=False
         )
         is_continuation_V = vocabulary.is_continuation
-    pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V)
+    counts_V = store.train.token_counts  # of held-out text too: masks follow one rule
+    pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
 
@@ -162,6 +164,14 @@ def open_source(
         sentence_offsets=np.asarray(split.sentence_offsets),
         document_offsets=np.asarray(split.document_offsets),
     )
+    weights_V, smoothing = None, options.masked_lm_smoothing
+    if smoothing:
+        if pieces.token_counts_V is None:
+            raise ValueError(
+                f"config.data.masked_lm_smoothing is {smoothing} but the counts of tokens are "
+                "unknown; pass the store's, or leave it at 0"
+            )
+        weights_V = weigh_rare_tokens(pieces.token_counts_V, smoothing, pieces.special_ids)
     mask_rules = MaskRules(
         masked_lm_prob=options.masked_lm_prob,
         max_predictions_per_seq=max_predictions_per_seq,
@@ -173,6 +183,7 @@ def open_source(
         longest_ngram=options.longest_ngram,
         is_continuation_V=pieces.is_continuation_V,
         exact=options.exact,
+        weights_V=weights_V,
     )
     facts = find_walk_facts(plain, options, seq_len, sidecar)
     return PretrainSource(

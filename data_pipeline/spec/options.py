@@ -162,6 +162,14 @@ class PretrainOptions:
         maximum=10,
         source="mmBERT: 0.7, 0.5 and 0.3 in three phases",
     )
+    masked_lm_smoothing: float = setting(
+        0.0,
+        "tokens are chosen in proportion to count**-masked_lm_smoothing, so that rare ones are "
+        "predicted more often; 0: all alike",
+        minimum=0,
+        maximum=1,
+        source="DistilBERT's train.py: 0.7",
+    )
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -207,6 +215,13 @@ class PretrainOptions:
             raise ValueError(
                 "config.data.exact is True and config.data.masking is 'ngram'; Google BERT's rules "
                 "know 'token' and 'whole_word': leave one of them out"
+            )
+        if self.masked_lm_smoothing and (self.masking != "token" or self.exact):
+            other = "exact" if self.exact else "masking"
+            raise ValueError(
+                f"config.data.masked_lm_smoothing is {self.masked_lm_smoothing} and "
+                f"config.data.{other} is {getattr(self, other)!r}; counts of tokens weigh single "
+                "tokens, by rules that Google BERT's lack: leave one of them out"
             )
 
     def _check_stores(self) -> None:

@@ -183,6 +183,22 @@ def test_the_settings_are_all_there():
         (changed(model=ModelConfig(hidden_size=100)), "multiple of num_attention_heads = 12"),
         (changed(checkpoint=CheckpointConfig(keep_every_steps=7)), "keep_every_steps is 7"),
         (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
+        (
+            changed(data=PretrainOptions(masked_lm_smoothing=0.7, masking="whole_word")),
+            r"data.masked_lm_smoothing is 0\.7 and config.data.masking is 'whole_word'",
+        ),
+        (
+            changed(data=PretrainOptions(masked_lm_smoothing=0.7, exact=True)),
+            r"data.masked_lm_smoothing is 0\.7 and config.data.exact is True",
+        ),
+        (
+            changed(
+                objective="causal",
+                model=ModelConfig(is_causal=True),
+                data=PretrainOptions(masked_lm_smoothing=0.7, segments="doc_sentences"),
+            ),
+            r"data.masked_lm_smoothing is 0\.7; config.objective = 'causal' and config.phases",
+        ),
         (changed(data=PretrainOptions(longest_ngram=2)), "masking is 'token', which has no runs"),
         (
             changed(data=PretrainOptions(segments="doc_sentences")),

@@ -23,7 +23,7 @@ from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data
 
 YOUNGER = {
-    "data": ("segments", "masking", "packed_examples", "mask_token_share"),
+    "data": ("segments", "masking", "packed_examples", "mask_token_share", "masked_lm_smoothing"),
     "model": ("embedding_size", "position_embedding_type", "gated_mlp", "norm_bias"),
 }
 

@@ -22,7 +22,9 @@ def source_of(
 ) -> PretrainSource:
     """The rows of a split, two walks over it unless the options say otherwise."""
     options = replace(options or PretrainOptions(dupe_factor=2), **changed)
-    return open_source(split, Pieces(vocab_size_of(split), special_ids), options, seq_len, slots)
+    counts_V = np.bincount(split.token_ids, minlength=vocab_size_of(split))
+    pieces = Pieces(vocab_size_of(split), special_ids, token_counts_V=counts_V)
+    return open_source(split, pieces, options, seq_len, slots)
 
 
 def epoch_rows(source: PretrainSource, epoch: int = 0) -> Rows:

@@ -1,11 +1,18 @@
 """Masks have Google's counts, places and replacements, and a row's depend on its key alone."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
-from data_pipeline.sampling.masking import MaskRules, count_predictions, mask_rows
+from data_pipeline.sampling.masking import (
+    MaskRules,
+    count_predictions,
+    mask_rows,
+    weigh_rare_tokens,
+)
 from data_pipeline.spec import hashing
 from tests.data_pipeline.spec.test_hashing import chi_square_z
 
@@ -121,6 +128,56 @@ def test_every_position_and_pair_of_positions_is_equally_likely():
     pair_share = share * (count - 1) / (len(candidates) - 1)
     off = together[~np.eye(len(candidates), dtype=bool)]
     assert (np.abs(off - pair_share) < 5 * math.sqrt(pair_share / rows)).all()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.7])
+def test_tokens_are_chosen_in_proportion_to_a_power_of_their_counts(smoothing):
+    rows, seq_len, unk = 60_000, 14, 1
+    text = np.asarray([5, 6, 7, unk, 8, 9, 5, 10, 11, 12, 13, 14])
+    counts = np.r_[np.full(5, 900), 1_000_000, 3, 1, 40_000, 900, 0, 17, 250, 2, 5000]
+    ids = np.r_[CLS, text, SEP].astype(np.int32)[None].repeat(rows, axis=0)
+    is_text = np.ones(ids.shape, bool)
+    is_text[:, [0, -1]] = False
+    special_ids = {"pad": 0, "unk": unk, "cls": CLS, "sep": SEP, "mask": MASK}
+    rules = MaskRules(
+        2 / seq_len, 2, 15, MASK, weights_V=weigh_rare_tokens(counts, smoothing, special_ids)
+    )
+    keys = hashing.hash64(5, np.arange(rows))
+    lengths = np.full(rows, seq_len)
+    for slots in (1, 2):
+        limited = dataclasses.replace(rules, max_predictions_per_seq=slots)
+        positions, _, weights = mask_rows(ids.copy(), is_text, lengths, keys, limited)
+        assert weights.all()
+        seen = np.bincount(positions.ravel(), minlength=seq_len)[1:-1]
+        # By hand: in proportion to the weights, then in proportion to those that are left.
+        share = np.where(text == unk, 0.0, 1.0 / np.maximum(counts[text], 1) ** smoothing)
+        share /= share.sum()
+        expected = share.copy()
+        if slots == 2:
+            for first, chance in enumerate(share):
+                expected += chance * np.where(np.arange(12) == first, 0, share) / (1 - chance)
+        is_word = text != unk
+        assert not seen[~is_word].any()
+        deviation = np.sqrt(rows * expected * (1 - expected))[is_word]
+        assert (np.abs(seen - rows * expected)[is_word] < 4.5 * deviation + 1).all()
+        if slots == 1:
+            expected = rows * expected[is_word]
+            statistic = ((seen[is_word] - expected) ** 2 / expected).sum()
+            assert scipy.stats.chi2.sf(statistic, is_word.sum() - 1) > 1e-3
+
+
+def test_a_row_of_tokens_without_weight_has_no_predictions():
+    ids = np.asarray([[CLS, 1, 1, SEP], [CLS, 1, 7, SEP]], np.int32)
+    is_text = ids != SEP
+    is_text[:, 0] = False
+    weights = np.ones(9)
+    weights[1] = 0.0
+    rules = MaskRules(0.9, 3, 9, MASK, weights_V=weights)
+    shown = ids.copy()
+    fields = mask_rows(shown, is_text, np.full(2, 4), hashing.hash64(2, np.arange(2)), rules)
+    assert fields[0].tolist() == [[0, 0, 0], [2, 0, 0]]
+    assert fields[2].tolist() == [[0, 0, 0], [1, 0, 0]]
+    np.testing.assert_array_equal(shown[0], ids[0])
 
 
 def test_token_masks_are_the_same_at_every_release():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.stream import PretrainSource
+from data_pipeline.sampling.stream import Pieces, PretrainSource, open_source
 from data_pipeline.sampling.walk import Walk, make_rules, walk_corpus
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
@@ -66,17 +66,40 @@ def test_special_ids_come_from_the_caller():
     assert not (ids == SPECIAL_IDS["mask"]).any() and not (ids == SPECIAL_IDS["sep"]).any()
 
 
-@pytest.mark.parametrize("packed_examples", [1, 4])
-def test_a_row_is_the_same_alone_and_among_others_in_any_order(packed_examples):
-    source = source_of(packed_examples=packed_examples)
+@pytest.mark.parametrize(("packed_examples", "smoothing"), [(1, 0.0), (4, 0.0), (4, 0.7)])
+def test_a_row_is_the_same_alone_and_among_others_in_any_order(packed_examples, smoothing):
+    changed = {"packed_examples": packed_examples, "masked_lm_smoothing": smoothing}
+    source = source_of(**changed)
     total = sum(source.facts.rows_K)
     positions = np.random.default_rng(0).permutation(2 * total + 17)
-    again = source_of(packed_examples=packed_examples).rows(np.arange(len(positions)))
+    again = source_of(**changed).rows(np.arange(len(positions)))
     assert_same(source.rows(positions), {name: again[name][positions] for name in again})
     for position in (0, total - 1, total, 2 * total + 16):
         alone = source.rows(np.asarray([position]))
         assert_same(alone, {name: again[name][[position]] for name in again})
     assert len(source.rows(np.arange(0))["input_ids"]) == 0
+
+
+def test_counts_of_tokens_change_masks_alone_and_none_without_smoothing():
+    repeated = replace(SPLIT, token_ids=FIRST_ID + SPLIT.token_ids % 19)
+    counts = 10 ** (np.arange(FIRST_ID + 19) % 5)
+    plain = Pieces(len(counts), SPECIAL_IDS)
+    counted = replace(plain, token_counts_V=counts)
+    positions = np.arange(40)
+
+    def rows_of(pieces, smoothing):
+        options = replace(OPTIONS, masked_lm_smoothing=smoothing)
+        return open_source(repeated, pieces, options, SEQ_LEN, SLOTS).rows(positions)
+
+    assert_same(rows_of(plain, 0.0), rows_of(counted, 0.0))
+    uniform, weighed = rows_of(plain, 0.0), rows_of(counted, 0.7)
+    np.testing.assert_array_equal(unmasked(uniform), unmasked(weighed))
+    np.testing.assert_array_equal(uniform["masked_lm_weights"], weighed["masked_lm_weights"])
+    is_used = uniform["masked_lm_weights"] > 0
+    means = [counts[rows["masked_lm_ids"]][is_used].mean() for rows in (uniform, weighed)]
+    assert means[1] < 0.8 * means[0]
+    with pytest.raises(ValueError, match=r"masked_lm_smoothing is 0\.7 but the counts"):
+        rows_of(plain, 0.7)
 
 
 @pytest.mark.parametrize("exact", [False, True])
