@@ -3,7 +3,7 @@
     --store=STORE          masked words and next sentences, or of a causal model next tokens, on a
                            store of the same vocabulary; that of the run, where the checkpoint is
                            one and --sentences is not given
-    --sentences=FILE       the pseudo-log-likelihood of each line of FILE, - for stdin
+    --sentences=FILE       the pseudo-log-likelihood of each line of FILE, a pipe, or - for stdin
     --output=FILE          the numbers as JSON lines as well, in a new file
 
 A checkpoint is the workdir of a run, hf:DIR of Hugging Face's files or google:PREFIX of Google's.

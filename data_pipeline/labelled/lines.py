@@ -1,18 +1,21 @@
 """Turn lines of text, each a sentence or a pair `A ||| B`, into rows of token ids."""
 
 import dataclasses
+import io
 import itertools
 import pathlib
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import numpy as np
 
 from data_pipeline.io.address import is_address
+from data_pipeline.io.errors import explain_errors
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
-from data_pipeline.read.lines import read_lines
+from data_pipeline.read.lines import read_lines, read_stream
 from data_pipeline.vocab import Vocabulary
 
 STDIN = "-"
@@ -33,29 +36,35 @@ class LineCounts:
 
 def check_lines(address: str, flag: str) -> None:
     """Raise if open_lines would find no file; `flag` gave the address."""
-    if address != STDIN and not is_address(address) and not pathlib.Path(address).is_file():
+    if address == STDIN or is_address(address):
+        return
+    if not (pathlib.Path(address).is_file() or _is_pipe(address)):
         raise ValueError(
-            f"{flag} is {address}, which is not a file; give a text file, or - for stdin"
+            f"{flag} is {address}, which is not a file; give a text file, a pipe, or - for stdin"
         )
 
 
+def _is_pipe(address: str) -> bool:
+    """Return whether a path is one that /dev/stdin or a shell's <(command) may stand for."""
+    path = pathlib.Path(address)
+    return path.is_fifo() or path.is_char_device()
+
+
 def open_lines(address: str) -> Iterator[str]:
-    """Open the lines of a file, plain or compressed, local or in a bucket; "-" is standard input.
+    """Open the lines of a file, plain or compressed, local or in a bucket, or of a pipe.
+
+    "-" is standard input. Pipes hold plain text; lines end alike in all of them.
 
     Raises:
       ValueError: it cannot be read, is not text or not UTF-8.
     """
-    if address != STDIN:
+    if address == STDIN:
+        yield from read_stream("/dev/stdin", cast(io.BufferedReader, sys.stdin.buffer))
+    elif not is_address(address) and _is_pipe(address):
+        with explain_errors(address), open(address, "rb") as stream:
+            yield from read_stream(address, stream)
+    else:
         yield from read_lines(address, lambda _: None)
-        return
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"line {number:,} of standard input is not UTF-8 ({error.reason}); convert it "
-                "first, as in: iconv -f LATIN1 -t UTF-8"
-            ) from error
 
 
 def group_rows(

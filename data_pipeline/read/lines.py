@@ -3,6 +3,8 @@
 A document is handled in one piece, so its largest size bounds the memory of a build.
 """
 
+import functools
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -92,10 +94,20 @@ def read_lines(
     Raises ValueError for a file that is gone, cut off or damaged, for binary data, for bytes that
     are not UTF-8 and for a line over MAX_DOCUMENT_BYTES.
     """
+    yield from _split_blocks(address, _blocks(address, advance), joins_blank)
+
+
+def read_stream(name: str, stream: io.BufferedReader) -> Iterator[str]:
+    """Yield the lines of a pipe as they arrive, by the rules of read_lines, plain text alone."""
+    blocks = iter(functools.partial(stream.read1, _BLOCK_BYTES), b"")
+    yield from _split_blocks(name, _check_blocks(name, blocks), joins_blank=False)
+
+
+def _split_blocks(address: str, blocks: Iterable[bytes], joins_blank: bool) -> Iterator[str]:
     rest = b""
     offset = 0  # of `rest` in the (decompressed) text
     line_ends = 0
-    for block in _blocks(address, advance):
+    for block in blocks:
         block = rest + block
         # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
         # of a line's end, so it waits for the next block.
@@ -165,15 +177,21 @@ def _has_lone_return(data: bytes) -> bool:
 
 def _blocks(address: str, advance: Callable[[int], None]) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, a block at a time, refusing binary data."""
-    offset, reported_bytes = 0, 0
+    reported_bytes = 0
     with open_file(address) as stored:
-        for block in decompress(address, stored, _BLOCK_BYTES):
-            check_is_text(address, block, offset)
+        for block in _check_blocks(address, decompress(address, stored, _BLOCK_BYTES)):
             advance(stored.tell() - reported_bytes)
             reported_bytes = stored.tell()
-            offset += len(block)
             yield block
         advance(stored.tell() - reported_bytes)  # the end of a compressed file holds no text
+
+
+def _check_blocks(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    offset = 0
+    for block in blocks:
+        check_is_text(address, block, offset)
+        offset += len(block)
+        yield block
 
 
 def check_is_text(address: str, block: bytes, offset: int) -> None:

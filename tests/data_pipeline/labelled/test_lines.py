@@ -2,13 +2,16 @@
 
 import gzip
 import io
+import os
+import threading
 import types
 
 import numpy as np
 import pytest
 
 from data_pipeline.labelled import lines as sentence_lines
-from data_pipeline.labelled.lines import LineCounts, group_rows, open_lines
+from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
+from data_pipeline.read import lines as read_lines
 from data_pipeline.vocab import load_vocabulary
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "|"]
@@ -86,5 +89,24 @@ def test_lines_are_read_from_gzip_and_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(text)))
     assert [line.strip() for line in open_lines("-")] == ["the cat", "", "sat \u00e9t\u00e9"]
     monkeypatch.setattr("sys.stdin", types.SimpleNamespace(buffer=io.BytesIO(b"a\n\xe9\n")))
-    with pytest.raises(ValueError, match="line 2 of standard input is not UTF-8"):
+    with pytest.raises(ValueError, match="/dev/stdin is not UTF-8: byte 0xe9 at byte offset 2"):
         list(open_lines("-"))
+
+
+@pytest.mark.parametrize("block_bytes", [3, 1 << 20])
+def test_lines_of_a_pipe_end_as_those_of_a_file(tmp_path, monkeypatch, block_bytes):
+    monkeypatch.setattr(read_lines, "_BLOCK_BYTES", block_bytes)
+    text = "one\rtwo\r\nthr\u00e9e\n\nfour\r".encode()
+    (tmp_path / "file").write_bytes(text)
+    os.mkfifo(tmp_path / "pipe")
+    # A daemon: it waits for a reader, which a test that fails never opens.
+    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(text,), daemon=True).start()
+    for name in ("file", "pipe"):
+        check_lines(str(tmp_path / name), "--input")
+        lines = [line.rstrip("\r") for line in open_lines(str(tmp_path / name))]
+        assert lines == ["one", "two", "thr\u00e9e", "", "four"]
+
+
+def test_a_folder_is_no_file_of_lines(tmp_path):
+    with pytest.raises(ValueError, match=r"--input is .*which is not a file; give a text file, a"):
+        check_lines(str(tmp_path), "--input")
