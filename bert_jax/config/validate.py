@@ -165,6 +165,15 @@ def _check_architecture(config: SharedConfig) -> None:
         model.position_embedding_type != "rotary" or head_width % 2 == 0,
         f"it rotates pairs of numbers, and a head has {head_width}: change num_attention_heads",
     )
+    for key in THETAS:
+        _require(
+            config,
+            f"model.{key}",
+            model.position_embedding_type == "rotary"
+            or getattr(model, key) == getattr(ModelConfig, key),
+            f"config.model.position_embedding_type = {model.position_embedding_type!r} has none: "
+            "leave it out, or choose rotary",
+        )
     is_relative = model.position_embedding_type == "relative"
     for key, fits, allowed in (
         ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of a sine and a cosine"),

@@ -180,6 +180,10 @@ def test_the_settings_are_all_there():
             changed(model=ModelConfig(type_vocab_size=1)),
             "type_vocab_size is 1; config.data.segments = 'nsp' makes pairs",
         ),
+        (
+            changed(model=ModelConfig(global_rope_theta=160_000.0)),
+            r"model.global_rope_theta is 160000\.0; .*position_embedding_type = 'learned' has none",
+        ),
         (changed(model=ModelConfig(hidden_size=100)), "multiple of num_attention_heads = 12"),
         (changed(checkpoint=CheckpointConfig(keep_every_steps=7)), "keep_every_steps is 7"),
         (changed(optim=OptimConfig(warmup_steps=10)), "has only 10 steps"),
