@@ -76,7 +76,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         )
         settings = {**dataclasses.asdict(data), **dataclasses.asdict(tagger)}
         folder = pathlib.Path(_WORKDIR.value)
-        training.claim_folder(folder, {"kind": kind, "from": addresses, "settings": settings})
+        record = {"kind": kind, "from": addresses, "digest": encoder.digest}
+        training.claim_folder(folder, {**record, "settings": settings})
     screen = Screen(is_writer=True)
     screen.table(f"{task.name} on {kind}", [("files", note) for note in task.notes])
     summary = training.read_summary(folder)

@@ -5,8 +5,10 @@ Dimensions: B rows of a batch, S sequence, K arrays of a token, D width of each,
 
 import dataclasses
 import functools
+import hashlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,6 +40,7 @@ class Encoder:
     positions: int  # tokens of a row at most
     arrays: int  # K
     width: int  # D; 0 for counts, which are no vectors of tokens
+    digest: str  # of the arrays: equal digests give equal vectors
     run: Callable[[EncodedRows], batches.Results]  # VECTORS float32[B,S,K,D] of rows, longest first
 
 
@@ -62,7 +65,7 @@ def _open_counts(address: str) -> Encoder:
     def refuse(rows: EncodedRows) -> batches.Results:
         raise TypeError("counts have no vectors of tokens")
 
-    return Encoder(vocabulary, _MOST_POSITIONS, 0, 0, refuse)
+    return Encoder(vocabulary, _MOST_POSITIONS, 0, 0, vocabulary.digest, refuse)
 
 
 def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
@@ -96,7 +99,7 @@ def _open_skipgram(address: str) -> Encoder:
         for index_B, fields in _cut_batches(rows, vocabulary):
             yield index_B, {VECTORS: table_VD[fields["input_ids"][: len(index_B)]][:, :, None]}
 
-    return Encoder(vocabulary, _MOST_POSITIONS, 1, settings.width, run)
+    return Encoder(vocabulary, _MOST_POSITIONS, 1, settings.width, _digest(table_VD), run)
 
 
 def _open_bilm(address: str) -> Encoder:
@@ -112,7 +115,8 @@ def _open_bilm(address: str) -> Encoder:
             vectors = np.asarray(compute(params, fields["input_ids"], lengths_B))
             yield index_B, {VECTORS: vectors[: len(index_B)]}
 
-    return Encoder(vocabulary, _MOST_POSITIONS, 1 + settings.layers, 2 * settings.width, run)
+    arrays, width = 1 + settings.layers, 2 * settings.width
+    return Encoder(vocabulary, _MOST_POSITIONS, arrays, width, _digest(params), run)
 
 
 def _open_taglm(tokens: str, address: str) -> Encoder:
@@ -132,7 +136,8 @@ def _open_taglm(tokens: str, address: str) -> Encoder:
             yield index_B, {VECTORS: vectors}
 
     width = static.width + reader.width
-    return dataclasses.replace(static, width=width, run=run)
+    digest = f"{static.digest} {reader.digest}"
+    return dataclasses.replace(static, width=width, digest=digest, run=run)
 
 
 def _open_bert(address: str) -> Encoder:
@@ -149,8 +154,17 @@ def _open_bert(address: str) -> Encoder:
             vectors = outputs[VECTORS]
             yield index_B, {VECTORS: vectors.reshape(*vectors.shape[:2], 1, -1)}
 
-    width = count * config.hidden_size
-    return Encoder(checkpoint.vocabulary, config.max_position_embeddings, 1, width, run)
+    width, digest = count * config.hidden_size, _digest(checkpoint.params)
+    positions = config.max_position_embeddings
+    return Encoder(checkpoint.vocabulary, positions, 1, width, digest, run)
+
+
+def _digest(arrays: Any) -> str:
+    """Return the SHA-256 of the arrays of a tree, in the order of their paths."""
+    sha256 = hashlib.sha256()
+    for leaf in jax.tree.leaves(arrays):
+        sha256.update(np.ascontiguousarray(leaf).data)
+    return sha256.hexdigest()
 
 
 def _cut_batches(rows: EncodedRows, vocabulary: Vocabulary) -> Iterator[tuple[np.ndarray, Batch]]:
