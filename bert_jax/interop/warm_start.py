@@ -130,7 +130,7 @@ def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.init}"):
-        weights = fit_vocabulary(_load_for(config), ours)
+        weights = fit_vocabulary(_load_for(config), ours, "config.init")
     if RTD in list_objectives(config):
         checkpoint = weights.checkpoint
         if config.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
@@ -301,18 +301,20 @@ def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
     )
 
 
-def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary) -> InitialWeights:
+def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = "") -> InitialWeights:
     """Give a checkpoint rows for a vocabulary: its own, or its own grown by new tokens.
 
     New tokens take [unusedN] slots or follow at the end. The row of a new token in the word table
     is the mean of the rows of the tokens that it was cut into, as is its bias of the masked
     language model's logits. Rows without a token, by which some tables are padded, are dropped.
+    Errors name `key`, the setting that gave the checkpoint, if any.
 
     Raises:
       ValueError: the vocabulary is another one; names the first token that differs.
     """
     known, pieces = checkpoint.vocabulary, vocabulary.pieces()
-    new = _new_tokens(checkpoint, vocabulary)
+    name = f"{key}={checkpoint.address}" if key else checkpoint.address
+    new = _new_tokens(known, vocabulary, name)
     ids, lengths = known.encode([pieces[i].removeprefix("##") for i in new])
     cut_into, unknown = np.split(ids, np.cumsum(lengths)[:-1]), [known.special_ids["unk"]]
 
@@ -431,9 +433,13 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
     return dataclasses.replace(weights, checkpoint=longer_checkpoint, repeated_positions=repeated)
 
 
-def _new_tokens(checkpoint: Pretrained, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of the tokens of a grown vocabulary that the checkpoint's does not have."""
-    known, address = checkpoint.vocabulary, checkpoint.address
+def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list[int]:
+    """Return the ids of a grown vocabulary's tokens that the checkpoint's does not have."""
+    if known.kind != vocabulary.kind:
+        raise ValueError(
+            f"{vocabulary.path} is a {vocabulary.kind} vocabulary, that of {address} a "
+            f"{known.kind} one; build the store (config.data.store) with --vocab={known.path}"
+        )
     theirs, ours = known.pieces(), vocabulary.pieces()
     how_to_fix = (
         f"build the store with --vocab={known.path}, or with that list grown by python -m "
@@ -450,10 +456,10 @@ def _new_tokens(checkpoint: Pretrained, vocabulary: Vocabulary) -> list[int]:
             f"{vocabulary.path} ends after {len(ours):,} pieces, the vocabulary of {address} "
             f"continues with {theirs[len(ours)]!r}; {how_to_fix}"
         )
-    if known.kind != vocabulary.kind or (known.kind != WORDPIECE and len(ours) > len(theirs)):
+    if known.kind != WORDPIECE and len(ours) > len(theirs):
         raise ValueError(
-            f"{vocabulary.path} is a {vocabulary.kind} vocabulary of {len(ours):,} pieces, that of "
-            f"{address} a {known.kind} one of {len(theirs):,}; build the store with "
+            f"{vocabulary.path} is a {known.kind} vocabulary of {len(ours):,} pieces, that of "
+            f"{address} one of {len(theirs):,}; build the store with "
             f"--vocab={known.path}"
         )
     if known.lowercase != vocabulary.lowercase:
@@ -476,7 +482,7 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | N
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
     with screen.spinning(f"reading {config.teacher}"):
-        fitted = fit_vocabulary(_load_teacher(config), ours)
+        fitted = fit_vocabulary(_load_teacher(config), ours, "config.teacher")
     if fitted.new_tokens:
         raise ValueError(
             f"the store has {fitted.new_tokens:,} tokens that config.teacher={config.teacher} does "

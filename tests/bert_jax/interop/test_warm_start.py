@@ -24,7 +24,7 @@ from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.vocab import SENTENCEPIECE, load_vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, load_vocabulary
 from tests.bert_jax import small_checkpoints
 from tests.bert_jax.tiny_models import MODEL
 
@@ -95,6 +95,13 @@ def test_what_is_drawn_is_said(checkpoint, vocabulary):
 def test_another_vocabulary_is_refused(checkpoint, vocabulary, pieces, lowercase, words):
     with pytest.raises(ValueError, match=words):
         fit_vocabulary(checkpoint, vocabulary(pieces, lowercase))
+
+
+def test_a_vocabulary_of_another_kind_names_both_kinds_and_the_setting(checkpoint, vocabulary):
+    other = dataclasses.replace(vocabulary(PIECES), kind=BYTE_LEVEL)
+    words = r"is a byte_level vocabulary, that of config\.init=.* a wordpiece one; .*--vocab="
+    with pytest.raises(ValueError, match=words):
+        fit_vocabulary(checkpoint, other, "config.init")
 
 
 def test_a_sentencepiece_vocabulary_does_not_grow(checkpoint, vocabulary):
