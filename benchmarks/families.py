@@ -9,7 +9,6 @@ words of the held-out text; losses of different objectives do not compare.
 """
 
 import argparse
-import dataclasses
 import itertools
 import json
 import pathlib
@@ -19,16 +18,11 @@ import sys
 import numpy as np
 import rich.console
 import rich.table
-import scipy.stats
 
-from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import Selection
-from bert_jax.interop import load
-from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.reporting.console import Screen
+from bert_jax.studies.kinds import score_same_words
+from bert_jax.studies.statistics import CONFIDENCE, paired_difference
 from configs.quickstart import MODELS
-from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import HELDOUT, open_store
 
 SEQ_LEN = 64  # of the last phase
 SAME_WORDS = "masked_words"  # the loss on words that are the same for every model, in nats
@@ -41,28 +35,6 @@ MEASURES = {
     "heldout_rtd_accuracy": "heldout_majority_rtd_accuracy",
     "heldout_rtd_auc": "",
 }
-CONFIDENCE = 0.95
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """Mean of paired differences with its interval of confidence, by Student's t."""
-
-    mean: float
-    half_width: float
-
-    @property
-    def is_beyond_chance(self) -> bool:
-        """Return whether the interval leaves zero out."""
-        return abs(self.mean) > self.half_width
-
-
-def paired_difference(ours: list[float], theirs: list[float]) -> Interval:
-    """Compare two models by the runs whose seeds are the same; two or more of them."""
-    differences = np.asarray(ours) - np.asarray(theirs)
-    error = differences.std(ddof=1) / np.sqrt(differences.size)
-    t = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, differences.size - 1)
-    return Interval(float(differences.mean()), float(t * error))
 
 
 def train(model: str, seed: int, store: str, workdir: pathlib.Path) -> None:
@@ -75,35 +47,13 @@ def train(model: str, seed: int, store: str, workdir: pathlib.Path) -> None:
     subprocess.run([sys.executable, "-m", "bert_jax.train", *flags], check=True)
 
 
-def score_same_words(workdir: pathlib.Path, store: str, screen: Screen) -> float | None:
-    """Return the loss on masked words of full rows; None of a model that fills none."""
-    checkpoint = load.load_masked_lm(str(workdir))
-    shape = checkpoint.config
-    if (
-        shape.is_causal
-        or shape.generator is not None
-        or shape.position_embedding_type == "relative"
-    ):
-        return None
-    options = PretrainOptions(
-        store=store,
-        segments="full_sentences",
-        short_seq_prob=0.0,
-        mask_token_share=1.0,  # a model may have learned to copy what is kept
-        random_token_share=0.0,
-    )
-    selection = Selection(open_store(store), HELDOUT, options, SEQ_LEN, 1 << 20)
-    scores = store_scores.score_store(place_masked_lm(checkpoint), selection, 64, screen)
-    return scores["mlm_loss"]
-
-
 def measure(workdir: pathlib.Path, store: str, screen: Screen) -> dict[str, float]:
     """Return what a finished run has of MEASURES, their baselines and SAME_WORDS."""
     summary = json.loads((workdir / "summary.json").read_text())
     names = [*MEASURES, *filter(None, MEASURES.values()), "train_secs", "parameters"]
     measured = {name: float(summary[name]) for name in names if name in summary}
-    same_words = score_same_words(workdir, store, screen)
-    return measured if same_words is None else measured | {SAME_WORDS: same_words}
+    same_words = score_same_words(workdir, store, SEQ_LEN, screen)
+    return measured if isinstance(same_words, str) else measured | {SAME_WORDS: same_words}
 
 
 def main() -> None:

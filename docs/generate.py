@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.config import Config, FinetuneConfig, Phase, flatten
+from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from data_pipeline.spec.fields import setting_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -25,7 +26,7 @@ _COLUMNS = "100"  # width of the help of argparse
 _NOTE = "<!-- Written by docs/generate.py: change the code, then run make docs-reference. -->\n"
 _CONFIG_HEAD = """# Config
 {note}
-A config file returns one of these two trees of settings; a flag overrides a single one:
+A config file returns one of these three trees of settings; a flag overrides a single one:
 `--config.optim.learning_rate=5e-5`, `--config.phases[0].steps=1000`. `--print_config` prints all.
 A value out of its range or of another type is refused with its key before anything is opened.
 """
@@ -50,6 +51,9 @@ def config_page() -> str:
         + ", ".join(f"`{key}` {_shown(value)}" for key, value in other.items())
         + ".",
         *_tables(FinetuneConfig, FinetuneConfig(), without=Config),
+        "## Studies",
+        _introduction(StudyConfig),
+        *_tables(StudyConfig, StudyConfig(rows=(StudyRow(),), tasks=(StudyTask(),))),
     ]
     return "\n".join(parts)
 

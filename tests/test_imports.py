@@ -22,6 +22,7 @@ FOLDERS = {
     "bert_jax": (
         *("config", "parallel", "model", "tasks", "train_step", "reporting", "runtime"),
         *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines", "perf"),
+        "studies",
     ),
 }
 MOST_MODULES_OF_A_FOLDER = 12

@@ -25,6 +25,7 @@ import ml_collections
 
 from bert_jax import config as config_lib
 from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.study import StudyConfig
 
 # Dataclass of settings -> its purpose, its command, a bundled config file.
 KINDS: dict[type[Any], tuple[str, str, str]] = {
@@ -34,6 +35,7 @@ KINDS: dict[type[Any], tuple[str, str, str]] = {
         "python -m bert_jax.finetune",
         "configs/finetune/glue.py:task=rte",
     ),
+    StudyConfig: ("a study", "python -m bert_jax.study", "configs/studies/quick.py"),
 }
 # Most characters of a value in an error message.
 _LONGEST_SHOWN = 60

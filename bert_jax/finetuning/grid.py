@@ -2,17 +2,15 @@
 
 import dataclasses
 import pathlib
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.config import FinetuneConfig, flatten, recorded
 from bert_jax.finetuning import grid_runs
 from bert_jax.finetuning.grid_runs import GridRun, Outcome
-from bert_jax.reporting.console import BAD, FAINT, Screen, duration
+from bert_jax.reporting.console import BAD, FAINT, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED, Refused
 from bert_jax.runtime.run_identity import differing_settings
-from bert_jax.runtime.workdir import COMPILED
 from data_pipeline.cli import child_process
 from data_pipeline.cli.main import REFUSED
 from data_pipeline.cli.terminal import make_console
@@ -107,25 +105,11 @@ def run_grid(grid: Grid) -> int:
 
 
 def _run(screen: Screen, grid: Grid, number: int) -> Outcome:
-    run, began = grid.runs[number], time.monotonic()
+    run = grid.runs[number]
     workdir = grid.folder / run.name
-    log = grid.folder / f"{run.name}.log"
     label = f"run {number + 1} of {len(grid.runs)}: {run.in_words()}"
-    with screen.spinning(label) as show:
-
-        def show_progress() -> None:
-            step = grid_runs.last_step(workdir)
-            progress = f", step {step:,}" if step else ""
-            show(f"{label}{progress}, {duration(time.monotonic() - began)}")
-
-        code = child_process.run(
-            [*grid.command, *run.flags, f"--workdir={workdir}"],
-            log,
-            # Runs share most compiled programs: evaluation, and training with other seeds.
-            {"JAX_COMPILATION_CACHE_DIR": str((grid.folder / COMPILED).resolve())},
-            show_progress,
-        )
-    error = "" if code == DONE else f"exit code {code}: {child_process.last_error(log)}"
+    command = [*grid.command, *run.flags, f"--workdir={workdir}"]
+    error = grid_runs.run_command(screen, label, command, workdir)
     return grid_runs.read_outcome(grid.folder, run, error)
 
 

@@ -7,10 +7,15 @@ stopped grid resumes where it was.
 import dataclasses
 import itertools
 import pathlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bert_jax.reporting.console import Screen, duration
 from bert_jax.reporting.metrics_writer import METRICS, PREDICTIONS, SUMMARY
+from bert_jax.runtime.exit_codes import DONE
+from bert_jax.runtime.workdir import COMPILED
+from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
 
@@ -80,11 +85,17 @@ def describe_setting(learning_rate: float, epochs: float) -> str:
 
 def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet") -> Outcome:
     """Read what a run has left in the grid's folder; error is why it may not be finished."""
-    path = folder / run.name / SUMMARY
-    if not path.is_file() or not (path.parent / PREDICTIONS).is_dir():
-        return Outcome(run, {}, {}, error)
+    left = read_scores(folder / run.name)
+    return Outcome(run, {}, {}, error) if left is None else Outcome(run, *left)
+
+
+def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Return scores and baselines of a finished fine-tuning; None of one that is not."""
+    path = workdir / SUMMARY
+    if not path.is_file() or not (workdir / PREDICTIONS).is_dir():
+        return None
     try:
-        summary = small_files.read_object(path, folder)
+        summary = small_files.read_object(path, workdir.parent)
     except ValueError as error_of_json:
         raise ValueError(
             f"{path} is not the summary of a run ({error_of_json}); delete {path.parent} to have "
@@ -96,7 +107,7 @@ def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet")
             f"{path} has no scores of a development set; is {path.parent} another kind of run? "
             "Give another --workdir"
         )
-    return Outcome(run, scores, _dev_scores(summary, _MAJORITY))
+    return scores, _dev_scores(summary, _MAJORITY)
 
 
 def _dev_scores(summary: Mapping[str, Any], prefix: str) -> dict[str, float]:
@@ -118,7 +129,34 @@ def main_score(outcomes: Sequence[Outcome], requested: str = "") -> str:
         raise ValueError(
             f"--score is {requested!r}; the scores of these runs are {', '.join(names)}"
         )
-    return requested or next((name for name in finished.baseline if name in names), names[0])
+    return requested or deciding_score(finished.scores, finished.baseline)
+
+
+def deciding_score(scores: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    """Name the score that decides where none was requested."""
+    names = [name for name in scores if not name.endswith("_loss")]
+    return next((name for name in baseline if name in names), names[0])
+
+
+def run_command(screen: Screen, label: str, command: Sequence[str], workdir: pathlib.Path) -> str:
+    """Run a command that trains into workdir, beside which its log is kept; "" or its error."""
+    log = workdir.parent / f"{workdir.name}.log"
+    began = time.monotonic()
+    with screen.spinning(label) as show:
+
+        def show_progress() -> None:
+            step = last_step(workdir)
+            progress = f", step {step:,}" if step else ""
+            show(f"{label}{progress}, {duration(time.monotonic() - began)}")
+
+        code = child_process.run(
+            command,
+            log,
+            # Runs share most compiled programs: evaluation, and training with other seeds.
+            {"JAX_COMPILATION_CACHE_DIR": str((workdir.parent / COMPILED).resolve())},
+            show_progress,
+        )
+    return "" if code == DONE else f"exit code {code}: {child_process.last_error(log)}"
 
 
 def last_step(workdir: pathlib.Path) -> int:

@@ -74,8 +74,8 @@ def find_config(path: str) -> str:
 
 def _our_configs() -> str:
     """List the bundled configs for this command."""
-    is_of_a_task = _config_kind() not in (None, Config)
-    folder = "configs/finetune" if is_of_a_task else "configs"
+    *_, example = overrides.KINDS[_config_kind() or Config]
+    folder = example.rpartition("/")[0]
     return ", ".join(
         sorted(
             str(path.relative_to(home))

@@ -1,9 +1,9 @@
-"""The comparison of models over seeds."""
+"""Means, spread and paired differences over seeds."""
 
 import pytest
 import scipy.stats
 
-from benchmarks.families import paired_difference
+from bert_jax.studies.statistics import paired_difference
 
 
 def test_a_paired_difference_is_that_of_scipy():

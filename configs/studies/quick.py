@@ -1,0 +1,25 @@
+"""BERT, BERT without next sentences, left to right, and ModernBERT, at equal tokens.
+
+    python -m bert_jax.study --config=configs/studies/quick.py
+        --config.store=runs/quickstart/store --workdir=DIR
+
+Two seeds of four models of configs/quickstart.py, half as long as there: for two CPU cores.
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from bert_jax.config.study import StudyConfig, StudyRow
+
+_SHORT = "phases[0].steps=500 phases[1].steps=120"
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Four rows, two seeds; no task: add config.tasks of your own in a copy."""
+    rows = (
+        StudyRow("BERT", config="configs/quickstart.py", flags=_SHORT),
+        StudyRow("No_NSP", config="configs/quickstart.py", flags=f"{_SHORT} objective=mlm"),
+        StudyRow("LTR_No_NSP", config="configs/quickstart.py:model=left_to_right", flags=_SHORT),
+        StudyRow("ModernBERT", config="configs/quickstart.py:model=modernbert", flags=_SHORT),
+    )
+    return c.to_config_dict(StudyConfig(rows=rows, seeds=2))

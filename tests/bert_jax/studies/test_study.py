@@ -1,0 +1,175 @@
+"""A study of tiny runs: refusals, which runs are started again, and the report."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_jax import study
+from bert_jax.config import ModelConfig
+from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
+from bert_jax.model.flops import count_train_flops
+from bert_jax.studies import report, runner
+from bert_jax.studies.kinds import KINDS, MASKED_WORDS
+from bert_jax.studies.runner import Result, Study
+
+TINY = (
+    "model.hidden_size=16 model.num_hidden_layers=1 model.intermediate_size=32 "
+    "phases[0].seq_len=16 phases[0].steps=3 phases[0].batch_size=8 phases[1].seq_len=24 "
+    "phases[1].steps=2 phases[1].batch_size=8 phases[1].restart_warmup_steps=1 "
+    "eval.examples=16 optim.warmup_steps=1 compute.rolled_layers=True"
+)
+BERT = StudyRow("BERT", config="configs/quickstart.py", flags=TINY)
+LTR = StudyRow("LTR", config="configs/quickstart.py:model=left_to_right", flags=TINY)
+
+
+@pytest.fixture
+def config(tiny_store):
+    return StudyConfig(rows=(BERT, LTR), store=str(tiny_store), seeds=2, seq_len=16)
+
+
+def changed(row, **settings):
+    return dataclasses.replace(row, **settings)
+
+
+def test_cost_counts_rows_of_both_phases(config, tmp_path):
+    cost = Study(config, tmp_path).costs[0]
+    assert cost.tokens == 3 * 8 * 16 + 2 * 8 * 24
+    model = ModelConfig(
+        vocab_size=200,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    slots = [3, 4]  # 15% of 16 and 24, rounded up
+    expected = 24 * count_train_flops(model, 16, slots[0])
+    assert cost.operations == expected + 16 * count_train_flops(model, 24, slots[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rows": ()}, "config.rows is empty"),
+        ({"rows": (BERT, BERT)}, "called 'BERT'"),
+        ({"rows": (changed(BERT, kind="lstm"),)}, "row BERT: its kind is 'lstm'"),
+        ({"rows": (changed(BERT, flags="data.store=x"),)}, "data.store is x"),
+        ({"rows": (changed(BERT, flags="steps=9"),)}, "no such field"),
+        (
+            {"rows": (BERT, changed(LTR, flags=f"{TINY} phases[0].steps=6"))},
+            r"row LTR takes 1152 tokens.*multiply its steps by 0.667",
+        ),
+        ({"equal": "operations"}, "row LTR takes .* operations"),
+        ({"equal": "hours"}, "config.equal"),
+        (
+            {"tasks": (StudyTask("rte", "configs/finetune/glue.py:task=rte", "data.dir=none"),)},
+            "task rte: config.data.dir is none",
+        ),
+    ],
+)
+def test_refused_before_anything_is_written(config, tmp_path, settings, words):
+    folder = tmp_path / "study"
+    with pytest.raises(ValueError, match=words):
+        Study(dataclasses.replace(config, **settings), folder)
+    assert not folder.exists()
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    """A kind whose runs are not trained: each leaves a file; `started` lists them."""
+    started = []
+
+    def run_command(screen, label, command, workdir):
+        started.append(workdir.name)
+        if workdir.name in run_command.failing:
+            return "exit code 1: error: no memory"
+        workdir.mkdir()
+        (workdir / "done").touch()
+        return ""
+
+    def scores(folder, store, seq_len, screen):
+        seed = int(folder.name[-1])
+        if folder.name.startswith("LTR"):
+            return {MASKED_WORDS: "it reads from the left alone", "auc": 0.5 + seed}
+        return {MASKED_WORDS: 4.0 + seed, "auc": 0.25 + seed}
+
+    run_command.failing = set()
+    kind = dataclasses.replace(
+        KINDS["pretrain"], is_finished=lambda folder: (folder / "done").exists(), scores=scores
+    )
+    monkeypatch.setitem(KINDS, "pretrain", kind)
+    monkeypatch.setattr(runner.grid_runs, "run_command", run_command)
+    return started, run_command.failing
+
+
+def test_finished_runs_are_not_repeated_and_failed_ones_are(config, tmp_path, fakes):
+    started, failing = fakes
+    failing.add("LTR-seed0")
+    results = Study(config, tmp_path).run(study.Screen(is_writer=False))
+    assert started == ["BERT-seed0", "LTR-seed0", "BERT-seed1", "LTR-seed1"]
+    assert results[1].errors == ["seed 0: exit code 1: error: no memory"]
+    assert results[0].scores[MASKED_WORDS] == {0: 4.0, 1: 5.0}
+    started.clear()
+    failing.clear()
+    more = dataclasses.replace(config, rows=(BERT, LTR, changed(BERT, name="again")), seeds=2)
+    results = Study(more, tmp_path).run(study.Screen(is_writer=False))
+    assert started == ["LTR-seed0", "again-seed0", "again-seed1"]
+    assert not any(result.errors for result in results)
+
+
+def test_the_folder_of_another_study_is_refused(config, tmp_path, fakes):
+    Study(config, tmp_path).run(study.Screen(is_writer=False))
+    other = changed(BERT, flags=f"{TINY} optim.beta2=0.9")
+    with pytest.raises(ValueError, match=r"row BERT has optim.beta2=0.98, not 0.9"):
+        Study(dataclasses.replace(config, rows=(other, LTR)), tmp_path)
+    with pytest.raises(ValueError, match="seq_len 16, not 24"):
+        Study(dataclasses.replace(config, seq_len=24), tmp_path)
+
+
+def test_report_has_means_differences_reasons_and_failures(tmp_path):
+    ours, theirs = [4.61, 4.58, 4.66], [4.50, 4.55, 4.57]
+    results = [
+        Result(BERT, {0, 1, 2}, {"loss": dict(enumerate(theirs))}),
+        Result(changed(BERT, name="ours"), {0, 1, 2}, {"loss": dict(enumerate(ours))}),
+        Result(LTR, {0}, {"auc": {0: 0.5}}, {"loss": "it fills no masks"}, ["seed 1: no memory"]),
+    ]
+    report.write(tmp_path, report.Report(results, ""))
+    numbers = json.loads((tmp_path / report.NUMBERS).read_text())
+    loss = numbers["rows"][1]["measures"]["loss"]
+    assert loss["mean"] == pytest.approx(np.mean(ours))
+    assert loss["standard_deviation"] == pytest.approx(np.std(ours, ddof=1))
+    (difference,) = numbers["differences"]
+    assert (difference["ours"], difference["theirs"]) == ("ours", "BERT")
+    assert difference["interval"]["mean"] == pytest.approx(np.mean(ours) - np.mean(theirs))
+    page = (tmp_path / report.PAGE).read_text()
+    for text in ("LTR has no loss: it fills no masks", "no memory", "| LTR | 1, 1 failed |"):
+        assert text in page
+    assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_study_runs_to_its_table_and_starts_nothing_again(tiny_store, tmp_path, capfd):
+    file = tmp_path / "tiny.py"
+    file.write_text(
+        "from bert_jax.config import to_config_dict\n"
+        "from bert_jax.config.study import StudyConfig, StudyRow\n"
+        f"def get_config(): return to_config_dict(StudyConfig(rows=({BERT},), seeds=1))\n"
+    )
+    flags = [f"--config={file}", f"--config.store={tiny_store}", "--config.seq_len=16"]
+    command = [*flags, f"--workdir={tmp_path / 'study'}"]
+    assert _run(command) == 0, capfd.readouterr().err
+    rows = json.loads((tmp_path / "study" / report.NUMBERS).read_text())["rows"]
+    loss = rows[0]["measures"][MASKED_WORDS]["mean"]
+    assert 3 < loss < 7  # ln 200 is 5.3
+    logs = {log: log.stat().st_mtime_ns for log in (tmp_path / "study").glob("*.log")}
+    assert len(logs) == 1
+    assert _run(command) == 0
+    assert logs == {log: log.stat().st_mtime_ns for log in logs}
+
+
+def _run(arguments):
+    """Run the command as a user does."""
+    return subprocess.run([sys.executable, "-m", "bert_jax.study", *arguments]).returncode
