@@ -18,7 +18,7 @@ _COMMAND = re.compile(r"^    (\S(?:.*\\\n)*.*)", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SETTING = re.compile(r"(?:--)?config\.((?:\w+(?:\[[\di]\])?\.)*\w+)")
 # Files of others, or of a folder that a page speaks of.
-_NOT_OURS = {"README.md", "run.md"}
+_NOT_OURS = {"README.md", "run.md", "study.md"}
 
 
 def pages() -> list[pathlib.Path]:

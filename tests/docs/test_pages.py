@@ -7,6 +7,7 @@ import yaml
 
 from bert_jax.config import Config, to_config_dict
 from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.study import StudyConfig
 from tests.docs import pages
 
 ROOT, DOCS = pages.ROOT, pages.DOCS
@@ -46,7 +47,7 @@ def test_every_command_has_a_module_a_script_or_a_make_target():
 
 
 def test_every_setting_that_is_named_exists():
-    configs = [to_config_dict(config) for config in (Config(), FinetuneConfig())]
+    configs = [to_config_dict(config) for config in (Config(), FinetuneConfig(), StudyConfig())]
     for page in [pages.README, *PAGES]:
         for path in pages.settings_in(text_of(page)):
             is_placeholder = path.isupper()  # --config.KEY=VALUE
