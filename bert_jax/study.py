@@ -2,7 +2,7 @@
 
     --config.store=STORE    the store that all rows train on
     --workdir=DIR           a folder for each run; study.md, study.json, study.png
-    --plan                  print tokens, operations and time of each row, and run nothing
+    --plan                  print tokens, operations and least time of each row, and run nothing
 
 Trains each row of the study once a seed, on as many tokens or with as many operations, scores all
 alike and prints mean and standard deviation, with the differences that are larger than chance. What
@@ -69,9 +69,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 
 
 def _show_plan(study: Study, screen: Screen) -> None:
-    """Print tokens, operations and the time of each row, over all its seeds."""
+    """Print tokens, operations and the least time of each row, over all its seeds."""
     seeds, rate = study.config.seeds, _operations_per_sec()
-    table = rich.table.Table("row", "tokens", "operations", "about", box=rich.box.SIMPLE)
+    table = rich.table.Table("row", "tokens", "operations", "at least", box=rich.box.SIMPLE)
     for row, cost in zip(study.config.rows, study.costs, strict=True):
         operations = cost.operations * seeds
         cells = f"{cost.tokens * seeds:,.0f}", f"{operations:.3g}", duration(operations / rate)
@@ -79,7 +79,7 @@ def _show_plan(study: Study, screen: Screen) -> None:
     make_console(highlight=False).print(table)
     total = sum(cost.operations for cost in study.costs) * seeds
     screen.print(
-        f"training takes about {duration(total / rate)} here, at {rate:.2g} operations a "
+        f"training takes at least {duration(total / rate)} here, at {rate:.2g} operations a "
         f"second of matrix products {_PRODUCT_WIDTH} wide; tasks and evaluations are not counted"
     )
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from bert_jax import study
-from bert_jax.config import ModelConfig
+from bert_jax.config import ModelConfig, overrides
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.model.flops import count_train_flops
+from bert_jax.runtime.cli import find_config
 from bert_jax.studies import report, runner
 from bert_jax.studies.kinds import KINDS, MASKED_WORDS
 from bert_jax.studies.runner import Result, Study
@@ -48,6 +49,14 @@ def test_cost_counts_rows_of_both_phases(config, tmp_path):
     slots = [3, 4]  # 15% of 16 and 24, rounded up
     expected = 24 * count_train_flops(model, 16, slots[0])
     assert cost.operations == expected + 16 * count_train_flops(model, 24, slots[1])
+
+
+@pytest.mark.parametrize("name", ["quick", "masking", "objectives"])
+def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
+    place = f"configs/studies/{name}.py"
+    bundled = overrides.load(StudyConfig, place, find_config, [])
+    costs = Study(dataclasses.replace(bundled, store=str(tiny_store)), tmp_path).costs
+    assert len({cost.tokens for cost in costs}) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,23 @@
+"""The families of configs/quickstart.py beside each other, each with its own objective.
+
+    python -m bert_jax.study --config=configs/studies/objectives.py
+        --config.store=runs/quickstart/store --workdir=DIR
+
+Losses of different objectives do not compare: add a task of your own in a copy (config.tasks).
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from bert_jax.config.study import StudyConfig, StudyRow
+
+_MODELS = (
+    *("bert", "roberta", "albert", "electra", "electra_gdes", "xlnet", "modernbert"),
+    *("left_to_right", "causal_then_masked"),
+)
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Compare all models over three seeds."""
+    rows = tuple(StudyRow(name, config=f"configs/quickstart.py:model={name}") for name in _MODELS)
+    return c.to_config_dict(StudyConfig(rows=rows))
