@@ -124,7 +124,12 @@ class Study:
         with child_process.exit_on_sigterm():
             for seed in range(self.config.seeds):
                 for result in results:
-                    if error := self._run(screen, result, seed):
+                    try:
+                        error = self._run(screen, result, seed)
+                    except (OSError, RuntimeError, ValueError) as unreadable:
+                        # Of scores or of what a run left; the others go on.
+                        error = f"{type(unreadable).__name__}: {unreadable}"
+                    if error:
                         result.errors.append(f"seed {seed}: {error}")
                         screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
         return results

@@ -129,6 +129,17 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are(config, tmp_path, fa
     assert not any(result.errors for result in results)
 
 
+def test_a_run_whose_scores_cannot_be_read_fails_alone(config, tmp_path, fakes):
+    Study(config, tmp_path).run(study.Screen(is_writer=False))
+    (tmp_path / "BERT-seed0" / runner.SCORES).write_text("{")
+    bert, ltr = Study(config, tmp_path).run(study.Screen(is_writer=False))
+    (error,) = bert.errors
+    assert "seed 0" in error
+    assert "is not JSON" in error
+    assert bert.scores[MASKED_WORDS] == {1: 5.0}
+    assert ltr.scores["auc"] == {0: 0.5, 1: 1.5}
+
+
 def test_the_folder_of_another_study_is_refused(config, tmp_path, fakes):
     Study(config, tmp_path).run(study.Screen(is_writer=False))
     other = changed(BERT, flags=f"{TINY} optim.beta2=0.9")
