@@ -29,6 +29,7 @@ ENTRIES = {
     "score": ("bert_jax.score", "a file of predictions, as the official script"),
     "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
     "frozen_task": ("bert_jax.frozen_task", "a task on frozen vectors, or on counts of tokens"),
+    "study": ("bert_jax.study", "a table of systems compared over seeds, on one store"),
     "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
 }
 MODULES = {name: module for name, (module, _) in ENTRIES.items()}
