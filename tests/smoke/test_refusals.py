@@ -112,7 +112,10 @@ REFUSALS = {
         FEATURES,
         [
             (("--checkpoint=",), "--checkpoint is missing"),
-            (("--input=/nowhere",), "/nowhere, which is not a file; give a text file, or - for s"),
+            (
+                ("--input=/nowhere",),
+                "/nowhere, which is not a file; give a text file, a pipe, or - for s",
+            ),
             (("--input={small}/latin",), "/latin is not UTF-8: byte 0xe9 at byte offset 4"),
             (("--output={small}/in.txt", "--format=npz"), "which is there already; give another"),
             (("--layers=3",), "--layers is '3', but the checkpoint has 2 layers: 0 is the embed"),
