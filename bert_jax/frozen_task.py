@@ -87,10 +87,12 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         frozen_task.write_predictions(task, logits, folder / _PREDICTIONS)
         scores = frozen_task.score(task, logits)
         secs = round(time.monotonic() - started, 1)
-        summary = {"kind": kind, "task": task.name, **scores, "seconds": secs}
+        majority = {f"majority_dev_{name}": value for name, value in task.baseline.items()}
+        summary = {"kind": kind, "task": task.name, **scores, **majority, "seconds": secs}
         write_json(folder / training.SUMMARY, summary)
     baseline = f"{task.main_score} {task.baseline[task.main_score]:.4f} without reading the text"
-    rows = [(name, str(value)) for name, value in summary.items() if name != "seconds"]
+    hidden = ("seconds", *(name for name in summary if name.startswith("majority_")))
+    rows = [(name, str(value)) for name, value in summary.items() if name not in hidden]
     rows += [("baseline", baseline), ("time", duration(summary["seconds"])), ("in", str(folder))]
     screen.table("done", rows)
     return 0

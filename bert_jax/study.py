@@ -2,6 +2,7 @@
 
     --config.store=STORE    the store that all rows train on
     --workdir=DIR           a folder for each run; study.md, study.json, study.png
+    --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: its fine-tuning's config and flags
     --plan                  print tokens, operations and least time of each row, and run nothing
 
 Trains each row of the study once a seed, on as many tokens or with as many operations, scores all
@@ -10,6 +11,7 @@ is finished is not run again, so the same command resumes, and rows and seeds ma
 fails, the others still run, and the exit code is 1.
 """
 
+import dataclasses
 import pathlib
 import sys
 import time
@@ -20,7 +22,7 @@ import rich.box
 import rich.table
 from absl import flags, logging
 
-from bert_jax.config.study import StudyConfig
+from bert_jax.config.study import StudyConfig, StudyTask
 from bert_jax.reporting.console import Screen, duration
 from bert_jax.runtime import cli
 from bert_jax.runtime.exit_codes import DONE, FAILED
@@ -31,6 +33,9 @@ from data_pipeline.io.address import is_address
 
 _CONFIG = cli.config_flag(StudyConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the study and of its runs")
+_TASKS = flags.DEFINE_multi_string(
+    "task", [], 'a task beside those of the config: "NAME FILE KEY=VALUE ..."; may be repeated'
+)
 _PLAN = flags.DEFINE_bool("plan", False, "print what the study takes, and run nothing")
 
 USAGE = (
@@ -44,6 +49,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
         config = cli.resolve_config(StudyConfig, _CONFIG)
+        tasks = (*config.tasks, *map(_read_task, _TASKS.value))
+        config = dataclasses.replace(config, tasks=tasks)
         if not _WORKDIR.value or is_address(_WORKDIR.value):
             raise ValueError(
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
@@ -66,6 +73,17 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         screen.print(note)
     screen.print(f"{study.folder / report.PAGE}, {report.NUMBERS}, {report.PICTURE}")
     return FAILED if any(result.errors for result in results) else DONE
+
+
+def _read_task(text: str) -> StudyTask:
+    name, _, rest = text.strip().partition(" ")
+    file, _, task_flags = rest.strip().partition(" ")
+    if not file:
+        raise ValueError(
+            f"--task is {text!r}; it must be a name, a config file and its flags: "
+            '"rte configs/finetune/glue.py:task=rte data.dir=DIR"'
+        )
+    return StudyTask(name, file, task_flags)
 
 
 def _show_plan(study: Study, screen: Screen) -> None:

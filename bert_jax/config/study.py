@@ -17,6 +17,11 @@ class StudyRow:
     config: str = setting("", "config file of its training, as FILE[:NAME=VALUE,...]")
     flags: str = setting("", "settings that differ, as KEY=VALUE with spaces between them")
     paper: str = setting("", "the paper's figure for this row, written beside ours")
+    reads: str = setting(
+        "",
+        "earlier rows whose runs it reads, with commas between; a kind that trains none has them",
+    )
+    finetune: str = setting("", "settings of its fine-tunings beside the task's, as KEY=VALUE")
 
 
 @dataclasses.dataclass(frozen=True)

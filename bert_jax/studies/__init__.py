@@ -2,6 +2,6 @@
 
 In: a StudyConfig and a folder. Out: runs that are never repeated, study.json, study.md, study.png.
 
-Read kinds.py (how a row is trained and scored), runner.py (what is run, and in which order), then
-statistics.py and report.py.
+Read row_kind.py (how a row is trained and scored), pretrained.py and baselines.py (the kinds),
+runner.py (what is run, and in which order), then statistics.py and report.py.
 """

@@ -79,10 +79,13 @@ class Report:
                 f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): "
                 f"{len(beyond)} of {total} differences{listed}."
             )
+        lacking: dict[tuple[str, str], list[str]] = {}
+        for result in self.results:
+            for key in result.missing.items():
+                lacking.setdefault(key, []).append(result.row.name)
         reasons = [
-            f"{result.row.name} has no {measure}: {reason}."
-            for result in self.results
-            for measure, reason in result.missing.items()
+            f"No {measure} of {', '.join(names)}: {reason}."
+            for (measure, reason), names in lacking.items()
         ]
         failed = [
             f"{result.row.name} failed, {error}"

@@ -3,22 +3,28 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.config import Config, flatten, recorded
-from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.config.schema import with_length
+from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
 from bert_jax.reporting.console import BAD, Screen
-from bert_jax.studies.kinds import KINDS, PER_SEED, Cost, RowKind, check_task
+from bert_jax.studies.kinds import OWN_MEASURES, kind_of
+from bert_jax.studies.pretrained import PER_SEED
+from bert_jax.studies.row_kind import Cost, RowKind, Run, load_task
+from bert_jax.tasks.registry import open_task
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.spec.fields import check_fields
-from data_pipeline.store import open_store
+from data_pipeline.store import Store, open_store
+from data_pipeline.vocab import load_vocabulary
 
 IDENTITY = "study_settings.json"  # of rows, tasks and the store, by which runs compare
 SCORES = "study_scores.json"  # of a run, in its folder: what was computed after training
+_TASK_POSITIONS = 512  # of an encoder, for which a task is opened to see that it can be
 
 
 @dataclasses.dataclass
@@ -46,17 +52,18 @@ class Study:
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"
             raise ValueError(f"config.{missing} is empty; a study compares rows on one store")
-        vocab_size = open_store(config.store).vocab_size
+        store = open_store(config.store)
         self.costs = list[Cost]()
         rows = {}
-        for row in config.rows:
+        for number, row in enumerate(config.rows):
             with _naming("row", row.name):
                 kind = kind_of(row)
                 rows[row.name] = kind.check(row, config.store)
-                self.costs.append(kind.cost(row, config.store, vocab_size))
+                self._check_reads(row, config.rows[:number])
+                self.costs.append(kind.cost(row, config.store, store.vocab_size))
         for task in config.tasks:
             with _naming("task", task.name):
-                check_task(task)
+                _check_task(task, store)
         self._check_equal()
         self._identity: dict[str, Any] = {
             "store": str(pathlib.Path(config.store).resolve()),
@@ -66,15 +73,28 @@ class Study:
         }
         self._check_folder()
 
+    def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
+        """Refuse a row that reads other rows than its kind does."""
+        kinds = [find.kind for name in _names(row.reads) for find in earlier if find.name == name]
+        wanted = kind_of(row).reads
+        if tuple(kinds) != wanted:
+            raise ValueError(
+                f"its reads is {row.reads!r}; a row of kind {row.kind} reads "
+                f"{' and '.join(f'an earlier row of kind {kind}' for kind in wanted) or 'no row'}"
+            )
+
     def _check_equal(self) -> None:
-        values = [getattr(cost, self.config.equal) for cost in self.costs]
-        for row, value in zip(self.config.rows, values, strict=True):
-            if abs(value / values[0] - 1) > self.config.tolerance:
+        """Refuse rows that differ in what must be equal, but for those that train nothing."""
+        rows = zip(self.config.rows, self.costs, strict=True)
+        takes = [(row, getattr(cost, self.config.equal)) for row, cost in rows if cost.tokens]
+        for row, value in takes:
+            first, expected = takes[0]
+            if abs(value / expected - 1) > self.config.tolerance:
                 raise ValueError(
                     f"row {row.name} takes {value:.4g} {self.config.equal}, row "
-                    f"{self.config.rows[0].name} {values[0]:.4g}; they must be equal within "
+                    f"{first.name} {expected:.4g}; they must be equal within "
                     f"config.tolerance={self.config.tolerance:g}: multiply its steps by "
-                    f"{values[0] / value:.3f}"
+                    f"{expected / value:.3f}"
                 )
 
     def _check_folder(self) -> None:
@@ -132,58 +152,79 @@ class Study:
                     if error:
                         result.errors.append(f"seed {seed}: {error}")
                         screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
+        _explain_missing(results)
         return results
 
     def _run(self, screen: Screen, result: Result, seed: int) -> str:
         """Train, score and fine-tune a run, as far as it is not done; return "" or the error."""
         row, folder = result.row, self.folder_of(result.row, seed)
         kind = kind_of(row)
-        if not kind.is_finished(folder):
-            command = kind.command(row, seed, self.config.store, folder)
+        sources = {
+            row.name: row for row in self.config.rows if row.name in _names(result.row.reads)
+        }
+        for source in sources.values():
+            if not kind_of(source).is_finished(self.folder_of(source, seed)):
+                return f"the run of {source.name}, which it reads, is not finished"
+        places = (self.folder_of(sources[name], seed) for name in _names(row.reads))
+        run = Run(row, seed, self.config.store, folder, tuple(places))
+        if kind.command is None:
+            folder.mkdir(exist_ok=True)
+        elif not kind.is_finished(folder):
             label = f"{row.name}, seed {seed}"
-            if error := grid_runs.run_command(screen, label, command, folder):
+            if error := grid_runs.run_command(screen, label, kind.command(run), folder):
                 return error
         result.seeds.add(seed)
-        for measure, value in self._scores(screen, kind, folder).items():
+        for measure, value in self._scores(screen, kind, run).items():
             if isinstance(value, str):
                 result.missing[measure] = value
             else:
                 result.scores.setdefault(measure, {})[seed] = value
-        errors = [self._learn(screen, result, seed, number) for number in range(self._tasks)]
+        errors = [self._learn(screen, result, run, task) for task in self.config.tasks]
         return "; ".join(filter(None, errors))
 
-    @property
-    def _tasks(self) -> int:
-        return len(self.config.tasks)
-
-    def _scores(self, screen: Screen, kind: RowKind, folder: pathlib.Path) -> dict[str, Any]:
-        path = folder / SCORES
+    def _scores(self, screen: Screen, kind: RowKind, run: Run) -> dict[str, Any]:
+        path = run.folder / SCORES
         if not path.is_file():
-            scores = kind.scores(folder, self.config.store, self.config.seq_len, screen)
-            write_json(path, dict(scores))
+            write_json(path, dict(kind.scores(run, self.config.seq_len, screen)))
         return small_files.read_object(path, self.folder)
 
-    def _learn(self, screen: Screen, result: Result, seed: int, number: int) -> str:
-        task, run = self.config.tasks[number], self.folder_of(result.row, seed)
-        folder = self.folder / f"{run.name}-{task.name}"
+    def _learn(self, screen: Screen, result: Result, run: Run, task: StudyTask) -> str:
+        """Learn a task from a run, unless it is learned; return "" or the error."""
+        folder = self.folder / f"{run.folder.name}-{task.name}"
+        command = kind_of(run.row).task_command(run, task, folder)
+        if isinstance(command, str):
+            result.missing[task.name] = command
+            return ""
         if grid_runs.read_scores(folder) is None:
-            command = kind_of(result.row).task_command(task, seed, run, folder)
-            label = f"{result.row.name}, seed {seed}, {task.name}"
+            label = f"{run.row.name}, seed {run.seed}, {task.name}"
             if error := grid_runs.run_command(screen, label, command, folder):
                 return f"{task.name}: {error}"
         left = grid_runs.read_scores(folder)
         if left is None:
             return f"{task.name}: {folder} has no summary"
         score = grid_runs.deciding_score(*left)
-        result.scores.setdefault(f"{task.name}_{score}", {})[seed] = left[0][score]
+        result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = left[0][score]
         return ""
 
 
-def kind_of(row: StudyRow) -> RowKind:
-    """Return the kind of a row; ValueError if there is none of that name."""
-    if row.kind not in KINDS:
-        raise ValueError(f"its kind is {row.kind!r}; it must be one of {', '.join(KINDS)}")
-    return KINDS[row.kind]
+def _names(reads: str) -> list[str]:
+    return [name.strip() for name in reads.split(",") if name.strip()]
+
+
+def _check_task(task: StudyTask, store: Store) -> None:
+    """Raise ValueError for a task whose files are missing or cannot be read."""
+    lowercase = store.manifest["vocabulary"]["lowercase"]
+    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+    open_task(with_length(load_task(task).data, _TASK_POSITIONS), vocabulary)
+
+
+def _explain_missing(results: Sequence[Result]) -> None:
+    """Say of each measure of an objective why the rows of others have none."""
+    for measure, reason in OWN_MEASURES.items():
+        if any(measure in result.scores for result in results):
+            for result in results:
+                if result.seeds and measure not in result.scores:
+                    result.missing.setdefault(measure, reason)
 
 
 @contextlib.contextmanager

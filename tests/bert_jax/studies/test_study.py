@@ -8,14 +8,16 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax import study
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.model.flops import count_train_flops
+from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
 from bert_jax.studies import report, runner
-from bert_jax.studies.kinds import KINDS, MASKED_WORDS
+from bert_jax.studies.kinds import KINDS
+from bert_jax.studies.row_kind import MASKED_WORDS, Run
 from bert_jax.studies.runner import Result, Study
+from tests.faults.runs import ROOT
 
 TINY = (
     "model.hidden_size=16 model.num_hidden_layers=1 model.intermediate_size=32 "
@@ -25,6 +27,10 @@ TINY = (
 )
 BERT = StudyRow("BERT", config="configs/quickstart.py", flags=TINY)
 LTR = StudyRow("LTR", config="configs/quickstart.py:model=left_to_right", flags=TINY)
+SKIPGRAM = StudyRow("skipgram", kind="skipgram", flags="tokens=768 width=7")
+FROZEN = StudyRow("frozen", kind="frozen", reads="BERT")
+STUDIES = ROOT / "configs" / "studies"
+SILENT = Screen(is_writer=False)
 
 
 @pytest.fixture
@@ -51,12 +57,51 @@ def test_cost_counts_rows_of_both_phases(config, tmp_path):
     assert cost.operations == expected + 16 * count_train_flops(model, 24, slots[1])
 
 
-@pytest.mark.parametrize("name", ["quick", "masking", "objectives"])
+def test_baselines_read_as_many_tokens_as_they_are_told(config, tiny_store, tmp_path):
+    bilm = StudyRow("bilm", kind="bilm", flags="tokens=768 seq_len=16 batch_size=8 width=3 units=5")
+    rows = (BERT, SKIPGRAM, bilm, StudyRow("counts", kind="counts"))
+    costs = Study(dataclasses.replace(config, rows=rows), tmp_path).costs
+    assert [cost.tokens for cost in costs] == [768, pytest.approx(768), 768, 0]
+    weights = 2 * (2 * (3 * 20 + 3 * 20 + 5 * 3) + 3 * 200)  # two layers and the head, twice
+    assert costs[2].operations == 6 * 768 * weights
+    words = KINDS["bilm"].command(Run(bilm, 4, "STORE", tmp_path))
+    assert {"bilm", "--steps=6", "--width=3", "--seed=4", "--store=STORE"} <= set(words)
+
+
+def test_a_row_that_reads_another_has_its_run(config, tmp_path, fakes):
+    _, failing = fakes
+    failing.add("BERT-seed1")
+    rows = (BERT, FROZEN)
+    results = Study(dataclasses.replace(config, rows=rows), tmp_path).run(SILENT)
+    assert results[1].errors == ["seed 1: the run of BERT, which it reads, is not finished"]
+    assert results[1].missing[MASKED_WORDS] == "it is that of BERT"
+
+
+def test_commands_of_a_task(tmp_path):
+    task = StudyTask("ner", "configs/finetune/ner.py", "data.dir=DIR epochs=2")
+    places = (tmp_path / "a", tmp_path / "b")
+
+    def command(**row):
+        row = StudyRow("row", **row)
+        run = Run(row, 1, "STORE", tmp_path / "row-seed1", places)
+        return KINDS[row.kind].task_command(run, task, tmp_path / "out")
+
+    assert command(kind="counts") == "counts have no vector of a word to tag"
+    assert f"--from={places[0]},{places[1]}" in command(kind="taglm")
+    assert {"elmo", "--config.epochs=2", "--config.seed=1"} <= set(command(kind="bilm"))
+    assert {"bert", f"--from=orbax:{places[0]}"} <= set(command(kind="frozen"))
+    words = command(kind="checkpoint", flags="step=40", finetune="epochs=1 batch_size=16")
+    assert f"--config.init=orbax:{places[0]}@40" in words
+    assert words.index("--config.epochs=2") < words.index("--config.epochs=1")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("[a-z]*.py")))
 def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
     place = f"configs/studies/{name}.py"
     bundled = overrides.load(StudyConfig, place, find_config, [])
     costs = Study(dataclasses.replace(bundled, store=str(tiny_store)), tmp_path).costs
-    assert len({cost.tokens for cost in costs}) == 1
+    tokens = [cost.tokens for cost in costs if cost.tokens]
+    assert max(tokens) == pytest.approx(min(tokens))
 
 
 @pytest.mark.parametrize(
@@ -75,8 +120,15 @@ def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
         ({"equal": "hours"}, "config.equal"),
         (
             {"tasks": (StudyTask("rte", "configs/finetune/glue.py:task=rte", "data.dir=none"),)},
-            "task rte: config.data.dir is none",
+            "task rte: .*none",
         ),
+        ({"rows": (BERT, changed(SKIPGRAM, flags="steps=3"))}, "flags have steps, which is no"),
+        ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=-1"))}, "flags.epochs is -1"),
+        ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=1"))}, "row skipgram takes .* tokens"),
+        ({"rows": (BERT, changed(SKIPGRAM, config="x.py"))}, "its config is 'x.py'"),
+        ({"rows": (BERT, FROZEN, changed(FROZEN, name="2", reads="no"))}, "row 2: its reads is"),
+        ({"rows": (FROZEN, BERT)}, "an earlier row of kind pretrain"),
+        ({"rows": (BERT, changed(LTR, reads="BERT"))}, "a row of kind pretrain reads no row"),
     ],
 )
 def test_refused_before_anything_is_written(config, tmp_path, settings, words):
@@ -99,11 +151,10 @@ def fakes(monkeypatch):
         (workdir / "done").touch()
         return ""
 
-    def scores(folder, store, seq_len, screen):
-        seed = int(folder.name[-1])
-        if folder.name.startswith("LTR"):
-            return {MASKED_WORDS: "it reads from the left alone", "auc": 0.5 + seed}
-        return {MASKED_WORDS: 4.0 + seed, "auc": 0.25 + seed}
+    def scores(run, seq_len, screen):
+        if run.row.name == "LTR":
+            return {MASKED_WORDS: "it reads from the left alone", "auc": 0.5 + run.seed}
+        return {MASKED_WORDS: 4.0 + run.seed, "auc": 0.25 + run.seed}
 
     run_command.failing = set()
     kind = dataclasses.replace(
@@ -117,22 +168,22 @@ def fakes(monkeypatch):
 def test_finished_runs_are_not_repeated_and_failed_ones_are(config, tmp_path, fakes):
     started, failing = fakes
     failing.add("LTR-seed0")
-    results = Study(config, tmp_path).run(study.Screen(is_writer=False))
+    results = Study(config, tmp_path).run(SILENT)
     assert started == ["BERT-seed0", "LTR-seed0", "BERT-seed1", "LTR-seed1"]
     assert results[1].errors == ["seed 0: exit code 1: error: no memory"]
     assert results[0].scores[MASKED_WORDS] == {0: 4.0, 1: 5.0}
     started.clear()
     failing.clear()
     more = dataclasses.replace(config, rows=(BERT, LTR, changed(BERT, name="again")), seeds=2)
-    results = Study(more, tmp_path).run(study.Screen(is_writer=False))
+    results = Study(more, tmp_path).run(SILENT)
     assert started == ["LTR-seed0", "again-seed0", "again-seed1"]
     assert not any(result.errors for result in results)
 
 
 def test_a_run_whose_scores_cannot_be_read_fails_alone(config, tmp_path, fakes):
-    Study(config, tmp_path).run(study.Screen(is_writer=False))
+    Study(config, tmp_path).run(SILENT)
     (tmp_path / "BERT-seed0" / runner.SCORES).write_text("{")
-    bert, ltr = Study(config, tmp_path).run(study.Screen(is_writer=False))
+    bert, ltr = Study(config, tmp_path).run(SILENT)
     (error,) = bert.errors
     assert "seed 0" in error
     assert "is not JSON" in error
@@ -141,7 +192,7 @@ def test_a_run_whose_scores_cannot_be_read_fails_alone(config, tmp_path, fakes):
 
 
 def test_the_folder_of_another_study_is_refused(config, tmp_path, fakes):
-    Study(config, tmp_path).run(study.Screen(is_writer=False))
+    Study(config, tmp_path).run(SILENT)
     other = changed(BERT, flags=f"{TINY} optim.beta2=0.9")
     with pytest.raises(ValueError, match=r"row BERT has optim.beta2=0.98, not 0.9"):
         Study(dataclasses.replace(config, rows=(other, LTR)), tmp_path)
@@ -165,7 +216,7 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     assert (difference["ours"], difference["theirs"]) == ("ours", "BERT")
     assert difference["interval"]["mean"] == pytest.approx(np.mean(ours) - np.mean(theirs))
     page = (tmp_path / report.PAGE).read_text()
-    for text in ("LTR has no loss: it fills no masks", "no memory", "| LTR | 1, 1 failed |"):
+    for text in ("No loss of LTR: it fills no masks", "no memory", "| LTR | 1, 1 failed |"):
         assert text in page
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
 

@@ -1,0 +1,186 @@
+"""Train encoders with bert_jax.train, and score them: fine-tuned, or as frozen vectors.
+
+`pretrain` trains a run. The two other kinds read one of another row: `checkpoint` fine-tunes it
+with settings of its own or at another step, `frozen` learns tasks on its last four layers.
+"""
+
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.baselines.vectors import BERT
+from bert_jax.config import Config, validate
+from bert_jax.config.study import StudyRow, StudyTask
+from bert_jax.inference import store_scores
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.model.flops import count_train_flops
+from bert_jax.reporting.console import Screen
+from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.studies.baselines import costs_nothing, learn_frozen
+from bert_jax.studies.row_kind import (
+    MASKED_WORDS,
+    Cost,
+    RowKind,
+    Run,
+    Scores,
+    flags_of,
+    load_config,
+    refuse_settings,
+    settings_of,
+)
+from data_pipeline.io import small_files
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import row_shape
+from data_pipeline.store import HELDOUT, open_store
+
+PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
+# Of a run's summary, and why another row lacks it.
+OWN_MEASURES = {
+    "heldout_causal_loss": "it is not trained to predict the next token",
+    "heldout_nsp_accuracy": "it is not trained on next sentences",
+    "heldout_rtd_auc": "it is not trained to find replaced tokens",
+}
+_SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
+_STEP = "step"  # in the flags of a checkpoint
+
+
+def _load_row(row: StudyRow, store: str) -> Config:
+    config = load_config(Config, row.config, flags_of(row.flags))
+    if config.data.store not in ("", store):
+        raise ValueError(
+            f"config.data.store is {config.data.store}, the study's store is {store}; all rows "
+            "train on the study's: leave it out"
+        )
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, store=store))
+
+
+def _check(row: StudyRow, store: str) -> dict[str, Any]:
+    config = _load_row(row, store)
+    validate.check(config)
+    settings = config_lib.flatten(config_lib.recorded(config))
+    own = {"finetune": row.finetune} if row.finetune else {}
+    return {key: value for key, value in settings.items() if key not in PER_SEED} | own
+
+
+def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+    config = config_lib.with_vocab_size(_load_row(row, store), vocab_size)
+    config = config_lib.resolve_phases(config)
+    tokens = operations = 0.0
+    for index, phase in enumerate(config.phases):
+        options = config_lib.data_in_phase(config, index)
+        shape = row_shape(options, phase.seq_len, phase.max_predictions_per_seq)
+        rows = phase.steps * phase.batch_size
+        model = config_lib.model_in_phase(config, index)
+        tokens += rows * shape.seq_len
+        operations += rows * count_train_flops(model, shape.seq_len, shape.predictions)
+    return Cost(tokens, operations)
+
+
+def _command(run: Run) -> list[str]:
+    return [
+        *(sys.executable, "-m", "bert_jax.train", f"--config={run.row.config}"),
+        *(f"--workdir={run.folder}", *flags_of(run.row.flags), f"--config.data.store={run.store}"),
+        *(f"--config.seed={run.seed}", f"--config.data.random_seed={run.seed}"),
+    ]
+
+
+def _is_finished(folder: pathlib.Path) -> bool:
+    return (folder / SUMMARY).is_file()
+
+
+def _scores(run: Run, seq_len: int, screen: Screen) -> Scores:
+    """Return the loss on masked words, and what the run's summary has of its own objective."""
+    summary = small_files.read_object(run.folder / SUMMARY, run.folder)
+    own = {name: float(summary[name]) for name in OWN_MEASURES if name in summary}
+    return {MASKED_WORDS: score_same_words(str(run.folder), run.store, seq_len, screen), **own}
+
+
+def score_same_words(address: str, store: str, seq_len: int, screen: Screen) -> float | str:
+    """Return the loss on masked words of full rows, or why a model has none that compares."""
+    checkpoint = load.load_masked_lm(address)
+    shape = checkpoint.config
+    if shape.is_causal:
+        return "it reads from the left alone, and fills no mask from both sides"
+    if shape.generator is not None:
+        return "its encoder finds replaced tokens, and predicts none"
+    if shape.position_embedding_type == "relative":
+        return "it predicts words in an order, without [MASK]"
+    options = PretrainOptions(
+        store=store,
+        segments="full_sentences",
+        short_seq_prob=0.0,
+        mask_token_share=1.0,  # a model may have learned to copy what is kept
+        random_token_share=0.0,
+    )
+    selection = Selection(open_store(store), HELDOUT, options, seq_len, _MOST_SCORED_ROWS)
+    model = place_masked_lm(checkpoint)
+    scores = store_scores.score_store(model, selection, _SCORED_ROWS_PER_STEP, screen)
+    return float(scores["mlm_loss"])
+
+
+def _finetune(run: Run, task: StudyTask, folder: pathlib.Path, address: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "bert_jax.finetune", f"--config={task.config}"),
+        *(f"--workdir={folder}", f"--config.init=orbax:{address}"),
+        *(*flags_of(task.flags), *flags_of(run.row.finetune)),
+        *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
+    ]
+
+
+def _task_command(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
+    return _finetune(run, task, folder, str(run.folder))
+
+
+def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
+    refuse_settings(row, "config")
+    settings = settings_of(row.flags)
+    for name, value in settings.items():
+        if name != _STEP or not value.isdecimal():
+            raise ValueError(
+                f"its flags have {name}={value}; a checkpoint has step=N alone, and `finetune` for "
+                "its fine-tunings"
+            )
+    return {"kind": row.kind, "reads": row.reads, "finetune": row.finetune, **settings}
+
+
+def _checkpoint_address(run: Run) -> str:
+    """Return the workdir of the run that is read, with the step if the row names one."""
+    step = settings_of(run.row.flags).get(_STEP, "")
+    return f"{run.sources[0]}@{step}" if step else str(run.sources[0])
+
+
+def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
+    address = f"orbax:{_checkpoint_address(run)}"
+    return {MASKED_WORDS: score_same_words(address, run.store, seq_len, screen)}
+
+
+def _finetune_checkpoint(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
+    return _finetune(run, task, folder, _checkpoint_address(run))
+
+
+def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
+    refuse_settings(row, "config", "flags", "finetune")
+    return {"kind": row.kind, "reads": row.reads}
+
+
+def _score_frozen(run: Run, seq_len: int, screen: Screen) -> Scores:
+    return {MASKED_WORDS: f"it is that of {run.row.reads}"}
+
+
+def _learn_frozen(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
+    return learn_frozen(BERT, f"orbax:{run.sources[0]}", run, task, folder)
+
+
+PRETRAIN = RowKind(_check, _cost, _command, _is_finished, _scores, _task_command)
+CHECKPOINT = RowKind(
+    *(_check_checkpoint, costs_nothing, None, _is_finished),
+    *(_score_checkpoint, _finetune_checkpoint, ("pretrain",)),
+)
+FROZEN = RowKind(
+    *(_check_frozen, costs_nothing, None, _is_finished),
+    *(_score_frozen, _learn_frozen, ("pretrain",)),
+)

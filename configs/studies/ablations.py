@@ -1,0 +1,28 @@
+"""The paper's table 5: without next sentences, and from left to right.
+
+    python -m bert_jax.study --config=configs/studies/ablations.py
+        --config.store=runs/quickstart/store --workdir=DIR
+        --task="mnli configs/finetune/glue.py:task=mnli data.dir=DIR"
+
+Each row is a BERT of configs/quickstart.py. The paper does not say what No NSP was trained on:
+No_NSP has BERT's pairs without their loss, No_NSP_documents sentences of one document.
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from bert_jax.config.study import StudyConfig, StudyRow
+
+_CONFIG = "configs/quickstart.py"
+
+
+def get_config() -> ml_collections.ConfigDict:
+    """Four rows, three seeds."""
+    documents = "objective=mlm data.segments=doc_sentences data.short_seq_prob=0.0"
+    rows = (
+        StudyRow("BERT", config=_CONFIG),
+        StudyRow("No_NSP", config=_CONFIG, flags="objective=mlm"),
+        StudyRow("No_NSP_documents", config=_CONFIG, flags=documents),
+        StudyRow("LTR_No_NSP", config=f"{_CONFIG}:model=left_to_right"),
+    )
+    return c.to_config_dict(StudyConfig(rows=rows))

@@ -1,0 +1,40 @@
+"""What came before BERT, and BERT: fine-tuned, and as frozen vectors. All read as many tokens.
+
+    python -m bert_jax.study --config=configs/studies/history.py
+        --config.store=runs/quickstart/store --workdir=DIR
+        --task="reviews configs/finetune/table.py data.dir=DIR data.train_file=train.csv ..."
+
+Without a task nearly nothing compares. ULMFiT fine-tunes the runs of GPT with a rate for each layer
+and a slanted triangle; history.py:unfreeze=N, the steps of an epoch of the task, also unfreezes one
+layer after the other. TagLM is for tasks of tags. CoVe is missing: it is the encoder of a machine
+translation, and takes pairs of sentences in two languages, which a store has not.
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from bert_jax.config.study import StudyConfig, StudyRow
+
+_TOKENS = "tokens=3809280"  # positions that a run of configs/quickstart.py reads
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Eight rows, four of which train runs; three seeds."""
+    unfreeze = c.arguments(text, unfreeze="0")["unfreeze"]
+    ulmfit = f"optim.layer_rate_decay=0.385 optim.unfreeze_every_steps={unfreeze}"
+    rows = (
+        StudyRow("counts", kind="counts"),
+        StudyRow("skip-gram", kind="skipgram", flags=_TOKENS),
+        StudyRow("ELMo", kind="bilm", flags=_TOKENS),
+        StudyRow("TagLM", kind="taglm", reads="skip-gram,ELMo"),
+        StudyRow("GPT", config="configs/quickstart.py:model=left_to_right"),
+        StudyRow(
+            "ULMFiT",
+            kind="checkpoint",
+            reads="GPT",
+            finetune=f"{ulmfit} warmup_share=0.1 optim.decay_counts_warmup=False",
+        ),
+        StudyRow("BERT", config="configs/quickstart.py"),
+        StudyRow("BERT_frozen", kind="frozen", reads="BERT"),
+    )
+    return c.to_config_dict(StudyConfig(rows=rows))
