@@ -15,12 +15,12 @@ from bert_jax.baselines.skipgram import SkipGram
 from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.reporting.console import Screen
 from bert_jax.studies.row_kind import (
-    MASKED_WORDS,
     Cost,
     RowKind,
     Run,
     Scores,
     flags_of,
+    lack_both,
     load_task,
     refuse_settings,
     settings_of,
@@ -124,7 +124,7 @@ def _scores(run: Run, seq_len: int, screen: Screen) -> Scores:
     summary = small_files.read_object(run.folder / training.SUMMARY, run.folder)
     loss = summary["heldout_loss"]
     value = "the store has no held-out text" if loss is None else float(loss)
-    return {MASKED_WORDS: _HAS_NO_MASKS[run.row.kind], f"heldout_{run.row.kind}_loss": value}
+    return {**lack_both(_HAS_NO_MASKS[run.row.kind]), f"heldout_{run.row.kind}_loss": value}
 
 
 def _check_nothing_trained(row: StudyRow, store: str) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def costs_nothing(row: StudyRow, store: str, vocab_size: int) -> Cost:
 
 
 def _has_no_loss(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return {MASKED_WORDS: _HAS_NO_MASKS[run.row.kind]}
+    return lack_both(_HAS_NO_MASKS[run.row.kind])
 
 
 def learn_frozen(

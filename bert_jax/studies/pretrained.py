@@ -9,33 +9,38 @@ import pathlib
 import sys
 from typing import Any
 
+import numpy as np
+
 from bert_jax import config as config_lib
 from bert_jax.baselines.vectors import BERT
 from bert_jax.config import Config, validate
 from bert_jax.config.study import StudyRow, StudyTask
-from bert_jax.inference import store_scores
+from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import Selection
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model.flops import count_train_flops
 from bert_jax.reporting.console import Screen
-from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
 from bert_jax.studies.baselines import costs_nothing, learn_frozen
 from bert_jax.studies.row_kind import (
     MASKED_WORDS,
+    PSEUDO_PERPLEXITY,
     Cost,
     RowKind,
     Run,
     Scores,
     flags_of,
+    lack_both,
     load_config,
     refuse_settings,
     settings_of,
 )
 from data_pipeline.io import small_files
+from data_pipeline.io.jsonl import read_metrics
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
-from data_pipeline.store import HELDOUT, open_store
+from data_pipeline.store import HELDOUT, Split, open_store
 
 PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
 # Of a run's summary, and why another row lacks it.
@@ -45,6 +50,7 @@ OWN_MEASURES = {
     "heldout_rtd_auc": "it is not trained to find replaced tokens",
 }
 _SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
+_SENTENCES = 256  # of which the pseudo-perplexity is computed
 _STEP = "step"  # in the flags of a checkpoint
 
 
@@ -93,22 +99,25 @@ def _is_finished(folder: pathlib.Path) -> bool:
 
 
 def _scores(run: Run, seq_len: int, screen: Screen) -> Scores:
-    """Return the loss on masked words, and what the run's summary has of its own objective."""
+    """Return the scores of masked words, and what the run's summary has of its own objective."""
     summary = small_files.read_object(run.folder / SUMMARY, run.folder)
     own = {name: float(summary[name]) for name in OWN_MEASURES if name in summary}
-    return {MASKED_WORDS: score_same_words(str(run.folder), run.store, seq_len, screen), **own}
+    return {**score_masked_words(str(run.folder), run.store, seq_len, screen), **own}
 
 
-def score_same_words(address: str, store: str, seq_len: int, screen: Screen) -> float | str:
-    """Return the loss on masked words of full rows, or why a model has none that compares."""
+def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -> Scores:
+    """Return the loss on masked words of full rows and the pseudo-perplexity of sentences.
+
+    Both are of held-out text, the same for every model; or why a model has none that compares.
+    """
     checkpoint = load.load_masked_lm(address)
     shape = checkpoint.config
     if shape.is_causal:
-        return "it reads from the left alone, and fills no mask from both sides"
+        return lack_both("it reads from the left alone, and fills no mask from both sides")
     if shape.generator is not None:
-        return "its encoder finds replaced tokens, and predicts none"
+        return lack_both("its encoder finds replaced tokens, and predicts none")
     if shape.position_embedding_type == "relative":
-        return "it predicts words in an order, without [MASK]"
+        return lack_both("it predicts words in an order, without [MASK]")
     options = PretrainOptions(
         store=store,
         segments="full_sentences",
@@ -116,10 +125,27 @@ def score_same_words(address: str, store: str, seq_len: int, screen: Screen) -> 
         mask_token_share=1.0,  # a model may have learned to copy what is kept
         random_token_share=0.0,
     )
-    selection = Selection(open_store(store), HELDOUT, options, seq_len, _MOST_SCORED_ROWS)
+    opened = open_store(store)
+    selection = Selection(opened, HELDOUT, options, seq_len, _MOST_SCORED_ROWS)
     model = place_masked_lm(checkpoint)
-    scores = store_scores.score_store(model, selection, _SCORED_ROWS_PER_STEP, screen)
-    return float(scores["mlm_loss"])
+    loss = store_scores.score_store(model, selection, _SCORED_ROWS_PER_STEP, screen)["mlm_loss"]
+    sentences = choose_sentences(opened.heldout, seq_len - 2)
+    if not sentences:
+        reason = f"no held-out sentence has {seq_len - 2} tokens or fewer"
+        return {MASKED_WORDS: float(loss), PSEUDO_PERPLEXITY: reason}
+    scores = pseudo_likelihood.score_sentences(model, sentences, _SCORED_ROWS_PER_STEP, screen)
+    perplexity = pseudo_likelihood.add_scores(scores).perplexity
+    return {MASKED_WORDS: float(loss), PSEUDO_PERPLEXITY: perplexity}
+
+
+def choose_sentences(split: Split, longest: int) -> list[np.ndarray]:
+    """Return the token ids of some sentences of `longest` tokens at most, from all over a split."""
+    offsets = np.asarray(split.sentence_offsets)
+    fitting = np.flatnonzero(np.diff(offsets) <= longest)
+    count = min(len(fitting), _SENTENCES)
+    chosen = fitting[np.linspace(0, len(fitting) - 1, count).astype(int)] if count else fitting
+    ids = split.token_ids
+    return [np.asarray(ids[offsets[i] : offsets[i + 1]], np.int32) for i in chosen]
 
 
 def _finetune(run: Run, task: StudyTask, folder: pathlib.Path, address: str) -> list[str]:
@@ -154,8 +180,16 @@ def _checkpoint_address(run: Run) -> str:
 
 
 def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
-    address = f"orbax:{_checkpoint_address(run)}"
-    return {MASKED_WORDS: score_same_words(address, run.store, seq_len, screen)}
+    """Return the scores of masked words, and what the run's own evaluation was at the step."""
+    scores = score_masked_words(f"orbax:{_checkpoint_address(run)}", run.store, seq_len, screen)
+    step = settings_of(run.row.flags).get(_STEP)
+    lines = read_metrics(run.sources[0] / METRICS)
+    evaluated = [line for line in lines if line["split"] == HELDOUT]
+    if step:
+        evaluated = [line for line in evaluated if line["step"] == int(step)]
+    own = evaluated[-1] if evaluated else {}
+    names = {name: name.removeprefix(f"{HELDOUT}_") for name in OWN_MEASURES}
+    return {**scores, **{name: own[key] for name, key in names.items() if key in own}}
 
 
 def _finetune_checkpoint(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
@@ -168,7 +202,7 @@ def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
 
 
 def _score_frozen(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return {MASKED_WORDS: f"it is that of {run.row.reads}"}
+    return lack_both(f"it is that of {run.row.reads}")
 
 
 def _learn_frozen(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:

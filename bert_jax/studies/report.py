@@ -81,11 +81,14 @@ class Report:
             )
         lacking: dict[tuple[str, str], list[str]] = {}
         for result in self.results:
-            for key in result.missing.items():
-                lacking.setdefault(key, []).append(result.row.name)
+            measures: dict[str, list[str]] = {}
+            for measure, reason in result.missing.items():
+                measures.setdefault(reason, []).append(measure)
+            for reason, lacked in measures.items():
+                lacking.setdefault((", ".join(lacked), reason), []).append(result.row.name)
         reasons = [
-            f"No {measure} of {', '.join(names)}: {reason}."
-            for (measure, reason), names in lacking.items()
+            f"No {names} of {', '.join(rows)}: {reason}."
+            for (names, reason), rows in lacking.items()
         ]
         failed = [
             f"{result.row.name} failed, {error}"

@@ -16,6 +16,8 @@ from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
 
 MASKED_WORDS = "masked_words_loss"  # nats, on words that are the same for every row
+PSEUDO_PERPLEXITY = "pseudo_perplexity"  # of sentences that are the same for every row
+COMMON = (MASKED_WORDS, PSEUDO_PERPLEXITY)  # what every kind scores, or says why it does not
 
 Scores = Mapping[str, float | str]  # a text in place of a number says why there is none
 
@@ -46,7 +48,7 @@ class RowKind:
     check returns the settings that identify a run, and raises ValueError for a row it refuses.
     cost takes the size of the store's vocabulary. command is the argv that trains a run into its
     folder, and resumes there; None of a kind that trains nothing, of whose runs is_finished is not
-    asked. scores are the masked words' loss and others by name. task_command is the argv that
+    asked. scores are those of COMMON and others by name. task_command is the argv that
     learns a task from a run, into another folder, or why the kind cannot.
     """
 
@@ -57,6 +59,11 @@ class RowKind:
     scores: Callable[[Run, int, Screen], Scores]  # row length of masked words
     task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
     reads: tuple[str, ...] = ()  # the kind of each row whose runs it reads, in order
+
+
+def lack_both(reason: str) -> dict[str, str]:
+    """Return scores of a row that fills no masks."""
+    return dict.fromkeys(COMMON, reason)
 
 
 def flags_of(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from bert_jax.finetuning import grid_runs
 from bert_jax.reporting.console import BAD, Screen
 from bert_jax.studies.kinds import OWN_MEASURES, kind_of
 from bert_jax.studies.pretrained import PER_SEED
-from bert_jax.studies.row_kind import Cost, RowKind, Run, load_task
+from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task
 from bert_jax.tasks.registry import open_task
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
@@ -184,9 +184,11 @@ class Study:
 
     def _scores(self, screen: Screen, kind: RowKind, run: Run) -> dict[str, Any]:
         path = run.folder / SCORES
-        if not path.is_file():
-            write_json(path, dict(kind.scores(run, self.config.seq_len, screen)))
-        return small_files.read_object(path, self.folder)
+        scores = small_files.read_object(path, self.folder) if path.is_file() else {}
+        if not scores.keys() >= set(COMMON):  # a study of before may have had fewer
+            scores = dict(kind.scores(run, self.config.seq_len, screen))
+            write_json(path, scores)
+        return scores
 
     def _learn(self, screen: Screen, result: Result, run: Run, task: StudyTask) -> str:
         """Learn a task from a run, unless it is learned; return "" or the error."""

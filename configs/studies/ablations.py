@@ -14,15 +14,21 @@ from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
 _CONFIG = "configs/quickstart.py"
+_PAPER = "paper, table 5: MNLI QNLI MRPC SST-2 SQuAD"
 
 
 def get_config() -> ml_collections.ConfigDict:
     """Four rows, three seeds."""
     documents = "objective=mlm data.segments=doc_sentences data.short_seq_prob=0.0"
+    no_nsp = "83.9 84.9 86.5 92.6 87.9"
     rows = (
-        StudyRow("BERT", config=_CONFIG),
-        StudyRow("No_NSP", config=_CONFIG, flags="objective=mlm"),
-        StudyRow("No_NSP_documents", config=_CONFIG, flags=documents),
-        StudyRow("LTR_No_NSP", config=f"{_CONFIG}:model=left_to_right"),
+        StudyRow("BERT", config=_CONFIG, paper="84.4 88.4 86.7 92.7 88.5"),
+        StudyRow("No_NSP", config=_CONFIG, flags="objective=mlm", paper=no_nsp),
+        StudyRow("No_NSP_documents", config=_CONFIG, flags=documents, paper=no_nsp),
+        StudyRow(
+            "LTR_No_NSP",
+            config=f"{_CONFIG}:model=left_to_right",
+            paper="82.1 84.3 77.5 92.1 77.8",
+        ),
     )
-    return c.to_config_dict(StudyConfig(rows=rows))
+    return c.to_config_dict(StudyConfig(rows=rows, paper=_PAPER))

@@ -25,16 +25,16 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     rows = (
         StudyRow("counts", kind="counts"),
         StudyRow("skip-gram", kind="skipgram", flags=_TOKENS),
-        StudyRow("ELMo", kind="bilm", flags=_TOKENS),
+        StudyRow("ELMo", kind="bilm", flags=_TOKENS, paper="71.0"),
         StudyRow("TagLM", kind="taglm", reads="skip-gram,ELMo"),
-        StudyRow("GPT", config="configs/quickstart.py:model=left_to_right"),
+        StudyRow("GPT", config="configs/quickstart.py:model=left_to_right", paper="75.1"),
         StudyRow(
             "ULMFiT",
             kind="checkpoint",
             reads="GPT",
             finetune=f"{ulmfit} warmup_share=0.1 optim.decay_counts_warmup=False",
         ),
-        StudyRow("BERT", config="configs/quickstart.py"),
+        StudyRow("BERT", config="configs/quickstart.py", paper="79.6"),
         StudyRow("BERT_frozen", kind="frozen", reads="BERT"),
     )
-    return c.to_config_dict(StudyConfig(rows=rows))
+    return c.to_config_dict(StudyConfig(rows=rows, paper="paper, table 1: GLUE"))

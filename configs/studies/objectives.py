@@ -2,8 +2,9 @@
 
     python -m bert_jax.study --config=configs/studies/objectives.py
         --config.store=runs/quickstart/store --workdir=DIR
+        --task="rte configs/finetune/glue.py:task=rte data.dir=DIR"
 
-Losses of different objectives do not compare: add a task of your own in a copy (config.tasks).
+Losses of different objectives do not compare: the task decides.
 """
 
 import ml_collections

@@ -15,7 +15,7 @@ _SHORT = "phases[0].steps=500 phases[1].steps=120"
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Four rows, two seeds; no task: add config.tasks of your own in a copy."""
+    """Four rows, two seeds; no task: add one with --task."""
     rows = (
         StudyRow("BERT", config="configs/quickstart.py", flags=_SHORT),
         StudyRow("No_NSP", config="configs/quickstart.py", flags=f"{_SHORT} objective=mlm"),

@@ -15,8 +15,10 @@ from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
 from bert_jax.studies import report, runner
 from bert_jax.studies.kinds import KINDS
-from bert_jax.studies.row_kind import MASKED_WORDS, Run
+from bert_jax.studies.pretrained import choose_sentences
+from bert_jax.studies.row_kind import COMMON, MASKED_WORDS, PSEUDO_PERPLEXITY, Run, lack_both
 from bert_jax.studies.runner import Result, Study
+from data_pipeline.store import open_store
 from tests.faults.runs import ROOT
 
 TINY = (
@@ -153,8 +155,8 @@ def fakes(monkeypatch):
 
     def scores(run, seq_len, screen):
         if run.row.name == "LTR":
-            return {MASKED_WORDS: "it reads from the left alone", "auc": 0.5 + run.seed}
-        return {MASKED_WORDS: 4.0 + run.seed, "auc": 0.25 + run.seed}
+            return {**lack_both("it reads from the left alone"), "auc": 0.5 + run.seed}
+        return {**dict.fromkeys(COMMON, 4.0 + run.seed), "auc": 0.25 + run.seed}
 
     run_command.failing = set()
     kind = dataclasses.replace(
@@ -221,6 +223,18 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
+def test_sentences_of_all_of_a_split_are_scored(tiny_store):
+    split = open_store(tiny_store).heldout
+    sentences = choose_sentences(split, 9)
+    lengths = np.diff(np.asarray(split.sentence_offsets))
+    assert len(sentences) == min(256, (lengths <= 9).sum())
+    assert max(map(len, sentences)) <= 9
+    starts = np.asarray(split.sentence_offsets)[:-1][lengths <= 9]
+    for ids, start in ((sentences[0], starts[0]), (sentences[-1], starts[-1])):
+        np.testing.assert_array_equal(ids, split.token_ids[start : start + len(ids)])
+    assert choose_sentences(split, 0) == []
+
+
 @pytest.mark.slow
 def test_a_study_runs_to_its_table_and_starts_nothing_again(tiny_store, tmp_path, capfd):
     file = tmp_path / "tiny.py"
@@ -235,6 +249,8 @@ def test_a_study_runs_to_its_table_and_starts_nothing_again(tiny_store, tmp_path
     rows = json.loads((tmp_path / "study" / report.NUMBERS).read_text())["rows"]
     loss = rows[0]["measures"][MASKED_WORDS]["mean"]
     assert 3 < loss < 7  # ln 200 is 5.3
+    perplexity = rows[0]["measures"][PSEUDO_PERPLEXITY]["mean"]
+    assert 20 < perplexity < 500  # of a model that knows nothing it is 200
     logs = {log: log.stat().st_mtime_ns for log in (tmp_path / "study").glob("*.log")}
     assert len(logs) == 1
     assert _run(command) == 0
