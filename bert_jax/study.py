@@ -3,6 +3,7 @@
     --config.store=STORE    the store that all rows train on
     --workdir=DIR           a folder for each run; study.md, study.json, study.png
     --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: its fine-tuning's config and flags
+    --share=DIR             another study, whose finished runs are used where they are equal
     --plan                  print tokens, operations and least time of each row, and run nothing
 
 Trains each row of the study once a seed, on as many tokens or with as many operations, scores all
@@ -36,6 +37,9 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the study and of its 
 _TASKS = flags.DEFINE_multi_string(
     "task", [], 'a task beside those of the config: "NAME FILE KEY=VALUE ..."; may be repeated'
 )
+_SHARE = flags.DEFINE_multi_string(
+    "share", [], "workdir of another study, whose finished runs are used if equal; may be repeated"
+)
 _PLAN = flags.DEFINE_bool("plan", False, "print what the study takes, and run nothing")
 
 USAGE = (
@@ -56,7 +60,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
                 f"the runs of the study; {USAGE}"
             )
-        study = Study(config, pathlib.Path(_WORKDIR.value))
+        shared = [pathlib.Path(folder) for folder in _SHARE.value]
+        study = Study(config, pathlib.Path(_WORKDIR.value), shared)
         log.hold()
     screen = Screen(is_writer=True)
     _show_plan(study, screen)

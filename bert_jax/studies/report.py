@@ -13,6 +13,8 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from bert_jax.reporting import plots
+from bert_jax.studies.kinds import OWN_MEASURES
+from bert_jax.studies.row_kind import COMMON
 from bert_jax.studies.runner import Result
 from bert_jax.studies.statistics import (
     CONFIDENCE,
@@ -46,7 +48,9 @@ class Report:
 
     def __init__(self, results: Sequence[Result], paper: str) -> None:
         self.results, self.paper = results, paper
-        self.measures = list(dict.fromkeys(m for result in results for m in result.scores))
+        measures = dict.fromkeys(m for result in results for m in result.scores)
+        # What all rows share comes first, the measures of single objectives last.
+        self.measures = sorted(measures, key=lambda m: (m not in COMMON, m in OWN_MEASURES))
         self.differences = [
             Difference(measure, ours.row.name, theirs.row.name, interval)
             for measure in self.measures
@@ -99,7 +103,8 @@ class Report:
 
     def table(self) -> rich.table.Table:
         """Build the table of the terminal."""
-        table = rich.table.Table(*self.header(), box=rich.box.SIMPLE)
+        header = [name.replace("_", " ") for name in self.header()]  # breaks between words
+        table = rich.table.Table(*header, box=rich.box.SIMPLE)
         for result in self.results:
             table.add_row(*self.cells(result))
         return table

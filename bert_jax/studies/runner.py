@@ -6,25 +6,20 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.config import Config, flatten, recorded
-from bert_jax.config.schema import with_length
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
 from bert_jax.reporting.console import BAD, Screen
+from bert_jax.studies import identity
+from bert_jax.studies.identity import Identity
 from bert_jax.studies.kinds import OWN_MEASURES, kind_of
-from bert_jax.studies.pretrained import PER_SEED
-from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task
-from bert_jax.tasks.registry import open_task
+from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.spec.fields import check_fields
-from data_pipeline.store import Store, open_store
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.store import open_store
 
-IDENTITY = "study_settings.json"  # of rows, tasks and the store, by which runs compare
-SCORES = "study_scores.json"  # of a run, in its folder: what was computed after training
-_TASK_POSITIONS = 512  # of an encoder, for which a task is opened to see that it can be
+SCORES = "scores.json"  # RUN-scores.json: what was computed after training
 
 
 @dataclasses.dataclass
@@ -41,8 +36,13 @@ class Result:
 class Study:
     """Know the runs of a study and where they are kept."""
 
-    def __init__(self, config: StudyConfig, folder: pathlib.Path) -> None:
-        """Check everything that can be refused; write nothing."""
+    def __init__(
+        self, config: StudyConfig, folder: pathlib.Path, shared: Sequence[pathlib.Path] = ()
+    ) -> None:
+        """Check everything that can be refused; write nothing.
+
+        shared are folders of other studies, whose finished runs are used if they are equal.
+        """
         self.config, self.folder = config, folder
         check_fields(config, "config")
         names = [row.name for row in config.rows] + [task.name for task in config.tasks]
@@ -61,17 +61,29 @@ class Study:
                 rows[row.name] = kind.check(row, config.store)
                 self._check_reads(row, config.rows[:number])
                 self.costs.append(kind.cost(row, config.store, store.vocab_size))
+        tasks = {}
+        self._check_equal()
         for task in config.tasks:
             with _naming("task", task.name):
-                _check_task(task, store)
-        self._check_equal()
-        self._identity: dict[str, Any] = {
-            "store": str(pathlib.Path(config.store).resolve()),
-            "seq_len": config.seq_len,
-            "rows": rows,
-            "tasks": {task.name: [task.config, task.flags] for task in config.tasks},
-        }
-        self._check_folder()
+                tasks[task.name] = identity.describe_task(task, store)
+        place = str(pathlib.Path(config.store).resolve())
+        self._identity = Identity(place, store.digest, config.seq_len, rows, tasks)
+        self._before = identity.read(folder)
+        if self._before is not None:
+            identity.check_same(folder, self._before, self._identity)
+        self._shared = {other: self._open_shared(other) for other in shared}
+
+    def _open_shared(self, folder: pathlib.Path) -> Identity:
+        """Read the identity of a study whose runs may be used."""
+        other = identity.read(folder)
+        if other is None:
+            raise ValueError(f"--share={folder} holds no study; give the workdir of one")
+        if not other.has_store_of(self._identity):
+            raise ValueError(
+                f"--share={folder} is a study of the store {other.store}, not "
+                f"{self._identity.store}; its runs do not compare: leave it out"
+            )
+        return other
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
         """Refuse a row that reads other rows than its kind does."""
@@ -97,41 +109,6 @@ class Study:
                     f"{expected / value:.3f}"
                 )
 
-    def _check_folder(self) -> None:
-        """Refuse the folder of a study whose runs would not compare with these."""
-        path = self.folder / IDENTITY
-        if not path.is_file():
-            return
-        before = small_files.read_object(path, self.folder)
-        for key in ("store", "seq_len"):
-            if before.get(key) != self._identity[key]:
-                raise ValueError(
-                    f"--workdir={self.folder} holds a study with {key} {before.get(key)}, not "
-                    f"{self._identity[key]}; give another --workdir"
-                )
-        defaults = flatten(recorded(Config()))
-        for name, settings in self._identity["rows"].items():
-            if name not in before["rows"]:
-                continue
-            earlier = defaults | before["rows"][name]  # which may lack settings added since
-            for key in sorted(earlier.keys() | settings.keys()):
-                was, now = earlier.get(key), settings.get(key, defaults.get(key))
-                if was != now and key not in PER_SEED:
-                    raise ValueError(
-                        f"--workdir={self.folder} holds a study whose row {name} has "
-                        f"{key}={was!r}, not {now!r}; give the row another name, or another "
-                        "--workdir"
-                    )
-        for name, task in self._identity["tasks"].items():
-            if before["tasks"].get(name, task) != task:
-                raise ValueError(
-                    f"--workdir={self.folder} holds a study whose task {name} is "
-                    f"{' '.join(before['tasks'][name])}; give the task another name, or another "
-                    "--workdir"
-                )
-        for part in ("rows", "tasks"):  # those of before are remembered beside the new ones
-            self._identity[part] = before[part] | self._identity[part]
-
     def folder_of(self, row: StudyRow, seed: int) -> pathlib.Path:
         """Return the folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
@@ -139,7 +116,7 @@ class Study:
     def run(self, screen: Screen) -> list[Result]:
         """Run what is not finished, every row once before any a second time, and read all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / IDENTITY, self._identity)
+        identity.write(self.folder, self._identity, self._before)
         results = [Result(row) for row in self.config.rows]
         with child_process.exit_on_sigterm():
             for seed in range(self.config.seeds):
@@ -169,7 +146,9 @@ class Study:
         run = Run(row, seed, self.config.store, folder, tuple(places))
         if kind.command is None:
             folder.mkdir(exist_ok=True)
-        elif not kind.is_finished(folder):
+        else:
+            self._link_equal_run(screen, row, seed)
+        if kind.command is not None and not kind.is_finished(folder):
             label = f"{row.name}, seed {seed}"
             if error := grid_runs.run_command(screen, label, kind.command(run), folder):
                 return error
@@ -182,8 +161,36 @@ class Study:
         errors = [self._learn(screen, result, run, task) for task in self.config.tasks]
         return "; ".join(filter(None, errors))
 
+    def _link_equal_run(self, screen: Screen, row: StudyRow, seed: int) -> None:
+        """Make the folder of a run a link to that of a finished, equal run of a shared study."""
+        folder = self.folder_of(row, seed)
+        if folder.is_symlink() and not folder.exists():
+            raise ValueError(f"{folder} is a link to a run that is gone; delete the link")
+        if folder.exists():
+            return
+        for other, known in self._shared.items():
+            for name in known.name_rows(self._identity.rows[row.name]):
+                origin = (other / f"{name}-seed{seed}").absolute()
+                if kind_of(row).is_finished(origin):
+                    folder.symlink_to(origin)
+                    screen.print(f"{row.name}, seed {seed}: taken from {origin}")
+                    return
+
+    def _link_equal_task(self, run: Run, task: StudyTask, folder: pathlib.Path) -> None:
+        """Link to what the study that the run was taken from learned of the same task."""
+        if folder.exists() or not run.folder.is_symlink():
+            return
+        origin = run.folder.readlink()
+        known = next((k for f, k in self._shared.items() if f.absolute() == origin.parent), None)
+        names = known.name_tasks(self._identity.tasks[task.name]) if known else []
+        for name in names:
+            learned = origin.parent / f"{origin.name}-{name}"
+            if grid_runs.read_scores(learned) is not None:
+                folder.symlink_to(learned)
+                return
+
     def _scores(self, screen: Screen, kind: RowKind, run: Run) -> dict[str, Any]:
-        path = run.folder / SCORES
+        path = self.folder / f"{run.folder.name}-{SCORES}"
         scores = small_files.read_object(path, self.folder) if path.is_file() else {}
         if not scores.keys() >= set(COMMON):  # a study of before may have had fewer
             scores = dict(kind.scores(run, self.config.seq_len, screen))
@@ -197,6 +204,7 @@ class Study:
         if isinstance(command, str):
             result.missing[task.name] = command
             return ""
+        self._link_equal_task(run, task, folder)
         if grid_runs.read_scores(folder) is None:
             label = f"{run.row.name}, seed {run.seed}, {task.name}"
             if error := grid_runs.run_command(screen, label, command, folder):
@@ -213,20 +221,15 @@ def _names(reads: str) -> list[str]:
     return [name.strip() for name in reads.split(",") if name.strip()]
 
 
-def _check_task(task: StudyTask, store: Store) -> None:
-    """Raise ValueError for a task whose files are missing or cannot be read."""
-    lowercase = store.manifest["vocabulary"]["lowercase"]
-    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
-    open_task(with_length(load_task(task).data, _TASK_POSITIONS), vocabulary)
-
-
 def _explain_missing(results: Sequence[Result]) -> None:
     """Say of each measure of an objective why the rows of others have none."""
     for measure, reason in OWN_MEASURES.items():
         if any(measure in result.scores for result in results):
             for result in results:
                 if result.seeds and measure not in result.scores:
-                    result.missing.setdefault(measure, reason)
+                    reads = result.row.reads
+                    given = f"it reads the run of {reads}, and has no measure of its own"
+                    result.missing.setdefault(measure, given if reads else reason)
 
 
 @contextlib.contextmanager

@@ -5,10 +5,19 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _POLL_SECS = 1.0
 _BY_SIGNAL = 128  # plus the signal's number: the exit code of what a signal has ended
+# Becomes the command, and has Linux interrupt it when the thread that started it is gone, as after
+# SIGKILL. Not as preexec_fn, which may stand still in a process of several threads.
+_WITH_PARENT = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, {signal.SIGINT:d})  # PR_SET_PDEATHSIG of linux/prctl.h
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 def start(
@@ -17,8 +26,11 @@ def start(
     """Start a command without input; append what it writes to `log`.
 
     environment is added to this process's own. The child gets a session of its own, so that Ctrl-C
-    reaches it only through this process.
+    reaches it only through this process. On Linux it is interrupted when this process is killed.
     """
+    if sys.platform == "linux":
+        parent = str(os.getpid())
+        command = [sys.executable, "-I", "-S", "-c", _WITH_PARENT, parent, *command]
     with log.open("ab") as output:
         return subprocess.Popen(
             command,

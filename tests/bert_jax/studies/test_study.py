@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.model.flops import count_train_flops
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
-from bert_jax.studies import report, runner
+from bert_jax.studies import identity, report, runner
 from bert_jax.studies.kinds import KINDS
 from bert_jax.studies.pretrained import choose_sentences
 from bert_jax.studies.row_kind import COMMON, MASKED_WORDS, PSEUDO_PERPLEXITY, Run, lack_both
@@ -184,7 +185,7 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are(config, tmp_path, fa
 
 def test_a_run_whose_scores_cannot_be_read_fails_alone(config, tmp_path, fakes):
     Study(config, tmp_path).run(SILENT)
-    (tmp_path / "BERT-seed0" / runner.SCORES).write_text("{")
+    (tmp_path / f"BERT-seed0-{runner.SCORES}").write_text("{")
     bert, ltr = Study(config, tmp_path).run(SILENT)
     (error,) = bert.errors
     assert "seed 0" in error
@@ -200,6 +201,67 @@ def test_the_folder_of_another_study_is_refused(config, tmp_path, fakes):
         Study(dataclasses.replace(config, rows=(other, LTR)), tmp_path)
     with pytest.raises(ValueError, match="seq_len 16, not 24"):
         Study(dataclasses.replace(config, seq_len=24), tmp_path)
+
+
+def test_a_study_of_before_and_one_whose_store_has_moved_resume(
+    config, tiny_store, tmp_path, fakes
+):
+    started, _ = fakes
+    folder = tmp_path / "study"
+    Study(config, folder).run(SILENT)
+    started.clear()
+    moved = tmp_path / "moved"
+    shutil.copytree(tiny_store, moved)
+    Study(dataclasses.replace(config, store=str(moved)), folder).run(SILENT)
+    path = folder / identity.FILE
+    content = json.loads(path.read_text())
+    del content["store_digest"], content["rows"]["BERT"]["eval.masked_lm_prob"]
+    path.write_text(json.dumps({**content, "store": str(tiny_store)}))
+    Study(config, folder).run(SILENT)
+    assert started == []
+    path.write_text(json.dumps({**content, "store_digest": "of another text"}))
+    with pytest.raises(ValueError, match="holds a study of the store"):
+        Study(config, folder)
+    with pytest.raises(ValueError, match="its runs do not compare"):
+        Study(config, tmp_path / "new", [folder])
+
+
+def test_equal_runs_of_another_study_are_shared(config, tmp_path, fakes):
+    started, failing = fakes
+    failing.add("LTR-seed1")
+    first, second = tmp_path / "first", tmp_path / "second"
+    Study(config, first).run(SILENT)
+    started.clear()
+    failing.clear()
+    other = changed(BERT, name="other", flags=f"{TINY} optim.beta2=0.9")
+    rows = (changed(BERT, name="baseline"), other, changed(LTR, name="left"))
+    results = Study(dataclasses.replace(config, rows=rows), second, [first]).run(SILENT)
+    assert started == ["other-seed0", "other-seed1", "left-seed1"]
+    assert (second / "baseline-seed1").readlink() == first / "BERT-seed1"
+    assert [sorted(result.seeds) for result in results] == [[0, 1]] * 3
+    (first / "BERT-seed0").rename(tmp_path / "gone")
+    results = Study(dataclasses.replace(config, rows=rows[:1]), second).run(SILENT)
+    assert "a link to a run that is gone" in results[0].errors[0]
+    with pytest.raises(ValueError, match="holds no study"):
+        Study(config, first, [tmp_path])
+
+
+def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path):
+    for name, label in (("a", "pet"), ("b", "pet"), ("c", "dog")):
+        (tmp_path / name).mkdir()
+        for split in ("train", "dev"):
+            rows = "text,label\na cat,cat\na dog," + label + "\n"
+            (tmp_path / name / f"{split}.csv").write_text(rows)
+
+    def describe(folder, more=""):
+        flags = f"data.dir={tmp_path / folder} data.text_column=text data.label_column=label"
+        task = StudyTask("pets", "configs/finetune/table.py", f"{flags} {more}")
+        return identity.describe_task(task, open_store(tiny_store))
+
+    known = identity.Identity("", "", 16, {}, {"pets": describe("a")})
+    assert known.name_tasks(describe("b")) == ["pets"]
+    assert known.name_tasks(describe("c")) == []
+    assert known.name_tasks(describe("b", "epochs=4")) == []
 
 
 def test_report_has_means_differences_reasons_and_failures(tmp_path):

@@ -1,8 +1,10 @@
 """Child processes: their log, their exit code, and that they end before whoever started them."""
 
 import signal
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -56,3 +58,33 @@ def test_sigterm_interrupts_the_child_once_and_waits_for_it(tmp_path):
         run(code, log)
     asking.join()
     assert ended.value.code == 143 and marks.read_text() == "saved "
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signal")
+def test_a_child_is_interrupted_when_its_parent_is_killed(tmp_path):
+    code = (
+        "import os, signal\n"
+        "print('ready', os.getpid(), flush=True)\n"
+        "try: signal.pause()\n"
+        "finally: print('saved', flush=True)\n"
+    )
+    log = tmp_path / "run.log"
+    parent = (
+        "import pathlib, sys\n"
+        "from data_pipeline.cli import child_process\n"
+        f"child_process.run([sys.executable, '-c', {code!r}], pathlib.Path({str(log)!r}))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent])
+    wait_for(log, "ready")
+    process.kill()
+    process.wait()
+    wait_for(log, "KeyboardInterrupt")
+    assert "saved" in log.read_text()
+
+
+def wait_for(log, word):
+    for _ in range(2000):
+        if log.is_file() and word in log.read_text():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{log} has no {word}")

@@ -1,0 +1,147 @@
+"""Identify a study's store, rows and tasks by their content, to resume it and to share its runs.
+
+WORKDIR/study_settings.json has the store's path and digest, the resolved settings of each row, and
+of each task its settings and the SHA-256 of its encoded examples: copies that were moved are equal.
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import Config, flatten, recorded
+from bert_jax.config.schema import FinetuneConfig, with_length
+from bert_jax.config.study import StudyTask
+from bert_jax.studies.pretrained import PER_SEED
+from bert_jax.studies.row_kind import load_task
+from bert_jax.tasks.registry import open_task
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_json
+from data_pipeline.store import Store
+from data_pipeline.vocab import load_vocabulary
+
+FILE = "study_settings.json"
+_PLACES = ("data.store", "data.dir", "init")  # of settings, identified by content instead
+_TASK_POSITIONS = 512  # of an encoder, for which a task is opened to read its files
+_HOW_TO_FIX = "or another --workdir"
+
+Settings = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Say what the runs of a study depend on."""
+
+    store: str
+    store_digest: str  # "" in files of earlier versions
+    seq_len: int
+    rows: Mapping[str, Settings]
+    tasks: Mapping[str, Any]  # of earlier versions a list: config file and flags
+
+    def has_store_of(self, other: "Identity") -> bool:
+        """Return whether both train on the same text."""
+        if self.store_digest and other.store_digest:
+            return self.store_digest == other.store_digest
+        return self.store == other.store
+
+    def name_rows(self, settings: Settings) -> list[str]:
+        """Return the rows that have these settings."""
+        return [name for name, own in self.rows.items() if not _differences(own, settings)]
+
+    def name_tasks(self, task: Settings) -> list[str]:
+        """Return the tasks that are equal to this one."""
+        return [name for name, own in self.tasks.items() if not _task_differences(own, task)]
+
+
+def read(folder: pathlib.Path) -> Identity | None:
+    """Read the identity of the study in a folder; None if it holds none."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    content = {"store_digest": "", **small_files.read_object(path, folder)}
+    return small_files.build(Identity, content, path)
+
+
+def write(folder: pathlib.Path, identity: Identity, before: Identity | None) -> None:
+    """Write an identity; rows and tasks of before are remembered beside the new ones."""
+    content = dataclasses.asdict(identity)
+    if before is not None:
+        for part in ("rows", "tasks"):
+            content[part] = {**getattr(before, part), **content[part]}
+    write_json(folder / FILE, content)
+
+
+def check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
+    """Refuse the folder of a study whose runs would not compare with these.
+
+    Raises:
+      ValueError: names what differs, and both values.
+    """
+    holds = f"--workdir={folder} holds a study"
+    if not before.has_store_of(now):
+        raise ValueError(
+            f"{holds} of the store {before.store}, not {now.store}; give {_HOW_TO_FIX}"
+        )
+    if before.seq_len != now.seq_len:
+        raise ValueError(
+            f"{holds} with seq_len {before.seq_len}, not {now.seq_len}; give {_HOW_TO_FIX}"
+        )
+    for name in now.rows.keys() & before.rows.keys():
+        for difference in _differences(before.rows[name], now.rows[name]):
+            raise ValueError(
+                f"{holds} whose row {name} has {difference}; give the row another name, "
+                f"{_HOW_TO_FIX}"
+            )
+    for name in now.tasks.keys() & before.tasks.keys():
+        for difference in _task_differences(before.tasks[name], now.tasks[name]):
+            raise ValueError(
+                f"{holds} whose task {name} has {difference}; give the task another name, "
+                f"{_HOW_TO_FIX}"
+            )
+
+
+def _differences(before: Settings, now: Settings, config: Any = None) -> list[str]:
+    """Describe what differs; settings that one of both lacks have their defaults."""
+    defaults = flatten(recorded(Config() if config is None else config))
+    earlier, later = {**defaults, **before}, {**defaults, **now}
+    return [
+        f"{key}={earlier.get(key)!r}, not {later.get(key)!r}"
+        for key in sorted(earlier.keys() | later.keys())
+        if earlier.get(key) != later.get(key) and key not in (*PER_SEED, *_PLACES)
+    ]
+
+
+def _task_differences(before: Any, now: Settings) -> list[str]:
+    if isinstance(before, list):
+        given = [now["config"], now["flags"]]
+        return [] if before == given else [f"{' '.join(before)}, not {' '.join(given)}"]
+    if before["examples"] != now["examples"]:
+        return [f"examples {before['examples']:.12}, not {now['examples']:.12}"]
+    return _differences(before["settings"], now["settings"], FinetuneConfig())
+
+
+def describe_task(task: StudyTask, store: Store) -> Settings:
+    """Read the files of a task with the store's vocabulary, and identify it.
+
+    Raises:
+      ValueError: a setting is wrong, a file is missing, or a row of it cannot be read.
+    """
+    config = load_task(task)
+    lowercase = store.manifest["vocabulary"]["lowercase"]
+    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+    opened = open_task(with_length(config.data, _TASK_POSITIONS), vocabulary)
+    sha256 = hashlib.sha256(repr(opened.labels).encode())
+    for split, rows in opened.splits.items():
+        sha256.update(split.encode())
+        labels = {**rows.labels, **rows.token_labels}
+        for array in (rows.token_ids, rows.offsets, rows.second_starts, *labels.values()):
+            sha256.update(np.ascontiguousarray(array).tobytes())
+    return {
+        "config": task.config,
+        "flags": task.flags,
+        "settings": flatten(recorded(config)),
+        "examples": sha256.hexdigest(),
+    }
