@@ -4,7 +4,8 @@
     --workdir=DIR           a folder for each run; study.md, study.json, study.png
     --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: its fine-tuning's config and flags
     --share=DIR             another study, whose finished runs are used where they are equal
-    --plan                  print tokens, operations and least time of each row, and run nothing
+    --plan                  print tokens, operations and time of each row, and run nothing
+    --topology=v5e:4x4      of --plan: price a slice of TPU chips too
 
 Trains each row of the study once a seed, on as many tokens or with as many operations, scores all
 alike and prints mean and standard deviation, with the differences that are larger than chance. What
@@ -15,18 +16,17 @@ fails, the others still run, and the exit code is 1.
 import dataclasses
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 
-import jax
-import rich.box
-import rich.table
 from absl import flags, logging
 
 from bert_jax.config.study import StudyConfig, StudyTask
-from bert_jax.reporting.console import Screen, duration
+from bert_jax.perf.prices import read_prices
+from bert_jax.perf.slices import Slice, find_slice
+from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
 from bert_jax.runtime.exit_codes import DONE, FAILED
+from bert_jax.studies import plan
 from bert_jax.studies.runner import Study
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
@@ -41,11 +41,16 @@ _SHARE = flags.DEFINE_multi_string(
     "share", [], "workdir of another study, whose finished runs are used if equal; may be repeated"
 )
 _PLAN = flags.DEFINE_bool("plan", False, "print what the study takes, and run nothing")
+_MEASURE = flags.DEFINE_bool(
+    "measure", True, "of --plan: time steps that are short enough, which takes seconds for each row"
+)
+_TOPOLOGY = flags.DEFINE_string(
+    "topology", None, "of --plan: a slice to price by operations, such as v5e:4x4"
+)
 
 USAGE = (
     "python -m bert_jax.study --config=configs/studies/quick.py --config.store=STORE --workdir=DIR"
 )
-_PRODUCT_WIDTH, _PRODUCTS = 512, 40  # of the matrix product whose speed prices the operations
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
@@ -60,11 +65,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
                 f"the runs of the study; {USAGE}"
             )
+        if _TOPOLOGY.value and not _PLAN.value:
+            raise ValueError(f"--topology={_TOPOLOGY.value} is for --plan; add it, or leave it out")
+        tpu_slice = find_slice(_TOPOLOGY.value) if _TOPOLOGY.value else None
         shared = [pathlib.Path(folder) for folder in _SHARE.value]
         study = Study(config, pathlib.Path(_WORKDIR.value), shared)
         log.hold()
     screen = Screen(is_writer=True)
-    _show_plan(study, screen)
+    _show_plan(study, tpu_slice, screen)
     if _PLAN.value:
         return DONE
     results = study.run(screen)
@@ -91,36 +99,14 @@ def _read_task(text: str) -> StudyTask:
     return StudyTask(name, file, task_flags)
 
 
-def _show_plan(study: Study, screen: Screen) -> None:
-    """Print tokens, operations and the least time of each row, over all its seeds."""
-    seeds, rate = study.config.seeds, _operations_per_sec()
-    table = rich.table.Table("row", "tokens", "operations", "at least", box=rich.box.SIMPLE)
-    for row, cost in zip(study.config.rows, study.costs, strict=True):
-        operations = cost.operations * seeds
-        cells = f"{cost.tokens * seeds:,.0f}", f"{operations:.3g}", duration(operations / rate)
-        table.add_row(f"{row.name} x {seeds}", *cells)
-    make_console(highlight=False).print(table)
-    total = sum(cost.operations for cost in study.costs) * seeds
-    screen.print(
-        f"training takes at least {duration(total / rate)} here, at {rate:.2g} operations a "
-        f"second of matrix products {_PRODUCT_WIDTH} wide; tasks and evaluations are not counted"
-    )
-
-
-def _operations_per_sec() -> float:
-    """Time matrix products on one of this machine's devices."""
-    square = jax.numpy.ones((_PRODUCT_WIDTH, _PRODUCT_WIDTH))
-
-    @jax.jit
-    def multiply(left: jax.Array) -> jax.Array:
-        for _ in range(_PRODUCTS):
-            left = left @ square / _PRODUCT_WIDTH
-        return left
-
-    jax.block_until_ready(multiply(square))
-    began = time.perf_counter()
-    jax.block_until_ready(multiply(square))
-    return 2.0 * _PRODUCTS * _PRODUCT_WIDTH**3 / (time.perf_counter() - began)
+def _show_plan(study: Study, tpu_slice: Slice | None, screen: Screen) -> None:
+    """Print what each row takes over all its seeds; with --plan, steps are measured."""
+    config, measuring = study.config, screen if _PLAN.value and _MEASURE.value else None
+    plans = plan.plan_rows(config.rows, study.costs, config.seeds, config.store, measuring)
+    prices = read_prices() if tpu_slice else None
+    make_console(highlight=False).print(plan.make_table(plans, tpu_slice, prices))
+    for line in plan.describe_total(plans, tpu_slice, prices):
+        screen.print(line)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

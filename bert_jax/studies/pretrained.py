@@ -54,7 +54,12 @@ _SENTENCES = 256  # of which the pseudo-perplexity is computed
 _STEP = "step"  # in the flags of a checkpoint
 
 
-def _load_row(row: StudyRow, store: str) -> Config:
+def load_row(row: StudyRow, store: str) -> Config:
+    """Load the config of a row that pre-trains, on the study's store.
+
+    Raises:
+      ValueError: a setting is wrong, or the config names another store.
+    """
     config = load_config(Config, row.config, flags_of(row.flags))
     if config.data.store not in ("", store):
         raise ValueError(
@@ -65,7 +70,7 @@ def _load_row(row: StudyRow, store: str) -> Config:
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
-    config = _load_row(row, store)
+    config = load_row(row, store)
     validate.check(config)
     settings = config_lib.flatten(config_lib.recorded(config))
     own = {"finetune": row.finetune} if row.finetune else {}
@@ -73,7 +78,7 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
 
 
 def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
-    config = config_lib.with_vocab_size(_load_row(row, store), vocab_size)
+    config = config_lib.with_vocab_size(load_row(row, store), vocab_size)
     config = config_lib.resolve_phases(config)
     tokens = operations = 0.0
     for index, phase in enumerate(config.phases):

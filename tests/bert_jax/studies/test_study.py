@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -12,12 +13,14 @@ import pytest
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.model.flops import count_train_flops
+from bert_jax.perf.prices import Prices
+from bert_jax.perf.slices import find_slice
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
-from bert_jax.studies import identity, report, runner
+from bert_jax.studies import identity, plan, report, runner
 from bert_jax.studies.kinds import KINDS
 from bert_jax.studies.pretrained import choose_sentences
-from bert_jax.studies.row_kind import COMMON, MASKED_WORDS, PSEUDO_PERPLEXITY, Run, lack_both
+from bert_jax.studies.row_kind import COMMON, MASKED_WORDS, PSEUDO_PERPLEXITY, Cost, Run, lack_both
 from bert_jax.studies.runner import Result, Study
 from data_pipeline.store import open_store
 from tests.faults.runs import ROOT
@@ -295,6 +298,26 @@ def test_sentences_of_all_of_a_split_are_scored(tiny_store):
     for ids, start in ((sentences[0], starts[0]), (sentences[-1], starts[-1])):
         np.testing.assert_array_equal(ids, split.token_ids[start : start + len(ids)])
     assert choose_sentences(split, 0) == []
+
+
+def test_the_price_of_a_slice_is_by_operations():
+    rows = [plan.RowPlan("a", Cost(1e9, 1e18), 7.0, True), plan.RowPlan("b", Cost(0, 0), 0, False)]
+    v5e = find_slice("v5e:4x4")
+    secs = 1e18 / (16 * 197e12 * 0.4)  # 13:13
+    words = plan.describe_slice(rows, v5e, Prices(pathlib.Path("FILE"), "", {"v5e": 1.5}))
+    assert words == f"13:13, ${16 * secs / 3600 * 1.5:.2f}"
+    assert plan.describe_slice(rows[1:], v5e, None) == "-"
+    assert plan.describe_total(rows, None, None)[0].startswith("training takes 0:07 here")
+    late = dataclasses.replace(rows[0], is_measured=False)
+    assert plan.describe_total([late], None, None)[0].startswith("training takes at least 0:07")
+
+
+@pytest.mark.slow
+def test_short_steps_are_measured(tiny_store):
+    cost = Cost(1.0, 5e6)  # of five steps
+    assert plan.measure_run(BERT, str(tiny_store), 9e5, cost) is None
+    secs = plan.measure_run(BERT, str(tiny_store), 1.1e6, cost)
+    assert 5e-4 < secs < 5
 
 
 @pytest.mark.slow
