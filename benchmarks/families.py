@@ -14,13 +14,15 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import rich.console
 import rich.table
 
 from bert_jax.reporting.console import Screen
-from bert_jax.studies.kinds import score_same_words
+from bert_jax.studies.pretrained import score_masked_words
+from bert_jax.studies.row_kind import MASKED_WORDS
 from bert_jax.studies.statistics import CONFIDENCE, paired_difference
 from configs.quickstart import MODELS
 
@@ -35,6 +37,7 @@ MEASURES = {
     "heldout_rtd_accuracy": "heldout_majority_rtd_accuracy",
     "heldout_rtd_auc": "",
 }
+COMPARED = (SAME_WORDS, "heldout_rtd_accuracy", "heldout_rtd_auc")  # between models
 
 
 def train(model: str, seed: int, store: str, workdir: pathlib.Path) -> None:
@@ -52,7 +55,7 @@ def measure(workdir: pathlib.Path, store: str, screen: Screen) -> dict[str, floa
     summary = json.loads((workdir / "summary.json").read_text())
     names = [*MEASURES, *filter(None, MEASURES.values()), "train_secs", "parameters"]
     measured = {name: float(summary[name]) for name in names if name in summary}
-    same_words = score_same_words(workdir, store, SEQ_LEN, screen)
+    same_words = score_masked_words(str(workdir), store, SEQ_LEN, screen)[MASKED_WORDS]
     return measured if isinstance(same_words, str) else measured | {SAME_WORDS: same_words}
 
 
@@ -90,16 +93,26 @@ def report(runs: dict[str, list[dict[str, float]]], console: rich.console.Consol
             shown = "" if without is None else f"{without:.3f}"
             table.add_row(model, name, f"{values.mean():.3f}{spread}", shown)
     console.print(table)
-    filling = [model for model, measured in runs.items() if SAME_WORDS in measured[0]]
-    if len(runs[filling[0]]) < 2:
+    if len(next(iter(runs.values()))) < 2:
         return
-    console.print(f"{SAME_WORDS}: differences by seed, with the interval of {CONFIDENCE:.0%}")
-    for ours, theirs in itertools.combinations(filling, 2):
-        losses = ([run[SAME_WORDS] for run in runs[model]] for model in (ours, theirs))
-        difference = paired_difference(*losses)
-        words = "larger than chance" if difference.is_beyond_chance else "within chance"
-        interval = f"{difference.mean:+.3f} ± {difference.half_width:.3f}"
-        console.print(f"  {ours} - {theirs}: {interval} nats, {words}")
+    console.print(f"differences by seed, with the interval of {CONFIDENCE:.0%}:")
+    for name in COMPARED:
+        having = {model: measured for model, measured in runs.items() if name in measured[0]}
+        for models in itertools.combinations(having, 2):
+            values = ([run[name] for run in having[model]] for model in models)
+            console.print(f"  {name}, {' - '.join(models)}: {_describe_difference(*values)}")
+    for model, measured in runs.items():
+        for name, baseline in MEASURES.items():
+            if baseline and name in measured[0]:
+                values = ([run[key] for run in measured] for key in (name, baseline))
+                words = _describe_difference(*values)
+                console.print(f"  {model}, {name} - without context: {words}")
+
+
+def _describe_difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    difference = paired_difference(ours, theirs)
+    words = "larger than chance" if difference.is_beyond_chance else "within chance"
+    return f"{difference.mean:+.4f} ± {difference.half_width:.4f}, {words}"
 
 
 if __name__ == "__main__":
