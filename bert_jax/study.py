@@ -40,6 +40,9 @@ _TASKS = flags.DEFINE_multi_string(
 _SHARE = flags.DEFINE_multi_string(
     "share", [], "workdir of another study, whose finished runs are used if equal; may be repeated"
 )
+_SCORE = flags.DEFINE_string(
+    "score", "", "a finished run to score, as BERT-seed0, and nothing else; a study calls itself so"
+)
 _PLAN = flags.DEFINE_bool("plan", False, "print what the study takes, and run nothing")
 _MEASURE = flags.DEFINE_bool(
     "measure", True, "of --plan: time steps that are short enough, which takes seconds for each row"
@@ -58,7 +61,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
         config = cli.resolve_config(StudyConfig, _CONFIG)
-        tasks = (*config.tasks, *map(_read_task, _TASKS.value))
+        tasks = () if _SCORE.value else (*config.tasks, *map(_read_task, _TASKS.value))
         config = dataclasses.replace(config, tasks=tasks)
         if not _WORKDIR.value or is_address(_WORKDIR.value):
             raise ValueError(
@@ -69,9 +72,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             raise ValueError(f"--topology={_TOPOLOGY.value} is for --plan; add it, or leave it out")
         tpu_slice = find_slice(_TOPOLOGY.value) if _TOPOLOGY.value else None
         shared = [pathlib.Path(folder) for folder in _SHARE.value]
-        study = Study(config, pathlib.Path(_WORKDIR.value), shared)
+        again = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
+        study = Study(config, pathlib.Path(_WORKDIR.value), shared, again)
+        scored = study.find_run(_SCORE.value) if _SCORE.value else None
         log.hold()
     screen = Screen(is_writer=True)
+    if scored is not None:
+        study.score(scored, screen)
+        return DONE
     _show_plan(study, tpu_slice, screen)
     if _PLAN.value:
         return DONE
@@ -100,13 +108,21 @@ def _read_task(text: str) -> StudyTask:
 
 
 def _show_plan(study: Study, tpu_slice: Slice | None, screen: Screen) -> None:
-    """Print what each row takes over all its seeds; with --plan, steps are measured."""
-    config, measuring = study.config, screen if _PLAN.value and _MEASURE.value else None
-    plans = plan.plan_rows(config.rows, study.costs, config.seeds, config.store, measuring)
+    """Print what each row takes over all its seeds; only with --plan how long.
+
+    A study leaves the accelerator to its runs: of TPUs and GPUs, two processes get in each other's
+    way.
+    """
+    config = study.config
+    plans = plan.plan_rows(config.rows, study.costs, config.seeds)
+    if _PLAN.value:
+        measuring = screen if _MEASURE.value else None
+        plans = plan.time_rows(plans, config.rows, config.seeds, config.store, measuring)
     prices = read_prices() if tpu_slice else None
     make_console(highlight=False).print(plan.make_table(plans, tpu_slice, prices))
-    for line in plan.describe_total(plans, tpu_slice, prices):
-        screen.print(line)
+    if _PLAN.value:
+        for line in plan.describe_total(plans, tpu_slice, prices):
+            screen.print(line)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -36,8 +36,8 @@ class RowPlan:
 
     name: str
     cost: Cost  # of all seeds
-    secs: float  # of all seeds, here
-    is_measured: bool  # else secs is a lower bound
+    secs: float | None = None  # of all seeds, here; None if it was not asked
+    is_measured: bool = False  # else secs is a lower bound
 
     def in_words(self) -> str:
         """Write the time here."""
@@ -46,30 +46,33 @@ class RowPlan:
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
 
 
-def plan_rows(
+def plan_rows(rows: Sequence[StudyRow], costs: Sequence[Cost], seeds: int) -> list[RowPlan]:
+    """Add up what the runs of each row take; no device is used."""
+    return [
+        RowPlan(f"{row.name} x {seeds}", Cost(cost.tokens * seeds, cost.operations * seeds))
+        for row, cost in zip(rows, costs, strict=True)
+    ]
+
+
+def time_rows(
+    plans: Sequence[RowPlan],
     rows: Sequence[StudyRow],
-    costs: Sequence[Cost],
     seeds: int,
     store: str,
     screen: Screen | None = None,
 ) -> list[RowPlan]:
-    """Estimate each row; with a screen, steps that are short enough are measured."""
+    """Estimate the time of each row here; with a screen, steps that are short are measured."""
     rate = count_operations_per_sec()
-    plans = []
-    for row, cost in zip(rows, costs, strict=True):
+    timed = []
+    for plan, row in zip(plans, rows, strict=True):
         secs = None
         if screen is not None and row.kind == "pretrain":
             with screen.spinning(f"measuring steps of {row.name}"):
-                secs = measure_run(row, store, rate * _LONGEST_STEP_SECS, cost)
-        total = Cost(cost.tokens * seeds, cost.operations * seeds)
-        least = cost.operations / rate
-        plans.append(
-            RowPlan(
-                *(f"{row.name} x {seeds}", total),
-                *(seeds * (least if secs is None else secs), secs is not None),
-            )
-        )
-    return plans
+                run = Cost(plan.cost.tokens / seeds, plan.cost.operations / seeds)
+                secs = measure_run(row, store, rate * _LONGEST_STEP_SECS, run)
+        total = plan.cost.operations / rate if secs is None else secs * seeds
+        timed.append(dataclasses.replace(plan, secs=total, is_measured=secs is not None))
+    return timed
 
 
 def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -> float | None:
@@ -104,12 +107,14 @@ def make_table(
     plans: Sequence[RowPlan], tpu_slice: Slice | None, table: Prices | None
 ) -> rich.table.Table:
     """Build the table of a study's plan, with a column for the slice if one is given."""
-    heads = ["row", "tokens", "operations", "here"]
-    grid = rich.table.Table(*heads, *([tpu_slice.name] if tpu_slice else []), box=rich.box.SIMPLE)
+    is_timed = any(plan.secs is not None for plan in plans)
+    heads = ["row", "tokens", "operations"]
+    heads += (["here"] if is_timed else []) + ([tpu_slice.name] if tpu_slice else [])
+    grid = rich.table.Table(*heads, box=rich.box.SIMPLE)
     for plan in plans:
         cells = [plan.name, f"{plan.cost.tokens:,.0f}", f"{plan.cost.operations:.3g}"]
         on_slice = [describe_slice([plan], tpu_slice, table)] if tpu_slice else []
-        grid.add_row(*cells, plan.in_words(), *on_slice)
+        grid.add_row(*cells, *([plan.in_words()] if is_timed else []), *on_slice)
     return grid
 
 
@@ -128,7 +133,7 @@ def describe_total(
     plans: Sequence[RowPlan], tpu_slice: Slice | None, table: Prices | None
 ) -> list[str]:
     """Write the sum of all rows, and what is not in it."""
-    secs = sum(plan.secs for plan in plans)
+    secs = sum(plan.secs or 0.0 for plan in plans)
     least = "" if all(plan.is_measured or not plan.secs for plan in plans) else "at least "
     lines = [
         f"training takes {least}{duration(secs)} here, as busy as the machine is now; tasks, "

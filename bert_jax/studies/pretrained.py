@@ -214,10 +214,14 @@ def _learn_frozen(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] 
     return learn_frozen(BERT, f"orbax:{run.sources[0]}", run, task, folder)
 
 
-PRETRAIN = RowKind(_check, _cost, _command, _is_finished, _scores, _task_command)
+PRETRAIN = RowKind(
+    *(_check, _cost, _command, _is_finished, _scores, _task_command),
+    scores_on_device=True,
+)
 CHECKPOINT = RowKind(
     *(_check_checkpoint, costs_nothing, None, _is_finished),
     *(_score_checkpoint, _finetune_checkpoint, ("pretrain",)),
+    scores_on_device=True,
 )
 FROZEN = RowKind(
     *(_check_frozen, costs_nothing, None, _is_finished),

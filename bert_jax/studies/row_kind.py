@@ -48,8 +48,9 @@ class RowKind:
     check returns the settings that identify a run, and raises ValueError for a row it refuses.
     cost takes the size of the store's vocabulary. command is the argv that trains a run into its
     folder, and resumes there; None of a kind that trains nothing, of whose runs is_finished is not
-    asked. scores are those of COMMON and others by name. task_command is the argv that
-    learns a task from a run, into another folder, or why the kind cannot.
+    asked. scores are those of COMMON and others by name; scores_on_device says that they are
+    computed in a process of its own. task_command is the argv that learns a task from a run, into
+    another folder, or why the kind cannot.
     """
 
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
@@ -59,6 +60,7 @@ class RowKind:
     scores: Callable[[Run, int, Screen], Scores]  # row length of masked words
     task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
     reads: tuple[str, ...] = ()  # the kind of each row whose runs it reads, in order
+    scores_on_device: bool = False
 
 
 def lack_both(reason: str) -> dict[str, str]:

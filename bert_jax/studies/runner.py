@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
@@ -12,7 +11,7 @@ from bert_jax.reporting.console import BAD, Screen
 from bert_jax.studies import identity
 from bert_jax.studies.identity import Identity
 from bert_jax.studies.kinds import OWN_MEASURES, kind_of
-from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run
+from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -37,12 +36,19 @@ class Study:
     """Know the runs of a study and where they are kept."""
 
     def __init__(
-        self, config: StudyConfig, folder: pathlib.Path, shared: Sequence[pathlib.Path] = ()
+        self,
+        config: StudyConfig,
+        folder: pathlib.Path,
+        shared: Sequence[pathlib.Path] = (),
+        score_command: Sequence[str] = (),
     ) -> None:
         """Check everything that can be refused; write nothing.
 
         shared are folders of other studies, whose finished runs are used if they are equal.
+        score_command is this study's command, which with --score=RUN calls `score` in a process of
+        its own; without it runs are scored in this one, which then keeps the accelerator.
         """
+        self._score_command = score_command
         self.config, self.folder = config, folder
         check_fields(config, "config")
         names = [row.name for row in config.rows] + [task.name for task in config.tasks]
@@ -66,6 +72,9 @@ class Study:
         for task in config.tasks:
             with _naming("task", task.name):
                 tasks[task.name] = identity.describe_task(task, store)
+            for row in config.rows:
+                with _naming("row", row.name):
+                    load_task(task, row.finetune)
         place = str(pathlib.Path(config.store).resolve())
         self._identity = Identity(place, store.digest, config.seq_len, rows, tasks)
         self._before = identity.read(folder)
@@ -125,7 +134,9 @@ class Study:
                         error = self._run(screen, result, seed)
                     except (OSError, RuntimeError, ValueError) as unreadable:
                         # Of scores or of what a run left; the others go on.
-                        error = f"{type(unreadable).__name__}: {unreadable}"
+                        is_sentence = isinstance(unreadable, ValueError)  # one of ours
+                        name = "" if is_sentence else f"{type(unreadable).__name__}: "
+                        error = f"{name}{unreadable}"
                     if error:
                         result.errors.append(f"seed {seed}: {error}")
                         screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
@@ -136,14 +147,7 @@ class Study:
         """Train, score and fine-tune a run, as far as it is not done; return "" or the error."""
         row, folder = result.row, self.folder_of(result.row, seed)
         kind = kind_of(row)
-        sources = {
-            row.name: row for row in self.config.rows if row.name in _names(result.row.reads)
-        }
-        for source in sources.values():
-            if not kind_of(source).is_finished(self.folder_of(source, seed)):
-                return f"the run of {source.name}, which it reads, is not finished"
-        places = (self.folder_of(sources[name], seed) for name in _names(row.reads))
-        run = Run(row, seed, self.config.store, folder, tuple(places))
+        run = self._find_run(row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
         else:
@@ -153,7 +157,9 @@ class Study:
             if error := grid_runs.run_command(screen, label, kind.command(run), folder):
                 return error
         result.seeds.add(seed)
-        for measure, value in self._scores(screen, kind, run).items():
+        if not _has_scores(self._scores_path(run)) and (error := self._score(screen, kind, run)):
+            return error
+        for measure, value in small_files.read_object(self._scores_path(run), self.folder).items():
             if isinstance(value, str):
                 result.missing[measure] = value
             else:
@@ -189,13 +195,48 @@ class Study:
                 folder.symlink_to(learned)
                 return
 
-    def _scores(self, screen: Screen, kind: RowKind, run: Run) -> dict[str, Any]:
-        path = self.folder / f"{run.folder.name}-{SCORES}"
-        scores = small_files.read_object(path, self.folder) if path.is_file() else {}
-        if not scores.keys() >= set(COMMON):  # a study of before may have had fewer
-            scores = dict(kind.scores(run, self.config.seq_len, screen))
-            write_json(path, scores)
-        return scores
+    def _find_run(self, row: StudyRow, seed: int) -> Run:
+        """Return a run of a row; raise ValueError if one that it reads is not finished."""
+        rows = {known.name: known for known in self.config.rows}
+        sources = []
+        for name in _names(row.reads):
+            sources.append(self.folder_of(rows[name], seed))
+            if not kind_of(rows[name]).is_finished(sources[-1]):
+                raise ValueError(f"the run of {name}, which it reads, is not finished")
+        folder = self.folder_of(row, seed)
+        return Run(row, seed, self.config.store, folder, tuple(sources))
+
+    def _scores_path(self, run: Run) -> pathlib.Path:
+        return self.folder / f"{run.folder.name}-{SCORES}"
+
+    def _score(self, screen: Screen, kind: RowKind, run: Run) -> str:
+        """Score a run, in another process if that takes a device; return "" or the error."""
+        if kind.scores_on_device and self._score_command:
+            command = [*self._score_command, f"--score={run.folder.name}"]
+            label = f"{run.row.name}, seed {run.seed}, scores"
+            return grid_runs.run_command(screen, label, command, run.folder)
+        self.score(run, screen)
+        return ""
+
+    def find_run(self, name: str) -> Run:
+        """Return a finished run by the name of its folder.
+
+        Raises:
+          ValueError: the study has no run of this name, or it is not finished.
+        """
+        for seed in range(self.config.seeds):
+            for row in self.config.rows:
+                if self.folder_of(row, seed).name == name:
+                    run, kind = self._find_run(row, seed), kind_of(row)
+                    if kind.command is not None and not kind.is_finished(run.folder):
+                        raise ValueError(f"--score is {name}, which is not finished")
+                    return run
+        raise ValueError(f"--score is {name}, which is no run of this study; give one as ROW-seed0")
+
+    def score(self, run: Run, screen: Screen) -> None:
+        """Score a finished run in this process, and write its scores."""
+        scores = kind_of(run.row).scores(run, self.config.seq_len, screen)
+        write_json(self._scores_path(run), dict(scores))
 
     def _learn(self, screen: Screen, result: Result, run: Run, task: StudyTask) -> str:
         """Learn a task from a run, unless it is learned; return "" or the error."""
@@ -215,6 +256,11 @@ class Study:
         score = grid_runs.deciding_score(*left)
         result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = left[0][score]
         return ""
+
+
+def _has_scores(path: pathlib.Path) -> bool:
+    """Return whether a file has scores, and all that every row has: earlier studies had fewer."""
+    return path.is_file() and small_files.read_object(path).keys() >= set(COMMON)
 
 
 def _names(reads: str) -> list[str]:

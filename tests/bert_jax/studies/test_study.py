@@ -20,7 +20,15 @@ from bert_jax.runtime.cli import find_config
 from bert_jax.studies import identity, plan, report, runner
 from bert_jax.studies.kinds import KINDS
 from bert_jax.studies.pretrained import choose_sentences
-from bert_jax.studies.row_kind import COMMON, MASKED_WORDS, PSEUDO_PERPLEXITY, Cost, Run, lack_both
+from bert_jax.studies.row_kind import (
+    COMMON,
+    MASKED_WORDS,
+    PSEUDO_PERPLEXITY,
+    Cost,
+    Run,
+    lack_both,
+    load_task,
+)
 from bert_jax.studies.runner import Result, Study
 from data_pipeline.store import open_store
 from tests.faults.runs import ROOT
@@ -106,6 +114,8 @@ def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
     place = f"configs/studies/{name}.py"
     bundled = overrides.load(StudyConfig, place, find_config, [])
     costs = Study(dataclasses.replace(bundled, store=str(tiny_store)), tmp_path).costs
+    for row in bundled.rows:  # its settings of fine-tuning are some
+        load_task(StudyTask("cola", "configs/finetune/glue.py:task=cola"), row.finetune)
     tokens = [cost.tokens for cost in costs if cost.tokens]
     assert max(tokens) == pytest.approx(min(tokens))
 
@@ -164,7 +174,10 @@ def fakes(monkeypatch):
 
     run_command.failing = set()
     kind = dataclasses.replace(
-        KINDS["pretrain"], is_finished=lambda folder: (folder / "done").exists(), scores=scores
+        KINDS["pretrain"],
+        scores_on_device=False,
+        is_finished=lambda folder: (folder / "done").exists(),
+        scores=scores,
     )
     monkeypatch.setitem(KINDS, "pretrain", kind)
     monkeypatch.setattr(runner.grid_runs, "run_command", run_command)
@@ -249,22 +262,31 @@ def test_equal_runs_of_another_study_are_shared(config, tmp_path, fakes):
         Study(config, first, [tmp_path])
 
 
-def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path):
+def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes):
     for name, label in (("a", "pet"), ("b", "pet"), ("c", "dog")):
         (tmp_path / name).mkdir()
         for split in ("train", "dev"):
             rows = "text,label\na cat,cat\na dog," + label + "\n"
             (tmp_path / name / f"{split}.csv").write_text(rows)
 
-    def describe(folder, more=""):
+    def task_in(folder, more=""):
         flags = f"data.dir={tmp_path / folder} data.text_column=text data.label_column=label"
-        task = StudyTask("pets", "configs/finetune/table.py", f"{flags} {more}")
-        return identity.describe_task(task, open_store(tiny_store))
+        return StudyTask("pets", "configs/finetune/table.py", f"{flags} {more}")
+
+    def describe(folder, more=""):
+        return identity.describe_task(task_in(folder, more), open_store(tiny_store))
 
     known = identity.Identity("", "", 16, {}, {"pets": describe("a")})
     assert known.name_tasks(describe("b")) == ["pets"]
     assert known.name_tasks(describe("c")) == []
     assert known.name_tasks(describe("b", "epochs=4")) == []
+    study = dataclasses.replace(config, tasks=(task_in("a"),))
+    with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
+        Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)
+    Study(study, tmp_path / "study").run(SILENT)
+    Study(dataclasses.replace(study, tasks=(task_in("b"),)), tmp_path / "study")
+    with pytest.raises(ValueError, match="whose task pets has examples"):
+        Study(dataclasses.replace(study, tasks=(task_in("c"),)), tmp_path / "study")
 
 
 def test_report_has_means_differences_reasons_and_failures(tmp_path):
@@ -343,5 +365,10 @@ def test_a_study_runs_to_its_table_and_starts_nothing_again(tiny_store, tmp_path
 
 
 def _run(arguments):
-    """Run the command as a user does."""
-    return subprocess.run([sys.executable, "-m", "bert_jax.study", *arguments]).returncode
+    """Run the command, and see that its own process has left every device to its runs."""
+    code = (
+        "import sys; from jax._src import xla_bridge; from bert_jax import study\n"
+        "code = study.main(sys.argv[1:])\n"
+        "sys.exit(77 if xla_bridge.backends_are_initialized() else code)\n"
+    )
+    return subprocess.run([sys.executable, "-c", code, *arguments]).returncode
