@@ -8,9 +8,10 @@
 #                     FRESH=1 begins again
 # make families       each family of encoders from its run to its uses, the longer ones too; beside
 #                     transformers where VENV has it and torch
-# make parity         fine-tune and extract beside Hugging Face's PyTorch, with the same weights:
-#                     DATA=DIR has GLUE's tasks; PARITY_VENV=ENV takes an environment with torch
-#                     and transformers instead of making .venv-parity
+# make parity         pre-train, fine-tune and extract beside Hugging Face's PyTorch, with the same
+#                     weights: DATA=DIR has GLUE's tasks, STORE=DIR what to pre-train on, by default
+#                     make quickstart's; PARTS=pretraining runs one part; PARITY_VENV=ENV takes an
+#                     environment with torch and transformers instead of making .venv-parity
 # make docs           this manual as a site in build/site, every link checked
 # make docs-reference write the pages of settings and commands again, from the code
 # make check          what a commit must pass: format, lint, types, tests
@@ -21,6 +22,8 @@ VENV ?= .venv
 PYTHON ?=
 TESTS ?= tests
 DATA ?= ../shared/data/glue
+STORE ?= runs/quickstart/store
+PARTS ?= losses,seeds,vectors,pretraining
 PARITY_VENV ?=
 PYTEST_FLAGS ?= -n 2 --dist=worksteal
 BIN := $(VENV)/bin
@@ -75,7 +78,7 @@ families: $(READY)
 
 parity: export JAX_PLATFORMS := cpu
 parity: $(READY)
-	@$(BIN)/python -m benchmarks.parity --data=$(DATA) \
+	@$(BIN)/python -m benchmarks.parity --parts=$(PARTS) --data=$(DATA) --store=$(STORE) \
 		$(if $(PARITY_VENV),--torch_python=$(PARITY_VENV)/bin/python) --json_out=build/parity.json
 
 # The variable silences the theme's notice of its successor (docs/design/architecture.md, decision 40).

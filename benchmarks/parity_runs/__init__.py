@@ -1,5 +1,6 @@
-"""Fine-tune and extract beside Hugging Face's PyTorch, from the same weights: parts of parity.py.
+"""Train and extract beside Hugging Face's PyTorch, from the same weights: parts of parity.py.
 
-In: GLUE tasks, a model and the Python of the other side. Out: losses, scores and times of each
-side. Read `pairs` first, then `vectors` and `report`; a `*_worker` runs in the other environment.
+In: GLUE tasks, a model, a store, and the Python of the other side. Out: losses, scores and times of
+each side. Read `pairs` first, then `vectors`, `pretraining` and `report`; a `*_worker` of theirs
+runs in the other environment.
 """

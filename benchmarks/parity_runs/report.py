@@ -31,6 +31,8 @@ def show(results: Mapping[str, Any], console: rich.console.Console) -> None:
         console.print(_seeds(results["seeds"]))
     if "vectors" in results:
         _print_vectors(results["vectors"], console)
+    if "pretraining" in results:
+        _print_pretraining(results["pretraining"], console)
     versions = ", ".join(f"{name} {is_at}" for name, is_at in results["versions"].items())
     console.print(
         f"{results['cores']} cores, load {results['load_before']:.1f} before; {versions}; "
@@ -95,3 +97,27 @@ def _print_vectors(vectors: Mapping[str, Any], console: rich.console.Console) ->
         f"{ratios[1]}; apart by {vectors['largest_difference']:.1e} at most; the first turn "
         f"{first['our_secs']:.1f} s here, compiling included, {first['hf_secs']:.1f} s there"
     )
+
+
+def _print_pretraining(results: Mapping[str, Any], console: rich.console.Console) -> None:
+    headings = ("held out, nats", "ours", "theirs", "apart at most")
+    runs, steps = results["seeds"]["runs"], results["seeds"]["steps"]
+    table = _table(f"Pre-training with dropout, {steps:,} steps, {len(runs)} seeds", headings)
+    for term, name in (("mlm", "masked words"), ("nsp", "next sentences")):
+        of_sides = [[run[side]["heldout"][term] for run in runs] for side in SIDES]
+        apart = max(abs(ours - theirs) for ours, theirs in zip(*of_sides, strict=True))
+        table.add_row(name, *map(spread, of_sides), f"{apart:.3f}")
+    console.print(table)
+    secs = [[run[side]["step_secs"] for run in runs] for side in SIDES]
+    console.print(
+        f"without context {runs[0]['ours']['unigram_loss']:.3f} nats; a step {spread(secs[0])} s "
+        f"here, {spread(secs[1])} s there, compiling left out: HF / ours "
+        f"{ratio(runs, 'step_secs'):.2f}"
+    )
+    if "mlm_difference" in results["seeds"]:
+        difference = results["seeds"]["mlm_difference"]
+        words = "larger than chance" if results["seeds"]["is_beyond_chance"] else "within chance"
+        console.print(
+            f"masked words, ours - theirs by seed: {difference['mean']:+.3f} ± "
+            f"{difference['half_width']:.3f} nats (95%), {words}"
+        )
