@@ -4,6 +4,7 @@
     --workdir=DIR           a folder for each run; study.md, study.json, study.png
     --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: its fine-tuning's config and flags
     --share=DIR             another study, whose finished runs are used where they are equal
+    --parallel=1            runs at once, on a GPU or TPU chip each
     --plan                  print tokens, operations and time of each row, and run nothing
     --topology=v5e:4x4      of --plan: price a slice of TPU chips too
 
@@ -42,6 +43,9 @@ _SHARE = flags.DEFINE_multi_string(
 )
 _SCORE = flags.DEFINE_string(
     "score", "", "a finished run to score, as BERT-seed0, and nothing else; a study calls itself so"
+)
+_PARALLEL = flags.DEFINE_integer(
+    "parallel", 1, "runs at once, on a GPU or TPU chip each; on a CPU they share it", lower_bound=1
 )
 _PLAN = flags.DEFINE_bool("plan", False, "print what the study takes, and run nothing")
 _MEASURE = flags.DEFINE_bool(
@@ -83,7 +87,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     _show_plan(study, tpu_slice, screen)
     if _PLAN.value:
         return DONE
-    results = study.run(screen)
+    results = study.run(screen, _PARALLEL.value)
     # Here, so that a refusal or --help does not wait for matplotlib.
     from bert_jax.studies import report
 

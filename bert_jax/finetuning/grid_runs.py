@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.reporting.console import Screen, duration
@@ -138,13 +138,24 @@ def deciding_score(scores: Mapping[str, float], baseline: Mapping[str, float]) -
     return next((name for name in baseline if name in names), names[0])
 
 
-def run_command(screen: Screen, label: str, command: Sequence[str], workdir: pathlib.Path) -> str:
-    """Run a command that trains into workdir, beside which its log is kept; "" or its error."""
+def run_command(
+    screen: Screen,
+    label: str,
+    command: Sequence[str],
+    workdir: pathlib.Path,
+    environment: Mapping[str, str] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> str:
+    """Run a command that trains into workdir, beside which its log is kept; "" or its error.
+
+    check is called every second; what it raises interrupts the command.
+    """
     log = workdir.parent / f"{workdir.name}.log"
     began = time.monotonic()
     with screen.spinning(label) as show:
 
         def show_progress() -> None:
+            check()
             step = last_step(workdir)
             progress = f", step {step:,}" if step else ""
             show(f"{label}{progress}, {duration(time.monotonic() - began)}")
@@ -153,7 +164,10 @@ def run_command(screen: Screen, label: str, command: Sequence[str], workdir: pat
             command,
             log,
             # Runs share most compiled programs: evaluation, and training with other seeds.
-            {"JAX_COMPILATION_CACHE_DIR": str((workdir.parent / COMPILED).resolve())},
+            {
+                "JAX_COMPILATION_CACHE_DIR": str((workdir.parent / COMPILED).resolve()),
+                **(environment or {}),
+            },
             show_progress,
         )
     return "" if code == DONE else f"exit code {code}: {child_process.last_error(log)}"

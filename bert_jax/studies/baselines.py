@@ -29,10 +29,10 @@ from data_pipeline.io import small_files
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
-# Of a baseline's summary, and why another row lacks it.
+# Of a baseline's summary, and of which rows.
 OWN_MEASURES = {
-    "heldout_skipgram_loss": "it is no skip-gram",
-    "heldout_bilm_loss": "it has no two directions that predict the next token",
+    "heldout_skipgram_loss": "tell a neighbour from negatives",
+    "heldout_bilm_loss": "predict the next token in both directions",
 }
 _OPTIONS: dict[str, type[Any]] = {skipgram.KIND: SkipGram, bilm.KIND: BiLM}
 _TOKENS = "tokens"  # in the flags of a row: positions that it reads, in place of steps or epochs

@@ -13,7 +13,7 @@ KINDS: dict[str, RowKind] = {
     "bilm": baselines.BILM_ROW,
     "taglm": baselines.TAGLM_ROW,
 }
-# Measures of an objective -> why a row without it has none.
+# Measures of an objective -> what the rows that have it do.
 OWN_MEASURES = pretrained.OWN_MEASURES | baselines.OWN_MEASURES
 
 

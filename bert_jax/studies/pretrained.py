@@ -43,11 +43,11 @@ from data_pipeline.spec.schema import row_shape
 from data_pipeline.store import HELDOUT, Split, open_store
 
 PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
-# Of a run's summary, and why another row lacks it.
+# Of a run's summary, and of which rows.
 OWN_MEASURES = {
-    "heldout_causal_loss": "it is not trained to predict the next token",
-    "heldout_nsp_accuracy": "it is not trained on next sentences",
-    "heldout_rtd_auc": "it is not trained to find replaced tokens",
+    "heldout_causal_loss": "predict the next token",
+    "heldout_nsp_accuracy": "learn which sentence is the next",
+    "heldout_rtd_auc": "find replaced tokens",
 }
 _SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # of which the pseudo-perplexity is computed

@@ -94,12 +94,17 @@ class Report:
             f"No {names} of {', '.join(rows)}: {reason}."
             for (names, reason), rows in lacking.items()
         ]
+        own = [
+            f"{measure}: only of rows that {OWN_MEASURES[measure]}."
+            for measure in self.measures
+            if measure in OWN_MEASURES
+        ]
         failed = [
             f"{result.row.name} failed, {error}"
             for result in self.results
             for error in result.errors
         ]
-        return [chance, *reasons, *failed]
+        return [chance, *own, *reasons, *failed]
 
     def table(self) -> rich.table.Table:
         """Build the table of the terminal."""

@@ -3,14 +3,17 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
 from bert_jax.reporting.console import BAD, Screen
 from bert_jax.studies import identity
 from bert_jax.studies.identity import Identity
-from bert_jax.studies.kinds import OWN_MEASURES, kind_of
+from bert_jax.studies.kinds import kind_of
 from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
@@ -18,6 +21,7 @@ from data_pipeline.io.atomic import write_json
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
+_POLL_SECS = 1.0  # a signal may have gone to another thread than the one that handles it
 SCORES = "scores.json"  # RUN-scores.json: what was computed after training
 
 
@@ -30,6 +34,64 @@ class Result:
     scores: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     missing: dict[str, str] = dataclasses.field(default_factory=dict)  # measure -> why
     errors: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """Run commands one after another, beside other lanes on devices of their own."""
+
+    screen: Screen
+    environment: Mapping[str, str]
+    check: Callable[[], None]
+
+    def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
+        """Run a command that works in a folder; return "" or its error."""
+        return grid_runs.run_command(
+            self.screen, label, command, folder, self.environment, self.check
+        )
+
+
+class Lanes:
+    """Hand out as many lanes as runs may take place at once."""
+
+    def __init__(self, count: int) -> None:
+        """Give each lane the device of its number, from 0, where there are several."""
+        self._count, self._is_stopped = count, threading.Event()
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(count):
+            self._free.put(number)
+
+    def stop(self) -> None:
+        """Interrupt what runs in any lane, within a second."""
+        self._is_stopped.set()
+
+    @contextlib.contextmanager
+    def enter(self, screen: Screen) -> Iterator[Lane]:
+        """Yield a free lane; its progress is on the live line only if there is no other."""
+        number = self._free.get()
+        is_alone = self._count == 1
+        environment = {} if is_alone else _one_device(number)
+        try:
+            yield Lane(screen if is_alone else Screen(is_writer=False), environment, self._check)
+        finally:
+            self._free.put(number)
+
+    def _check(self) -> None:
+        if self._is_stopped.is_set():
+            raise KeyboardInterrupt
+
+
+def _one_device(number: int) -> dict[str, str]:
+    """Return the environment of a process that sees one GPU or TPU chip of this host.
+
+    Source: CUDA's and libtpu's own variables; neither is read on a CPU.
+    """
+    return {
+        "CUDA_VISIBLE_DEVICES": str(number),
+        "TPU_VISIBLE_CHIPS": str(number),
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
+        "TPU_PROCESS_BOUNDS": "1,1,1",
+    }
 
 
 class Study:
@@ -122,28 +184,50 @@ class Study:
         """Return the folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
 
-    def run(self, screen: Screen) -> list[Result]:
-        """Run what is not finished, every row once before any a second time, and read all."""
+    def run(self, screen: Screen, parallel: int = 1) -> list[Result]:
+        """Run what is not finished, every row once before any a second time, and read all.
+
+        So many runs take place at once, each in the place of a Lane.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         identity.write(self.folder, self._identity, self._before)
         results = [Result(row) for row in self.config.rows]
-        with child_process.exit_on_sigterm():
+        lanes = Lanes(parallel)
+        done: dict[tuple[str, int], Future[None]] = {}
+
+        def attempt(result: Result, seed: int) -> None:
+            """Run a row when the rows that it reads have run; keep its error."""
+            wait([done[name, seed] for name in _names(result.row.reads)])
+            with lanes.enter(screen) as lane:
+                try:
+                    error = self._run(lane, result, seed)
+                except (OSError, RuntimeError, ValueError) as unreadable:
+                    # Of scores or of what a run left; the others go on.
+                    is_sentence = isinstance(unreadable, ValueError)  # one of ours
+                    error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
+                if error:
+                    result.errors.append(f"seed {seed}: {error}")
+                    screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
+
+        with child_process.exit_on_sigterm(), ThreadPoolExecutor(parallel) as pool:
+            # A thread begins with the oldest: what a run waits for has begun before it. Those that
+            # wait come last, so that they keep no thread from a run that could begin.
             for seed in range(self.config.seeds):
-                for result in results:
-                    try:
-                        error = self._run(screen, result, seed)
-                    except (OSError, RuntimeError, ValueError) as unreadable:
-                        # Of scores or of what a run left; the others go on.
-                        is_sentence = isinstance(unreadable, ValueError)  # one of ours
-                        name = "" if is_sentence else f"{type(unreadable).__name__}: "
-                        error = f"{name}{unreadable}"
-                    if error:
-                        result.errors.append(f"seed {seed}: {error}")
-                        screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
-        _explain_missing(results)
+                for result in sorted(results, key=lambda result: bool(result.row.reads)):
+                    done[result.row.name, seed] = pool.submit(attempt, result, seed)
+            try:
+                waited = wait(done.values(), _POLL_SECS, FIRST_EXCEPTION)
+                while waited.not_done and not any(f.exception() for f in waited.done):
+                    waited = wait(done.values(), _POLL_SECS, FIRST_EXCEPTION)
+                for future in waited.done:
+                    future.result()
+            except BaseException:
+                lanes.stop()
+                pool.shutdown(cancel_futures=True)
+                raise
         return results
 
-    def _run(self, screen: Screen, result: Result, seed: int) -> str:
+    def _run(self, lane: Lane, result: Result, seed: int) -> str:
         """Train, score and fine-tune a run, as far as it is not done; return "" or the error."""
         row, folder = result.row, self.folder_of(result.row, seed)
         kind = kind_of(row)
@@ -151,20 +235,20 @@ class Study:
         if kind.command is None:
             folder.mkdir(exist_ok=True)
         else:
-            self._link_equal_run(screen, row, seed)
+            self._link_equal_run(lane.screen, row, seed)
         if kind.command is not None and not kind.is_finished(folder):
             label = f"{row.name}, seed {seed}"
-            if error := grid_runs.run_command(screen, label, kind.command(run), folder):
+            if error := lane.run(label, kind.command(run), folder):
                 return error
         result.seeds.add(seed)
-        if not _has_scores(self._scores_path(run)) and (error := self._score(screen, kind, run)):
+        if not _has_scores(self._scores_path(run)) and (error := self._score(lane, kind, run)):
             return error
         for measure, value in small_files.read_object(self._scores_path(run), self.folder).items():
             if isinstance(value, str):
                 result.missing[measure] = value
             else:
                 result.scores.setdefault(measure, {})[seed] = value
-        errors = [self._learn(screen, result, run, task) for task in self.config.tasks]
+        errors = [self._learn(lane, result, run, task) for task in self.config.tasks]
         return "; ".join(filter(None, errors))
 
     def _link_equal_run(self, screen: Screen, row: StudyRow, seed: int) -> None:
@@ -209,13 +293,13 @@ class Study:
     def _scores_path(self, run: Run) -> pathlib.Path:
         return self.folder / f"{run.folder.name}-{SCORES}"
 
-    def _score(self, screen: Screen, kind: RowKind, run: Run) -> str:
+    def _score(self, lane: Lane, kind: RowKind, run: Run) -> str:
         """Score a run, in another process if that takes a device; return "" or the error."""
         if kind.scores_on_device and self._score_command:
             command = [*self._score_command, f"--score={run.folder.name}"]
             label = f"{run.row.name}, seed {run.seed}, scores"
-            return grid_runs.run_command(screen, label, command, run.folder)
-        self.score(run, screen)
+            return lane.run(label, command, run.folder)
+        self.score(run, lane.screen)
         return ""
 
     def find_run(self, name: str) -> Run:
@@ -238,7 +322,7 @@ class Study:
         scores = kind_of(run.row).scores(run, self.config.seq_len, screen)
         write_json(self._scores_path(run), dict(scores))
 
-    def _learn(self, screen: Screen, result: Result, run: Run, task: StudyTask) -> str:
+    def _learn(self, lane: Lane, result: Result, run: Run, task: StudyTask) -> str:
         """Learn a task from a run, unless it is learned; return "" or the error."""
         folder = self.folder / f"{run.folder.name}-{task.name}"
         command = kind_of(run.row).task_command(run, task, folder)
@@ -248,7 +332,7 @@ class Study:
         self._link_equal_task(run, task, folder)
         if grid_runs.read_scores(folder) is None:
             label = f"{run.row.name}, seed {run.seed}, {task.name}"
-            if error := grid_runs.run_command(screen, label, command, folder):
+            if error := lane.run(label, command, folder):
                 return f"{task.name}: {error}"
         left = grid_runs.read_scores(folder)
         if left is None:
@@ -265,17 +349,6 @@ def _has_scores(path: pathlib.Path) -> bool:
 
 def _names(reads: str) -> list[str]:
     return [name.strip() for name in reads.split(",") if name.strip()]
-
-
-def _explain_missing(results: Sequence[Result]) -> None:
-    """Say of each measure of an objective why the rows of others have none."""
-    for measure, reason in OWN_MEASURES.items():
-        if any(measure in result.scores for result in results):
-            for result in results:
-                if result.seeds and measure not in result.scores:
-                    reads = result.row.reads
-                    given = f"it reads the run of {reads}, and has no measure of its own"
-                    result.missing.setdefault(measure, given if reads else reason)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@
         --task="mnli configs/finetune/glue.py:task=mnli data.dir=DIR"
 
 Each row is a BERT of configs/quickstart.py. The paper does not say what No NSP was trained on:
-No_NSP has BERT's pairs without their loss, No_NSP_documents sentences of one document.
+No_NSP has BERT's pairs without their loss, No_NSP_documents sentences of one document. The table's
+last row, + BiLSTM, is missing: here a BiLSTM is trained on frozen models alone.
 """
 
 import ml_collections

@@ -4,8 +4,11 @@ import dataclasses
 import json
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -159,7 +162,7 @@ def fakes(monkeypatch):
     """A kind whose runs are not trained: each leaves a file; `started` lists them."""
     started = []
 
-    def run_command(screen, label, command, workdir):
+    def run_command(screen, label, command, workdir, environment, check):
         started.append(workdir.name)
         if workdir.name in run_command.failing:
             return "exit code 1: error: no memory"
@@ -197,6 +200,41 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are(config, tmp_path, fa
     results = Study(more, tmp_path).run(SILENT)
     assert started == ["LTR-seed0", "again-seed0", "again-seed1"]
     assert not any(result.errors for result in results)
+
+
+def test_runs_take_place_at_once_and_a_row_waits_for_the_one_it_reads(
+    config, tmp_path, fakes, monkeypatch
+):
+    both, devices, quick = threading.Barrier(2, timeout=20), set(), runner.grid_runs.run_command
+
+    def slow(screen, label, command, workdir, environment, check):
+        devices.add(environment["CUDA_VISIBLE_DEVICES"])
+        both.wait()  # for another run, which takes place now
+        return quick(screen, label, command, workdir, environment, check)
+
+    monkeypatch.setattr(runner.grid_runs, "run_command", slow)
+    rows = (BERT, FROZEN, LTR)
+    results = Study(dataclasses.replace(config, rows=rows), tmp_path).run(SILENT, parallel=2)
+    assert [sorted(result.seeds) for result in results] == [[0, 1]] * 3
+    assert not any(result.errors for result in results)
+    assert devices == {"0", "1"}
+
+
+def test_an_interrupt_ends_every_run_and_starts_no_other(config, tmp_path, fakes, monkeypatch):
+    begun = []
+
+    def endless(screen, label, command, workdir, environment, check):
+        begun.append(workdir.name)
+        if len(begun) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        while True:
+            check()
+            time.sleep(0.01)
+
+    monkeypatch.setattr(runner.grid_runs, "run_command", endless)
+    with pytest.raises(SystemExit):
+        Study(config, tmp_path).run(SILENT, parallel=2)
+    assert sorted(begun) == ["BERT-seed0", "LTR-seed0"]
 
 
 def test_a_run_whose_scores_cannot_be_read_fails_alone(config, tmp_path, fakes):
