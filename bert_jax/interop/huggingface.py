@@ -414,7 +414,11 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         (folder / vocabulary.TOKENIZER).write_text(text, encoding="utf-8")
     pieces = words.pieces()
     special = {f"{name}_token": pieces[i] for name, i in words.special_ids.items()}
-    settings: dict[str, Any] = {"model_max_length": checkpoint.config.max_position_embeddings}
+    config = checkpoint.config
+    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings}
+    if config.type_vocab_size < 2 and config.position_embedding_type != "relative":
+        # By default a pair has segments 0 and 1, for which these classes have no argument or row.
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
     if words.kind == WORDPIECE:
         case = {"do_lower_case": words.lowercase, "strip_accents": None}
         settings |= {"tokenizer_class": "BertTokenizer", **case, "tokenize_chinese_chars": True}

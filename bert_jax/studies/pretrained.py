@@ -115,11 +115,11 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
 
     Both are of held-out text, the same for every model; or why a model has none that compares.
     """
-    checkpoint = load.load_masked_lm(address)
+    checkpoint = load.load(address)
     shape = checkpoint.config
     if shape.is_causal:
         return lack_both("it reads from the left alone, and fills no mask from both sides")
-    if shape.generator is not None:
+    if checkpoint.heads.rtd:
         return lack_both("its encoder finds replaced tokens, and predicts none")
     if shape.position_embedding_type == "relative":
         return lack_both("it predicts words in an order, without [MASK]")

@@ -12,6 +12,9 @@ import pytest
 from bert_jax.interop import huggingface, load
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.interop.verify_export import HIDDEN, MLM, NSP, REPLACED, compute_outputs, make_rows
+from bert_jax.reporting.console import Screen
+from bert_jax.studies.pretrained import score_masked_words
+from bert_jax.studies.row_kind import MASKED_WORDS
 from data_pipeline import build
 from tests.faults.runs import ONE_PHASE, saved_steps, training
 
@@ -94,6 +97,7 @@ KINDS = {
         {}, "BertForMaskedLM", "Bert", config=tuple(TWO_OBJECTIVES), skipped="pooler, nsp"
     ),
 }
+WITHOUT_SEGMENTS = ("ModernBertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM")
 # In make families: the runs above, and the tests of objectives, have the mechanisms of these.
 LONG = ("distilbert", "left_to_right", "causal_then_masked")
 PARAMS = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in KINDS]
@@ -172,6 +176,9 @@ def test_an_export_is_the_run(exported, forked):
     assert settings["architectures"] == [kind.pretrained]
     card = (folder / "export" / "README.md").read_text()
     assert f"tags:\n- {settings['model_type']}\n" in card
+    tokenizer = json.loads((folder / "export" / "tokenizer_config.json").read_text())
+    has_segments = kind.pretrained not in WITHOUT_SEGMENTS
+    assert ("model_input_names" not in tokenizer) == has_segments
     absent = f"Not in this checkpoint: {kind.skipped}." if kind.skipped else ""
     assert absent in card and ("Not in this checkpoint" in card) == bool(absent)
     run, copy = (load.load(f"{folder}/{name}") for name in ("run", "export"))
@@ -205,6 +212,8 @@ def test_it_gives_vectors_and_guesses_words_or_says_why_not(exported, forked):
     if kind.guesses == "generator":
         refused = forked("bert_jax.fill_mask", *given, code=2)
         assert "is the encoder of replaced-token detection" in refused.stdout + refused.stderr
+        scores = score_masked_words(str(folder / "run"), "", 16, Screen(is_writer=False))
+        assert "finds replaced tokens" in scores[MASKED_WORDS]
         convert(forked, folder / "run", folder / "generator", "--part=generator")
         given[0] = f"--checkpoint={folder / 'generator'}"
     done = forked("bert_jax.fill_mask", *given, code=0 if kind.guesses else 2)
@@ -286,7 +295,9 @@ def test_transformers_computes_the_same(exported, fine_tuned, forked):
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "export")
     model = getattr(transformers, kind.pretrained).from_pretrained(folder / "export").eval()
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        model(**tokenizer(SENTENCES[0], SENTENCES[1], return_tensors="pt"))  # has what it takes
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = model(**batch, output_hidden_states=True).hidden_states[-1].numpy()
     mask = batch["attention_mask"].numpy()[:, :, None]
@@ -298,7 +309,7 @@ def test_transformers_computes_the_same(exported, fine_tuned, forked):
     classes = transformers.AutoModelForSequenceClassification
     classifier = classes.from_pretrained(folder / "classifier").eval()
     texts = [line.split("\t")[0] for line in (folder / "dev.tsv").read_text().splitlines()[1:]]
-    batch = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         theirs = classifier(**batch).logits.softmax(-1).numpy()
     output = folder / "probabilities.tsv"
