@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
@@ -210,19 +210,18 @@ class Study:
                     screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
 
         with child_process.exit_on_sigterm(), ThreadPoolExecutor(parallel) as pool:
-            # A thread begins with the oldest: what a run waits for has begun before it. Those that
-            # wait come last, so that they keep no thread from a run that could begin.
-            for seed in range(self.config.seeds):
-                for result in sorted(results, key=lambda result: bool(result.row.reads)):
-                    done[result.row.name, seed] = pool.submit(attempt, result, seed)
             try:
-                waited = wait(done.values(), _POLL_SECS, FIRST_EXCEPTION)
-                while waited.not_done and not any(f.exception() for f in waited.done):
-                    waited = wait(done.values(), _POLL_SECS, FIRST_EXCEPTION)
-                for future in waited.done:
-                    future.result()
+                try:
+                    # A thread begins with the oldest: what a run waits for has begun before it.
+                    # Those that wait come last, and keep no thread from a run that could begin.
+                    for seed in range(self.config.seeds):
+                        for result in sorted(results, key=lambda result: bool(result.row.reads)):
+                            done[result.row.name, seed] = pool.submit(attempt, result, seed)
+                    _wait_for(done.values())
+                finally:
+                    lanes.stop()
             except BaseException:
-                lanes.stop()
+                lanes.stop()  # again: a second signal may have come before the first call
                 pool.shutdown(cancel_futures=True)
                 raise
         return results
@@ -340,6 +339,15 @@ class Study:
         score = grid_runs.deciding_score(*left)
         result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = left[0][score]
         return ""
+
+
+def _wait_for(futures: Collection[Future[None]]) -> None:
+    """Wait until all have ended or one has failed, whose exception is raised."""
+    waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
+    while waited.not_done and not any(future.exception() for future in waited.done):
+        waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
+    for future in waited.done:
+        future.result()
 
 
 def _has_scores(path: pathlib.Path) -> bool:

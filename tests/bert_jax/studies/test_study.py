@@ -225,16 +225,19 @@ def test_an_interrupt_ends_every_run_and_starts_no_other(config, tmp_path, fakes
 
     def endless(screen, label, command, workdir, environment, check):
         begun.append(workdir.name)
-        if len(begun) == 2:
-            signal.raise_signal(signal.SIGTERM)
-        while True:
+        give_up = time.monotonic() + 30
+        while time.monotonic() < give_up:
+            if len(begun) == 2 and workdir.name == "LTR-seed0":
+                begun.append("signal")
+                signal.raise_signal(signal.SIGTERM)
             check()
             time.sleep(0.01)
+        raise AssertionError("no interrupt came")
 
     monkeypatch.setattr(runner.grid_runs, "run_command", endless)
     with pytest.raises(SystemExit):
         Study(config, tmp_path).run(SILENT, parallel=2)
-    assert sorted(begun) == ["BERT-seed0", "LTR-seed0"]
+    assert sorted(begun) == ["BERT-seed0", "LTR-seed0", "signal"]
 
 
 def test_a_run_whose_scores_cannot_be_read_fails_alone(config, tmp_path, fakes):
