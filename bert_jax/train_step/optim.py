@@ -248,19 +248,20 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
                 jnp.clip(step - first_step, 0, steps).astype(jnp.float32) * tokens
                 for first_step, steps, tokens in phases
             )
-            length = sum(steps * tokens for _, steps, tokens in phases)
-            warmup = optim.warmup_tokens if ramp.first_step == 0 else 0
+            # As floats: a run has more tokens than an int32 holds.
+            length = float(sum(steps * tokens for _, steps, tokens in phases))
+            warmup = float(optim.warmup_tokens) if ramp.first_step == 0 else 0.0
         else:
             done = (step - ramp.first_step).astype(jnp.float32)
-            length, warmup = ramp.steps, ramp.warmup_steps
-        skipped = 0 if optim.decay_counts_warmup else warmup
-        left = 1.0 - jnp.clip((done - skipped) / max(length - skipped, 1), 0.0, 1.0)
+            length, warmup = float(ramp.steps), float(ramp.warmup_steps)
+        skipped = 0.0 if optim.decay_counts_warmup else warmup
+        left = 1.0 - jnp.clip((done - skipped) / max(length - skipped, 1.0), 0.0, 1.0)
         share = {
             "polynomial": left**optim.decay_power,
             "constant": jnp.ones_like(left),
             "one_minus_sqrt": 1.0 - jnp.sqrt(1.0 - left),
         }[ramp.decay]
-        warming = ramp.peak * done / max(warmup, 1)
+        warming = ramp.peak * done / max(warmup, 1.0)
         return jnp.where(done < warmup, warming, (ramp.peak - ramp.end) * share + ramp.end)
 
     def rate(step: jax.Array) -> jax.Array:

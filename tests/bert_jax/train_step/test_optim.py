@@ -206,3 +206,15 @@ def test_a_schedule_in_tokens_warms_up_holds_and_decays_over_growing_batches():
     last = np.array([20, 21, 25, 29])
     expected = 3e-4 * (1 - np.sqrt((last - 20) / 10))
     np.testing.assert_allclose(rates(config, last), expected, rtol=1e-5)
+
+
+def test_a_schedule_in_tokens_may_have_more_than_an_int32_holds():
+    """Three billion tokens of warm-up, as ModernBERT's, then a decay of a trillion."""
+    phase = Phase(1024, 250_000, batch_size=4096)
+    settings = OptimConfig(
+        learning_rate=8e-4, warmup_tokens=3 * 10**9, end_learning_rate=0.0, decay_counts_warmup=True
+    )
+    config = Config(phases=(phase,), optim=settings)
+    done = np.array([300, 125_000])
+    warm = 8e-4 * 300 * 4096 * 1024 / 3e9
+    np.testing.assert_allclose(rates(config, done), [warm, 4e-4], rtol=1e-5)
