@@ -4,9 +4,9 @@
         [KERNEL WINDOW]
 
 Run as a process of its own, with libtpu's settings in its environment; benchmarks.kernel_price
-does. KERNEL is attention, which is ours, or splash, with a WINDOW or 0. Prints a line of JSON for
-each slice: the names of the kernels in the compiled program, and the steps of their grids that do
-work for a row: forward, backward, and where queries have a backward of their own, of that.
+does. KERNEL is attention, of short rows, or flash, of long ones, which rotates and has a WINDOW, or
+0. Prints a line of JSON for each slice: the names of the kernels in the compiled program, the steps
+of their grids for a row, and how often a loop over chunks of keys runs at most.
 """
 
 import functools
@@ -21,7 +21,9 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.model.attention import splash, tpu_kernel
+from bert_jax.model.attention import flash, tpu_kernel
+from bert_jax.model.attention.flash_body import Tile
+from bert_jax.model.positions import make_rotation
 
 ROWS = 8  # of each device: any number compiles to the same schedule
 
@@ -29,15 +31,14 @@ ROWS = 8  # of each device: any number compiles to the same schedule
 def both_ways(
     heads: int, rate: float, window: int | None, *arrays: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """Output of the kernel, and the gradients of qkv and of the bias; splash if window is given."""
+    """Output of the kernel, and the gradients of qkv and of the bias; flash if window is given."""
     qkv_BSE, bias_E, ids_BS, low_B, high_B, dout_BSD = arrays
 
     def attend(qkv_BSE: jax.Array, bias_E: jax.Array) -> jax.Array:
         if window is not None:
-            rows, seq_len, _ = dout_BSD.shape
-            parts = jnp.split(qkv_BSE + bias_E, 3, axis=-1)
-            q, k, v = (jnp.reshape(part, (rows, seq_len, heads, -1)) for part in parts)
-            return jnp.reshape(splash.attend(q, k, v, ids_BS, window), dout_BSD.shape)
+            _, seq_len, width = dout_BSD.shape
+            rotation = make_rotation(ids_BS, seq_len, width // heads, 10_000.0)
+            return flash.attend(qkv_BSE + bias_E, ids_BS, rotation, heads, window)
         return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)
 
     out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
@@ -76,22 +77,6 @@ def compiled(
         return jax.jit(local).lower(*arrays).compile()
 
 
-def count_steps(seq_len: int, heads: int, window: int) -> list[int]:
-    """Count the pairs of blocks that splash attention does not skip in a row."""
-    kernel = splash.make_kernel(seq_len, heads, window)
-    block = kernel.kwargs["block_sizes"].block_q
-    counts = []
-    for info in (kernel.fwd_mask_info, kernel.dkv_mask_info, kernel.dq_mask_info):
-        if info is None:  # the gradients of queries come with those of keys and values
-            counts.append(0)
-        elif info.block_mask is None:
-            counts.append(heads * (seq_len // block) ** 2)
-        else:
-            worked = np.asarray(info.block_mask) != 0
-            counts.append(int(worked.sum()) * heads // len(worked))
-    return counts
-
-
 def main(
     topology_names: str,
     seq_len: str,
@@ -102,13 +87,18 @@ def main(
     window: str = "0",
 ) -> None:
     """Compile for each slice."""
-    width = int(window) if kernel == "splash" else None
+    width = int(window) if kernel == "flash" else None
     sizes = (int(seq_len), int(heads), int(head_width), float(rate), width)
-    steps = [1, 1, 0] if width is None else count_steps(int(seq_len), int(heads), width)
+    steps, chunks = 1, 1
+    if width is not None:
+        reach = width // 2 or int(seq_len)
+        tile = Tile(int(seq_len), int(head_width), reach, reach, is_rotated=True)
+        steps, chunks = int(heads) // tile.heads, int(seq_len) // tile.chunk
     for topology in topology_names.split(","):
         text = compiled(topology, *sizes).as_text()
         kernels = re.findall(r"%(\S+) = [^\n]*custom_call_target=\"tpu_custom_call\"", text)
         facts = {"topology": topology, "kernels": sorted(kernels), "steps": steps}
+        facts["chunks"] = chunks
         print(json.dumps(facts), flush=True)
 
 

@@ -2,9 +2,9 @@
 
 Compiles forward and backward in a small program for a TPU slice, has libtpu write down its final
 schedule, and counts bundles of instructions. A core issues one bundle a cycle where nothing
-stalls, and one step of our kernel's grid is one row of the batch: so the cycles of a row are the
-compiler's estimate, not a measurement. Of splash attention a step is a pair of blocks of a head;
-each that is not skipped counts with all bundles, also those that only the first and the last run.
+stalls, and one step of the grid is a row of the batch, or of flash attention a tile of one: so the
+cycles of a row are the compiler's estimate, not a measurement. Bundles in a loop count as often as
+it runs; the loop over chunks of keys as in a row that is one example, where none is skipped.
 Waiting for HBM and starting a step are not in them. With --update they go
 into bert_jax/perf/kernel_prices.json, where bert_jax.plan finds them.
 """
@@ -14,6 +14,7 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -22,7 +23,7 @@ import sys
 import tempfile
 from typing import Any
 
-from bert_jax.perf.prices import NAMES, SPLASH_QUERIES
+from bert_jax.perf.prices import NAMES
 
 PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/perf/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
@@ -37,7 +38,7 @@ Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
 class Schedule:
     """What the compiler wrote of one kernel."""
 
-    bundles: int  # of one grid step
+    cycles: int  # of a row
     slots: dict[str, float]  # kind of instruction -> share of its places that are taken
 
 
@@ -45,12 +46,12 @@ def main() -> None:
     """Price the kernels asked for, one compile after another."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel_price")
     parser.add_argument("--topology", default="v5e:4x4", help="v4, v5e, v5p, v6e; one or several")
-    parser.add_argument("--seq_len", default="128", help="of 128, 256, 384 and 512")
+    parser.add_argument("--seq_len", default="128", help="128 to 512; of flash, from 128 to 8192")
     parser.add_argument("--heads", default="12", help="of one device, such as 12,16")
     parser.add_argument("--head_width", default="64", help="of 64 and 128")
     parser.add_argument("--dropout_rate", default="0.1", help="such as 0,0.1")
-    parser.add_argument("--kernel", default="attention", help="attention, ours, or splash")
-    parser.add_argument("--window", default="0", help="of splash, such as 0,128; 0 for none")
+    parser.add_argument("--kernel", default="attention", help="attention, or flash")
+    parser.add_argument("--window", default="0", help="of flash, such as 0,128; 0 for none")
     parser.add_argument("--json_out", help="a file for the prices")
     parser.add_argument("--update", action="store_true", help=f"put them into {PRICES.name}")
     given = parser.parse_args()
@@ -134,31 +135,56 @@ def schedules_of(
         )
         if done.returncode:
             sys.exit(f"{done.stderr[-3000:]}\n{topology} was not compiled: the reason is above")
-        names = dict(zip(DIRECTIONS, NAMES[kernel], strict=True))
-        schedules = {
-            direction: read_schedule(pathlib.Path(folder), name)
-            for direction, name in names.items()
-        }
         (facts,) = (json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{")
-        *steps, steps_of_queries = facts["steps"]
-        cycles = {
-            direction: schedules[direction].bundles * count
-            for direction, count in zip(DIRECTIONS, steps, strict=True)
+        schedules = {
+            direction: read_schedule(pathlib.Path(folder), name, facts["steps"], facts["chunks"])
+            for direction, name in zip(DIRECTIONS, NAMES[kernel], strict=True)
         }
-        if steps_of_queries:
-            apart = read_schedule(pathlib.Path(folder), SPLASH_QUERIES)
-            cycles["backward"] += apart.bundles * steps_of_queries
-        return schedules, cycles
+        return schedules, {of: each.cycles for of, each in schedules.items()}
 
 
-def read_schedule(folder: pathlib.Path, name: str) -> Schedule:
-    """Read the final schedule of the kernel of this name in a dump.
+def count_cycles(text: str, steps: int, chunks: int) -> tuple[int, int]:
+    """Count the bundles of a final schedule, and the cycles of a row.
 
-    Its one loop runs over the grid, and counting every bundle once gives a step with the
-    little that comes before and after it.
+    The outermost loop runs over the grid, `steps` times a row, and is counted with the little that
+    comes before and after it. Bundles of a loop in it count as often as it runs: `chunks` times
+    where the schedule states no number. The first of several prepares a row: once, not every step.
     """
-    (path,) = folder.glob(f"*{name}*-final_bundles.txt")
-    bundles = len(re.findall(r"^\s*(?:0x[0-9a-f]+|0)\s+:", path.read_text(), re.MULTILINE))
+    bundle = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:(\w\w)\s*)?:(.*)$", re.MULTILINE)
+    lines = bundle.findall(text)
+    weights = [float(steps)] * len(lines)
+    loops: list[tuple[int, int]] = []
+    entered: list[tuple[int, list[str]]] = []
+    for number, (key, line) in enumerate(lines):
+        if key == "LB":
+            entered.append((number, re.findall(r"Start region (\d+)", line)))
+        for target in re.findall(r"sbr\.rel \(!?%p\S+\) target = \$region(\d+)", line):
+            for loop in [loop for loop in entered if target in loop[1]]:
+                entered.remove(loop)
+                loops.append((loop[0], number + 1))
+    _, *inner = sorted(loops)
+    for index, (first, end) in enumerate(inner):
+        count = count_trips(" ".join(line for _, line in lines[first:end])) or chunks
+        for number in range(first, end):
+            weights[number] *= count / steps if index == 0 and len(inner) > 1 else count
+    return len(lines), round(sum(weights))
+
+
+def count_trips(body: str) -> int | None:
+    """Count how often a loop runs, by its last exit test; None if it depends on data."""
+    test = r"scmp\.ge\.s32\.totalorder (%s\d+)\S*, (\S+?)\s*/\* loop exit"
+    tests = re.findall(test, body)
+    if not tests:
+        return None
+    counter, bound = tests[-1]
+    added = re.search(rf"{counter}\S* = sadd\.s32 (\d+), ", body)
+    return math.ceil(int(bound) / int(added[1])) if added and bound.isdigit() else None
+
+
+def read_schedule(folder: pathlib.Path, name: str, steps: int, chunks: int) -> Schedule:
+    """Read the final schedule of the kernel of this name in a dump."""
+    (path,) = folder.glob(f"*{name}*[0-9]-final_bundles.txt")
+    bundles, cycles = count_cycles(path.read_text(), steps, chunks)
     stem = path.name.rsplit("-", 2)[0]
     (use,) = folder.glob(f"{stem}-*final_hlo-static-per-bundle-utilization.txt")
     _, names, places, _, *taken = use.read_text().splitlines()
@@ -167,7 +193,7 @@ def read_schedule(folder: pathlib.Path, name: str) -> Schedule:
     totals = [sum(column) for column in zip(*rows, strict=True)]
     shares = (total / most for total, most in zip(totals, capacity, strict=True))
     kinds = (kind.strip() for kind in names.split(","))
-    return Schedule(bundles, dict(zip(kinds, shares, strict=True)))
+    return Schedule(cycles, dict(zip(kinds, shares, strict=True)))
 
 
 if __name__ == "__main__":

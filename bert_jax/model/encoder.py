@@ -13,7 +13,7 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
-from bert_jax.model.attention import Visible, blocks, splash, tpu_kernel
+from bert_jax.model.attention import Visible, blocks, flash, tpu_kernel
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.layers import Choices, LayerNumber, Linear, Residual, residual_stddev
 from bert_jax.model.mlp import FeedForward
@@ -107,8 +107,8 @@ class Attention(Residual):
         chosen = attention.choose_here(
             self.setting, view.visible, x_BSD.shape[1], self.config, x_BSD.dtype, has_dropout
         )
-        if chosen == attention.KERNEL:
-            return self._by_kernel(x_BSD, view.visible, layer, dropout)
+        if chosen in (attention.KERNEL, attention.FLASH):
+            return self._by_kernel(chosen, x_BSD, view, layer, dropout)
         return self._by_head(chosen, x_BSD, view, layer, dropout)
 
     def _by_head(
@@ -141,8 +141,6 @@ class Attention(Residual):
         visible = view.visible
         if chosen == attention.PLAIN or visible.ids_BS is None:
             out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop)
-        elif chosen == attention.SPLASH:
-            out_BSHK = splash.attend(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width)
         elif visible.width:
             out_BSHK = blocks.attend_window(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width)
         else:
@@ -151,10 +149,16 @@ class Attention(Residual):
         return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
 
     def _by_kernel(
-        self, x_BSD: jax.Array, visible: Visible, layer: LayerNumber, dropout: Dropout | None
+        self,
+        chosen: str,
+        x_BSD: jax.Array,
+        view: View,
+        layer: LayerNumber,
+        dropout: Dropout | None,
     ) -> jax.Array:
-        """Attend by the TPU kernel: one matmul for queries, keys and values, side by side."""
+        """Attend by a TPU kernel: one matmul for queries, keys and values, side by side."""
         maps = (self.query, self.key, self.value)
+        visible, ids_BS = view.visible, typing.cast(jax.Array, view.visible.ids_BS)
         kernel_DE = jnp.concatenate(
             [ops.gather_weight(linear.kernel[...], x_BSD.dtype) for linear in maps], axis=1
         )
@@ -165,13 +169,20 @@ class Attention(Residual):
             ]
         )
         qkv_BSE = ops.einsum("bsd,de->bse", x_BSD, kernel_DE, ("batch", None, None))
+        if chosen == attention.FLASH:
+            if self.query.bias is not None:
+                qkv_BSE = qkv_BSE + bias_E.astype(x_BSD.dtype)
+            sees = (visible.width, visible.is_causal)
+            return self.output(flash.attend(qkv_BSE, ids_BS, view.rotation, self.heads, *sees))
         # The kernel computes the bias gradient, so none flows through this addition.
         qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)
         if dropout is None:
             rate, words = 0.0, (jnp.zeros(len(x_BSD), jnp.uint32),) * 2  # not read
         else:
             rate, words = self.weights_rate, dropout.words(layer, ATTENTION_WEIGHTS)
-        out_BSD = tpu_kernel.attend(qkv_BSE, bias_E, visible.ids_BS, *words, self.heads, rate)
+        out_BSD = tpu_kernel.attend(
+            qkv_BSE, bias_E, ids_BS, *words, self.heads, rate, visible.is_causal
+        )
         return self.output(out_BSD)
 
 

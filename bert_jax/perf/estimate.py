@@ -176,10 +176,10 @@ def _model_cycles(
         head_width=model.hidden_size // model.num_attention_heads,
         has_dropout=model.attention_probs_dropout_prob > 0,
     )
-    splash = dataclasses.replace(shape, kernel="splash", has_dropout=False)
-    window = dataclasses.replace(splash, window=model.local_attention)
+    flash = dataclasses.replace(shape, kernel="flash", has_dropout=False)
+    window = dataclasses.replace(flash, window=model.local_attention)
     # The name of a kernel with a window has all words of that of one without: it comes first.
-    shapes = [shape, *([window] if window.window else []), splash]
+    shapes = [shape, *([window] if window.window else []), flash]
     priced = [price for each in shapes for price in prices.look_up_cycles(each).items()]
     return {name: rows * cycles for name, cycles in priced}
 

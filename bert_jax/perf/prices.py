@@ -9,7 +9,7 @@ import json
 import math
 import pathlib
 
-from bert_jax.model.attention import splash
+from bert_jax.model.attention import flash
 from data_pipeline.io import small_files
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
@@ -58,17 +58,16 @@ KERNEL_PRICES = pathlib.Path(__file__).with_name("kernel_prices.json")
 # Words in the names of each kernel's instructions, forward and backward.
 NAMES = {
     "attention": ("attention_forward", "attention_backward"),
-    "splash": ("splash_mha_fwd", "splash_mha_dkv"),
+    "flash": ("flash_forward", "flash_backward"),
 }
-SPLASH_QUERIES = "splash_mha_dq"
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
     """The sizes that the price of a row depends on; heads are those of one device.
 
-    kernel is "attention", which is ours, or "splash"; window is that of a layer's attention, 0
-    where it attends to the complete row.
+    kernel is "attention", of short rows, or "flash", of long ones; window is that of a layer's
+    attention, 0 where it attends to the complete row.
     """
 
     chip: str
@@ -85,10 +84,8 @@ def look_up_cycles(shape: Shape) -> dict[str, float]:
     sizes = dataclasses.asdict(shape)
     for row in json.loads(KERNEL_PRICES.read_text(encoding="utf-8")):
         if sizes.items() <= {"kernel": "attention", "window": 0, **row}.items():
-            scope = f"{splash.SCOPE_OF_WINDOWS} " if shape.window else ""
+            scope = f"{flash.SCOPE_OF_WINDOWS} " if shape.window else ""
             cycles = (row["forward_cycles"], row["backward_cycles"])
             names = (f"{scope}{name}" for name in NAMES[shape.kernel])
-            # Where splash attention has a kernel for gradients of queries, backward counts it.
-            apart = {f"{scope}{SPLASH_QUERIES}": 0.0} if shape.kernel == "splash" else {}
-            return dict(zip(names, cycles, strict=True)) | apart
+            return dict(zip(names, cycles, strict=True))
     return {}

@@ -1,13 +1,13 @@
 """Compute self-attention: dispatch says which keys are visible and chooses an implementation.
 
-Read reference (the formula), then blocks and splash (long rows) and tpu_kernel (short rows).
+Read reference (the formula), then tpu_kernel (short rows), flash and blocks (long rows).
 """
 
 from bert_jax.model.attention.dispatch import (
     BLOCKS,
+    FLASH,
     KERNEL,
     PLAIN,
-    SPLASH,
     Choice,
     Visible,
     choose,
@@ -21,9 +21,9 @@ from bert_jax.model.attention.reference import attend
 
 __all__ = [
     "BLOCKS",
+    "FLASH",
     "KERNEL",
     "PLAIN",
-    "SPLASH",
     "Choice",
     "Visible",
     "attend",

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
-from bert_jax.model.attention import blocks, splash, tpu_kernel
+from bert_jax.model.attention import blocks, flash, tpu_kernel
 
-# The implementations: all scores of a row at once (reference), our TPU kernel for short rows
-# (tpu_kernel), JAX's TPU kernel for long rows (splash), and plain JAX for long rows (blocks).
-PLAIN, KERNEL, SPLASH, BLOCKS = "plain", "the TPU kernel", "splash attention", "blocks"
+# The implementations: all scores of a row at once (reference), a TPU kernel for short rows
+# (tpu_kernel), one for long rows, windows and rotary positions (flash), and plain JAX for long rows
+# (blocks).
+PLAIN, KERNEL, FLASH, BLOCKS = "plain", "the TPU kernel", "flash attention", "blocks"
 LONG_ROW = 1024  # tokens from which blocks were measured to take less time than the plain scores
 
 
@@ -27,6 +28,8 @@ class Visible:
     #                                  the mask is another, which the plain implementation alone has
     width: int = dataclasses.field(default=0, metadata={"static": True})  # of the window that ids
     #                                                 are limited to, half on each side; 0 for none
+    is_causal: bool = dataclasses.field(default=False, metadata={"static": True})  # ids are limited
+    #                                                              to the keys up to the query
 
 
 def hide_padding(input_mask_BS: jax.Array) -> Visible:
@@ -47,13 +50,14 @@ def hide_outside_window(visible: Visible, seq_len: int, width: int) -> Visible:
     """Hide keys more than half a window away; the rows of an example are next to each other."""
     places = jnp.arange(seq_len, dtype=jnp.int32)
     is_near_SS = jnp.abs(places[:, None] - places[None, :]) <= width // 2
-    return Visible(visible.mask & is_near_SS, visible.ids_BS, width)
+    return Visible(visible.mask & is_near_SS, visible.ids_BS, width, visible.is_causal)
 
 
 def hide_later(visible: Visible, seq_len: int) -> Visible:
     """Hide the keys behind a query; the rows of an example are next to each other."""
     places = jnp.arange(seq_len, dtype=jnp.int32)
-    return Visible(visible.mask & (places[:, None] >= places[None, :]))
+    mask = visible.mask & (places[:, None] >= places[None, :])
+    return Visible(mask, visible.ids_BS, visible.width, is_causal=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,41 +89,42 @@ def choose(
     if has_dropout is None:
         has_dropout = model.attention_probs_dropout_prob > 0
     heads, head_width = model.num_attention_heads, model.hidden_size // model.num_attention_heads
-    unsupported = _explain_plain_only(model, has_dropout)
+    no_flash = _explain_no_flash(model, has_dropout)
+    no_blocks = "blocks do not hide later tokens" if model.is_causal else no_flash
 
     def refuse_kernels(width: int) -> tuple[str | None, str | None]:
         ours = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(
             device_kind, seq_len, heads, head_width, dtype
         )
-        other = unsupported
-        other = other or splash.explain_refusal(device_kind, seq_len, head_width, dtype)
+        other = no_flash
+        other = other or flash.explain_refusal(device_kind, seq_len, heads, head_width, dtype)
         if model_size > 1:
             whole = f"requires all heads on one device, not on {model_size}"
             ours = ours or f"the attention kernel {whole}"
-            other = other or f"splash attention {whole}"
+            other = other or f"flash attention {whole}"
         return ours, other
 
     def choose_layer(width: int) -> tuple[str, str]:
         if setting == "plain":
             return PLAIN, "plain, as config.compute.attention says"
         if setting == "blocks":
-            if unsupported:
+            if no_blocks:
                 raise ValueError(
-                    f"config.compute.attention is 'blocks', but {unsupported}; set it to auto, "
+                    f"config.compute.attention is 'blocks', but {no_blocks}; set it to auto, "
                     "which takes plain attention"
                 )
             return BLOCKS, "blocks, as config.compute.attention says"
         ours, other = refuse_kernels(width)
         if ours is None:
             return KERNEL, KERNEL
-        if other is None and (setting == "kernel" or seq_len >= LONG_ROW):
-            return SPLASH, SPLASH
+        if other is None:
+            return FLASH, FLASH
         if setting == "kernel":
             raise ValueError(
                 f"config.compute.attention is 'kernel', but {ours}, and {other}; set it to auto, "
                 "which takes another implementation where no kernel fits"
             )
-        if not unsupported and _are_blocks_worthwhile(seq_len, width):
+        if not no_blocks and _are_blocks_worthwhile(seq_len, width):
             return BLOCKS, BLOCKS
         return PLAIN, f"plain: {ours}"
 
@@ -132,10 +137,8 @@ def choose(
     return Choice(complete, window, words)
 
 
-def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
-    """Say what neither blocks nor splash attention compute; None for nothing."""
-    if model.is_causal:
-        return "attention of long rows does not hide later tokens"
+def _explain_no_flash(model: ModelConfig, has_dropout: bool) -> str | None:
+    """Say what neither blocks nor flash attention compute; None for nothing."""
     if model.position_embedding_type == "relative":
         return "attention of long rows has no relative positions"
     if has_dropout:
@@ -151,8 +154,6 @@ def _explain_unsupported(model: ModelConfig, width: int) -> str | None:
     """Say what the attention of a layer has that our kernel does not compute; None for nothing."""
     if model.position_embedding_type != "learned":
         return f"the attention kernel has no {model.position_embedding_type} positions"
-    if model.is_causal:
-        return "the attention kernel does not hide later tokens"
     return "the attention kernel has no windows" if width else None
 
 

@@ -57,7 +57,7 @@ def explain_refusal(
     return None
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
 def attend(
     qkv_BSE: jax.Array,
     bias_E: jax.Array,
@@ -66,21 +66,22 @@ def attend(
     high_B: jax.Array,
     heads: int,
     rate: float,
+    is_causal: bool = False,
 ) -> jax.Array:
     """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
 
     Shapes: bfloat16[B,S,E], float[E], int32[B,S], uint32[B] twice -> bfloat16[B,S,D].
     The biases are in qkv already; bias_E is here to receive its gradient, added up in float32 in
-    the kernel. A query sees the keys that have its own number in ids. low and high are the
-    words of the dropout masks (bert_jax/model/dropout.py, Dropout.words), which are those of the
-    plain implementation bit for bit. Softmax in float32; weights are rounded to bfloat16 for their
-    matmul, before they are divided by their sum. Without a TPU to compile for, the kernel is
-    interpreted.
+    the kernel. A query sees the keys that have its own number in ids, and if causal none behind
+    it. low and high are the words of the dropout masks (bert_jax/model/dropout.py, Dropout.words),
+    which are those of the plain implementation bit for bit. Softmax in float32; weights are
+    rounded to bfloat16 for their matmul, before they are divided by their sum. Without a TPU to
+    compile for, the kernel is interpreted.
 
     Source: Vaswani et al. 2017, section 3.2.1; the backward, without its tiles, Dao et al. 2022,
     appendix B.
     """
-    return _attend_forward(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)[0]
+    return _attend_forward(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate, is_causal)[0]
 
 
 def _each_row(
@@ -120,9 +121,10 @@ def _attend_forward(
     high_B: jax.Array,
     heads: int,
     rate: float,
+    is_causal: bool,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     batch, seq_len, width = qkv_BSE.shape
-    row = Row(seq_len, heads, width // 3 // heads, rate)
+    row = Row(seq_len, heads, width // 3 // heads, rate, is_causal)
     out_BSD, norms_BGJ = _each_row(
         tpu_kernel_body.forward,
         "attention_forward",
@@ -138,11 +140,15 @@ def _attend_forward(
 
 
 def _attend_backward(
-    heads: int, rate: float, saved: tuple[jax.Array, ...], dout_BSD: jax.Array
+    heads: int,
+    rate: float,
+    is_causal: bool,
+    saved: tuple[jax.Array, ...],
+    dout_BSD: jax.Array,
 ) -> tuple[Any, ...]:
     qkv_BSE, bias_E, ids_BS, low_B, high_B, norms_BGJ, out_BSD = saved
     batch, seq_len, width = qkv_BSE.shape
-    row = Row(seq_len, heads, width // 3 // heads, rate)
+    row = Row(seq_len, heads, width // 3 // heads, rate, is_causal)
     inputs = (ids_BS[:, None, :], qkv_BSE, norms_BGJ, dout_BSD)
     dqkv_BSE, dbias_B1E = _each_row(
         tpu_kernel_body.backward,

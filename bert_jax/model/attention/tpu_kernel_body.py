@@ -36,6 +36,7 @@ class Row:
     heads: int
     head_width: int
     rate: float
+    is_causal: bool = False
 
     @property
     def is_short(self) -> bool:
@@ -179,9 +180,18 @@ def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
 
 
 def _same_ids(ids_1S: jax.Array, row: Row) -> jax.Array:
-    """Compare the numbers of key and query: bool[T,J]."""
+    """Compare the numbers of key and query, and their places where later keys hide: bool[T,J]."""
     keys_T1 = jnp.broadcast_to(ids_1S, (LANES, row.seq_len)).T[:, :1]
-    return keys_T1 == jnp.concatenate([ids_1S] * row.heads_in_group, axis=1)
+    same_TJ = keys_T1 == jnp.concatenate([ids_1S] * row.heads_in_group, axis=1)
+    if not row.is_causal:
+        return same_TJ
+    key_TS, query_TS = (
+        jax.lax.broadcasted_iota(jnp.int32, (row.seq_len, row.seq_len), axis) for axis in range(2)
+    )
+    query_TJ, key_TJ = (
+        jnp.concatenate([place_TS] * row.heads_in_group, axis=1) for place_TS in (query_TS, key_TS)
+    )
+    return same_TJ & (key_TJ <= query_TJ)
 
 
 def _by_group(x_SL: jax.Array, row: Row) -> list[jax.Array]:

@@ -86,6 +86,7 @@ WINDOWS = ModelConfig(
     local_attention=128,
     attention_probs_dropout_prob=0.0,
 )
+CAUSAL = ModelConfig(is_causal=True, attention_probs_dropout_prob=0.0)
 
 
 def test_the_kernel_is_taken_where_it_fits():
@@ -122,12 +123,16 @@ def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, wo
         ("auto", "cpu", 384, WINDOWS, attention.PLAIN, attention.PLAIN),
         ("auto", "cpu", 512, WINDOWS, attention.PLAIN, attention.BLOCKS),
         ("auto", "v5e", 512, NO_DROPOUT, attention.KERNEL, attention.KERNEL),
-        ("auto", "v5e", 8192, NO_DROPOUT, attention.SPLASH, attention.SPLASH),
+        ("auto", "v5e", 8192, NO_DROPOUT, attention.FLASH, attention.FLASH),
         ("auto", "v5e", 8000, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
         ("auto", "v3", 8192, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
-        ("auto", "v5e", 8192, WINDOWS, attention.SPLASH, attention.SPLASH),
-        ("auto", "v5e", 512, WINDOWS, attention.PLAIN, attention.BLOCKS),
-        ("kernel", "v5e", 256, WINDOWS, attention.SPLASH, attention.SPLASH),
+        ("auto", "v5e", 8192, WINDOWS, attention.FLASH, attention.FLASH),
+        ("auto", "v5e", 8000, WINDOWS, attention.BLOCKS, attention.BLOCKS),
+        ("auto", "v4", 2048, WINDOWS, attention.BLOCKS, attention.BLOCKS),
+        ("kernel", "v5e", 256, WINDOWS, attention.FLASH, attention.FLASH),
+        ("auto", "v5e", 512, CAUSAL, attention.KERNEL, attention.KERNEL),
+        ("auto", "v5e", 2048, CAUSAL, attention.FLASH, attention.FLASH),
+        ("auto", "cpu", 2048, CAUSAL, attention.PLAIN, attention.PLAIN),
         ("plain", "v5e", 8192, WINDOWS, attention.PLAIN, attention.PLAIN),
         ("blocks", "v5e", 128, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
     ],

@@ -60,8 +60,8 @@ def test_a_price_is_asked_for_the_heads_of_a_device(monkeypatch):
     monkeypatch.setattr(prices, "look_up_cycles", lambda shape: asked.append(shape) or {})
     of_two = dataclasses.replace(compiled(), mesh={"data": 2, "fsdp": 1, "model": 2})
     estimate.estimate_step(CONFIG, 0, V5E, of_two)
-    splash = prices.Shape("v5e", 128, 6, 64, False, "splash")
-    assert asked == [prices.Shape("v5e", 128, 6, 64, True), splash]
+    flash = prices.Shape("v5e", 128, 6, 64, False, "flash")
+    assert asked == [prices.Shape("v5e", 128, 6, 64, True), flash]
 
 
 def test_the_kernels_of_a_teacher_have_its_own_price_or_none(monkeypatch):

@@ -71,14 +71,15 @@ def test_random_bits_cost_their_bytes_and_kernels_their_price():
 
 
 def test_a_kernel_is_priced_by_all_words_of_its_name_and_scope():
-    """The compiler breaks the line of a kernel with metadata, as of splash attention."""
+    """The compiler breaks the line of a kernel with metadata, as of flash attention."""
     call = (
-        '  %splash_fwd.{0} = bf16[8]{{0}} custom-call(%x), custom_call_target="tpu_custom_call", '
+        "  %flash_forward.{0} = bf16[8]{{0}} custom-call(%x), "
+        'custom_call_target="tpu_custom_call", '
         'frontend_attributes={{kernel_metadata={{\n"sizes":"{{\\"block\\": 8}}"\n}}}}, '
-        'metadata={{op_name="jit(step)/{1}/splash_fwd"}}'
+        'metadata={{op_name="jit(step)/{1}/flash_forward"}}'
     )
     text = program(call.format(1, "window"), call.format(2, "complete"), work("a", 1))
-    found = hlo_cost.price(text, MACHINE, {"window splash_fwd": 30.0, "splash_fwd": 500.0})
+    found = hlo_cost.price(text, MACHINE, {"window flash_forward": 30.0, "flash_forward": 500.0})
     assert found.kernel_cycles == 530
     assert found.cycles == 531
 

@@ -46,27 +46,19 @@ def test_a_kernel_has_the_price_of_its_shape(tmp_path, monkeypatch):
     assert prices.look_up_cycles(Shape("v5e", 512, 12, 64, True)) == {}
 
 
-def test_splash_attention_has_a_price_for_each_mask(tmp_path, monkeypatch):
+def test_flash_attention_has_a_price_for_each_mask(tmp_path, monkeypatch):
     sizes = {"chip": "v5e", "seq_len": 1024, "heads": 12, "head_width": 64, "has_dropout": False}
-    of_window = sizes | {"kernel": "splash", "window": 128}
+    of_window = sizes | {"kernel": "flash", "window": 128}
     path = tmp_path / "prices.json"
     rows = [
         sizes | {"forward_cycles": 1, "backward_cycles": 2},
-        sizes | {"kernel": "splash", "window": 0, "forward_cycles": 3, "backward_cycles": 4},
+        sizes | {"kernel": "flash", "window": 0, "forward_cycles": 3, "backward_cycles": 4},
         of_window | {"forward_cycles": 5, "backward_cycles": 6},
     ]
     path.write_text(json.dumps(rows))
     monkeypatch.setattr(prices, "KERNEL_PRICES", path)
-    expected = {
-        "splash_window splash_mha_fwd": 5,
-        "splash_window splash_mha_dkv": 6,
-        "splash_window splash_mha_dq": 0,  # counted with the other gradients
-    }
+    expected = {"flash_window flash_forward": 5, "flash_window flash_backward": 6}
     assert prices.look_up_cycles(Shape(**of_window)) == expected
     complete = Shape(**of_window | {"window": 0})
-    assert prices.look_up_cycles(complete) == {
-        "splash_mha_fwd": 3,
-        "splash_mha_dkv": 4,
-        "splash_mha_dq": 0,
-    }
+    assert prices.look_up_cycles(complete) == {"flash_forward": 3, "flash_backward": 4}
     assert prices.look_up_cycles(Shape(**of_window | {"window": 64})) == {}

@@ -1,4 +1,4 @@
-"""Attention of long rows, block by block and by JAX's TPU kernel, against all scores at once."""
+"""Attention of long rows, block by block, against all scores at once."""
 
 import functools
 
@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from bert_jax.config import MeshConfig
 from bert_jax.model import attention
-from bert_jax.model.attention import blocks, splash
+from bert_jax.model.attention import blocks
 from bert_jax.model.positions import make_rotation, rotate
 from bert_jax.parallel import mesh
 
@@ -170,26 +169,3 @@ def test_4096_rotary_positions_are_the_formula_in_float64(width, theta):
     expected = np.einsum("hst,thk->shk", weights, v[0])
     # An angle of up to 4,096 has a rounding of 2.4e-4 in float32.
     np.testing.assert_allclose(got[0, queries], expected, atol=2e-3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [0, 70])
-def test_splash_attention_is_the_plain_attention(monkeypatch, width):
-    """Interpreted, on each device's own rows; its blocks are a third of a row."""
-    monkeypatch.setattr(splash, "BLOCKS", (128,))
-    set_mesh(2)
-    drawn = draw(width, 2, 384, heads=2, head_width=64)
-    rows = PartitionSpec(mesh.BATCH_AXES)
-    by_head = PartitionSpec(mesh.BATCH_AXES, None, "model", None)
-
-    def local(q, k, v, ids):
-        return jax.shard_map(
-            functools.partial(splash.attend, width=width),
-            in_specs=(by_head, by_head, by_head, rows),
-            out_specs=by_head,
-            check_vma=False,
-        )(q, k, v, ids)
-
-    got, expected = both_ways(local, *drawn), both_ways(plain(width), *drawn)
-    # Queries of padding see padding alone, in both.
-    assert_close(got, expected)

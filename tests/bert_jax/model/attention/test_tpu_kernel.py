@@ -45,12 +45,12 @@ def on_rows(of):
 
 
 @functools.cache
-def kernel_both_ways(heads, rate):
+def kernel_both_ways(heads, rate, is_causal=False):
     """The kernel as a step calls it, on each device's rows: output, gradients of qkv and bias."""
 
     def local(qkv_BSE, bias_E, dout_BSD, ids_BS, low_B, high_B):
         def attend(qkv_BSE, bias_E):
-            return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)
+            return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate, is_causal)
 
         out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
         dqkv_BSE, dbias_E = backward(dout_BSD)
@@ -62,7 +62,7 @@ def kernel_both_ways(heads, rate):
 
 
 @functools.cache
-def arrays_both_ways(heads, rate):
+def arrays_both_ways(heads, rate, is_causal=False):
     """The plain implementation, likewise."""
 
     def run(qkv_BSE, bias_E, dout_BSD, ids_BS, low_B, high_B):
@@ -73,7 +73,10 @@ def arrays_both_ways(heads, rate):
         def attend(qkv_BSE, bias_E):
             parts = jnp.split(qkv_BSE + bias_E, 3, axis=-1)
             q, k, v = (part.reshape(*part.shape[:2], heads, -1) for part in parts)
-            out = attention.attend(q, k, v, attention.hide_other_examples(ids_BS).mask, drop)
+            visible = attention.hide_other_examples(ids_BS)
+            if is_causal:
+                visible = attention.hide_later(visible, ids_BS.shape[1])
+            out = attention.attend(q, k, v, visible.mask, drop)
             return out.reshape(*out.shape[:2], -1)
 
         out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
@@ -91,25 +94,26 @@ def assert_close(got, expected):
 
 
 CASES = [
-    # seq_len, heads, head_width, ids, rate
-    (128, 4, 64, padded_ids, 0.1),
-    (512, 2, 64, packed_ids, 0.1),
-    (384, 2, 64, padded_ids, 0.1),  # a head's places are no power of two: hashed otherwise
-    (128, 2, 128, packed_ids, 0.0),
+    # seq_len, heads, head_width, ids, rate, is_causal
+    (128, 4, 64, padded_ids, 0.1, False),
+    (512, 2, 64, packed_ids, 0.1, False),
+    (384, 2, 64, padded_ids, 0.1, False),  # a head's places are no power of two: hashed otherwise
+    (128, 2, 128, packed_ids, 0.0, False),
+    (128, 4, 64, packed_ids, 0.1, True),
 ]
 
 
-@pytest.mark.parametrize(("seq_len", "heads", "head_width", "ids", "rate"), CASES)
-def test_the_kernel_is_the_plain_implementation(seq_len, heads, head_width, ids, rate):
+@pytest.mark.parametrize(("seq_len", "heads", "head_width", "ids", "rate", "is_causal"), CASES)
+def test_the_kernel_is_the_plain_implementation(seq_len, heads, head_width, ids, rate, is_causal):
     rng = np.random.default_rng(seq_len)
     width = heads * head_width
     qkv, dout = (rng.normal(size=(BATCH, seq_len, n * width)) for n in (3, 1))
     qkv_BSE, dout_BSD = (on_rows(jnp.asarray(x, jnp.bfloat16)) for x in (qkv, dout))
     bias_E = jnp.zeros(3 * width, jnp.float32)
     others = (on_rows(ids(seq_len)), *dropout_words())
-    got = kernel_both_ways(heads, rate)(qkv_BSE, bias_E, dout_BSD, *others)
+    got = kernel_both_ways(heads, rate, is_causal)(qkv_BSE, bias_E, dout_BSD, *others)
     wide = (x.astype(jnp.float32) for x in (qkv_BSE, dout_BSD))
-    expected = arrays_both_ways(heads, rate)(next(wide), bias_E, next(wide), *others)
+    expected = arrays_both_ways(heads, rate, is_causal)(next(wide), bias_E, next(wide), *others)
     assert_close(got, expected)
 
 

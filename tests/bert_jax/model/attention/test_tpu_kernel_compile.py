@@ -10,18 +10,22 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
+FLASH = (["1024", "2", "64", "0", "flash", "128"], "flash")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="needs the extra [plan]: pip install libtpu"
 )
-def test_forward_and_backward_compile_under_their_names():
+@pytest.mark.parametrize(
+    ("sizes", "kernel"), [(["128", "2", "64", "0.1"], "attention"), FLASH], ids=("short", "flash")
+)
+def test_forward_and_backward_compile_under_their_names(sizes, kernel):
     topologies = ["v4:2x2x1", "v5e:2x2"]
-    command = [sys.executable, "-m", "benchmarks.compile_kernel"]
+    command = [sys.executable, "-m", "benchmarks.compile_kernel", ",".join(topologies), *sizes]
     settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     done = subprocess.run(
-        [*command, ",".join(topologies), "128", "2", "64", "0.1"],
+        command,
         cwd=ROOT,
         env=os.environ | settings | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
         capture_output=True,
@@ -32,6 +36,6 @@ def test_forward_and_backward_compile_under_their_names():
     facts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [fact["topology"] for fact in facts] == topologies
     for fact in facts:
-        backward, forward = sorted(fact["kernels"], key=lambda name: "attention_forward" in name)
-        assert "attention_backward" in backward
-        assert "attention_forward" in forward
+        backward, forward = sorted(fact["kernels"], key=lambda name: f"{kernel}_forward" in name)
+        assert f"{kernel}_backward" in backward
+        assert f"{kernel}_forward" in forward

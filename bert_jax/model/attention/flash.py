@@ -1,0 +1,244 @@
+"""Compute attention of long rows by a TPU kernel, with windows, later keys hidden, and rotation.
+
+The work is in model/attention/flash_body.py. No array of the size of the scores leaves VMEM, chunks
+of keys that no query of a block may see are skipped, and there is no dropout of the weights.
+
+Dimensions: B rows of one device, S sequence, D width, E = 3 D: queries, keys and values side by
+side, H heads, K head width, L lanes of a tile, T tiles, N blocks of queries.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bert_jax.model.attention import flash_body
+from bert_jax.model.attention.flash_body import LANES, Tile
+from bert_jax.model.positions import Rotation
+from bert_jax.parallel import chips
+
+CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
+LONGEST = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192}  # whose tile fits into VMEM
+VMEM_LIMIT_BYTES = {"v4": 16 * 2**20, "v5p": 64 * 2**20}
+SCOPE_OF_WINDOWS = "flash_window"
+
+Shape = jax.ShapeDtypeStruct
+
+
+def explain_refusal(
+    device: str, seq_len: int, heads: int, head_width: int, dtype: jnp.dtype
+) -> str | None:
+    """Explain in a sentence why the kernel does not support this attention; None if it does.
+
+    device is a chip ("v5e") or what JAX calls the device; dtype is that of the matmuls; heads are
+    those of one device.
+    """
+    chip = chips.find_tpu(device) or chips.find_chip(device)
+    if chip is None or chip.name not in CHIPS:
+        return f"flash attention is for TPU {', '.join(CHIPS)}, not for {device}"
+    if dtype != jnp.bfloat16:
+        return f"flash attention computes in bfloat16, not in {jnp.dtype(dtype).name}"
+    if head_width not in (64, LANES):
+        return f"flash attention takes heads of width 64 or 128, not {head_width}"
+    if heads * head_width % LANES:
+        return f"flash attention takes heads of width {head_width} in pairs, not {heads}"
+    if seq_len % LANES:
+        return f"flash attention takes rows of a multiple of {LANES} tokens, not {seq_len}"
+    longest = LONGEST[chip.name]
+    if seq_len > longest:
+        return f"flash attention takes rows of up to {longest} tokens on {chip.name}, not {seq_len}"
+    return None
+
+
+def attend(
+    qkv_BSE: jax.Array,
+    ids_BS: jax.Array,
+    rotation: Rotation | None,
+    heads: int,
+    width: int = 0,
+    is_causal: bool = False,
+) -> jax.Array:
+    """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
+
+    Shapes: bfloat16[B,S,E], int32[B,S] -> bfloat16[B,S,D]. A query sees the keys with its own
+    number in ids, which lie next to each other, at most `width // 2` positions away, unless width
+    is 0, and if causal none behind it. Queries and keys are rotated if a rotation is given.
+    Softmax in float32; weights are rounded to bfloat16 for their matmul, before they are divided by
+    their sum. Without a TPU to compile for, the kernel is interpreted.
+    """
+    _, seq_len, all_width = qkv_BSE.shape
+    reach = width // 2 if width else seq_len
+    head_width = all_width // 3 // heads
+    after = 0 if is_causal else reach
+    tile = Tile(seq_len, head_width, reach, after, rotation is not None)
+    angles = () if rotation is None else _angles(rotation)
+    # The name tells prices of the two apart (bert_jax/perf/prices.py).
+    with jax.named_scope(SCOPE_OF_WINDOWS if width else "complete"):
+        return _attend(qkv_BSE, _bounds(ids_BS, tile), _codes(ids_BS, tile), angles, tile)
+
+
+def _angles(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
+    """Fill tiles of lanes with cosines, and sines of which the first half of a head is negative."""
+    cos, sin = (angle[:, :, 0, :] for angle in (rotation.cos, rotation.sin))
+    half = cos.shape[-1] // 2
+    sign = np.repeat(np.array([-1, 1], np.float32), half)
+    copies = (1, 1, LANES // (2 * half))
+    return jnp.tile(cos, copies), jnp.tile(sin * sign, copies)
+
+
+def _starts(ids_BS: jax.Array) -> jax.Array:
+    """Tell which position is the first of its example: bool[B,S]."""
+    changes = ids_BS[:, 1:] != ids_BS[:, :-1]
+    return jnp.pad(changes, [(0, 0), (1, 0)], constant_values=True)
+
+
+def _codes(ids_BS: jax.Array, tile: Tile) -> jax.Array:
+    """Give the positions numbers such that those of two examples are over a row apart: [B,1,S]."""
+    examples_BS = jnp.cumsum(_starts(ids_BS), axis=1, dtype=jnp.int32)
+    places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
+    return (examples_BS * tile.code_step + places_S)[:, None, :]
+
+
+def _bounds(ids_BS: jax.Array, tile: Tile) -> jax.Array:
+    """Find the chunks of keys that each block of queries may see: first, and last but one."""
+    is_first_BS = _starts(ids_BS)
+    is_last_BS = jnp.roll(is_first_BS, -1, axis=1)
+    places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
+    first_BS = jax.lax.cummax(jnp.where(is_first_BS, places_S, 0), axis=1)
+    last_BS = jnp.where(is_last_BS, places_S, tile.seq_len - 1)
+    last_BS = jax.lax.cummin(last_BS, axis=1, reverse=True)
+    first_BN = jnp.maximum(first_BS, places_S - tile.before)[:, :: tile.block]
+    last_BN = jnp.minimum(last_BS, places_S + tile.after)[:, tile.block - 1 :: tile.block]
+    both_BN2 = jnp.stack([first_BN // tile.chunk, last_BN // tile.chunk + 1], axis=-1)
+    return jnp.reshape(both_BN2, (len(ids_BS), -1))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _attend(
+    qkv_BSE: jax.Array,
+    bounds_BN: jax.Array,
+    codes_B1S: jax.Array,
+    angles: tuple[jax.Array, ...],
+    tile: Tile,
+) -> jax.Array:
+    return _attend_forward(qkv_BSE, bounds_BN, codes_B1S, angles, tile)[0]
+
+
+def _each_tile(
+    kernel: Callable[..., None],
+    tile: Tile,
+    whole: Sequence[jax.Array],
+    qkv_BSE: jax.Array,
+    by_tile: Sequence[jax.Array],
+    outputs: Sequence[Shape],
+    scratch: Sequence[Any],
+) -> Any:
+    """Run a kernel on every tile of every row.
+
+    Of `whole`, bounds come first, in scalar memory. An output as wide as qkv stays in HBM.
+    """
+    bounds_BN, *by_row = whole
+    tiles = qkv_BSE.shape[-1] // 3 // LANES
+
+    def one_row(array: Any) -> pl.BlockSpec:
+        of_each = len(array) > 1 or len(bounds_BN) == 1
+        return pl.BlockSpec(
+            (1, *array.shape[1:]), (lambda b, t, *_: (b, 0, 0)) if of_each else lambda *_: (0, 0, 0)
+        )
+
+    def one_tile(array: Any, part: int = 0) -> pl.BlockSpec:
+        if array.ndim == 4:
+            return pl.BlockSpec((1, 1, *array.shape[2:]), lambda b, t, *_: (b, t, 0, 0))
+        return pl.BlockSpec((1, tile.seq_len, LANES), lambda b, t, *_: (b, 0, part * tiles + t))
+
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    platform = jax.default_backend() if device is None else device.platform
+    chip = None if device is None else chips.find_chip(device.device_kind)
+    limit = VMEM_LIMIT_BYTES.get(chip.name if chip else "", 120 * 2**20)
+    return pl.pallas_call(
+        functools.partial(kernel, tile=tile),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(len(bounds_BN), tiles),
+            in_specs=[
+                *map(one_row, by_row),
+                *(one_tile(qkv_BSE, part) for part in range(3)),
+                *map(one_tile, by_tile),
+            ],
+            out_specs=[
+                pl.BlockSpec(memory_space=pl.ANY) if out.shape == qkv_BSE.shape else one_tile(out)
+                for out in outputs
+            ],
+            scratch_shapes=scratch,
+        ),
+        out_shape=outputs,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=limit
+        ),
+        interpret=platform != "tpu",
+        name=f"flash_{kernel.__name__}",
+    )(bounds_BN, *by_row, qkv_BSE, qkv_BSE, qkv_BSE, *by_tile)
+
+
+def _scratch(tile: Tile) -> list[Any]:
+    """Give what both directions prepare: queries, keys, values, codes, and one transposed."""
+    seq_len, padded, bfloat16 = tile.seq_len, tile.padded, jnp.bfloat16
+    return [
+        pltpu.VMEM((seq_len, LANES), bfloat16),
+        *[pltpu.VMEM((padded, LANES), bfloat16)] * 2,
+        pltpu.VMEM((padded, LANES), jnp.int32),
+        pltpu.VMEM((LANES, padded), bfloat16),
+    ]
+
+
+def _attend_forward(
+    qkv_BSE: jax.Array,
+    bounds_BN: jax.Array,
+    codes_B1S: jax.Array,
+    angles: tuple[jax.Array, ...],
+    tile: Tile,
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    batch, seq_len, width = qkv_BSE.shape
+    out_BSD, norms_BTHS = _each_tile(
+        flash_body.forward,
+        tile,
+        (bounds_BN, codes_B1S, *angles),
+        qkv_BSE,
+        (),
+        (
+            Shape((batch, seq_len, width // 3), jnp.bfloat16),
+            Shape((batch, width // 3 // LANES, tile.heads, seq_len), jnp.float32),
+        ),
+        _scratch(tile),
+    )
+    return out_BSD, (qkv_BSE, bounds_BN, codes_B1S, angles, norms_BTHS, out_BSD)
+
+
+def _attend_backward(tile: Tile, saved: tuple[Any, ...], dout_BSD: jax.Array) -> tuple[Any, ...]:
+    qkv_BSE, bounds_BN, codes_B1S, angles, norms_BTHS, out_BSD = saved
+    sums = (tile.padded, LANES) if tile.has_band else (LANES, tile.padded)
+    parts = pltpu.VMEM((3, tile.seq_len, LANES), jnp.bfloat16)
+    scratch = [parts, pltpu.SemaphoreType.DMA((3,)), *_scratch(tile)]
+    scratch += [pltpu.VMEM(sums, jnp.float32)] * 2
+    if not tile.has_band:
+        scratch += [pltpu.VMEM((LANES, tile.seq_len), jnp.bfloat16)] * 2
+    (dqkv_BSE,) = _each_tile(
+        flash_body.backward,
+        tile,
+        (bounds_BN, codes_B1S, *angles),
+        qkv_BSE,
+        (norms_BTHS, dout_BSD, out_BSD),
+        (Shape(qkv_BSE.shape, jnp.bfloat16),),
+        scratch,
+    )
+    nothing = [np.zeros(array.shape, jax.dtypes.float0) for array in (bounds_BN, codes_B1S)]
+    dangles = tuple(jnp.zeros_like(angle) for angle in angles)
+    return dqkv_BSE, *nothing, dangles
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

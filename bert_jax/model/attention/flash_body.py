@@ -1,0 +1,434 @@
+"""Compute attention of long rows in a TPU kernel, block by block; two heads of 64 at a time.
+
+A step of the grid has the queries, keys and values of one tile of 128 lanes: a head of width 128,
+or two of 64. It rotates them, and transposes what the matmuls read transposed. Then each block of
+queries goes over the chunks of keys that it may see, with a running maximum and sum. A layer with a
+narrow window has one chunk a block: the keys around it, in arrays with room on both ends.
+
+Scores are [keys, queries], as in tpu_kernel_body. Which keys a query sees is one comparison: a
+code is the number of the example times a large number, plus the place in the row.
+
+Dimensions: S positions, P positions with the room on both ends, L lanes of a tile, K head width,
+W queries of a block, C keys of a chunk, H heads of a tile, N blocks of queries.
+Source: Dao et al. 2022 (FlashAttention), algorithm 1 and appendix B.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+LANES = 128
+ROOM = 64  # keys on each side of a block of a narrow window are a multiple of it
+WIDEST_BAND = 256  # keys on each side up to which they are one chunk
+_BLOCKS_TOGETHER = (4, 2, 1)  # blocks of a narrow window that fill the chip's units together
+_ROWS = 256  # that are rotated at a time
+_HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
+_NO_KEY = -(2**30)  # the code of the room on both ends
+
+Ref = Any  # an array in the chip's memory, read and written by index
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Hold the sizes of a tile of a row, and how far a query sees on each side."""
+
+    seq_len: int
+    head_width: int
+    before: int
+    after: int
+    is_rotated: bool
+
+    @property
+    def heads(self) -> int:
+        """Return one or two."""
+        return LANES // self.head_width
+
+    @property
+    def has_band(self) -> bool:
+        """Tell whether a block of queries sees the keys around it alone, in one chunk."""
+        return max(self.before, self.after) <= WIDEST_BAND
+
+    @property
+    def room(self) -> int:
+        """Return the positions without a key on each end of the row."""
+        return -(-max(self.before, self.after) // ROOM) * ROOM if self.has_band else 0
+
+    @property
+    def padded(self) -> int:
+        """Return the positions of keys with the room on both ends."""
+        return self.seq_len + 2 * self.room
+
+    @property
+    def block(self) -> int:
+        """Return the queries of a block."""
+        return LANES if self.has_band or self.seq_len % 256 else 256
+
+    @property
+    def chunk(self) -> int:
+        """Return the keys of a chunk."""
+        if self.has_band:
+            return self.block + 2 * self.room
+        return next(size for size in (1024, 512, 256, LANES) if self.seq_len % size == 0)
+
+    @property
+    def blocks(self) -> int:
+        """Count the blocks of queries."""
+        return self.seq_len // self.block
+
+    @property
+    def code_step(self) -> int:
+        """Return what codes of two examples differ by, at least, less a row."""
+        return 4 * self.seq_len
+
+    @property
+    def scale(self) -> float:
+        """Return the queries' scale, rounded as in the reference; exact for a width of 64."""
+        return float(np.asarray(self.head_width**-0.5, jnp.bfloat16))
+
+
+def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
+    """Compute attention of one tile of a row.
+
+    Shapes: int32[B,2N] the first and the last but one chunk of each block; int32[1,1,S]; if rotated
+    float32[1,S,L] twice: cosines, and sines with the sign that `_exchange` lacks; bfloat16[1,S,L]
+    of queries, keys, values -> bfloat16[1,S,L], float32[1,1,H,S]: logarithms of the sums of
+    exp(score).
+    """
+    *angles, q, k, v, out, norms, queries, keys, values, key_codes, values_LP = refs
+    row = pl.program_id(0)  # asked for outside of the loops, as the interpreter needs it
+    _prepare(codes, angles, (q, k, v), (queries, keys, values, key_codes), tile)
+    _transpose(values, values_LP)
+
+    def scores_CW(visible_CW: jax.Array, first: Any, q_WL: jax.Array, head: int) -> jax.Array:
+        q_WL = _only_head(q_WL, head, tile)
+        return jnp.where(
+            visible_CW, _dot(keys[pl.ds(first, tile.chunk), :], q_WL, 1, 1), _HIDDEN_SCORE
+        )
+
+    def weigh(p_CW: jax.Array, first: Any, head: int) -> jax.Array:
+        v_KC = values_LP[_lanes_of(head, tile), pl.ds(first, tile.chunk)]
+        return _dot(v_KC, p_CW.astype(jnp.bfloat16), 1, 0)
+
+    def write(rows: Any, heads: Sequence[tuple[jax.Array, ...]]) -> None:
+        outs = []
+        for head, (highest_1W, sum_1W, out_KW) in enumerate(heads):
+            norms[0, 0, head : head + 1, rows] = highest_1W + jnp.log(sum_1W)
+            outs.append(out_KW * (1.0 / sum_1W))
+        out[0, rows, :] = jnp.concatenate(outs, axis=0).T.astype(jnp.bfloat16)
+
+    def attend_bands(firsts: Sequence[Any]) -> None:
+        visible = [_see(key_codes, codes, first, first, tile) for first in firsts]
+        places = [(n, head) for n in range(len(firsts)) for head in range(tile.heads)]
+
+        def start(n: int, head: int) -> jax.Array:
+            return scores_CW(visible[n], firsts[n], queries[pl.ds(firsts[n], tile.block), :], head)
+
+        following, heads = start(*places[0]), []
+        for number, (n, head) in enumerate(places):
+            scores = following
+            if number + 1 < len(places):
+                # Asked for here, matrix units compute them during the softmax below.
+                following = start(*places[number + 1])
+            highest_1W = jnp.max(scores, axis=0, keepdims=True)
+            p_CW = jnp.exp(scores - highest_1W)
+            sum_1W = jnp.sum(p_CW, axis=0, keepdims=True)
+            heads.append((highest_1W, sum_1W, weigh(p_CW, firsts[n], head)))
+            if len(heads) == tile.heads:
+                write(pl.ds(firsts[n], tile.block), heads)
+                heads = []
+
+    def attend_block(number: Any, first_query: Any) -> None:
+        q_WL = queries[pl.ds(first_query, tile.block), :]
+
+        def add_chunk(chunk: Any, heads: Any) -> Any:
+            first = pl.multiple_of(chunk * tile.chunk, tile.chunk)
+            visible_CW = _see(key_codes, codes, first, first_query, tile)
+            following, added = scores_CW(visible_CW, first, q_WL, 0), []
+            for head, (highest_1W, sum_1W, out_KW) in enumerate(heads):
+                scores = following
+                if head + 1 < tile.heads:
+                    following = scores_CW(visible_CW, first, q_WL, head + 1)
+                higher_1W = jnp.maximum(highest_1W, jnp.max(scores, axis=0, keepdims=True))
+                p_CW, factor_1W = jnp.exp(scores - higher_1W), jnp.exp(highest_1W - higher_1W)
+                sum_1W = sum_1W * factor_1W + jnp.sum(p_CW, axis=0, keepdims=True)
+                out_KW = out_KW * factor_1W + weigh(p_CW, first, head)
+                added.append((higher_1W, sum_1W, out_KW))
+            return tuple(added)
+
+        zero_1W = jnp.zeros((1, tile.block), jnp.float32)
+        zero_KW = jnp.zeros((tile.head_width, tile.block), jnp.float32)
+        heads = ((zero_1W + _HIDDEN_SCORE, zero_1W, zero_KW),) * tile.heads
+        heads = _loop_chunks(bounds, row, number, add_chunk, heads)
+        write(pl.ds(first_query, tile.block), heads)
+
+    _loop_blocks(attend_bands, attend_block, tile)
+
+
+def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
+    """Compute the gradients of one tile of a row.
+
+    Shapes: as forward, with norms, the output's gradient and the output after the values ->
+    bfloat16[B,S,E] of queries, keys and values side by side, in HBM, of which a step writes the
+    three parts of its tile. They are on their way while the next tile is prepared.
+    """
+    angles, refs = refs[: 2 * tile.is_rotated], refs[2 * tile.is_rotated :]
+    q, k, v, norms, dout, out, gradients, *scratch = refs
+    dqkv, arrived, queries, keys, values, key_codes, keys_LP, *scratch = scratch
+    dkeys, dvalues, *transposed = scratch
+    row, this_tile = pl.program_id(0), pl.program_id(1)  # asked for outside of the loops, as above
+    tiles = gradients.shape[-1] // 3 // LANES
+
+    def each_part(number: Any) -> list[Any]:
+        """Return the transfers of a tile's gradients: queries, keys, values."""
+        firsts = (pl.multiple_of((part * tiles + number) * LANES, LANES) for part in range(3))
+        places = (gradients.at[row, :, pl.ds(first, LANES)] for first in firsts)
+        return [
+            pltpu.make_async_copy(dqkv.at[part], place, arrived.at[part])
+            for part, place in enumerate(places)
+        ]
+
+    def wait_for(number: Any) -> None:
+        for transfer in each_part(number):
+            transfer.wait()
+
+    _prepare(codes, angles, (q, k, v), (queries, keys, values, key_codes), tile)
+    _transpose(keys, keys_LP)
+    dkeys[...], dvalues[...] = jnp.zeros_like(dkeys), jnp.zeros_like(dvalues)
+    if transposed:
+        queries_LS, dout_LS = transposed
+        _transpose(queries, queries_LS)
+        _transpose(dout.at[0], dout_LS)
+    pl.when(this_tile > 0)(lambda: wait_for(this_tile - 1))
+
+    def differentiate(first_query: Any) -> Callable[[Any, Any], tuple[jax.Array, ...]]:
+        """Return the function (first key of a chunk, sums of dq) -> sums of dq."""
+        rows = pl.ds(first_query, tile.block)
+        q_WL, dout_WL = queries[rows, :], dout[0, rows, :]
+        deltas_HW = _deltas(dout_WL, out[0, rows, :], tile)
+
+        def add_chunk(first: Any, dq_KW: Sequence[Any]) -> tuple[jax.Array, ...]:
+            places = pl.ds(first, tile.chunk)
+            visible_CW = _see(key_codes, codes, first, first_query, tile)
+            added = []
+            for head, before_KW in enumerate(dq_KW):
+                lanes = _lanes_of(head, tile)
+                one_q_WL, one_do_WL = (_only_head(x_WL, head, tile) for x_WL in (q_WL, dout_WL))
+                scores_CW = _dot(keys[places, :], one_q_WL, 1, 1)
+                scores_CW = jnp.where(visible_CW, scores_CW, _HIDDEN_SCORE)
+                p_CW = jnp.exp(scores_CW - norms[0, 0, head : head + 1, rows])
+                dp_CW = _dot(values[places, :], one_do_WL, 1, 1)
+                ds_CW = (p_CW * (dp_CW - deltas_HW[head : head + 1])).astype(jnp.bfloat16)
+                p_CW = p_CW.astype(jnp.bfloat16)
+                if transposed:
+                    dvalues[lanes, places] += _dot(dout_LS[lanes, rows], p_CW, 1, 1)
+                    dkeys[lanes, places] += _dot(queries_LS[lanes, rows], ds_CW, 1, 1)
+                else:
+                    dvalues[places, :] += _dot(p_CW, one_do_WL, 1, 0)
+                    dkeys[places, :] += _dot(ds_CW, one_q_WL, 1, 0)
+                added.append(before_KW + _dot(keys_LP[lanes, places], ds_CW, 1, 0))
+            return tuple(added)
+
+        return add_chunk
+
+    def write(rows: Any, dq_KW: Sequence[jax.Array]) -> None:
+        dq_WL = jnp.concatenate(dq_KW, axis=0).T * tile.scale
+        dqkv[0, rows, :] = _turn_back(dq_WL, angles, rows, tile).astype(jnp.bfloat16)
+
+    def attend_bands(firsts: Sequence[Any]) -> None:
+        for first in firsts:
+            dq_KW = differentiate(first)(first, (0.0,) * tile.heads)
+            write(pl.ds(first, tile.block), dq_KW)
+
+    def attend_block(number: Any, first_query: Any) -> None:
+        add_chunk = differentiate(first_query)
+        zero_KW = jnp.zeros((tile.head_width, tile.block), jnp.float32)
+
+        def add_one(chunk: Any, dq_KW: Any) -> Any:
+            return add_chunk(pl.multiple_of(chunk * tile.chunk, tile.chunk), dq_KW)
+
+        dq_KW = _loop_chunks(bounds, row, number, add_one, (zero_KW,) * tile.heads)
+        write(pl.ds(first_query, tile.block), dq_KW)
+
+    _loop_blocks(attend_bands, attend_block, tile)
+
+    def write_keys(rows: Any, padded_rows: Any) -> None:
+        dk_RL, dv_RL = (
+            sums[:, padded_rows].T if transposed else sums[padded_rows, :]
+            for sums in (dkeys, dvalues)
+        )
+        dqkv[1, rows, :] = _turn_back(dk_RL, angles, rows, tile).astype(jnp.bfloat16)
+        dqkv[2, rows, :] = dv_RL.astype(jnp.bfloat16)
+
+    _loop_rows(write_keys, tile)
+    for transfer in each_part(this_tile):
+        transfer.start()
+    pl.when(this_tile == tiles - 1)(lambda: wait_for(this_tile))
+
+
+def _prepare(
+    codes: Ref, angles: Sequence[Ref], qkv: Sequence[Ref], into: Sequence[Ref], tile: Tile
+) -> None:
+    """Rotate queries and keys, scale queries, and leave room around keys, values and codes.
+
+    Shapes of what is filled: bfloat16[S,L], bfloat16[P,L] twice, int32[P,L], the same in all lanes.
+    The codes are those of the row: they are filled for its first tile.
+    """
+    q, k, v = qkv
+    queries, keys, values, key_codes = into
+
+    def fill_codes() -> None:
+        def fill(number: Any, _: None) -> None:
+            first = pl.multiple_of(number * LANES, LANES)
+            codes_1L = codes[0, 0:1, pl.ds(first, LANES)]
+            rows = pl.ds(pl.multiple_of(first + tile.room, ROOM), LANES)
+            key_codes[rows, :] = jnp.broadcast_to(codes_1L, (LANES, LANES)).T
+
+        jax.lax.fori_loop(0, tile.seq_len // LANES, fill, None)
+        for end in _ends(tile):
+            key_codes[end, :] = jnp.full((tile.room, LANES), _NO_KEY, jnp.int32)
+
+    pl.when(pl.program_id(1) == 0)(fill_codes)
+    for end in _ends(tile):
+        keys[end, :] = values[end, :] = jnp.zeros((tile.room, LANES), jnp.bfloat16)
+
+    def fill_rows(rows: Any, padded_rows: Any) -> None:
+        q_RL, k_RL = (_rotate(x[0, rows, :], angles, rows, tile) for x in (q, k))
+        queries[rows, :] = q_RL * jnp.bfloat16(tile.scale)
+        keys[padded_rows, :] = k_RL
+        values[padded_rows, :] = v[0, rows, :]
+
+    _loop_rows(fill_rows, tile)
+
+
+def _ends(tile: Tile) -> list[Any]:
+    """List the rooms on both ends."""
+    firsts = (0, tile.room + tile.seq_len) if tile.room else ()
+    return [pl.ds(first, tile.room) for first in firsts]
+
+
+def _loop_rows(do: Callable[[Any, Any], None], tile: Tile) -> None:
+    """Call do for some rows after others, as indices in [S,...] and in [P,...]."""
+    count = _ROWS if tile.seq_len % _ROWS == 0 else LANES
+
+    def do_one(number: Any, _: None) -> None:
+        first = pl.multiple_of(number * count, count)
+        padded = pl.multiple_of(first + tile.room, ROOM if tile.room else count)
+        do(pl.ds(first, count), pl.ds(padded, count))
+
+    jax.lax.fori_loop(0, tile.seq_len // count, do_one, None)
+
+
+def _loop_blocks(
+    attend_bands: Callable[[Sequence[Any]], None],
+    attend_block: Callable[[Any, Any], None],
+    tile: Tile,
+) -> None:
+    """Call one of them for all blocks of queries: several bands at once, or a block's number."""
+    together = next(n for n in _BLOCKS_TOGETHER if tile.blocks % n == 0)
+
+    def place(number: Any) -> Any:
+        return pl.multiple_of(number * tile.block, tile.block)
+
+    if tile.has_band:
+
+        def do_some(number: Any, _: None) -> None:
+            attend_bands([place(number * together + n) for n in range(together)])
+
+        jax.lax.fori_loop(0, tile.blocks // together, do_some, None)
+    else:
+
+        def do_one(number: Any, _: None) -> None:
+            attend_block(number, place(number))
+
+        jax.lax.fori_loop(0, tile.blocks, do_one, None)
+
+
+def _loop_chunks(
+    bounds: Ref, row: Any, block: Any, add: Callable[[Any, Any], Any], start: Any
+) -> Any:
+    """Sum over the chunks of keys that a block of queries may see."""
+    return jax.lax.fori_loop(bounds[row, 2 * block], bounds[row, 2 * block + 1], add, start)
+
+
+def _transpose(x_PL: Ref, x_LP: Ref) -> None:
+    def transpose(number: Any, _: None) -> None:
+        places = pl.ds(pl.multiple_of(number * LANES, LANES), LANES)
+        x_LP[:, places] = x_PL[places, :].T
+
+    jax.lax.fori_loop(0, x_LP.shape[1] // LANES, transpose, None)
+
+
+def _see(key_codes: Ref, codes: Ref, first_key: Any, first_query: Any, tile: Tile) -> jax.Array:
+    """Tell which keys of a chunk a block of queries sees: bool[C,W]."""
+    keys_CL = key_codes[pl.ds(first_key, tile.chunk), :]
+    keys_CW = jnp.concatenate([keys_CL] * (tile.block // LANES), axis=1)
+    distance_CW = keys_CW - codes[0, 0:1, pl.ds(first_query, tile.block)]
+    # -before <= distance <= after, by one comparison: below -before it wraps around.
+    most = tile.before + tile.after - 2**31
+    return distance_CW + jnp.int32(tile.before - 2**31) <= jnp.int32(most)
+
+
+def _lanes_of(head: int, tile: Tile) -> slice:
+    return slice(head * tile.head_width, (head + 1) * tile.head_width)
+
+
+def _only_head(x_WL: jax.Array, head: int, tile: Tile) -> jax.Array:
+    """Set the lanes of the other head to zero."""
+    if tile.heads == 1:
+        return x_WL
+    lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    is_first_1L = lane_1L < tile.head_width
+    zero = jnp.zeros((), x_WL.dtype)
+    return jnp.where(is_first_1L, zero, x_WL) if head else jnp.where(is_first_1L, x_WL, zero)
+
+
+def _exchange(x_RL: jax.Array, tile: Tile) -> jax.Array:
+    """Exchange the halves of each head."""
+    half = tile.head_width // 2
+    lane_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1)
+    is_first_1L = lane_1L & half == 0
+    return jnp.where(is_first_1L, pltpu.roll(x_RL, LANES - half, 1), pltpu.roll(x_RL, half, 1))
+
+
+def _rotate(x_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> jax.Array:
+    """Rotate each head's pairs, in float32: bert_jax.model.positions.rotate."""
+    if not angles:
+        return x_RL
+    cos_RL, sin_RL = (angle[0, rows, :] for angle in angles)
+    x32_RL = x_RL.astype(jnp.float32)
+    return (x32_RL * cos_RL + _exchange(x32_RL, tile) * sin_RL).astype(x_RL.dtype)
+
+
+def _turn_back(dx_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> jax.Array:
+    """Compute the gradient of what _rotate got, in float32."""
+    if not angles:
+        return dx_RL
+    cos_RL, sin_RL = (angle[0, rows, :] for angle in angles)
+    return dx_RL * cos_RL + _exchange(dx_RL * sin_RL, tile)
+
+
+def _deltas(do_WL: jax.Array, out_WL: jax.Array, tile: Tile) -> jax.Array:
+    """Compute the sum over keys of p dp from output and gradient: float32[8,W], a head a sublane.
+
+    Summed over lanes by a matmul, in two bfloat16 parts, which hold 16 bits.
+    """
+    sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
+    lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)
+    is_of_head = jnp.where(lane < tile.head_width, 0, 1) == sublane
+    picks = jnp.where(is_of_head, 1.0, 0.0).astype(jnp.bfloat16)
+    product_WL = do_WL.astype(jnp.float32) * out_WL.astype(jnp.float32)
+    upper_WL = product_WL.astype(jnp.bfloat16)
+    lower_WL = (product_WL - upper_WL.astype(jnp.float32)).astype(jnp.bfloat16)
+    return _dot(picks, upper_WL, 1, 1) + _dot(picks, lower_WL, 1, 1)
+
+
+def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
+    """Compute the float32 product of two matrices over one dimension of each."""
+    dims = (((x_dim,), (y_dim,)), ((), ()))
+    return jax.lax.dot_general(x, y, dims, preferred_element_type=jnp.float32)

@@ -1,0 +1,167 @@
+"""The TPU kernel for long rows, interpreted on two CPU devices, against all scores in float32."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from bert_jax.config import MeshConfig
+from bert_jax.model import attention
+from bert_jax.model.attention import flash, flash_body
+from bert_jax.model.positions import make_rotation, rotate
+from bert_jax.parallel import mesh
+
+ROWS = 2
+
+
+@pytest.fixture(autouse=True)
+def two_devices():
+    jax.set_mesh(mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:ROWS]))
+
+
+def examples(seq_len):
+    """Two rows of four examples, the last of which is padding: numbers and places in each."""
+    rng = np.random.default_rng(seq_len)
+    ids, places = np.zeros((2, ROWS, seq_len), np.int32)
+    for row in range(ROWS):
+        ends = [0, *np.sort(rng.choice(np.arange(1, seq_len), 3, replace=False)), seq_len]
+        for number, (start, end) in enumerate(itertools.pairwise(ends)):
+            ids[row, start:end] = 2**31 - 1 - number
+            places[row, start:end] = np.arange(end - start)
+    return ids, places
+
+
+def by_kernel(qkv_BSE, ids_BS, rotation, heads, width, is_causal):
+    def local(qkv_BSE, ids_BS, rotation):
+        return flash.attend(qkv_BSE, ids_BS, rotation, heads, width, is_causal)
+
+    rows = PartitionSpec(mesh.BATCH_AXES)
+    return jax.shard_map(local, in_specs=(rows, rows, rows), out_specs=rows, check_vma=False)(
+        qkv_BSE, ids_BS, rotation
+    )
+
+
+def by_scores(qkv_BSE, ids_BS, rotation, heads, width, is_causal):
+    rows, seq_len, _ = qkv_BSE.shape
+    q, k, v = (jnp.reshape(x, (rows, seq_len, heads, -1)) for x in jnp.split(qkv_BSE, 3, axis=-1))
+    if rotation is not None:
+        q, k = rotate(q, rotation), rotate(k, rotation)
+    visible = attention.hide_other_examples(ids_BS)
+    if width:
+        visible = attention.hide_outside_window(visible, seq_len, width)
+    if is_causal:
+        visible = attention.hide_later(visible, seq_len)
+    out_BSHK = attention.attend(q, k, v, visible.mask, lambda weights: weights)
+    return jnp.reshape(out_BSHK, (rows, seq_len, -1), out_sharding=jax.typeof(qkv_BSE).sharding)
+
+
+def both_ways(attend, qkv_BSE, dout_BSD, ids, places, theta, heads, width, is_causal):
+    """Return the output and the gradient of queries, keys and values, as NumPy arrays."""
+    seq_len, head_width = ids.shape[1], dout_BSD.shape[-1] // heads
+
+    def run(qkv_BSE, dout_BSD, ids_BS, places_BS):
+        rotation = make_rotation(places_BS, seq_len, head_width, theta) if theta else None
+        each = functools.partial(
+            attend,
+            ids_BS=ids_BS,
+            rotation=rotation,
+            heads=heads,
+            width=width,
+            is_causal=is_causal,
+        )
+        out_BSD, backward = jax.vjp(each, qkv_BSE)
+        return out_BSD, *backward(dout_BSD)
+
+    by_row = mesh.spec("batch", None, None)
+    arrays = [jax.device_put(x, by_row) for x in (qkv_BSE, dout_BSD)]
+    numbers = [jax.device_put(x, mesh.spec("batch", None)) for x in (ids, places)]
+    return [np.asarray(x, np.float32) for x in jax.jit(run)(*arrays, *numbers)]
+
+
+def draw(seq_len, width):
+    rng = np.random.default_rng(seq_len)
+    return [jnp.asarray(rng.normal(size=(ROWS, seq_len, n * width)), jnp.bfloat16) for n in (3, 1)]
+
+
+def assert_close(got, expected):
+    """To one unit of bfloat16: of the spread on average, two of the largest at most."""
+    for g, e in zip(got, expected, strict=True):
+        assert np.abs(g - e).mean() < 2**-8 * e.std()
+        assert np.abs(g - e).max() < 2**-7 * np.abs(e).max()
+
+
+CASES = [
+    # seq_len, heads, head_width, window, is_causal, theta
+    pytest.param(384, 2, 64, 0, False, 10_000.0, id="three chunks of keys"),
+    pytest.param(512, 4, 64, 128, False, 10_000.0, id="four blocks in turn with keys around them"),
+    pytest.param(384, 2, 64, 70, True, 10_000.0, id="half a window of no whole tile, causal"),
+    pytest.param(640, 2, 64, 0, True, 0.0, id="later keys hidden, not rotated"),
+    pytest.param(256, 2, 128, 0, False, 10_000.0, id="one head a tile"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seq_len", "heads", "head_width", "width", "is_causal", "theta"), CASES)
+def test_flash_attention_is_the_plain_one(
+    monkeypatch, seq_len, heads, head_width, width, is_causal, theta
+):
+    if head_width == 128:
+        # CPUs have no bfloat16 matmul of these shapes.
+        dot = flash_body._dot
+        wide = lambda x, y, *dims: dot(x.astype(jnp.float32), y.astype(jnp.float32), *dims)  # noqa: E731
+        monkeypatch.setattr(flash_body, "_dot", wide)
+    drawn, settings = draw(seq_len, heads * head_width), (theta, heads, width, is_causal)
+    got = both_ways(by_kernel, *drawn, *examples(seq_len), *settings)
+    wide = [x.astype(jnp.float32) for x in drawn]
+    assert_close(got, both_ways(by_scores, *wide, *examples(seq_len), *settings))
+
+
+@pytest.mark.slow
+def test_chunks_of_other_examples_are_not_read():
+    """Scores of keys that are not numbers would spoil the sums of queries, hidden or not."""
+    seq_len = 384
+    qkv_BSE, dout_BSD = draw(seq_len, 128)
+    ids = np.repeat(np.arange(3, dtype=np.int32), 128)[None].repeat(ROWS, 0)
+    places = np.tile(np.arange(128, dtype=np.int32), (ROWS, 3))
+    spoiled = qkv_BSE.at[:, 128:256].set(jnp.nan)
+    settings = (ids, places, 10_000.0, 2, 0, False)
+    got = both_ways(by_kernel, spoiled, dout_BSD, *settings)
+    expected = both_ways(by_kernel, qkv_BSE, dout_BSD, *settings)
+    for g, e in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(np.isnan(g).all(axis=(0, 2)), ids[0] == 1)
+        np.testing.assert_array_equal(g[:, ids[0] != 1], e[:, ids[0] != 1])
+
+
+TAKEN = {
+    "device": "TPU v5 lite",
+    "seq_len": 8192,
+    "heads": 12,
+    "head_width": 64,
+    "dtype": jnp.dtype(jnp.bfloat16),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, not for TPU v3"),
+        ({"device": "cpu"}, "not for cpu"),
+        ({"seq_len": 1000}, "of a multiple of 128 tokens, not 1000"),
+        ({"seq_len": 16384}, "up to 8192 tokens on v5e, not 16384"),
+        ({"device": "v4", "seq_len": 2048}, "up to 1024 tokens on v4"),
+        ({"heads": 3}, "in pairs, not 3"),
+        ({"head_width": 32}, "width 64 or 128, not 32"),
+        ({"dtype": jnp.dtype(jnp.float32)}, "in bfloat16, not in float32"),
+    ],
+)
+def test_flash_attention_says_why_it_does_not_fit(change, reason):
+    assert reason in flash.explain_refusal(**(TAKEN | change))
+
+
+def test_flash_attention_takes_long_rows_and_wide_heads():
+    for change in ({}, {"device": "v5p", "seq_len": 4096}, {"heads": 3, "head_width": 128}):
+        assert flash.explain_refusal(**(TAKEN | change)) is None
