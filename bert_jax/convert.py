@@ -48,7 +48,7 @@ _PUBLIC = flags.DEFINE_boolean("public", False, "let everybody read what is uplo
 
 USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
 _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"}
-_LAYER = {"classifier": "layer of the task"}
+_LAYER = {"classifier": "layer of the task", "bilstm": "its LSTMs"}
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

@@ -24,6 +24,7 @@ from bert_jax.baselines import training
 from bert_jax.baselines.rows import cut_documents, frame_rows
 from bert_jax.finetuning import bilstm
 from bert_jax.finetuning.bilstm import DIRECTIONS
+from bert_jax.model import ops
 from bert_jax.reporting.console import Screen
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream
 from data_pipeline.spec.fields import setting
@@ -92,19 +93,17 @@ def run_layers(
     """
     embedded = params["embeddings"][ids_BS] * settings.width**0.5
     embedded = _drop(embedded, settings.dropout, key, 0)
+    is_token_BS = jnp.arange(ids_BS.shape[1]) < lengths_B[:, None]
     outputs = {}
     for number, direction in enumerate(DIRECTIONS):
         x_BSD = embedded
-        if direction == DIRECTIONS[1]:
-            x_BSD = bilstm.reverse_rows(x_BSD, lengths_B)
         vectors = [x_BSD]
         for layer in range(settings.layers):
-            out = bilstm.run_lstm(params[f"{layer}_{direction}"], x_BSD, settings.clip)
+            lstm = params[f"{layer}_{direction}"]
+            out = ops.run_lstm(lstm, x_BSD, is_token_BS, number == 1, settings.clip)
             out = _drop(out, settings.dropout, key, 1 + number + 2 * layer)
             x_BSD = out + x_BSD if layer else out
             vectors.append(x_BSD)
-        if direction == DIRECTIONS[1]:
-            vectors = [bilstm.reverse_rows(x_BSD, lengths_B) for x_BSD in vectors]
         outputs[direction] = vectors
     return outputs
 

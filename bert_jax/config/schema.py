@@ -186,6 +186,14 @@ class ModelConfig:
         "does not move (DeBERTaV3)",
         choices=("shared", "gdes"),
     )
+    bilstm_units: int = setting(
+        0,
+        "cells of a direction of two bidirectional LSTMs that a fine-tuning initializes on top of "
+        "the encoder; its layer reads them in place of a pooler or of tokens; 0 has none",
+        minimum=0,
+        maximum=1 << 16,
+        source="BERT paper, section 5.1: + BiLSTM",
+    )
 
     @property
     def has_equal_layers(self) -> bool:
@@ -687,8 +695,8 @@ class TaskOptions:
 class FinetuneConfig(SharedConfig):
     """What a user may set of a fine-tuning run.
 
-    Of `model`, hidden_dropout_prob and attention_probs_dropout_prob are read, and pooler_type and
-    classifier_pooling where they are not the default; all else of it is the checkpoint's.
+    Of `model`, hidden_dropout_prob, attention_probs_dropout_prob and bilstm_units are read, and
+    pooler_type and classifier_pooling where they are not the default; all else is the checkpoint's.
     """
 
     data: TaskOptions = TaskOptions()

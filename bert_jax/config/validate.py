@@ -94,6 +94,12 @@ def check(config: Config) -> None:
         not (config.init_layers and config.init_tile),
         "config.init_tile takes all layers, each once or more: leave this empty",
     )
+    _require(
+        config,
+        "model.bilstm_units",
+        config.model.bilstm_units == 0,
+        "LSTMs are a fine-tuning's, on an encoder that is trained without them: leave it at 0",
+    )
     _check_objectives(config)
     _check_replaced_tokens(config)
     _check_teacher(config)
@@ -127,6 +133,12 @@ def check_finetune(config: FinetuneConfig) -> None:
     follows = "it follows from config.warmup_share: leave it at 0"
     _require(config, "optim.warmup_steps", config.optim.warmup_steps == 0, follows)
     _check_without_generator(config, "a fine-tuning has none: leave it out")
+    _require(
+        config,
+        "model.pooler_type",
+        config.model.bilstm_units == 0 or config.model.pooler_type == ModelConfig.pooler_type,
+        f"config.model.bilstm_units = {config.model.bilstm_units} takes its place: leave one out",
+    )
 
 
 def _require(config: SharedConfig, key: str, holds: bool, allowed: str) -> None:

@@ -30,17 +30,23 @@ PACKED = (CLASSIFY, REGRESS, TAG)  # kinds that are trained on rows of several e
 def _cls_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
     """Compute float32[B,C] through the pooler.
 
-    It reads [CLS], in a causal model the last token, or the mean of all tokens.
+    It reads [CLS], in a causal model the last token, or the mean of all tokens; with LSTMs on the
+    encoder their last outputs.
     """
-    example_ids_BS = batch.get("example_ids", batch["input_mask"])
     hidden_BSD = encode_batch(bert, batch, dropout)
-    pooled = bert.pool(hidden_BSD, find_pooled(bert, batch), example_ids_BS)
+    pooled = bert.pool(hidden_BSD, find_pooled(bert, batch), _example_ids(batch))
     return bert.compute_class_logits(pooled, dropout)
+
+
+def _example_ids(batch: Batch) -> jax.Array:
+    """Return the number of each token's example in its row, from 1; padding is 0: int32[B,S]."""
+    return batch.get("example_ids", batch["input_mask"])
 
 
 def _token_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
     """Compute float32[B,S,C] from every token."""
-    tokens_BSD = bert.transform_tokens(encode_batch(bert, batch, dropout))
+    hidden_BSD = encode_batch(bert, batch, dropout)
+    tokens_BSD = bert.transform_tokens(hidden_BSD, _example_ids(batch))
     return bert.compute_class_logits(tokens_BSD, dropout)
 
 
@@ -49,7 +55,8 @@ def _span_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> ja
 
     Source: run_squad.py@eedf5716ce create_model.
     """
-    return bert.compute_class_logits(bert.transform_tokens(encode_batch(bert, batch, dropout)))
+    hidden_BSD = encode_batch(bert, batch, dropout)
+    return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))
 
 
 def _choice_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> jax.Array:

@@ -47,7 +47,8 @@ def build_finetuning(
     with screen.spinning(f"reading {config.init}"):
         checkpoint = load.load(config.init)
     # Without the layer of an earlier task, so that this task's layer is initialized.
-    params = {name: part for name, part in checkpoint.params.items() if name != "classifier"}
+    of_a_task = ("bilstm", "classifier")
+    params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
     checkpoint = dataclasses.replace(checkpoint, params=params)
     positions = checkpoint.config.max_position_embeddings
     config = dataclasses.replace(config, data=with_length(config.data, positions))

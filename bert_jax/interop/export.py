@@ -113,9 +113,15 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     outputs unscaled values.
 
     Raises:
-      ValueError: Hugging Face has no class for the encoder.
+      ValueError: no class of Hugging Face has the encoder, no format but our own the LSTMs on it.
     """
     task, config = checkpoint.task, checkpoint.config
+    if config.bilstm_units and target.scheme != load.ORBAX:
+        raise ValueError(
+            f"{checkpoint.address} was fine-tuned with config.model.bilstm_units = "
+            f"{config.bilstm_units}, and no class of transformers or of Google's code has LSTMs on "
+            "its encoder; predict from the run itself, or export a fine-tuning without them"
+        )
     if checkpoint.heads.rtd and target.scheme == HF:
         # ELECTRA's config.json states the width of the embeddings always.
         width = config.embedding_size or config.hidden_size
@@ -125,11 +131,12 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     if target.scheme == GOOGLE:
         checkpoint = _drop(checkpoint, "rtd")
     if target.scheme != HF or task is None:
-        dropped = {"classifier"}
+        dropped = {"bilstm", "classifier"}
         if not checkpoint.heads.mlm:
             dropped.add("mlm")  # its transform alone, which belongs to the layer
         params = {name: part for name, part in checkpoint.params.items() if name not in dropped}
-        encoder = dataclasses.replace(checkpoint, params=params, task=None)
+        config = dataclasses.replace(checkpoint.config, bilstm_units=0)
+        encoder = dataclasses.replace(checkpoint, config=config, params=params, task=None)
         return huggingface.drop_unnamed(encoder) if target.scheme == HF else encoder
     checkpoint = huggingface.drop_unnamed(checkpoint)
     if (task.mean, task.deviation) == (0.0, 1.0):

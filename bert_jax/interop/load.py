@@ -105,6 +105,7 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
         raise ValueError(f"{address} has two labels of one name: {layer.labels!r:.80}")
     reads_transform = checkpoint.config.pooler_type == "mlm_transform"
     has_pooler = ("mlm" if reads_transform else "pooler") in checkpoint.params
+    has_pooler = has_pooler or checkpoint.config.bilstm_units > 0  # which it reads instead
     if not has_pooler and (reads_transform or layer.kind in (CLASSIFY, REGRESS, CHOOSE)):
         raise ValueError(f"{address} has no pooler, which its layer reads; export it with one")
     return checkpoint, layer

@@ -68,7 +68,9 @@ def compute_outputs(
         if "pooler" in checkpoint.params:
             outputs[POOLED] = bound.pool(hidden[-1])
         if checkpoint.heads.classes:
-            outputs[OF_TOKENS] = bound.compute_class_logits(bound.transform_tokens(hidden[-1]))
+            outputs[OF_TOKENS] = bound.compute_class_logits(
+                bound.transform_tokens(hidden[-1], batch["input_mask"])
+            )
             if "pooler" in checkpoint.params or checkpoint.config.pooler_type == "mlm_transform":
                 pooled = bound.pool(hidden[-1], example_ids_BS=batch["input_mask"])
                 outputs[OF_CLS] = bound.compute_class_logits(pooled)

@@ -46,7 +46,10 @@ from data_pipeline.vocab.grow import UNUSED
 
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
 # others are the checkpoint's, except that max_position_embeddings may be more than its own.
-OF_THE_RUN = ("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal")
+OF_THE_RUN = (
+    *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal"),
+    "bilstm_units",
+)
 _TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 _OF_A_GENERATOR = tuple(
     field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")

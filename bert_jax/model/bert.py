@@ -22,13 +22,14 @@ from bert_jax.model.attention import Visible
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
 from bert_jax.model.encoder import Layer, Targets, View, Views, make_views
-from bert_jax.model.heads import MaskedLmHead, ReplacedTokenHead
+from bert_jax.model.heads import BiLstm, MaskedLmHead, ReplacedTokenHead
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Linear, Norm, resolve_choices
 from bert_jax.model.losses import Losses
 from bert_jax.model.relative import make_relations
 from bert_jax.parallel import mesh
 
 Params = dict[str, Any]
+_BILSTM_LAYERS = 2  # paper, section 5.3; section 5.1 leaves their number out
 _TARGETS = 0x7A96E75  # to the seed of dropout, for the stream of the targets
 _POOLER_ACTS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "tanh": jnp.tanh,
@@ -66,6 +67,9 @@ class Bert(nnx.Module):
         shared: Embeddings | None = None,
     ) -> None:
         """Declare the parameters; `shared` are embeddings of another model to read instead."""
+        units = config.bilstm_units if heads.classes else 0
+        if units:
+            heads = dataclasses.replace(heads, pooler=False)  # nothing would read it
         sizes = config.generator if heads.generator else None
         has_base = sizes is not None and config.generator_embeddings == "gdes"
         self.embeddings = Embeddings(config, padded_vocab_size, choices, shared, has_base)
@@ -82,7 +86,9 @@ class Bert(nnx.Module):
         if heads.nsp:
             self.nsp = Linear(pooled, (2, None), config.initializer_range)
         if heads.classes:
-            self.classifier = Linear(pooled, (heads.classes, None), config.initializer_range)
+            read = (2 * units or config.hidden_size, None)
+            self.classifier = Linear(read, (heads.classes, None), config.initializer_range)
+        self.bilstm = _stack_lstms(config.hidden_size, units) if units else None
         if heads.rtd:
             self.rtd = ReplacedTokenHead(config, choices)
         given = None if has_base else self.embeddings
@@ -292,10 +298,14 @@ class Bert(nnx.Module):
 
         Where example_ids_BS are given and config.model.classifier_pooling is "mean", the mean of
         the vectors of each example takes their place; its tokens are numbered from 1, padding is 0.
+        With LSTMs there is no pooler: see _pool_lstm.
         """
         is_packed = positions is not None and positions.ndim == 2
+        examples = positions.shape[1] if positions is not None and is_packed else 1
+        if example_ids_BS is not None and self.bilstm is not None:
+            read = self._pool_lstm(self.bilstm, hidden_BSD, example_ids_BS, examples)
+            return read if is_packed else read[:, 0]
         if example_ids_BS is not None and self.config.classifier_pooling == "mean":
-            examples = positions.shape[1] if positions is not None and is_packed else 1
             read = ops.average_examples(hidden_BSD, example_ids_BS, examples)
             read = read if is_packed else read[:, 0]
         elif positions is None:
@@ -308,13 +318,39 @@ class Bert(nnx.Module):
             return self.mlm.transform_vectors(read)
         return _POOLER_ACTS[self.config.pooler_type](self.pooler(read))
 
-    def transform_tokens(self, hidden_BSD: jax.Array) -> jax.Array:
-        """Compute what a task's layer on tokens reads: float[B,S,D].
+    def _pool_lstm(
+        self,
+        bilstm: nnx.Dict[BiLstm],
+        hidden_BSD: jax.Array,
+        example_ids_BS: jax.Array,
+        examples: int,
+    ) -> jax.Array:
+        """Pool each example's outputs of the last LSTMs: float[B,N,2U].
 
-        That is the last layer, or its transform where config.model.pooler_type is mlm_transform.
+        It is the last output of each direction, at the last token and at the first one, or their
+        mean over all tokens where config.model.classifier_pooling is "mean".
+        """
+        read_BSD = _run_lstms(bilstm, hidden_BSD, example_ids_BS)
+        if self.config.classifier_pooling == "mean":
+            return ops.average_examples(read_BSD, example_ids_BS, examples)
+        sides = jnp.split(read_BSD, 2, axis=-1)
+        # The mean over one token.
+        ends = (ops.keep_ends(example_ids_BS, is_first) for is_first in (False, True))
+        pooled = [
+            ops.average_examples(side, end, examples) for side, end in zip(sides, ends, strict=True)
+        ]
+        return jnp.concatenate(pooled, axis=-1)
+
+    def transform_tokens(self, hidden_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
+        """Compute what a task's layer on tokens reads: float[B,S,D], or [B,S,2U] of LSTMs.
+
+        That is the last layer, or its transform where config.model.pooler_type is mlm_transform, or
+        what config.model.bilstm_units read of it. Examples are numbered as for `pool`.
 
         Source: modeling_modernbert.py@transformers 5.23 ModernBertForTokenClassification.
         """
+        if self.bilstm is not None:
+            return _run_lstms(self.bilstm, hidden_BSD, example_ids_BS)
         return self.mlm.transform_vectors(hidden_BSD) if self.pooler is None else hidden_BSD
 
     def compute_class_logits(self, x: jax.Array, dropout: Dropout | None = None) -> jax.Array:
@@ -326,6 +362,18 @@ class Bert(nnx.Module):
             layer, rate = self.config.num_hidden_layers, self.config.hidden_dropout_prob
             x = dropout.apply(x, rate, layer, CLASSIFIER_INPUT, 1)
         return self.classifier(x).astype(jnp.float32)
+
+
+def _stack_lstms(width: int, units: int) -> nnx.Dict[BiLstm]:
+    """Declare LSTMs on top of each other, the first of which reads vectors of this width."""
+    widths = (width, *[2 * units] * (_BILSTM_LAYERS - 1))
+    return nnx.Dict({f"{i:02d}": BiLstm(width, units) for i, width in enumerate(widths)})
+
+
+def _run_lstms(layers: nnx.Dict[BiLstm], x_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
+    for layer in layers.values():
+        x_BSD = layer(x_BSD, example_ids_BS)
+    return x_BSD
 
 
 @dataclasses.dataclass(frozen=True)

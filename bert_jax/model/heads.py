@@ -1,17 +1,21 @@
-"""Define the heads of the masked language model and of replaced-token detection.
+"""Define the heads of the masked language model and of replaced-token detection, and LSTMs.
 
-Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded).
+Dimensions: B batch, S sequence, P predictions, D width, V vocabulary (padded), U cells.
 Source: run_pretraining.py@eedf5716ce get_masked_lm_output.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.model import ops
 from bert_jax.model.layers import Choices, Initial, Linear, Norm, declare
 from bert_jax.model.losses import Losses, word_cross_entropy, word_logits
+
+# To the gates i, f, g, o: Jozefowicz et al. 2015, section 2.2.
+_FORGET_BIAS = np.array([0, 1, 0, 0], np.float32)
 
 
 class MaskedLmHead(nnx.Module):
@@ -80,3 +84,41 @@ class ReplacedTokenHead(nnx.Module):
         """Compute float[B,S,D] -> float32[B,S]."""
         x_BSD = ops.activate(self.transform(x_BSD), self.hidden_act, self.saves_derivative)
         return self.output(x_BSD)[:, :, 0].astype(jnp.float32)
+
+
+class Lstm(nnx.Module):
+    """Run an LSTM over rows in one direction; what enters a gate has a variance of about 1.
+
+    As in LSTMCell of TensorFlow, its bias is without the 1 that is added to the forget gate.
+    """
+
+    def __init__(self, width: int, units: int) -> None:
+        gates = 4 * units
+        self.input = declare((width, gates), ("embed", None), Initial(stddev=width**-0.5))
+        self.recurrent = declare((units, gates), ("embed", None), Initial(stddev=units**-0.5))
+        self.bias = declare((gates,), (None,), Initial())
+        self.units = units
+
+    def __call__(self, x_BSD: jax.Array, example_ids_BS: jax.Array, is_reversed: bool) -> jax.Array:
+        """Compute float[B,S,D] -> float[B,S,U], each example of a row for itself."""
+        params: dict[str, jax.Array] = {
+            "input": ops.gather_weight(self.input[...], x_BSD.dtype),
+            "recurrent": ops.gather_weight(self.recurrent[...], x_BSD.dtype),
+            "bias": self.bias[...] + np.repeat(_FORGET_BIAS, self.units),
+        }
+        return ops.run_lstm(params, x_BSD, example_ids_BS, is_reversed)
+
+
+class BiLstm(nnx.Module):
+    """Read rows by an LSTM from the left and by one from the right."""
+
+    def __init__(self, width: int, units: int) -> None:
+        self.forward, self.backward = Lstm(width, units), Lstm(width, units)
+
+    def __call__(self, x_BSD: jax.Array, example_ids_BS: jax.Array) -> jax.Array:
+        """Compute float[B,S,D] -> float[B,S,2U], first what was read from the left."""
+        outputs = (
+            self.forward(x_BSD, example_ids_BS, is_reversed=False),
+            self.backward(x_BSD, example_ids_BS, is_reversed=True),
+        )
+        return jnp.concatenate(outputs, axis=-1)

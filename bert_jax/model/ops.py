@@ -1,10 +1,11 @@
 """Compute array functions without parameters, with named layouts: every einsum and lookup is here.
 
-Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary.
+Dimensions: B batch, S and T sequence, P predictions, D width, V vocabulary, U cells of an LSTM.
 """
 
 import functools
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -88,6 +89,75 @@ def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     Source: Devlin et al. 2019, section 3.1, task 1.
     """
     return jax.vmap(lambda x_SD, positions_P: x_SD[positions_P])(x_BSD, positions_BP)
+
+
+def run_lstm(
+    params: Mapping[str, jax.Array],
+    x_BSD: jax.Array,
+    example_ids_BS: jax.Array | None = None,
+    is_reversed: bool = False,
+    clip: float = math.inf,
+) -> jax.Array:
+    """Run an LSTM from the first position on, or from the last one back.
+
+    params are "input" [D,4U], "recurrent" [U,4U] and "bias" [4U]; gates are in the order i, f, g,
+    o. Where they have a "projection" [U,P], outputs are projected by it, those that the next
+    position reads too. Cells and projections are clipped to -clip..clip. Where the number of its
+    example changes along a row, from one to the next or to padding, the state begins anew.
+
+    Shapes: float[B,S,D], int32[B,S] -> float[B,S,U], or float[B,S,P]; cells are float32.
+    Source: Gers et al. 2000, without peepholes, as in torch.nn.LSTM; projections: Sak et al. 2014;
+    clips: LSTMCell of TensorFlow, which bilm-tf uses.
+    """
+    dtype = x_BSD.dtype
+    recurrent, bias = params["recurrent"], params["bias"].astype(jnp.float32)
+    width, units = recurrent.shape[0], recurrent.shape[1] // 4
+    entering_BSG = jnp.matmul(x_BSD, params["input"], preferred_element_type=jnp.float32) + bias
+    entering_SBG = jnp.swapaxes(entering_BSG, 0, 1)
+    begins_SB1 = None
+    if example_ids_BS is not None:
+        begins_SB1 = jnp.swapaxes(_find_begins(example_ids_BS, is_reversed), 0, 1)[:, :, None]
+
+    def step(
+        carry: tuple[jax.Array, jax.Array], inputs: tuple[jax.Array, jax.Array | None]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        h_BP, c_BU = carry
+        entering_BG, begins_B1 = inputs
+        if begins_B1 is not None:
+            h_BP, c_BU = (jnp.where(begins_B1, jnp.zeros_like(x), x) for x in carry)
+        read_BG = jnp.matmul(h_BP, recurrent, preferred_element_type=jnp.float32)
+        i, f, g, o = jnp.split(entering_BG + read_BG, 4, axis=-1)
+        c_BU = jax.nn.sigmoid(f) * c_BU + jax.nn.sigmoid(i) * jnp.tanh(g)
+        c_BU = _clip(c_BU, clip)
+        h_BP = (jax.nn.sigmoid(o) * jnp.tanh(c_BU)).astype(dtype)
+        if "projection" in params:
+            h_BP = _clip(h_BP @ params["projection"], clip)
+        return (h_BP, c_BU), h_BP
+
+    # Zeros with the batch's layout.
+    start = (
+        jnp.zeros_like(entering_SBG[0, :, :width], dtype),
+        jnp.zeros_like(entering_SBG[0, :, :units]),
+    )
+    inputs = entering_SBG, begins_SB1
+    _, h_SBP = jax.lax.scan(step, start, inputs, reverse=is_reversed)
+    return jnp.swapaxes(h_SBP, 0, 1)
+
+
+def keep_ends(example_ids_BS: jax.Array, is_first: bool) -> jax.Array:
+    """Set the numbers of examples to 0 but at the first, or else last, token of each: int[B,S]."""
+    return jnp.where(_find_begins(example_ids_BS, not is_first), example_ids_BS, 0)
+
+
+def _find_begins(example_ids_BS: jax.Array, is_reversed: bool) -> jax.Array:
+    """Find where examples, and padding, begin in the direction of reading: bool[B,S]."""
+    nothing = jnp.full_like(example_ids_BS[:, :1], -1)
+    before = [example_ids_BS[:, 1:], nothing] if is_reversed else [nothing, example_ids_BS[:, :-1]]
+    return jnp.concatenate(before, axis=1) != example_ids_BS
+
+
+def _clip(x: jax.Array, clip: float) -> jax.Array:
+    return x if math.isinf(clip) else jnp.clip(x, -clip, clip)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

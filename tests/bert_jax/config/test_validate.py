@@ -159,6 +159,10 @@ def test_the_settings_are_all_there():
             "rotates pairs of numbers, and a head has 3: change num_attention_heads",
         ),
         (
+            changed(model=ModelConfig(bilstm_units=8)),
+            "bilstm_units is 8; LSTMs are a fine-tuning's",
+        ),
+        (
             changed(model=ModelConfig(local_attention=128)),
             r"local_attention is 128; with global_attn_every_n_layers = 1 no layer has a window",
         ),

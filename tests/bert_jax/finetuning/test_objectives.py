@@ -19,6 +19,7 @@ from bert_jax.train_step import step
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.packing import choose_packing, pack_examples
 from data_pipeline.labelled.rows import build_rows
+from tests.bert_jax.finetuning.test_bilstm import by_hand as by_hand_lstm
 from tests.bert_jax.tiny_models import MODEL, VOCAB
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -158,6 +159,75 @@ def test_a_causal_model_classifies_by_its_last_token():
     beside = evaluated(CLASSIFY, packed, config=causal)
     assert beside[0] == pytest.approx(alone[0], rel=1e-5)
     assert beside[1:3] == alone[1:3]
+
+
+def read_rows(lstms, x_SD):
+    """What the layers of LSTMs make of one example's vectors, by their equations."""
+    for layer in ("00", "01"):
+        sides = []
+        for name, order in (("forward", 1), ("backward", -1)):
+            arrays = {leaf: np.array(array) for leaf, array in lstms[layer][name].items()}
+            units = len(arrays["recurrent"])
+            arrays["bias"][units : 2 * units] += 1  # of the forget gate
+            sides.append(by_hand_lstm(arrays, x_SD[::order])[::order])
+        x_SD = np.concatenate(sides, axis=1)
+    return x_SD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "pooling"), [(CLASSIFY, "cls"), (REGRESS, "mean"), (TAG, "cls")])
+def test_lstms_read_each_example_for_itself(kind, pooling):
+    config = dataclasses.replace(
+        MODEL, is_causal=True, bilstm_units=11, classifier_pooling=pooling, hidden_size=28
+    )
+    rows, index = rows_of(kind), np.arange(EXAMPLES)
+    batch = rows.batch(np.array([*index, -1]), 24, pad_id=0)
+    alone = evaluated(kind, batch, config=config)
+    packing = choose_packing(rows.lengths_N[None])
+    beside = evaluated(kind, pack_examples(rows, index, packing, pad_id=0), config=config)
+    assert beside[0] == pytest.approx(alone[0], rel=1e-5)
+    assert beside[1:3] == alone[1:3]
+    # The encoder's vectors, read by the equations.
+    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(of)
+    model = bert.build(config, "cpu", heads=bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind]))
+    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    assert "pooler" not in params
+    placed = mesh.place_batch(batch, of)
+    hidden_BSD = model.bind(params).encode(
+        placed["input_ids"], placed["segment_ids"], hide_padding(placed["input_mask"])
+    )
+    layer = jax.tree.map(np.asarray, params["classifier"])
+    for row, length in enumerate(rows.lengths_N):
+        read_SU = read_rows(params["bilstm"], np.asarray(hidden_BSD)[row, :length])
+        if kind == CLASSIFY:  # the end of each direction
+            read_SU = np.concatenate([read_SU[-1, :11], read_SU[0, 11:]])
+        if kind == REGRESS:
+            read_SU = read_SU.mean(axis=0)
+        expected = read_SU @ layer["kernel"] + layer["bias"]
+        logits = alone[3][row, :length] if kind == TAG else alone[3][row]
+        np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_gradients_of_lstms_are_the_same_on_eight_devices():
+    config = dataclasses.replace(MODEL, bilstm_units=8)
+    batch = rows_of(SPAN).batch(np.array([*range(EXAMPLES), -1]), 19, pad_id=0)
+    grads = []
+    for devices, preset in ((1, "dp"), (8, "fsdp+tp")):
+        of = mesh.make_mesh(MeshConfig(preset=preset), jax.devices()[:devices])
+        jax.set_mesh(of)
+        heads = bert.Heads(mlm=False, nsp=False, classes=2)
+        model = bert.build(config, "cpu", of.shape["model"], heads=heads)
+
+        def loss(params, batch, model=model):
+            return OBJECTIVES[SPAN].terms(model.bind(params), batch, None)[TERM].loss_sum
+
+        params = model.init(jax.random.key(1))
+        grads.append(jax.jit(jax.grad(loss))(params, mesh.place_batch(batch, of))["bilstm"])
+    for wanted, got in zip(*map(jax.tree.leaves, grads), strict=True):
+        assert np.abs(wanted).max() > 1e-4
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, TaskPhase
 from bert_jax.finetuning.objectives import TERM
-from bert_jax.interop import load
+from bert_jax.interop import export, load
 from bert_jax.model.bert import Heads
 from bert_jax.runtime import run_record
 from bert_jax.tasks.registry import open_task
@@ -148,6 +148,59 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(finished, config, tmp_p
         np.testing.assert_array_equal(array, right[name], err_msg=name)
 
 
+@pytest.mark.slow
+def test_a_run_with_lstms_resumes_is_read_back_and_has_no_place_elsewhere(
+    config, tmp_path, monkeypatch
+):
+    config = dataclasses.replace(
+        config,
+        epochs=4.0,
+        model=dataclasses.replace(config.model, bilstm_units=12),
+        optim=dataclasses.replace(config.optim, learning_rate=1e-2),
+    )
+    workdir = tmp_path / "run"
+    save = loop._Run._save
+
+    def save_once_and_die(self):
+        save(self)
+        raise RuntimeError("cut off")
+
+    monkeypatch.setattr(loop._Run, "_save", save_once_and_die)
+    with pytest.raises(RuntimeError, match="cut off"):
+        run(config, workdir)
+    monkeypatch.undo()
+    setup, summary = run(config, workdir)
+    assert summary["heldout_dev_accuracy"] > lines(workdir, "heldout")[-1]["majority_dev_accuracy"]
+    (path,) = predict.write_predictions(setup, summary["steps"])
+    given = path.read_bytes()
+    path.unlink()
+    assert predict.write_predictions(build(config, workdir), summary["steps"]) == [path]
+    assert path.read_bytes() == given
+    with pytest.raises(ValueError, match=r"bilstm_units = 12, this"):
+        build(dataclasses.replace(config, model=ModelConfig(bilstm_units=13)), workdir)
+    # As predict reads it, and as the checkpoint to begin with.
+    checkpoint, _ = load.load_fine_tuned(str(workdir))
+    assert "bilstm" in checkpoint.params and "pooler" not in checkpoint.params
+    for units in (0, 12):
+        again = dataclasses.replace(
+            config, init=str(workdir), model=ModelConfig(bilstm_units=units)
+        )
+        fresh = build(again, tmp_path / f"again-{units}").initial_params()
+        assert ("bilstm" in fresh, "pooler" in fresh) == (units > 0, units == 0)
+        if units:
+            kernel = fresh["bilstm"]["00"]["forward"]["input"]
+            assert np.any(kernel != checkpoint.params["bilstm"]["00"]["forward"]["input"])
+    for scheme in ("hf", "google"):
+        target = export.parse_target(f"{scheme}:{tmp_path / scheme}/")
+        with pytest.raises(ValueError, match=r"config\.model\.bilstm_units = 12"):
+            export.keep_supported(checkpoint, target)
+        assert not target.folder.exists()
+    target = export.parse_target(f"orbax:{tmp_path / 'encoder'}")
+    export.write(export.keep_supported(checkpoint, target), target, ())
+    encoder = load.load(str(target.folder))
+    assert encoder.params.keys() == {"embeddings", "layers"} and encoder.config.bilstm_units == 0
+
+
 @pytest.mark.long  # of the losses it is seen in tests/bert_jax/tasks, of the update in
 # bert_jax/train_step/test_step.py
 def test_four_devices_end_where_one_does(config, tmp_path):
@@ -213,6 +266,10 @@ def test_a_test_file_given_after_the_end_gets_its_predictions(finished, config, 
         ({"micro_batches": 3}, "config.micro_batches is 3; it must divide batch_size = 16"),
         ({"optim": OptimConfig(warmup_steps=5)}, "warmup_steps is 5; .*warmup_share"),
         ({"model": ModelConfig(hidden_size=96)}, "config.model.hidden_size is 96, but .* has 14"),
+        (
+            {"model": ModelConfig(bilstm_units=8, pooler_type="relu")},
+            "config.model.pooler_type is 'relu'; config.model.bilstm_units = 8 takes its place",
+        ),
         ({"data": {"max_seq_length": 20}}, "max_seq_length is 20, and .* has 19 positions"),
         ({"data": {"task": "tabel"}}, "config.data.task is 'tabel'; it must be one of "),
         ({"data": {"dir": ""}}, "config.data.dir is missing: the folder with the files of table"),
