@@ -142,9 +142,13 @@ class Attention(Residual):
         if chosen == attention.PLAIN or visible.ids_BS is None:
             out_BSHK = attention.attend(q_BSHK, k_BTHK, v_BTHK, visible.mask, drop)
         elif visible.width:
-            out_BSHK = blocks.attend_window(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width)
+            out_BSHK = blocks.attend_window(
+                q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.width, visible.is_causal
+            )
         else:
-            out_BSHK = blocks.attend_complete(q_BSHK, k_BTHK, v_BTHK, visible.ids_BS)
+            out_BSHK = blocks.attend_complete(
+                q_BSHK, k_BTHK, v_BTHK, visible.ids_BS, visible.is_causal
+            )
         together = mesh.spec("batch", None, "heads")
         return self.output(jnp.reshape(out_BSHK, (batch, seq_len, width), out_sharding=together))
 

@@ -32,13 +32,18 @@ def window_block(width: int) -> int:
 
 
 def attend_window(
-    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array, width: int
+    q_BSHK: jax.Array,
+    k_BSHK: jax.Array,
+    v_BSHK: jax.Array,
+    ids_BS: jax.Array,
+    width: int,
+    is_causal: bool = False,
 ) -> jax.Array:
     """Compute attention to keys at most `width // 2` positions away: float[B,S,H,K].
 
     Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own number in
-    ids. A block of queries is compared with itself and half a window on both sides; the backward
-    computes the scores again.
+    ids, and if causal none behind it. A block of queries is compared with itself and half a window
+    on both sides; the backward computes the scores again.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
@@ -51,6 +56,8 @@ def attend_window(
     query_NW, key_NC = first_N1 + np.arange(block), first_N1 + np.arange(around) - reach
     is_near_NWC = np.abs(query_NW[:, :, None] - key_NC[:, None, :]) <= reach
     is_near_NWC &= ((key_NC >= 0) & (key_NC < seq_len))[:, None, :]
+    if is_causal:
+        is_near_NWC &= key_NC[:, None, :] <= query_NW[:, :, None]
 
     def with_neighbours(x_BNW: jax.Array) -> jax.Array:
         """Join each block with the ends of those next to it; beyond the row are zeros."""
@@ -105,19 +112,23 @@ def _as_rows(x_BNW: jax.Array) -> jax.Array:
     return jnp.reshape(x_BNW, (batch * blocks, *others), out_sharding=mesh.spec(*axes))
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def attend_complete(
-    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
+    q_BSHK: jax.Array,
+    k_BSHK: jax.Array,
+    v_BSHK: jax.Array,
+    ids_BS: jax.Array,
+    is_causal: bool = False,
 ) -> jax.Array:
     """Compute attention to the complete row: float[B,S,H,K].
 
     Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own number in
-    ids. Weights are divided by their sum after the sum of values, and rounded to the dtype of the
-    values before it.
+    ids, and if causal none behind it. Weights are divided by their sum after the sum of values, and
+    rounded to the dtype of the values before it.
 
     Source: Rabe and Staats 2021, section 3; the backward, Dao et al. 2022, appendix B.
     """
-    return _attend_forward(q_BSHK, k_BSHK, v_BSHK, ids_BS)[0]
+    return _attend_forward(q_BSHK, k_BSHK, v_BSHK, ids_BS, is_causal)[0]
 
 
 def _stack(x_BS: jax.Array) -> jax.Array:
@@ -134,17 +145,26 @@ def _unstack(x_NBW: jax.Array, seq_len: int) -> jax.Array:
     return jnp.reshape(x_BNW, sizes, out_sharding=_spec(len(sizes), 2))[:, :seq_len]
 
 
-def _is_token(blocks: int, seq_len: int) -> jax.Array:
-    """Tell which positions of the blocks are in the row: bool[N,1,1,1,W]."""
-    return jnp.asarray((np.arange(blocks * BLOCK) < seq_len).reshape(blocks, 1, 1, 1, BLOCK))
+def _places(blocks: int) -> jax.Array:
+    """Return the place in the row of each position of the blocks: int32[N,W]."""
+    return jnp.asarray(np.arange(blocks * BLOCK, dtype=np.int32).reshape(blocks, BLOCK))
+
+
+def _last_keys(blocks: int, seq_len: int, is_causal: bool) -> jax.Array:
+    """Return the last key that each query of the blocks may see: int32[N,W]."""
+    places_NW = _places(blocks)
+    return places_NW if is_causal else jnp.full_like(places_NW, seq_len - 1)
 
 
 def _zeros(like: Sequence[int], axes: Sequence[str | None]) -> jax.Array:
     return jnp.zeros(like, jnp.float32, out_sharding=mesh.spec(*axes))
 
 
-def _mask(query_ids_BW: jax.Array, key_ids_BC: jax.Array, is_token: jax.Array) -> jax.Array:
-    return (query_ids_BW[:, None, :, None] == key_ids_BC[:, None, None, :]) & is_token
+def _mask(
+    query_ids_BW: jax.Array, last_key_W: jax.Array, key_ids_BC: jax.Array, key_C: jax.Array
+) -> jax.Array:
+    is_same_B1WC = query_ids_BW[:, None, :, None] == key_ids_BC[:, None, None, :]
+    return is_same_B1WC & (key_C <= last_key_W[:, None])
 
 
 def _scaled(q_BSHK: jax.Array) -> jax.Array:
@@ -152,21 +172,22 @@ def _scaled(q_BSHK: jax.Array) -> jax.Array:
 
 
 def _attend_forward(
-    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
+    q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array, is_causal: bool
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
     q, k, v, ids = map(_stack, (_scaled(q_BSHK), k_BSHK, v_BSHK, ids_BS))
-    keys = (k, v, ids, _is_token(len(ids), seq_len))
+    keys = (k, v, ids, _places(len(ids)))
 
     def attend_block(query: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        q_BWHK, ids_BW = query
+        q_BWHK, ids_BW, last_key_W = query
         batch, block, heads, head_width = q_BWHK.shape
 
         def add_keys(done: tuple[jax.Array, ...], key: tuple[jax.Array, ...]) -> Any:
             highest, total, out = done
-            k_BCHK, v_BCHK, key_ids_BC, is_token = key
+            k_BCHK, v_BCHK, key_ids_BC, key_C = key
             scores = ops.einsum("bshk,bthk->bhst", q_BWHK, k_BCHK, _SCORES, jnp.float32)
-            scores = jnp.where(_mask(ids_BW, key_ids_BC, is_token), scores, _HIDDEN_SCORE)
+            is_visible = _mask(ids_BW, last_key_W, key_ids_BC, key_C)
+            scores = jnp.where(is_visible, scores, _HIDDEN_SCORE)
             higher = jnp.maximum(highest, jnp.max(scores, axis=-1))
             weights = jnp.exp(scores - higher[..., None])
             shrink = jnp.exp(highest - higher)
@@ -183,13 +204,13 @@ def _attend_forward(
         out_BWHK = jnp.swapaxes(out / total[..., None], 1, 2).astype(dtype)
         return out_BWHK, highest + jnp.log(total)
 
-    out, norms = jax.lax.map(attend_block, (q, ids))
+    out, norms = jax.lax.map(attend_block, (q, ids, _last_keys(len(ids), seq_len, is_causal)))
     out_BSHK = _unstack(out, seq_len)
     return out_BSHK, (q_BSHK, k_BSHK, v_BSHK, ids_BS, out_BSHK, norms)
 
 
 def _attend_backward(
-    saved: tuple[jax.Array, ...], dout_BSHK: jax.Array
+    is_causal: bool, saved: tuple[jax.Array, ...], dout_BSHK: jax.Array
 ) -> tuple[jax.Array | np.ndarray, ...]:
     q_BSHK, k_BSHK, v_BSHK, ids_BS, out_BSHK, norms = saved
     dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
@@ -197,16 +218,17 @@ def _attend_backward(
     q, k, v, ids, dout, delta = map(
         _stack, (_scaled(q_BSHK), k_BSHK, v_BSHK, ids_BS, dout_BSHK, product_BSH)
     )
-    queries = (q, dout, ids, norms, jnp.swapaxes(delta, 2, 3))
+    last_keys = _last_keys(len(ids), seq_len, is_causal)
+    queries = (q, dout, ids, last_keys, norms, jnp.swapaxes(delta, 2, 3))
     dot = functools.partial(ops.einsum, out_axes=("batch", None, "heads", None), dtype=jnp.float32)
 
     def add_keys(dq_NBWHK: jax.Array, key: tuple[jax.Array, ...]) -> Any:
-        k_BCHK, v_BCHK, key_ids_BC, is_token = key
+        k_BCHK, v_BCHK, key_ids_BC, key_C = key
 
         def add_queries(done: tuple[jax.Array, jax.Array], query: tuple[jax.Array, ...]) -> Any:
-            q_BWHK, dout_BWHK, ids_BW, norms_BHW, delta_BHW = query
+            q_BWHK, dout_BWHK, ids_BW, last_key_W, norms_BHW, delta_BHW = query
             scores = ops.einsum("bshk,bthk->bhst", q_BWHK, k_BCHK, _SCORES, jnp.float32)
-            is_visible = _mask(ids_BW, key_ids_BC, is_token)
+            is_visible = _mask(ids_BW, last_key_W, key_ids_BC, key_C)
             weights = jnp.where(is_visible, jnp.exp(scores - norms_BHW[..., None]), 0.0)
             dweights = ops.einsum("bshk,bthk->bhst", dout_BWHK, v_BCHK, _SCORES, jnp.float32)
             dscores = (weights * (dweights - delta_BHW[..., None])).astype(dtype)
@@ -219,7 +241,7 @@ def _attend_backward(
         return dq_NBWHK + dq, (dk.astype(dtype), dv.astype(dtype))
 
     nothing = _zeros(q.shape, (None, "batch", None, "heads", None))
-    keys = (k, v, ids, _is_token(len(ids), seq_len))
+    keys = (k, v, ids, _places(len(ids)))
     dq, (dk, dv) = jax.lax.scan(add_keys, nothing, keys)
     dq_BSHK, dk_BSHK, dv_BSHK = (_unstack(x, seq_len) for x in (dq, dk, dv))
     return (

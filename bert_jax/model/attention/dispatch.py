@@ -89,15 +89,13 @@ def choose(
     if has_dropout is None:
         has_dropout = model.attention_probs_dropout_prob > 0
     heads, head_width = model.num_attention_heads, model.hidden_size // model.num_attention_heads
-    no_flash = _explain_no_flash(model, has_dropout)
-    no_blocks = "blocks do not hide later tokens" if model.is_causal else no_flash
+    only_plain = _explain_plain_only(model, has_dropout)
 
     def refuse_kernels(width: int) -> tuple[str | None, str | None]:
         ours = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(
             device_kind, seq_len, heads, head_width, dtype
         )
-        other = no_flash
-        other = other or flash.explain_refusal(device_kind, seq_len, heads, head_width, dtype)
+        other = only_plain or flash.explain_refusal(device_kind, seq_len, heads, head_width, dtype)
         if model_size > 1:
             whole = f"requires all heads on one device, not on {model_size}"
             ours = ours or f"the attention kernel {whole}"
@@ -108,9 +106,9 @@ def choose(
         if setting == "plain":
             return PLAIN, "plain, as config.compute.attention says"
         if setting == "blocks":
-            if no_blocks:
+            if only_plain:
                 raise ValueError(
-                    f"config.compute.attention is 'blocks', but {no_blocks}; set it to auto, "
+                    f"config.compute.attention is 'blocks', but {only_plain}; set it to auto, "
                     "which takes plain attention"
                 )
             return BLOCKS, "blocks, as config.compute.attention says"
@@ -124,7 +122,7 @@ def choose(
                 f"config.compute.attention is 'kernel', but {ours}, and {other}; set it to auto, "
                 "which takes another implementation where no kernel fits"
             )
-        if not no_blocks and _are_blocks_worthwhile(seq_len, width):
+        if not only_plain and _are_blocks_worthwhile(seq_len, width):
             return BLOCKS, BLOCKS
         return PLAIN, f"plain: {ours}"
 
@@ -137,7 +135,7 @@ def choose(
     return Choice(complete, window, words)
 
 
-def _explain_no_flash(model: ModelConfig, has_dropout: bool) -> str | None:
+def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
     """Say what neither blocks nor flash attention compute; None for nothing."""
     if model.position_embedding_type == "relative":
         return "attention of long rows has no relative positions"

@@ -132,7 +132,7 @@ def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, wo
         ("kernel", "v5e", 256, WINDOWS, attention.FLASH, attention.FLASH),
         ("auto", "v5e", 512, CAUSAL, attention.KERNEL, attention.KERNEL),
         ("auto", "v5e", 2048, CAUSAL, attention.FLASH, attention.FLASH),
-        ("auto", "cpu", 2048, CAUSAL, attention.PLAIN, attention.PLAIN),
+        ("auto", "cpu", 2048, CAUSAL, attention.BLOCKS, attention.BLOCKS),
         ("plain", "v5e", 8192, WINDOWS, attention.PLAIN, attention.PLAIN),
         ("blocks", "v5e", 128, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
     ],

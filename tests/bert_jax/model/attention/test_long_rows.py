@@ -39,20 +39,22 @@ def both_ways(attend, q_BSHK, k_BSHK, v_BSHK, ids_BS, dout_BSHK):
     return [np.asarray(x) for x in jax.jit(run)(*arrays, ids, dout)]
 
 
-def plain(width):
+def plain(width, is_causal=False):
     def attend(q, k, v, ids):
         visible = attention.hide_other_examples(ids)
         if width:
             visible = attention.hide_outside_window(visible, ids.shape[1], width)
+        if is_causal:
+            visible = attention.hide_later(visible, ids.shape[1])
         return attention.attend(q, k, v, visible.mask, lambda weights: weights)
 
     return attend
 
 
-def by_blocks(width):
+def by_blocks(width, is_causal=False):
     if width:
-        return functools.partial(blocks.attend_window, width=width)
-    return blocks.attend_complete
+        return functools.partial(blocks.attend_window, width=width, is_causal=is_causal)
+    return lambda *arrays: blocks.attend_complete(*arrays, is_causal)
 
 
 def draw(seed, rows, seq_len, heads=HEADS, head_width=HEAD_WIDTH):
@@ -73,24 +75,29 @@ def set_mesh(devices, preset="dp"):
 
 
 @pytest.mark.parametrize(
-    ("seq_len", "width", "block"),
+    ("seq_len", "width", "block", "is_causal"),
     [
-        (37, 0, 8),  # the last block is not full
-        (32, 0, 8),
-        (5, 0, 8),  # one block, not full
-        (41, 6, 4),
-        (41, 7, 4),  # an odd width sees as many keys as the even one below
-        (40, 16, 4),  # a block is half a window
-        (12, 40, 4),  # the window is longer than the row
-        (29, 1, 4),  # itself alone
+        (37, 0, 8, False),  # the last block is not full
+        (32, 0, 8, False),
+        (5, 0, 8, False),  # one block, not full
+        (41, 6, 4, False),
+        (41, 7, 4, False),  # an odd width sees as many keys as the even one below
+        (40, 16, 4, False),  # a block is half a window
+        (12, 40, 4, False),  # the window is longer than the row
+        (29, 1, 4, False),  # itself alone
+        (37, 0, 8, True),
+        (41, 6, 4, True),
     ],
 )
-def test_blocks_are_the_plain_attention_with_its_gradients(monkeypatch, seq_len, width, block):
+def test_blocks_are_the_plain_attention_with_its_gradients(
+    monkeypatch, seq_len, width, block, is_causal
+):
     monkeypatch.setattr(blocks, "BLOCK", block)
     monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", block)
     set_mesh(1)
     drawn = draw(seq_len + width, 3, seq_len)
-    assert_close(both_ways(by_blocks(width), *drawn), both_ways(plain(width), *drawn))
+    sees = (width, is_causal)
+    assert_close(both_ways(by_blocks(*sees), *drawn), both_ways(plain(*sees), *drawn))
 
 
 @pytest.mark.slow
