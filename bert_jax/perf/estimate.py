@@ -14,6 +14,7 @@ from bert_jax.perf import hlo_cost, prices
 from bert_jax.perf.aot_compile import Compiled, Memory, TooLarge
 from bert_jax.perf.hlo_cost import Machine, Traffic
 from bert_jax.perf.slices import Slice
+from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
 from bert_jax.train_step.step import TEACHER_SCOPE
 from data_pipeline.spec.schema import row_shape
 
@@ -151,16 +152,19 @@ def _kernel_cycles(
 ) -> dict[str, float | None]:
     """Return the cycles of a call of each kernel, by words of its name; None where it has no price.
 
-    A call does the rows of a micro-batch on one device, with that device's heads. A teacher's
-    kernels have a scope in their names, and come first.
+    A call does the rows of a micro-batch on one device, with that device's heads. The kernels of a
+    teacher or of a generator have a scope in their names, and come first.
     """
-    own = _model_cycles(config, index, tpu_slice, compiled, config.model)
-    if teacher is None:
-        return own
-    frozen = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
-    theirs = _model_cycles(config, index, tpu_slice, compiled, frozen)
-    scoped = {f"{TEACHER_SCOPE} {words}": cycles for words, cycles in theirs.items()}
-    return {**scoped, TEACHER_SCOPE: None, **own}
+    others: dict[str, ModelConfig] = {}
+    if teacher is not None:
+        others[TEACHER_SCOPE] = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
+    if config.model.generator is not None:
+        others[GENERATOR_SCOPE] = config.model.generator
+    cycles: dict[str, float | None] = {}
+    for scope, model in others.items():
+        priced = _model_cycles(config, index, tpu_slice, compiled, model)
+        cycles |= {f"{scope} {words}": price for words, price in priced.items()} | {scope: None}
+    return cycles | _model_cycles(config, index, tpu_slice, compiled, config.model)
 
 
 def _model_cycles(

@@ -19,6 +19,7 @@ from bert_jax.train_step.objectives.objective import (
     sum_losses,
 )
 
+GENERATOR_SCOPE = "of_the_generator"  # in the names of what it computes, for prices of kernels
 WEIGHT = 50.0  # config.rtd_weight unless set
 BINS, BIN_WIDTH = 128, 0.125  # of the histogram of logits, from -8 to 8
 _EVALUATION_SEED = 2020
@@ -105,7 +106,8 @@ def make_rtd(weight: float) -> Objective:
         if generator is None:
             raise TypeError("this model was built without the generator that rtd trains")
         of_generator = None if dropout is None else dropout.for_generator()
-        hidden_BSG = encode_batch(generator, batch, of_generator)
+        with jax.named_scope(GENERATOR_SCOPE):
+            hidden_BSG = encode_batch(generator, batch, of_generator)
         # XLA merges the two products with the word table: the losses keep their logits as
         # config.compute.mlm_logits_dtype says, sampling reads them in float32.
         losses = generator.compute_mlm_losses(hidden_BSG, positions_BP, batch["masked_lm_ids"])

@@ -90,6 +90,21 @@ def test_the_kernels_of_a_teacher_have_its_own_price_or_none(monkeypatch):
     assert Memory(1, 2, 3, 4, 5, teacher=6).total == 21
 
 
+def test_the_kernels_of_a_generator_have_its_own_price(monkeypatch):
+    scope = ', metadata={op_name="jit(step)/jvp(of_the_generator)/attention_forward"}\n'
+    (own,) = [line for line in TEXT.splitlines() if "%attention_forward" in line]
+    text = TEXT.replace(own, own.replace("forward.2", "forward.3") + scope + own)
+    electra = dataclasses.replace(MODEL, generator_hidden_size=256)
+    config = dataclasses.replace(CONFIG, objective="rtd", model=electra)
+
+    def look_up(shape):
+        return {"attention_forward": {12: 10_000.0, 4: 3_000.0}[shape.heads]}
+
+    monkeypatch.setattr(prices, "look_up_cycles", look_up)
+    found = estimate.estimate_step(config, 0, V5E, dataclasses.replace(compiled(), text=text))
+    assert found.cycles == 3_000_000 + 8 * 13_000
+
+
 def plan(compile_step):
     return estimate.plan_phase(CONFIG, 0, V5E, compile_step)
 

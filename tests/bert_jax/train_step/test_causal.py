@@ -3,11 +3,10 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model.attention import Visible, choose, hide_other_examples
+from bert_jax.model.attention import Visible, hide_other_examples
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import CAUSAL, find_pooled
@@ -193,8 +192,3 @@ def test_a_classifier_reads_the_last_token_of_a_causal_model():
     plain = other.model.bind(other.model.init(jax.random.key(0)))
     assert find_pooled(plain, batch) is None
     np.testing.assert_array_equal(find_pooled(plain, rows), rows["cls_positions"])
-
-
-def test_the_kernel_is_refused():
-    words = choose("auto", "TPU v5e", 128, CAUSAL_CONFIG.model, jnp.dtype("bfloat16"), 1).words
-    assert words == "plain: the attention kernel does not hide later tokens"
