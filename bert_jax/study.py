@@ -79,6 +79,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         again = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
         study = Study(config, pathlib.Path(_WORKDIR.value), shared, again)
         scored = study.find_run(_SCORE.value) if _SCORE.value else None
+        if scored is None and not _PLAN.value:
+            study.claim()
         log.hold()
     screen = Screen(is_writer=True)
     if scored is not None:

@@ -158,8 +158,8 @@ def make_rows(store: Store, split: str, seq_len: int) -> EncodedRows:
     return frame_rows(cut_documents(text, seq_len - 2), ids["cls"], ids["sep"])
 
 
-def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) -> None:
-    """Train on a store's documents in a folder claimed for it, and write a summary."""
+def build_steps(store: Store, settings: BiLM) -> training.Steps:
+    """Build the steps of a training on a store's documents."""
     rows, pad_id = make_rows(store, store.train.name, settings.seq_len), store.special_ids["pad"]
     stream = ExampleStream(rows, settings.seed, settings.batch_size, pad_id)
     initial = init_state(settings, store.vocab_size)
@@ -171,7 +171,12 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
         batch = _inputs(rows.batch(index_B, settings.seq_len, pad_id))
         return _update(state, batch, jax.random.fold_in(key, step), settings)
 
-    result = training.run_steps(folder, initial, settings.steps, advance, screen)
+    return training.Steps(initial, settings.steps, advance)
+
+
+def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) -> None:
+    """Train on a store's documents in a folder claimed for it, and write a summary."""
+    result = training.run_steps(folder, build_steps(store, settings), screen)
     training.write_summary(
         folder,
         {

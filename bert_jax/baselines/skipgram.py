@@ -169,11 +169,10 @@ def initialize(settings: SkipGram, vocab_size: int) -> Tables:
     return draws / settings.width, jnp.zeros(dims)
 
 
-def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen) -> None:
-    """Train the vectors of a store's tokens in a claimed folder; write them and a summary."""
-    counts_V = np.asarray(store.train.token_counts)
-    keep_V = keep_shares(counts_V, settings.subsample)
-    cumulative_V = jnp.asarray(np.cumsum(counts_V**_POWER) / np.sum(counts_V**_POWER), jnp.float32)
+def build_steps(store: Store, settings: SkipGram) -> training.Steps:
+    """Build the steps of a training on a store's documents."""
+    keep_V = keep_shares(np.asarray(store.train.token_counts), settings.subsample)
+    cumulative_V = _accumulate_counts(store)
     rows = cut_documents(store.train, _LONGEST_ROW)
     stream = ExampleStream(rows, settings.seed, _ROWS, 0)
     steps = max(1, round(settings.epochs * rows.examples / _ROWS))
@@ -188,8 +187,19 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
         batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
         return update(tables, *batch, cumulative_V, key_and_rate, settings.negatives)
 
-    initial = initialize(settings, store.vocab_size)
-    result = training.run_steps(folder, initial, steps, advance, screen)
+    return training.Steps(initialize(settings, store.vocab_size), steps, advance)
+
+
+def _accumulate_counts(store: Store) -> jax.Array:
+    """Return the cumulative shares by which negatives are drawn: float32[V]."""
+    powers_V = np.asarray(store.train.token_counts) ** _POWER
+    return jnp.asarray(np.cumsum(powers_V) / np.sum(powers_V), jnp.float32)
+
+
+def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen) -> None:
+    """Train the vectors of a store's tokens in a claimed folder; write them and a summary."""
+    steps = build_steps(store, settings)
+    result = training.run_steps(folder, steps, screen)
     vectors_VD = np.asarray(result.state[0])
     _write_vectors(folder, store, vectors_VD)
     training.write_summary(
@@ -197,18 +207,16 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
         {
             "kind": KIND,
             "seed": settings.seed,
-            "steps": steps,
+            "steps": steps.count,
             "tokens": round(settings.epochs * store.train.tokens),
             "seconds": round(result.secs, 1),
-            "heldout_loss": _score_heldout(store, result.state, cumulative_V, settings),
+            "heldout_loss": _score_heldout(store, result.state, settings),
             "heldout_loss_untrained": float(np.log(2) * (1 + settings.negatives)),
         },
     )
 
 
-def _score_heldout(
-    store: Store, tables: Tables, cumulative_V: jax.Array, settings: SkipGram
-) -> float | None:
+def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | None:
     """Compute the loss of a held-out pair, no token dropped; None if there is no such pair."""
     rows = cut_documents(store.heldout, _LONGEST_ROW)
     index_B = np.arange(np.searchsorted(rows.offsets[1:], _HELDOUT_TOKENS, side="right"))
@@ -219,7 +227,8 @@ def _score_heldout(
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
     batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
     copies = jax.tree.map(jnp.array, tables)
-    _, loss = update(copies, *batch, cumulative_V, key_and_rate, settings.negatives)
+    shares_V = _accumulate_counts(store)
+    _, loss = update(copies, *batch, shares_V, key_and_rate, settings.negatives)
     return float(loss)
 
 

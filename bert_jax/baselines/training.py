@@ -26,6 +26,7 @@ from data_pipeline.store import TEXT, Store, open_store
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0
+_FEWEST_STEPS = 3  # that are measured
 _LINES = 10  # of a training, on the screen
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
 
@@ -105,23 +106,47 @@ class Result:
     secs: float
 
 
-def run_steps(
-    folder: pathlib.Path, initial: State, steps: int, advance: Advance, screen: Screen
-) -> Result:
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """Hold what a training is made of."""
+
+    initial: State
+    count: int
+    advance: Advance
+
+
+def measure_steps(steps: Steps, secs: float) -> float:
+    """Take steps for about so many seconds, and return what all of them would take.
+
+    The first two are not counted: they compile.
+    """
+    state = steps.initial
+    counted, began = -2, time.monotonic()
+    while counted < _FEWEST_STEPS or time.monotonic() - began < secs:
+        if counted == 0:
+            began = time.monotonic()
+        state, loss = steps.advance(state, (counted + 2) % steps.count)
+        loss.block_until_ready()
+        counted += 1
+    return (time.monotonic() - began) / counted * steps.count
+
+
+def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Result:
     """Run the steps that the folder's state has not seen; save it every minute and at the end.
 
     Raises:
       DamagedFile: the folder's state is damaged.
       FloatingPointError: a loss is not finite; the state of before is kept.
     """
-    state, first, secs_before = _load(folder / STATE, initial)
+    steps = training.count
+    state, first, secs_before = _load(folder / STATE, training.initial)
     waiting: list[jax.Array] = []  # the loss of the step before: one step runs while one is made
     started = saved = time.monotonic()
     if first:
         screen.print(f"resumes after step {first:,} of {steps:,}")
     with screen.spinning("compiling") as show:
         for step in range(first, steps):
-            state, loss = advance(state, step)
+            state, loss = training.advance(state, step)
             for array in waiting:
                 array.block_until_ready()
             waiting = [loss]

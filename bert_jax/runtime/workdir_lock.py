@@ -86,6 +86,22 @@ def lock_folder(folder: pathlib.Path) -> None:
     _locked[folder] = file
 
 
+def is_locked(folder: pathlib.Path) -> bool:
+    """Return whether another process has locked a folder; no lock is left behind."""
+    try:
+        number = os.open(folder / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # there is none, or what lock_folder refuses
+        return False
+    with os.fdopen(number, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return folder.resolve() not in _locked
+        except OSError:  # some network file systems have no locks
+            return False
+    return False
+
+
 def _read(content: bytes | None) -> dict[str, Any]:
     """Read the holder from a lock; {} if it is empty, half written or damaged."""
     try:

@@ -44,7 +44,7 @@ _HAS_NO_MASKS = {
 }
 
 
-def _settings(row: StudyRow, store: str) -> Any:
+def load_settings(row: StudyRow, store: str) -> Any:
     """Read the settings of a baseline from a row's flags.
 
     Raises:
@@ -86,7 +86,7 @@ def _number(kind: type[int] | type[float], name: str, text: str) -> int | float:
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
     training.open_text(store)
-    settings = dataclasses.asdict(_settings(row, store))
+    settings = dataclasses.asdict(load_settings(row, store))
     del settings["seed"]
     return {"kind": row.kind, **settings}
 
@@ -96,7 +96,7 @@ def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
 
     Of a skip-gram, all tokens are taken to have their pairs: width + 1 on average.
     """
-    settings = _settings(row, store)
+    settings = load_settings(row, store)
     if isinstance(settings, SkipGram):
         tokens = settings.epochs * open_store(store).train.tokens
         pairs = settings.window + 1
@@ -107,8 +107,15 @@ def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
     return Cost(float(tokens), 6.0 * tokens * 2 * direction)
 
 
+def build_steps(row: StudyRow, store: str) -> training.Steps:
+    """Build the steps of a row's training."""
+    settings = load_settings(row, store)
+    module = skipgram if isinstance(settings, SkipGram) else bilm
+    return module.build_steps(training.open_text(store), settings)
+
+
 def _command(run: Run) -> list[str]:
-    settings = dataclasses.asdict(_settings(run.row, run.store)) | {"seed": run.seed}
+    settings = dataclasses.asdict(load_settings(run.row, run.store)) | {"seed": run.seed}
     return [
         *(sys.executable, "-m", "bert_jax.baseline", run.row.kind),
         *(f"--store={run.store}", f"--workdir={run.folder}"),

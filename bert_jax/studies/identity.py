@@ -16,7 +16,7 @@ from bert_jax.config import Config, flatten, recorded
 from bert_jax.config.schema import FinetuneConfig, with_length
 from bert_jax.config.study import StudyTask
 from bert_jax.studies.pretrained import PER_SEED
-from bert_jax.studies.row_kind import load_task
+from bert_jax.studies.row_kind import load_task, split_names
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -26,6 +26,7 @@ from data_pipeline.vocab import load_vocabulary
 FILE = "study_settings.json"
 _PLACES = ("data.store", "data.dir", "init")  # of settings, identified by content instead
 _TASK_POSITIONS = 512  # of an encoder, for which a task is opened to read its files
+_READS = "reads"  # in the settings of a row: names of other rows
 _HOW_TO_FIX = "or another --workdir"
 
 Settings = Mapping[str, Any]
@@ -47,9 +48,19 @@ class Identity:
             return self.store_digest == other.store_digest
         return self.store == other.store
 
-    def name_rows(self, settings: Settings) -> list[str]:
-        """Return the rows that have these settings."""
-        return [name for name, own in self.rows.items() if not _differences(own, settings)]
+    def name_rows(self, other: "Identity", name: str) -> list[str]:
+        """Return the rows that are equal to a row of another study, in what they read too."""
+        return [own for own in self.rows if self._is_equal_row(own, other, name)]
+
+    def _is_equal_row(self, own: str, other: "Identity", name: str) -> bool:
+        """Compare rows by their settings, and those that they read likewise, not by name."""
+        rows = self.rows[own], other.rows[name]
+        if _differences(*({**row, _READS: ""} for row in rows)):
+            return False
+        reads = [split_names(row.get(_READS, "")) for row in rows]
+        return len(reads[0]) == len(reads[1]) and all(
+            self._is_equal_row(read, other, others) for read, others in zip(*reads, strict=True)
+        )
 
     def name_tasks(self, task: Settings) -> list[str]:
         """Return the tasks that are equal to this one."""

@@ -9,6 +9,7 @@ import rich.box
 import rich.table
 
 from bert_jax import config as config_lib
+from bert_jax.baselines.training import measure_steps
 from bert_jax.config import Config
 from bert_jax.config.study import StudyRow
 from bert_jax.interop import warm_start
@@ -17,6 +18,7 @@ from bert_jax.perf import measure, synthetic
 from bert_jax.perf.prices import Prices, format_dollars
 from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import Screen, duration
+from bert_jax.studies.baselines import build_steps
 from bert_jax.studies.pretrained import load_row
 from bert_jax.studies.row_kind import Cost
 from bert_jax.train_step import objectives
@@ -66,10 +68,10 @@ def time_rows(
     timed = []
     for plan, row in zip(plans, rows, strict=True):
         secs = None
-        if screen is not None and row.kind == "pretrain":
+        if screen is not None and row.kind in _MEASURES:
             with screen.spinning(f"measuring steps of {row.name}"):
                 run = Cost(plan.cost.tokens / seeds, plan.cost.operations / seeds)
-                secs = measure_run(row, store, rate * _LONGEST_STEP_SECS, run)
+                secs = _MEASURES[row.kind](row, store, rate * _LONGEST_STEP_SECS, run)
         total = plan.cost.operations / rate if secs is None else secs * seeds
         timed.append(dataclasses.replace(plan, secs=total, is_measured=secs is not None))
     return timed
@@ -87,6 +89,18 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -
     return sum(
         _measure_phase(config, index) * phase.steps for index, phase in enumerate(config.phases)
     )
+
+
+def measure_baseline(row: StudyRow, store: str, most_operations: float, cost: Cost) -> float | None:
+    """Do the same of a baseline, on the store's own rows."""
+    steps = build_steps(row, store)
+    if cost.operations / steps.count > most_operations:
+        return None
+    return measure_steps(steps, _MEASURED.secs)
+
+
+# By the kind of a row that trains a run.
+_MEASURES = {"pretrain": measure_run, "skipgram": measure_baseline, "bilm": measure_baseline}
 
 
 def _measure_phase(config: Config, index: int) -> float:

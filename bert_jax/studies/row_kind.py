@@ -110,6 +110,11 @@ def load_task(task: StudyTask, flags: str = "") -> FinetuneConfig:
     return config
 
 
+def split_names(reads: str) -> list[str]:
+    """Return the names of rows in StudyRow.reads."""
+    return [name.strip() for name in reads.split(",") if name.strip()]
+
+
 def refuse_settings(row: StudyRow, *names: str) -> None:
     """Raise ValueError if a row sets one of these, which its kind does not read."""
     for name in names:

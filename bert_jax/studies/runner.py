@@ -5,16 +5,18 @@ import dataclasses
 import pathlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
 from bert_jax.reporting.console import BAD, Screen
+from bert_jax.runtime import workdir_lock
 from bert_jax.studies import identity
 from bert_jax.studies.identity import Identity
 from bert_jax.studies.kinds import kind_of
-from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task
+from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task, split_names
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -22,6 +24,8 @@ from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
 _POLL_SECS = 1.0  # a signal may have gone to another thread than the one that handles it
+# A run that was left behind by a killed study saves, then gives up its folder.
+_MOST_LOCKED_SECS = 120.0
 SCORES = "scores.json"  # RUN-scores.json: what was computed after training
 
 
@@ -45,7 +49,17 @@ class Lane:
     check: Callable[[], None]
 
     def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
-        """Run a command that works in a folder; return "" or its error."""
+        """Run a command that works in a folder; return "" or its error.
+
+        Where another process still works there, as the run of a study that was killed, it is given
+        time to save and end; then the command tries, and says who it is.
+        """
+        end = time.monotonic() + _MOST_LOCKED_SECS
+        if workdir_lock.is_locked(folder):
+            with self.screen.spinning(f"{label}: another process still works in {folder}"):
+                while workdir_lock.is_locked(folder) and time.monotonic() < end:
+                    self.check()
+                    time.sleep(_POLL_SECS)
         return grid_runs.run_command(
             self.screen, label, command, folder, self.environment, self.check
         )
@@ -158,7 +172,9 @@ class Study:
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
         """Refuse a row that reads other rows than its kind does."""
-        kinds = [find.kind for name in _names(row.reads) for find in earlier if find.name == name]
+        kinds = [
+            find.kind for name in split_names(row.reads) for find in earlier if find.name == name
+        ]
         wanted = kind_of(row).reads
         if tuple(kinds) != wanted:
             raise ValueError(
@@ -184,6 +200,15 @@ class Study:
         """Return the folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
 
+    def claim(self) -> None:
+        """Lock the folder until this process ends.
+
+        Raises:
+          ValueError: another study is at work there.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        workdir_lock.lock_folder(self.folder)
+
     def run(self, screen: Screen, parallel: int = 1) -> list[Result]:
         """Run what is not finished, every row once before any a second time, and read all.
 
@@ -197,7 +222,7 @@ class Study:
 
         def attempt(result: Result, seed: int) -> None:
             """Run a row when the rows that it reads have run; keep its error."""
-            wait([done[name, seed] for name in _names(result.row.reads)])
+            wait([done[name, seed] for name in split_names(result.row.reads)])
             with lanes.enter(screen) as lane:
                 try:
                     error = self._run(lane, result, seed)
@@ -231,10 +256,9 @@ class Study:
         row, folder = result.row, self.folder_of(result.row, seed)
         kind = kind_of(row)
         run = self._find_run(row, seed)
+        self._link_equal_run(lane.screen, row, seed)
         if kind.command is None:
             folder.mkdir(exist_ok=True)
-        else:
-            self._link_equal_run(lane.screen, row, seed)
         if kind.command is not None and not kind.is_finished(folder):
             label = f"{row.name}, seed {seed}"
             if error := lane.run(label, kind.command(run), folder):
@@ -251,16 +275,20 @@ class Study:
         return "; ".join(filter(None, errors))
 
     def _link_equal_run(self, screen: Screen, row: StudyRow, seed: int) -> None:
-        """Make the folder of a run a link to that of a finished, equal run of a shared study."""
-        folder = self.folder_of(row, seed)
+        """Make the folder of a run a link to that of a finished, equal run of a shared study.
+
+        Of a kind that trains nothing it is the folder by which its tasks are found.
+        """
+        folder, kind = self.folder_of(row, seed), kind_of(row)
         if folder.is_symlink() and not folder.exists():
             raise ValueError(f"{folder} is a link to a run that is gone; delete the link")
         if folder.exists():
             return
         for other, known in self._shared.items():
-            for name in known.name_rows(self._identity.rows[row.name]):
+            for name in known.name_rows(self._identity, row.name):
                 origin = (other / f"{name}-seed{seed}").absolute()
-                if kind_of(row).is_finished(origin):
+                is_there = origin.is_dir() if kind.command is None else kind.is_finished(origin)
+                if is_there:
                     folder.symlink_to(origin)
                     screen.print(f"{row.name}, seed {seed}: taken from {origin}")
                     return
@@ -274,7 +302,7 @@ class Study:
         names = known.name_tasks(self._identity.tasks[task.name]) if known else []
         for name in names:
             learned = origin.parent / f"{origin.name}-{name}"
-            if grid_runs.read_scores(learned) is not None:
+            if _read_task(learned) is not None:
                 folder.symlink_to(learned)
                 return
 
@@ -282,7 +310,7 @@ class Study:
         """Return a run of a row; raise ValueError if one that it reads is not finished."""
         rows = {known.name: known for known in self.config.rows}
         sources = []
-        for name in _names(row.reads):
+        for name in split_names(row.reads):
             sources.append(self.folder_of(rows[name], seed))
             if not kind_of(rows[name]).is_finished(sources[-1]):
                 raise ValueError(f"the run of {name}, which it reads, is not finished")
@@ -329,11 +357,11 @@ class Study:
             result.missing[task.name] = command
             return ""
         self._link_equal_task(run, task, folder)
-        if grid_runs.read_scores(folder) is None:
+        if _read_task(folder) is None:
             label = f"{run.row.name}, seed {run.seed}, {task.name}"
             if error := lane.run(label, command, folder):
                 return f"{task.name}: {error}"
-        left = grid_runs.read_scores(folder)
+        left = _read_task(folder)
         if left is None:
             return f"{task.name}: {folder} has no summary"
         score = grid_runs.deciding_score(*left)
@@ -350,13 +378,14 @@ def _wait_for(futures: Collection[Future[None]]) -> None:
         future.result()
 
 
+def _read_task(folder: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
+    """Read the scores of a task and their baselines, also through a link to another study's."""
+    return grid_runs.read_scores(folder.resolve())
+
+
 def _has_scores(path: pathlib.Path) -> bool:
     """Return whether a file has scores, and all that every row has: earlier studies had fewer."""
     return path.is_file() and small_files.read_object(path).keys() >= set(COMMON)
-
-
-def _names(reads: str) -> list[str]:
-    return [name.strip() for name in reads.split(",") if name.strip()]
 
 
 @contextlib.contextmanager

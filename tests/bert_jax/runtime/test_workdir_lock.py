@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.workdir_lock import Lease, lock_folder
+from bert_jax.runtime.workdir_lock import Lease, is_locked, lock_folder
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.small_files import DamagedFile
 
@@ -48,9 +48,12 @@ def test_a_folder_in_use_is_refused_until_its_process_is_killed(other, tmp_path)
     who = f"process {other.pid} on {socket.gethostname()}"
     with pytest.raises(ValueError, match=f"in use by the run of {who}; wait until it ends"):
         lock_folder(tmp_path)
+    assert is_locked(tmp_path)
     other.send_signal(signal.SIGKILL)
     other.wait()
+    assert not is_locked(tmp_path)
     lock_folder(tmp_path)
+    assert not is_locked(tmp_path)  # by another process
     lock_folder(tmp_path)  # this process may come back to its own
     assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
 

@@ -1,6 +1,7 @@
 """A study of tiny runs: refusals, which runs are started again, and the report."""
 
 import dataclasses
+import fcntl
 import json
 import pathlib
 import shutil
@@ -21,6 +22,7 @@ from bert_jax.perf.slices import find_slice
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
 from bert_jax.studies import identity, plan, report, runner
+from bert_jax.studies.baselines import build_steps
 from bert_jax.studies.kinds import KINDS
 from bert_jax.studies.pretrained import choose_sentences
 from bert_jax.studies.row_kind import (
@@ -48,6 +50,7 @@ SKIPGRAM = StudyRow("skipgram", kind="skipgram", flags="tokens=768 width=7")
 FROZEN = StudyRow("frozen", kind="frozen", reads="BERT")
 STUDIES = ROOT / "configs" / "studies"
 SILENT = Screen(is_writer=False)
+LANE = runner.Lane(SILENT, {}, lambda: None)
 
 
 @pytest.fixture
@@ -303,6 +306,71 @@ def test_equal_runs_of_another_study_are_shared(config, tmp_path, fakes):
         Study(config, first, [tmp_path])
 
 
+def test_rows_that_read_equal_runs_share_what_they_learned(config, tmp_path, fakes):
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.csv").write_text("text,label\na cat,cat\na dog,dog\n")
+    columns = f"data.dir={tmp_path} data.text_column=text data.label_column=label"
+    pets = StudyTask("pets", "configs/finetune/table.py", columns)
+    counts = StudyRow("counts", kind="counts")
+    config = dataclasses.replace(config, rows=(BERT, FROZEN, counts), tasks=(pets,), seeds=1)
+    first, second = tmp_path / "first", tmp_path / "second"
+    Study(config, first).run(SILENT)
+    learned = ("BERT-seed0", "frozen-seed0", "counts-seed0")
+    for name in learned:  # as a finished fine-tuning leaves it
+        (first / f"{name}-pets" / "predictions").mkdir(parents=True)
+        summary = {"heldout_dev_accuracy": 0.75, "majority_dev_accuracy": 0.5}
+        (first / f"{name}-pets" / "summary.json").write_text(json.dumps(summary))
+    fakes[0].clear()
+    other = changed(BERT, name="other", flags=f"{TINY} optim.beta2=0.9")
+    names = {"BERT": "base", "frozen": "ice", "counts": "tf-idf"}
+    rows = [changed(row, name=names[row.name]) for row in config.rows]
+    rows[1] = changed(rows[1], reads="base")
+    unequal = changed(FROZEN, name="frozen", reads="other")
+    study = dataclasses.replace(config, rows=(*rows, other, unequal))
+    results = Study(study, second, [first]).run(SILENT)
+    # That of another run is not taken, whatever its name.
+    assert sorted(fakes[0]) == ["frozen-seed0-pets", "other-seed0", "other-seed0-pets"]
+    for theirs, ours in names.items():
+        link = second / f"{ours}-seed0-pets"
+        assert link.readlink() == first / f"{theirs}-seed0-pets"
+    scores = [result.scores.get("pets_dev_accuracy") for result in results]
+    assert scores[:3] == [{0: 0.75}] * 3
+
+
+def test_a_run_waits_for_the_process_that_still_saves_in_its_folder(
+    config, tmp_path, fakes, monkeypatch
+):
+    started, _ = fakes
+    monkeypatch.setattr(runner, "_POLL_SECS", 0.01)
+    study = Study(dataclasses.replace(config, rows=(BERT,), seeds=1), tmp_path)
+    (tmp_path / "BERT-seed0").mkdir()
+    monkeypatch.setattr(pathlib.Path, "mkdir", lambda *_, **__: None)  # of the fake
+    with (tmp_path / "BERT-seed0" / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        runs = threading.Thread(target=study._run, args=(LANE, Result(BERT), 0))
+        runs.start()
+        time.sleep(0.2)
+        assert not started
+        fcntl.flock(file, fcntl.LOCK_UN)
+        runs.join(20)
+        assert started == ["BERT-seed0"]
+        # After its time is over it tries.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        monkeypatch.setattr(runner, "_MOST_LOCKED_SECS", 0.1)
+        assert LANE.run("BERT", [], tmp_path / "BERT-seed0") == ""
+    assert len(started) == 2
+
+
+def test_a_folder_has_one_study_at_once(config, tmp_path):
+    study = Study(config, tmp_path / "study")
+    (tmp_path / "study").mkdir()
+    with (tmp_path / "study" / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="is in use by the run of process"):
+            study.claim()
+    study.claim()
+
+
 def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes):
     for name, label in (("a", "pet"), ("b", "pet"), ("c", "dog")):
         (tmp_path / name).mkdir()
@@ -381,6 +449,16 @@ def test_short_steps_are_measured(tiny_store):
     assert plan.measure_run(BERT, str(tiny_store), 9e5, cost) is None
     secs = plan.measure_run(BERT, str(tiny_store), 1.1e6, cost)
     assert 5e-4 < secs < 5
+    flags = "steps=6 seq_len=16 batch_size=8 width=3 units=5"
+    for row in (SKIPGRAM, StudyRow("bilm", kind="bilm", flags=flags)):
+        count = build_steps(row, str(tiny_store)).count
+        assert plan.measure_baseline(row, str(tiny_store), 9.0, Cost(1.0, 10.0 * count)) is None
+        secs = plan.measure_baseline(row, str(tiny_store), 11.0, Cost(1.0, 10.0 * count))
+        assert 1e-5 * count < secs < count
+        (timed,) = plan.time_rows(
+            [plan.RowPlan("x", Cost(1.0, 10.0))], [row], 3, str(tiny_store), SILENT
+        )
+        assert timed.is_measured
 
 
 @pytest.mark.slow
