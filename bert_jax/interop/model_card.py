@@ -4,6 +4,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from bert_jax import config as config_lib
 from bert_jax.config import Config, total_steps
 from bert_jax.interop import huggingface, load
@@ -12,9 +14,10 @@ from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS
 from bert_jax.reporting.metrics_writer import SUMMARY
 from bert_jax.runtime import run_record
+from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
-from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE
+from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
 
 _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
@@ -180,15 +183,30 @@ def _describe_use(checkpoint: Pretrained, name: str, has_tokenizer: bool) -> str
             "cannot be said in a tokenizer.json: cut text with the library sentencepiece and "
             "`vocab.model`.\n"
         )
+    text, note = "'A sentence.'", ""
+    if checkpoint.task is not None and checkpoint.task.kind == TAG:
+        text = "' '.join(words)"
+        if not _adds_space(checkpoint.vocabulary):
+            text = f"' ' + {text}"
+            note = (
+                "Each word was read behind a space, the first one too; with `is_split_into_words` "
+                "this tokenizer leaves the spaces out, and the tags are wrong.\n\n"
+            )
     return (
         "## Use\n\n"
         f"    from transformers import AutoTokenizer, {kind}\n\n"
         f"    tokenizer = AutoTokenizer.from_pretrained({name!r})\n"
         f"    model = {kind}.from_pretrained({name!r})\n"
-        "    outputs = model(**tokenizer('A sentence.', return_tensors='pt'))\n\n"
-        "sentence-transformers loads it as it is, with the mean of the last layer's vectors; it "
-        "was not trained to compare sentences.\n"
+        f"    outputs = model(**tokenizer({text}, return_tensors='pt'))\n\n"
+        f"{note}sentence-transformers loads it as it is, with the mean of the last layer's "
+        "vectors; it was not trained to compare sentences.\n"
     )
+
+
+def _adds_space(vocabulary: Vocabulary) -> bool:
+    """Return whether a text's first word has the ids that it has behind a space."""
+    (plain, _), (behind, _) = vocabulary.encode(["a"]), vocabulary.encode_words(["a"])
+    return np.array_equal(plain, behind)
 
 
 def _render_table(rows: list[tuple[str, str]]) -> str:

@@ -3,13 +3,18 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
 from bert_jax.interop import load, model_card
 from bert_jax.runtime import run_record
+from bert_jax.tasks.task import TAG
+from bert_jax.tasks.task_layer import TaskLayer
 from bert_jax.trainer.feed import open_store
 from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.byte_level import train_byte_level
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.tiny_models import config_and_data
 
@@ -43,3 +48,23 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
     earlier = render(f"{tmp_path}@40")
     assert f"its run `{tmp_path.name}@40`" in earlier
     assert "| planned | 1,107 steps" in earlier and "held out" not in earlier
+
+
+def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
+    layer = {"kernel": np.zeros((14, 3), np.float32), "bias": np.zeros(3, np.float32)}
+    params = held.params | {"classifier": layer}
+    tagger = dataclasses.replace(
+        held, task=TaskLayer("NER", TAG, ("O", "B-X", "I-X")), params=params
+    )
+    card = model_card.render(tagger, "mine", (), has_tokenizer=True)
+    assert "tokenizer(' '.join(words)," in card and "is_split_into_words" not in card
+    data = json.loads(train_byte_level(["a cat sees the dog"] * 3, 270, 0))
+    for adds_space in (True, False):
+        data["pre_tokenizer"]["add_prefix_space"] = adds_space
+        (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+        words = load_vocabulary(tmp_path / "tokenizer.json")
+        card = model_card.render(
+            dataclasses.replace(tagger, vocabulary=words), "mine", (), has_tokenizer=True
+        )
+        assert ("tokenizer(' ' + ' '.join(words)," in card) == (not adds_space)
+        assert ("is_split_into_words" in card) == (not adds_space)

@@ -186,8 +186,32 @@ def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):
         for start, end in zip(aligned.starts_T, aligned.ends_T, strict=True)
     }
     assert "," in covered and not any(" " in part for part in covered)
-    word_ids, _ = vocabulary.encode_words(["bal"])
-    assert not vocabulary.is_continuation[word_ids[0]]
+
+
+def test_words_have_the_ids_of_the_library_that_adds_a_space(loaded):
+    """As transformers has them with is_split_into_words and add_prefix_space."""
+    vocabulary, library = loaded
+    words = [
+        "bal",
+        "'s",
+        "U.S.-based",
+        "3,000",
+        "cafe\u0301",
+        "中文",
+        "🙂",
+        "\xa0x",
+        "it's",
+        "\u0301a",
+    ]
+    spaced = json.loads(library.to_str())
+    spaced["pre_tokenizer"]["add_prefix_space"] = True
+    spaced = tokenizers.Tokenizer.from_str(json.dumps(spaced))
+    encoding = spaced.encode(words, is_pretokenized=True, add_special_tokens=False)
+    flat, lengths = vocabulary.encode_words(words)
+    assert flat.tolist() == encoding.ids
+    assert np.repeat(np.arange(len(words)), lengths).tolist() == encoding.word_ids
+    first = np.cumsum([0, *lengths[:-1]])
+    assert not vocabulary.is_continuation[flat[first]].any()
 
 
 def test_training_twice_gives_the_same_file():
