@@ -712,6 +712,11 @@ class FinetuneConfig(SharedConfig):
     optim: OptimConfig = OptimConfig(learning_rate=5e-5, warmup_steps=0)
     checkpoint: CheckpointConfig = CheckpointConfig(keep=1)
     log_every_steps: int = setting(50, "distance of lines of metrics", unit="steps", minimum=1)
+    from_scratch: bool = setting(
+        False,
+        "initialize all weights: of `init` only sizes and vocabulary are read; what pre-training "
+        "is compared with",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ def build_finetuning(
     # Without the layer of an earlier task, so that this task's layer is initialized.
     of_a_task = ("bilstm", "classifier")
     params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
-    checkpoint = dataclasses.replace(checkpoint, params=params)
+    checkpoint = dataclasses.replace(checkpoint, params={} if config.from_scratch else params)
     positions = checkpoint.config.max_position_embeddings
     config = dataclasses.replace(config, data=with_length(config.data, positions))
     if config.data.max_seq_length > positions:
@@ -135,8 +135,11 @@ def _describe_task(
     packed = f"in {phase.batch_size:,} rows of {phase.seq_len}"
     layout = packed if task.kind in PACKED else "in rows cut to the longest"
     epochs = f"{task_phase.per_step['epochs']:,.1f} epochs"
+    weights = f"{checkpoint.parameter_count:,} parameters"
+    if config.from_scratch:
+        weights = "its sizes and vocabulary alone: all weights are initialized"
     rows = [
-        ("init", f"{checkpoint.address}, {checkpoint.parameter_count:,} parameters"),
+        ("init", f"{checkpoint.address}, {weights}"),
         ("task", f"{task.name}: {splits} examples"),
         ("", f"of at most {config.data.max_seq_length} tokens"),
         *(("", note) for note in task.notes),

@@ -7,6 +7,8 @@ from bert_jax.studies.row_kind import RowKind
 KINDS: dict[str, RowKind] = {
     "pretrain": pretrained.PRETRAIN,
     "checkpoint": pretrained.CHECKPOINT,
+    "untrained": pretrained.UNTRAINED,
+    "given": pretrained.GIVEN,
     "frozen": pretrained.FROZEN,
     "counts": baselines.COUNTS_ROW,
     "skipgram": baselines.SKIPGRAM_ROW,

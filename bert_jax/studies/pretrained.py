@@ -1,7 +1,8 @@
 """Train encoders with bert_jax.train, and score them: fine-tuned, or as frozen vectors.
 
-`pretrain` trains a run. The two other kinds read one of another row: `checkpoint` fine-tunes it
-with settings of its own or at another step, `frozen` learns tasks on its last four layers.
+`pretrain` trains a run. Three kinds read one of another row: `checkpoint` fine-tunes it with
+settings of its own or at another step, `untrained` fine-tunes its sizes from new weights, `frozen`
+learns tasks on its last four layers. `given` fine-tunes a checkpoint from elsewhere.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from bert_jax.config import Config, validate
 from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import Selection
-from bert_jax.interop import load
+from bert_jax.interop import load, warm_start
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model.flops import count_train_flops
 from bert_jax.reporting.console import Screen
@@ -41,6 +42,7 @@ from data_pipeline.io.jsonl import read_metrics
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
 from data_pipeline.store import HELDOUT, Split, open_store
+from data_pipeline.vocab import load_vocabulary
 
 PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
 # Of a run's summary, and of which rows.
@@ -52,6 +54,7 @@ OWN_MEASURES = {
 _SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # of which the pseudo-perplexity is computed
 _STEP = "step"  # in the flags of a checkpoint
+_ADDRESS = "checkpoint"  # in the flags of a given one
 
 
 def load_row(row: StudyRow, store: str) -> Config:
@@ -156,14 +159,14 @@ def choose_sentences(split: Split, longest: int) -> list[np.ndarray]:
 def _finetune(run: Run, task: StudyTask, folder: pathlib.Path, address: str) -> list[str]:
     return [
         *(sys.executable, "-m", "bert_jax.finetune", f"--config={task.config}"),
-        *(f"--workdir={folder}", f"--config.init=orbax:{address}"),
+        *(f"--workdir={folder}", f"--config.init={address}"),
         *(*flags_of(task.flags), *flags_of(run.row.finetune)),
         *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
     ]
 
 
 def _task_command(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    return _finetune(run, task, folder, str(run.folder))
+    return _finetune(run, task, folder, f"orbax:{run.folder}")
 
 
 def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
@@ -179,14 +182,14 @@ def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
 
 
 def _checkpoint_address(run: Run) -> str:
-    """Return the workdir of the run that is read, with the step if the row names one."""
+    """Return the run that is read, with the step if the row names one."""
     step = settings_of(run.row.flags).get(_STEP, "")
-    return f"{run.sources[0]}@{step}" if step else str(run.sources[0])
+    return f"orbax:{run.sources[0]}@{step}" if step else f"orbax:{run.sources[0]}"
 
 
 def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
     """Return the scores of masked words, and what the run's own evaluation was at the step."""
-    scores = score_masked_words(f"orbax:{_checkpoint_address(run)}", run.store, seq_len, screen)
+    scores = score_masked_words(_checkpoint_address(run), run.store, seq_len, screen)
     step = settings_of(run.row.flags).get(_STEP)
     lines = read_metrics(run.sources[0] / METRICS)
     evaluated = [line for line in lines if line["split"] == HELDOUT]
@@ -199,6 +202,54 @@ def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
 
 def _finetune_checkpoint(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
     return _finetune(run, task, folder, _checkpoint_address(run))
+
+
+def _check_untrained(row: StudyRow, store: str) -> dict[str, Any]:
+    refuse_settings(row, "config", "flags")
+    return {"kind": row.kind, "reads": row.reads, "finetune": row.finetune}
+
+
+def _score_untrained(run: Run, seq_len: int, screen: Screen) -> Scores:
+    return lack_both("its weights are new at each task")
+
+
+def _finetune_untrained(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
+    command = _finetune(run, task, folder, f"orbax:{run.sources[0]}")
+    return [*command, "--config.from_scratch=True"]
+
+
+def _given_address(row: StudyRow) -> str:
+    settings = settings_of(row.flags)
+    address = settings.pop(_ADDRESS, "")
+    if settings or not address:
+        raise ValueError(
+            f"its flags are {row.flags!r}; of a given checkpoint they are {_ADDRESS}=hf:DIR, "
+            "google:PREFIX or the workdir of a run, and nothing else"
+        )
+    return address
+
+
+def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
+    """Identify a checkpoint by its weights, so that a copy elsewhere is the same."""
+    refuse_settings(row, "config")
+    weights = warm_start.hash_weights(load.load(_given_address(row)))
+    return {"kind": row.kind, "weights": weights, "finetune": row.finetune}
+
+
+def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
+    address = _given_address(run.row)
+    checkpoint, store = load.load(address), open_store(run.store)
+    lowercase = store.manifest["vocabulary"]["lowercase"]
+    own = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+    if checkpoint.vocabulary.pieces() != own.pieces():
+        return lack_both("its tokens are not the store's")
+    if not checkpoint.heads.mlm:
+        return lack_both("it came without the head that predicts words")
+    return score_masked_words(address, run.store, seq_len, screen)
+
+
+def _finetune_given(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
+    return _finetune(run, task, folder, _given_address(run.row))
 
 
 def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
@@ -221,6 +272,14 @@ PRETRAIN = RowKind(
 CHECKPOINT = RowKind(
     *(_check_checkpoint, costs_nothing, None, _is_finished),
     *(_score_checkpoint, _finetune_checkpoint, ("pretrain",)),
+    scores_on_device=True,
+)
+UNTRAINED = RowKind(
+    *(_check_untrained, costs_nothing, None, _is_finished),
+    *(_score_untrained, _finetune_untrained, ("pretrain",)),
+)
+GIVEN = RowKind(
+    *(_check_given, costs_nothing, None, _is_finished, _score_given, _finetune_given),
     scores_on_device=True,
 )
 FROZEN = RowKind(

@@ -18,6 +18,7 @@ from bert_jax.finetuning import setup as finetuning
 from bert_jax.finetuning.feed import TaskFeed, TaskPhase
 from bert_jax.finetuning.objectives import TERM
 from bert_jax.interop import export, load
+from bert_jax.interop.tensor_names import by_path
 from bert_jax.model.bert import Heads
 from bert_jax.runtime import run_record
 from bert_jax.tasks.registry import open_task
@@ -281,6 +282,25 @@ def test_what_cannot_be_is_refused_before_anything_is_written(config, tmp_path, 
     with pytest.raises(ValueError, match=words):
         build(dataclasses.replace(config, **changed), tmp_path / "run", **data)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_from_scratch_has_the_sizes_of_the_checkpoint_and_none_of_its_weights(config, tmp_path):
+    def first_weights(name, **changes):
+        setup = build(dataclasses.replace(config, **changes), tmp_path / name)
+        return by_path(setup.initial_params())
+
+    known = by_path(load.load(config.init).params)
+    given, new = first_weights("given"), first_weights("new", from_scratch=True)
+    other = first_weights("other", from_scratch=True, seed=1)
+    assert given.keys() == new.keys() > {"embeddings/word/embedding", "pooler/kernel"}
+    np.testing.assert_array_equal(given["pooler/kernel"], known["pooler/kernel"])
+    for path, weights in new.items():
+        assert weights.shape == given[path].shape
+        if path.endswith(("kernel", "embedding")):
+            assert np.any(weights != given[path]) == (path != "classifier/kernel"), path
+            assert np.any(weights != other[path]), path
+            assert abs(weights).max() <= 2 * 0.02 + 1e-6, path  # two deviations of BERT's 0.02
 
 
 def test_the_length_is_that_of_the_checkpoint_where_nobody_says_it(config, tmp_path):

@@ -36,6 +36,7 @@ from bert_jax.studies.row_kind import (
 )
 from bert_jax.studies.runner import Result, Study
 from data_pipeline.store import open_store
+from tests.bert_jax.small_checkpoints import tensors, write
 from tests.faults.runs import ROOT
 
 TINY = (
@@ -113,6 +114,31 @@ def test_commands_of_a_task(tmp_path):
     words = command(kind="checkpoint", flags="step=40", finetune="epochs=1 batch_size=16")
     assert f"--config.init=orbax:{places[0]}@40" in words
     assert words.index("--config.epochs=2") < words.index("--config.epochs=1")
+    words = command(kind="untrained", finetune="epochs=1")
+    assert {f"--config.init=orbax:{places[0]}", "--config.from_scratch=True"} <= set(words)
+    words = command(kind="given", flags="checkpoint=hf:DIR", finetune="epochs=1")
+    assert {"--config.init=hf:DIR", "--config.epochs=1", "--config.seed=1"} <= set(words)
+
+
+def test_a_given_checkpoint_is_its_weights_and_fills_masks_of_its_own_tokens(
+    config, tiny_store, tmp_path
+):
+    arrays = tensors()
+    first, copy = (write(tmp_path / name, arrays) for name in ("first", "copy"))
+    other = write(tmp_path / "other", {**arrays, "bert.pooler.dense.bias": np.ones(14, np.float32)})
+
+    def check(flags):
+        row = StudyRow("given", kind="given", flags=flags)
+        return Study(dataclasses.replace(config, rows=(BERT, row)), tmp_path / "none")
+
+    rows = [check(f"checkpoint=hf:{folder}")._identity.rows for folder in (first, copy, other)]
+    assert rows[0] == rows[1] != rows[2]
+    for flags in ("", "checkpoint=", f"checkpoint=hf:{first} step=3", "hf:DIR"):
+        with pytest.raises(ValueError, match="row given: its flags"):
+            check(flags)
+    row = StudyRow("given", kind="given", flags=f"checkpoint=hf:{first}")
+    run = Run(row, 0, str(tiny_store), tmp_path)
+    assert KINDS["given"].scores(run, 16, SILENT) == lack_both("its tokens are not the store's")
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("[a-z]*.py")))

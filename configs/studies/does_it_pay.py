@@ -1,0 +1,29 @@
+"""Does pre-training pay? New weights, a small BERT of one's own, and a published checkpoint.
+
+    python -m bert_jax.study --config=configs/studies/does_it_pay.py:given=hf:DIR
+        --config.store=runs/quickstart/store --workdir=DIR
+        --task="sst2 configs/finetune/glue.py:task=sst2 data.dir=DIR"
+
+All three are fine-tuned, the first two at the same sizes. BERT is that of configs/quickstart.py, or
+config=FILE. given is hf:, google: or a workdir; without it there are two rows. A published model
+wants a lower rate and fewer passes than a small one: its row has 1e-4 and two.
+"""
+
+import ml_collections
+
+from bert_jax import config as c
+from bert_jax.config.study import StudyConfig, StudyRow
+
+
+def get_config(text: str = "") -> ml_collections.ConfigDict:
+    """Two rows or three, three seeds; they are called BERT, untrained and given."""
+    places = c.arguments(text, config="configs/quickstart.py", given="")
+    rows = [
+        StudyRow("BERT", config=places["config"]),
+        StudyRow("untrained", kind="untrained", reads="BERT"),
+    ]
+    if places["given"]:
+        address = f"checkpoint={places['given']}"
+        own = "optim.learning_rate=1e-4 epochs=2"
+        rows.append(StudyRow("given", kind="given", flags=address, finetune=own))
+    return c.to_config_dict(StudyConfig(rows=tuple(rows)))
