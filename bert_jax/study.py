@@ -93,9 +93,10 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     # Here, so that a refusal or --help does not wait for matplotlib.
     from bert_jax.studies import report
 
-    summary = report.Report(results, config.paper)
+    summary = report.Report(results, config.paper, config.compare_with)
     report.write(study.folder, summary)
-    make_console(highlight=False).print(summary.table())
+    for table in summary.tables():
+        make_console(highlight=False).print(table)
     for note in summary.notes():
         screen.print(note)
     screen.print(f"{study.folder / report.PAGE}, {report.NUMBERS}, {report.PICTURE}")

@@ -49,3 +49,6 @@ class StudyConfig:
     )
     seq_len: int = setting(64, "row length at which masked words are scored", minimum=8)
     paper: str = setting("", "which figure of which paper the rows have in `paper`")
+    compare_with: str = setting(
+        "", "row that all others are compared with in study.md; empty takes the first"
+    )

@@ -9,7 +9,9 @@ from typing import Any
 
 import rich.box
 import rich.table
+import rich.text
 from matplotlib import style
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.reporting import plots
@@ -25,6 +27,8 @@ from bert_jax.studies.statistics import (
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"
+_PANELS = 3  # of the picture beside each other
+_LOWER_IS_BETTER = ("loss", "perplexity")  # ends of the names of such measures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,18 +40,22 @@ class Difference:
     theirs: str
     interval: Interval
 
-    def in_words(self) -> str:
-        return (
-            f"{self.measure}: {self.ours} - {self.theirs} = {self.interval.mean:+.4f} "
-            f"± {self.interval.half_width:.4f}"
-        )
+    def less(self, reference: str) -> Interval | None:
+        """Return the difference from a reference row; None if it is not one of the two."""
+        if reference == self.theirs:
+            return self.interval
+        if reference == self.ours:
+            return Interval(-self.interval.mean, self.interval.half_width)
+        return None
 
 
 class Report:
     """Hold the table of a study and its comparisons."""
 
-    def __init__(self, results: Sequence[Result], paper: str) -> None:
+    def __init__(self, results: Sequence[Result], paper: str, reference: str = "") -> None:
+        """Compare all rows with each other; the reference, by default the first, is shown."""
         self.results, self.paper = results, paper
+        self.reference = reference or results[0].row.name
         measures = dict.fromkeys(m for result in results for m in result.scores)
         # What all rows share comes first, the measures of single objectives last.
         self.measures = sorted(measures, key=lambda m: (m not in COMMON, m in OWN_MEASURES))
@@ -71,17 +79,37 @@ class Report:
             cells.append(_in_words(values) if values else "-")
         return [*cells, *([result.row.paper] if self.paper else [])]
 
+    def comparison(self) -> list[list[str]]:
+        """Return head and rows of the differences from the reference; [] if there are none.
+
+        Those that are larger than chance are bold in Markdown.
+        """
+        differences: dict[str, dict[str, Interval]] = {}
+        for difference in self.differences:
+            if (interval := difference.less(self.reference)) is not None:
+                other = difference.ours
+                if other == self.reference:
+                    other = difference.theirs
+                differences.setdefault(other, {})[difference.measure] = interval
+        measures = [m for m in self.measures if any(m in row for row in differences.values())]
+        lines = []
+        for result in self.results:
+            intervals = differences.get(result.row.name)
+            if intervals:
+                cells = [_describe_interval(intervals.get(measure)) for measure in measures]
+                lines.append([result.row.name, *cells])
+        return [[f"less {self.reference}", *measures], *lines] if lines else []
+
     def notes(self) -> list[str]:
-        """Say what is larger than chance, what has no score and why, and what failed."""
-        beyond = [d.in_words() for d in self.differences if d.interval.is_beyond_chance]
+        """Say how much is larger than chance, what has no score and why, and what failed."""
+        beyond = sum(d.interval.is_beyond_chance for d in self.differences)
         total = len(self.differences)
         if not total:
             chance = "No two rows share two seeds, so nothing is said about chance."
         else:
-            listed = ": " + "; ".join(beyond) if beyond else ""
             chance = (
-                f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): "
-                f"{len(beyond)} of {total} differences{listed}."
+                f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): {beyond} of "
+                f"{total} differences; above they are bold, and {NUMBERS} has those of all rows."
             )
         lacking: dict[tuple[str, str], list[str]] = {}
         for result in self.results:
@@ -106,13 +134,19 @@ class Report:
         ]
         return [chance, *own, *reasons, *failed]
 
-    def table(self) -> rich.table.Table:
-        """Build the table of the terminal."""
-        header = [name.replace("_", " ") for name in self.header()]  # breaks between words
-        table = rich.table.Table(*header, box=rich.box.SIMPLE)
-        for result in self.results:
-            table.add_row(*self.cells(result))
-        return table
+    def tables(self) -> list[rich.table.Table]:
+        """Build the tables of the terminal: means, and differences if there are any."""
+        tables = []
+        for header, *lines in filter(None, (self._means(), self.comparison())):
+            heads = [name.replace("_", " ") for name in header]  # breaks between words
+            table = rich.table.Table(*heads, box=rich.box.SIMPLE)
+            for cells in lines:
+                table.add_row(*(_bold(cell) for cell in cells))
+            tables.append(table)
+        return tables
+
+    def _means(self) -> list[list[str]]:
+        return [self.header(), *map(self.cells, self.results)]
 
     def numbers(self) -> dict[str, Any]:
         """Return study.json."""
@@ -144,32 +178,48 @@ class Report:
 
     def page(self) -> str:
         """Return study.md."""
-        lines = [self.header(), ["---"] * len(self.header())]
-        lines += [self.cells(result) for result in self.results]
-        table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-        return "\n\n".join(["# Study", table, *self.notes(), f"![]({PICTURE})\n"])
+        tables = [_markdown(table) for table in (self._means(), self.comparison()) if table]
+        return "\n\n".join(["# Study", *tables, *self.notes(), f"![]({PICTURE})\n"])
 
     def picture(self) -> Figure:
-        """Draw a panel for each measure: a row's mean, its standard deviation and its runs."""
-        count, names = len(self.measures), [result.row.name for result in self.results]
-        size = (2.0 + 2.9 * count, 1.3 + 0.42 * len(names))
+        """Draw a panel for each measure that compares: a row's mean, deviation and runs.
+
+        The dotted line is the reference. A measure of a single row is left to the table, unless
+        there is no other.
+        """
+        counts = {m: sum(m in result.scores for result in self.results) for m in self.measures}
+        measures = [m for m in self.measures if counts[m] > 1] or self.measures
+        names = [result.row.name for result in self.results]
+        columns = min(len(measures), _PANELS)
+        lines = -(-len(measures) // columns)
+        size = (1.8 + 2.7 * columns, lines * (1.1 + 0.3 * len(names)))
         figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
-        for axes, measure in zip(panels, self.measures, strict=True):
-            for place, result in enumerate(self.results):
-                values = list(result.scores.get(measure, {}).values())
-                if not values:
-                    continue
-                mean, deviation = mean_and_deviation(values)
-                axes.scatter(values, [place] * len(values), s=14, color=plots.TRAIN, alpha=0.4)
-                axes.errorbar(
-                    mean, place, xerr=deviation or 0.0, color=plots.TRAIN, marker="o", capsize=3
-                )
-            axes.set_title(measure.replace("_", " "), fontsize=9)
-            axes.set_yticks(range(len(names)), names)
-            axes.set_ylim(len(names) - 0.5, -0.5)
-            axes.locator_params(axis="x", nbins=4)
+        panels = figure.subplots(lines, columns, sharey=True, squeeze=False).flat
+        for axes, measure in itertools.zip_longest(panels, measures):
+            if measure is None:
+                axes.set_axis_off()
+            else:
+                self._draw(axes, measure)
+                axes.set_yticks(range(len(names)), names)
+                axes.set_ylim(len(names) - 0.5, -0.5)
         return figure
+
+    def _draw(self, axes: Axes, measure: str) -> None:
+        for place, result in enumerate(self.results):
+            values = list(result.scores.get(measure, {}).values())
+            if not values:
+                continue
+            mean, deviation = mean_and_deviation(values)
+            axes.scatter(values, [place] * len(values), s=14, color=plots.TRAIN, alpha=0.4)
+            axes.errorbar(
+                mean, place, xerr=deviation or 0.0, color=plots.TRAIN, marker="o", capsize=3
+            )
+            if result.row.name == self.reference:
+                axes.axvline(mean, color=plots.GREY, linestyle=":", linewidth=1)
+        is_lower_better = measure.endswith(_LOWER_IS_BETTER)
+        axes.set_title(measure.replace("_", " "), fontsize=9)
+        axes.set_xlabel("lower is better" if is_lower_better else "higher is better", fontsize=8)
+        axes.locator_params(axis="x", nbins=4)
 
 
 def write(folder: pathlib.Path, report: Report) -> None:
@@ -193,4 +243,31 @@ def _difference(ours: Result, theirs: Result, measure: str) -> Interval | None:
 
 def _in_words(values: Sequence[float]) -> str:
     mean, deviation = mean_and_deviation(values)
-    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
+    digits = _decimals(mean)
+    return (
+        f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+    )
+
+
+def _describe_interval(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    digits = _decimals(max(abs(interval.mean), interval.half_width))
+    text = f"{interval.mean:+.{digits}f} ± {interval.half_width:.{digits}f}"
+    return f"**{text}**" if interval.is_beyond_chance else text
+
+
+def _decimals(value: float) -> int:
+    """Return the decimals that leave a value some four digits."""
+    return 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    header, *rest = lines
+    ruled = [header, ["---"] * len(header), *rest]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in ruled)
+
+
+def _bold(cell: str) -> rich.text.Text:
+    """Turn Markdown's bold into the terminal's."""
+    return rich.text.Text(cell.strip("*"), "bold" if cell.startswith("**") else "")

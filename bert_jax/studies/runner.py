@@ -134,6 +134,11 @@ class Study:
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"
             raise ValueError(f"config.{missing} is empty; a study compares rows on one store")
+        if config.compare_with not in ("", *(row.name for row in config.rows)):
+            raise ValueError(
+                f"config.compare_with is {config.compare_with!r}, which is no row; name one of "
+                f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
+            )
         store = open_store(config.store)
         self.costs = list[Cost]()
         rows = {}

@@ -37,4 +37,6 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         StudyRow("BERT", config="configs/quickstart.py", paper="79.6"),
         StudyRow("BERT_frozen", kind="frozen", reads="BERT"),
     )
-    return c.to_config_dict(StudyConfig(rows=rows, paper="paper, table 1: GLUE"))
+    return c.to_config_dict(
+        StudyConfig(rows=rows, paper="paper, table 1: GLUE", compare_with="BERT")
+    )

@@ -440,9 +440,41 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     assert (difference["ours"], difference["theirs"]) == ("ours", "BERT")
     assert difference["interval"]["mean"] == pytest.approx(np.mean(ours) - np.mean(theirs))
     page = (tmp_path / report.PAGE).read_text()
-    for text in ("No loss of LTR: it fills no masks", "no memory", "| LTR | 1, 1 failed |"):
+    half_width = difference["interval"]["half_width"]  # by scipy: tests of statistics.py
+    differs = f"| less BERT | loss |\n| --- | --- |\n| ours | +0.077 ± {half_width:.3f} |"
+    for text in (
+        *("No loss of LTR: it fills no masks", "no memory", "| LTR | 1, 1 failed |"),
+        *("| ours | 3 | 4.617 ± 0.040 |", differs, "0 of 1 differences"),
+    ):
         assert text in page
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_are_compared_with_the_reference_and_drawn_in_lines_of_panels(config, tmp_path):
+    names = ("a", "b", "c")
+    losses = ([4.0, 4.1, 4.2], [3.0, 3.1, 3.2001], [90.0, 190.0, 110.0])
+    rest = {name: dict(enumerate(losses[0])) for name in ("one", "two", "three")}
+    results = [
+        Result(changed(BERT, name=name), {0, 1, 2}, {"loss": dict(enumerate(values)), **rest})
+        for name, values in zip(names, losses, strict=True)
+    ]
+    results[0].scores["alone"] = {0: 1.0}
+    compared = report.Report(results, "", "b")
+    header, *lines = compared.comparison()
+    assert header == ["less b", "loss", "one", "two", "three"]
+    assert [cells[0] for cells in lines] == ["a", "c"]
+    assert lines[0][1] == "**+1.000 ± 0.000**"
+    assert lines[1][1].startswith("+126.9 ± ")
+    assert not lines[1][1].startswith("**")
+    assert [table.row_count for table in compared.tables()] == [3, 2]
+    panels = compared.picture().axes
+    titles = [axes.get_title() for axes in panels if axes.axison]
+    assert titles == ["loss", "one", "two", "three"]  # a single row compares with none
+    assert len(panels) == 6
+    words = [axes.get_xlabel() for axes in panels[:2]]
+    assert words == ["lower is better", "higher is better"]
+    with pytest.raises(ValueError, match=r"config\.compare_with is 'c', which is no row"):
+        Study(dataclasses.replace(config, compare_with="c"), tmp_path)
 
 
 def test_sentences_of_all_of_a_split_are_scored(tiny_store):
