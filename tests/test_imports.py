@@ -21,6 +21,7 @@ FOLDERS = {
     ),
     "bert_jax": (
         *("config", "parallel", "model", "tasks", "train_step", "reporting", "runtime"),
+        "diagnosis",
         *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines", "perf"),
         "studies",
     ),

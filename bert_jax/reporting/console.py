@@ -162,6 +162,11 @@ class Screen:
             BAD,
         )
 
+    def finding(self, rule: str, sentence: str, advice: str) -> None:
+        """Print what looks wrong about the run, and what to try."""
+        self.print(f"! {rule}: {sentence}", BAD)
+        self.print(f"  {advice}", BAD)
+
     def expected_end(self, secs_left: float) -> None:
         """Print when the run ends at the pace just measured."""
         now = datetime.datetime.now()

@@ -4,8 +4,8 @@ import json
 import os
 import pathlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import tensorboardX.summary
 from tensorboardX.event_file_writer import EventsWriter
@@ -15,7 +15,7 @@ from bert_jax.reporting.wandb_writer import WandbWriter
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.errors import explain_errors
-from data_pipeline.io.jsonl import read_metrics, truncate_records
+from data_pipeline.io.jsonl import FINDING, read_lines, truncate_records
 
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
@@ -24,6 +24,16 @@ EVENTS = "tensorboard"
 CURVES = "curves.png"  # written by reporting/plots.py
 BAD_STEPS = "bad_steps.jsonl"  # by trainer/bad_steps.py
 LEFT_OUT = "left_out.json"  # by trainer/bad_steps.py
+
+
+class Watcher(Protocol):
+    """Read the lines of metrics, and return findings to write behind them."""
+
+    def restart(self, lines: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Go on behind the lines of a metrics.jsonl."""
+
+    def add(self, line: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Take a new line."""
 
 
 class Records:
@@ -35,11 +45,13 @@ class Records:
         first_step: int,
         is_writer: bool,
         wandb: WandbWriter | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         """Cut off the lines of steps after first_step, which a resumed run repeats."""
         self._workdir = workdir
         self._is_writer = is_writer
         self._wandb = wandb
+        self._watcher = watcher
         if not is_writer:
             return
         with explain_errors(str(workdir), "writing the records of the run"):
@@ -48,10 +60,17 @@ class Records:
 
     def _open(self, last_step: int) -> None:
         """Continue after this step, as if no later line had been written."""
-        truncate_records(self._workdir / METRICS, last_step, read_metrics)
+        truncate_records(self._workdir / METRICS, last_step, read_lines)
         lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
         self._lines = os.fdopen(lines, "a", encoding="utf-8")
         self._events = _events(self._workdir / EVENTS, last_step)
+        if self._watcher is not None:
+            self._write_findings(self._watcher.restart(read_lines(self._workdir / METRICS)))
+
+    def _write_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
+        for finding in findings:
+            self._lines.write(json.dumps({**finding, "split": FINDING}) + "\n")
+        self._lines.flush()
 
     def go_back(self, last_step: int) -> None:
         """Cut off the lines of later steps, after a roll-back."""
@@ -65,9 +84,12 @@ class Records:
         """Add a line of metrics; split is "train" or "heldout"."""
         if not self._is_writer:
             return
+        line = {"step": step, "split": split, **numbers}
         with explain_errors(str(self._workdir), "writing the records of the run"):
-            self._lines.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+            self._lines.write(json.dumps(line) + "\n")
             self._lines.flush()
+            if self._watcher is not None:
+                self._write_findings(self._watcher.add(line))
             named = {f"{split}/{name}": value for name, value in numbers.items()}
             for name, value in named.items():
                 scalar = tensorboardX.summary.scalar(name, value)

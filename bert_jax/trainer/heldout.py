@@ -12,6 +12,8 @@ import jax
 import numpy as np
 
 from bert_jax.config import Config, Phase
+from bert_jax.diagnosis import data
+from bert_jax.diagnosis.rules import Finding
 from bert_jax.reporting.console import Screen
 from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
@@ -177,6 +179,15 @@ def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts
     per_step = estimate_step(phase, slots, in_row, tokens, predictions)
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
     return PhaseFacts(in_row, per_step, baseline, examples, batches, parts)
+
+
+def find_in_data(feed: StoreFeed, phases: Sequence[PhaseFacts]) -> list[Finding]:
+    """Find what looks wrong about the text and the pairs of the first phase."""
+    findings = [each for store in feed.stores for each in data.find_in_store(store)]
+    if "majority_nsp_accuracy" in phases[0].baseline and feed.config.data.segments == "nsp":
+        counts_V = np.sum([store.train.token_counts for store in feed.stores], axis=0)
+        findings += data.find_in_pairs(feed.first_rows(0, _LABELLED_ROWS), counts_V)
+    return findings
 
 
 _MIXED_EXAMPLES = 1e6  # for which the sums of all stores are scaled; means do not depend on it

@@ -20,6 +20,8 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Phase
+from bert_jax.diagnosis.rules import Finding, PhaseFacts
+from bert_jax.diagnosis.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting.console import FAINT, StepLine
 from bert_jax.reporting.metrics_writer import Records
@@ -193,7 +195,8 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         wandb = None
         if setup.config.log.wandb and is_writer:
             wandb = WandbWriter(setup.workdir, setup.config, setup.screen.print)
-        records = Records(setup.workdir, started_step, is_writer, wandb)
+        watch = _open_watch(setup)
+        records = Records(setup.workdir, started_step, is_writer, wandb, watch)
         programs = Programs(setup.parts, setup.feed, setup.phases)
         services = checkpoints, records, programs, data_check, stop, work
         summary = None
@@ -212,11 +215,34 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
                 skipped.add(int(state.step), roll_back, run.bad_steps)
                 setup.storage.publish()  # so that a run killed after this resumes identically
                 records.go_back(int(state.step))
+            if watch is not None:
+                summary["findings"] = [finding.as_record() for finding in watch.findings]
         finally:
             if programs.close():
                 setup.screen.print("a phase is still being compiled, which ends by itself alone")
             records.close(summary)
     return summary
+
+
+def _open_watch(setup: Setup) -> Watch | None:
+    """Make what looks for trouble in a pre-training; a fine-tuning has none."""
+    config = setup.config
+    if not isinstance(config, config_lib.Config):
+        return None
+    phases = [
+        PhaseFacts(
+            config_lib.phase_start(config, index),
+            facts.baseline,
+            facts.per_step["predictions_per_step"],
+            facts.per_step["examples_per_step"],
+        )
+        for index, facts in enumerate(setup.phases)
+    ]
+
+    def show(finding: Finding) -> None:
+        setup.screen.finding(finding.rule, finding.sentence, finding.advice)
+
+    return Watch(config, phases, setup.findings, show)
 
 
 def _restore_or_initialize(

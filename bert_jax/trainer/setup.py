@@ -19,6 +19,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, RunConfig, validate
+from bert_jax.diagnosis.rules import Finding
 from bert_jax.interop import warm_start
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -36,7 +37,7 @@ from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
 from bert_jax.trainer.compile import StepParts, build_parts
 from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores
-from bert_jax.trainer.heldout import corpus_rows, count_phase
+from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl, small_files
 
@@ -56,6 +57,7 @@ class Setup:
     profiled: Window | None  # steps to trace
     began: float  # start of setup, in seconds since 1970
     frozen: tuple[bert.Params, ...] = ()  # parameters of the teacher, if there is one
+    findings: Sequence[Finding] = ()  # what looks wrong about the data
 
     @property
     def config(self) -> RunConfig:
@@ -99,6 +101,7 @@ def build_setup(
     with screen.spinning("counting the examples of the store"):
         feed.check()
         phases = [count_phase(feed, index, each) for index, each in enumerate(objectives)]
+        findings = find_in_data(feed, phases) if jax.process_index() == 0 else []
     rows = corpus_rows(feed, phases)
     theirs = None if teacher is None else teacher.config
     parts = build_parts(feed.config, objectives, devices=devices, teacher=theirs)
@@ -129,6 +132,7 @@ def build_setup(
         profiled=profiled,
         began=began,
         frozen=frozen,
+        findings=findings,
     )
 
 

@@ -62,13 +62,20 @@ def read_records(path: pathlib.Path, skips_halves: bool = True) -> list[dict[str
     return records
 
 
-def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Read a metrics.jsonl: lines of a step, a split and numbers; raise as read_records does."""
+FINDING = "finding"  # the split of a line that holds what a rule found, in words
+_TEXTS = ("split", "rule", "sentence", "try")
+
+
+def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Read a metrics.jsonl: lines of a step, a split and numbers, and findings.
+
+    Raises as read_records does.
+    """
     lines = read_records(path, skips_halves=False)
     for line in lines:
         name = f"{path}, the line of step {line['step']}"
         for key, value in line.items():
-            kind: type = str if key == "split" else float
+            kind: type = str if key in _TEXTS else float
             try:
                 small_files.field({key: value}, key, kind, name)
             except DamagedFile as error:
@@ -76,6 +83,11 @@ def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
         if "split" not in line:
             raise DamagedFile(f"{name} has no split; {_MEND}")
     return lines
+
+
+def read_metrics(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Read the lines of numbers of a metrics.jsonl; raise as read_records does."""
+    return [line for line in read_lines(path) if line["split"] != FINDING]
 
 
 def truncate_records(path: pathlib.Path, last_step: int, read: Read = read_records) -> None:

@@ -5,10 +5,14 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
 from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
+from data_pipeline.report.repeats import estimate_copies
 from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
-from data_pipeline.store import HELDOUT, TRAIN
+from data_pipeline.store import HELDOUT, TRAIN, Store
+from data_pipeline.vocab import load_vocabulary
 
 FEW_DOCUMENTS = 100  # of the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
@@ -16,6 +20,7 @@ MANY_LOST_CHARACTERS = 0.001  # of the tokens
 MANY_LONG_SENTENCES = 0.05
 MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
+MANY_COPIES_TO_TRAIN_ON = 0.3  # of the documents
 MANY_DOCUMENT_COPIES, MANY_SENTENCE_COPIES = 0.01, 0.1
 MANY_LEAKED_SENTENCES = 0.2  # short ones, headings above all, recur in any text
 LEAST_USED_PIECES = 0.5
@@ -107,6 +112,21 @@ def find_in_store(health: Health) -> list[Finding]:
     return [*findings, *_find_in_vocabulary(health.pieces)]
 
 
+def find_before_training(store: Store) -> list[Finding]:
+    """Find what will harm a training most, in a second: the vocabulary, and copies of documents."""
+    findings = [each for each in find_in_build(store.manifest) if each.name == "unknown_tokens"]
+    counts_V = np.asarray(store.train.token_counts)
+    vocabulary = load_vocabulary(
+        store.vocab_path, store.manifest["vocabulary"]["lowercase"], checks_case=False
+    )
+    words = int(counts_V[~vocabulary.is_continuation].sum())
+    findings += _find_in_words(int(counts_V.sum()) / max(1, words))
+    copies = estimate_copies(store.train)
+    if copies > MANY_COPIES_TO_TRAIN_ON:
+        findings.append(_document_copies(copies))
+    return findings
+
+
 def _find_in_text(health: Health) -> Iterator[Finding]:
     train = health.splits[TRAIN]
     long = train.long_sentences / train.sentences
@@ -163,15 +183,19 @@ def _round_up(share: float) -> float:
     return min(0.5, round(math.ceil(share * 10**places) / 10**places, places))
 
 
+def _document_copies(share: float) -> Finding:
+    return Finding(
+        "document_copies",
+        share,
+        f"{share:.1%} of the training documents are exact copies of an earlier one: the model sees "
+        "them so much more often. --drop_duplicate_documents=true drops them.",
+    )
+
+
 def _find_copies(copies: Copies) -> Iterator[Finding]:
     documents, sentences = copies.documents[TRAIN].share, copies.sentences[TRAIN].share
     if documents > MANY_DOCUMENT_COPIES:
-        yield Finding(
-            "document_copies",
-            documents,
-            f"{documents:.1%} of the training documents are exact copies of an earlier one: the "
-            "model sees them so much more often. --drop_duplicate_documents=true drops them.",
-        )
+        yield _document_copies(documents)
     if sentences > MANY_SENTENCE_COPIES:
         yield Finding(
             "sentence_copies",
@@ -226,11 +250,15 @@ def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[Finding]:
             "parameters that learn nothing. Train a smaller one on this text with --train_vocab "
             "and --vocab_size.",
         )
-    if pieces.pieces_per_word > MOST_PIECES_PER_WORD:
+    yield from _find_in_words(pieces.pieces_per_word)
+
+
+def _find_in_words(pieces_per_word: float) -> Iterator[Finding]:
+    if pieces_per_word > MOST_PIECES_PER_WORD:
         yield Finding(
             "pieces_per_word",
-            pieces.pieces_per_word,
-            f"a word is cut into {pieces.pieces_per_word:.1f} pieces on average: the vocabulary "
+            pieces_per_word,
+            f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
             "was made for other text, or is too small. Train one with --train_vocab, or a larger "
             "one with --vocab_size. (Where words have no spaces between them, this says nothing.)",
         )

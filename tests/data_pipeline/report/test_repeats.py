@@ -6,7 +6,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
+from data_pipeline.report.repeats import (
+    HashSample,
+    Repeats,
+    estimate_copies,
+    find_sentences,
+    hash_split,
+)
 from tests.data_pipeline.corpora import Document, split_of
 
 
@@ -93,3 +99,15 @@ def test_a_sample_of_one_text_alone_does_not_overflow():
     sample = HashSample(100, most=10)
     sample.add(np.full(100, 12345, np.uint64))
     assert sample.repeats().looked_at == 0
+
+
+def test_copies_of_documents_are_counted_or_estimated_from_a_part():
+    documents = corpus(300, seed=3)
+    texts = frozen(documents)[1]
+    exact = 1 - len(set(texts)) / len(texts)
+    assert estimate_copies(split_of(documents)) == pytest.approx(exact)
+    distinct = [[[200 + n, 300 + n]] for n in range(1000)]
+    four_times = [document for document in distinct for _ in range(4)]
+    assert estimate_copies(split_of(four_times)) == pytest.approx(0.75)
+    assert estimate_copies(split_of(four_times), most=800) == pytest.approx(0.75, abs=0.05)
+    assert estimate_copies(split_of(distinct), most=200) == 0

@@ -1,0 +1,466 @@
+"""Find what looks wrong about a run while it trains: rules over its records, each with a name.
+
+A rule reads the lines of metrics.jsonl up to a step, the settings and what the data are like, and
+returns a sentence and what to try, or None. docs/guide/runs.md has a paragraph for each name. What
+is normal is not reported: a plateau at the loss of word frequencies that ends in a sudden drop, or
+a loss that changes with the phase.
+
+Source: thresholds by benchmarks/planted_faults.py; Chen et al. 2023 (2309.07311) on the drop.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import Config, total_steps
+
+Line = Mapping[str, Any]  # of metrics.jsonl
+Words = tuple[str, str] | None  # a sentence, and what to try
+
+TERMS = {"mlm": "masked words", "causal": "next tokens", "permutation": "permuted tokens"}
+# Standard deviations in nats: of a token's loss, and of an example's mean beside that.
+_SPREAD, _SPREAD_OF_EXAMPLES = 2.5, 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a rule found at a step."""
+
+    rule: str
+    step: int
+    sentence: str
+    advice: str
+
+    def as_record(self) -> dict[str, Any]:
+        """Return what stands in metrics.jsonl and summary.json."""
+        return {
+            "rule": self.rule,
+            "step": self.step,
+            "sentence": self.sentence,
+            "try": self.advice,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Finding":
+        """Read it back; a record that lacks a key has an empty text there."""
+        texts = (str(record.get(key, "")) for key in ("sentence", "try"))
+        return cls(str(record.get("rule", "")), int(record.get("step", 0)), *texts)
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseFacts:
+    """What a phase is like before its first step."""
+
+    first_step: int  # of the run, after which it begins
+    baseline: Mapping[str, float]  # scores without context, as in the records
+    predictions_per_step: float
+    examples_per_step: float
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What rules read: a phase up to a step."""
+
+    config: Config
+    facts: PhaseFacts
+    step: int  # of the newest line
+    train: Sequence[Line]  # of the phase, some left out if they are many
+    heldout: Sequence[Line]  # of the phase
+
+    @property
+    def share(self) -> float:
+        """Return the share of the run that is done."""
+        return self.step / total_steps(self.config)
+
+    @property
+    def term(self) -> str | None:
+        """Return the loss that has a line to compare with: mlm, causal or permutation."""
+        return next((term for term in TERMS if self.unigram_of(term) is not None), None)
+
+    def unigram_of(self, term: str) -> float | None:
+        """Return the loss of word frequencies, which knows no context."""
+        return self.facts.baseline.get(f"unigram_{term}_loss")
+
+    def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return steps and values of a measure in this phase: int64[N], float64[N]."""
+        lines = [line for line in (self.heldout if is_heldout else self.train) if measure in line]
+        return (
+            np.array([line["step"] for line in lines], np.int64),
+            np.array([line[measure] for line in lines], np.float64),
+        )
+
+    def noise(self, steps_N: np.ndarray) -> np.ndarray:
+        """Estimate the standard deviation of each line's loss, from the draw of its text."""
+        before_N = np.concatenate([[self.facts.first_step], steps_N[:-1]])
+        count_N = np.maximum(steps_N - before_N, 1)
+        words_N = np.maximum(count_N * self.facts.predictions_per_step, 1.0)
+        examples_N = np.maximum(count_N * self.facts.examples_per_step, 1.0)
+        return np.sqrt(_SPREAD**2 / words_N + _SPREAD_OF_EXAMPLES**2 / examples_N)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Losses:
+    """The loss with a line to compare with, if the run is long enough to judge it."""
+
+    words: str
+    steps_N: np.ndarray
+    losses_N: np.ndarray
+    noise_N: np.ndarray
+    unigram: float
+    uniform: float  # ln of the vocabulary
+
+    @property
+    def newest(self) -> float:
+        """Return the mean of the last three lines."""
+        return float(self.losses_N[-3:].mean())
+
+
+_FEWEST_STEPS = 100  # which even a good run takes to learn the frequencies of words
+_FEWEST_LINES = 3
+
+
+def _losses(view: View) -> _Losses | None:
+    term = view.term
+    if term is None:
+        return None
+    steps_N, losses_N = view.curve(f"{term}_loss")
+    unigram = view.unigram_of(term)
+    if len(steps_N) < _FEWEST_LINES or unigram is None:
+        return None
+    uniform = math.log(view.config.model.vocab_size)
+    return _Losses(TERMS[term], steps_N, losses_N, view.noise(steps_N), unigram, uniform)
+
+
+def _warms_up(view: View) -> bool:
+    """Tell whether the rate has not been at its peak for long enough to judge it."""
+    rates = view.curve("learning_rate")[1]
+    is_rising = len(rates) < 2 or rates[-1] >= rates[:-1].max()
+    return is_rising and view.share < _LATE
+
+
+_EARLY, _LATE = 0.1, 0.3  # shares of the run
+_NEAR = 0.15  # nats around the unigram line
+
+
+def _rate(view: View) -> str:
+    return f"config.optim.learning_rate ({view.config.optim.learning_rate:g})"
+
+
+def above_unigram(view: View) -> tuple[str, _Losses] | None:
+    """Tell how the loss is still above the unigram line: flat, falling or unsteady."""
+    losses = _losses(view)
+    if losses is None or view.facts.first_step or view.step < _FEWEST_STEPS:
+        return None
+    is_near = min(losses.newest, losses.losses_N[-1]) < losses.unigram + _NEAR
+    if view.share < _EARLY or _warms_up(view) or is_near:
+        return None
+    later_N = losses.losses_N[len(losses.losses_N) // 3 :]
+    if len(later_N) < _FEWEST_LINES:
+        return None
+    noise_N = losses.noise_N[-len(later_N) :]
+    fell = later_N[0] - later_N[-1] > 5 * noise_N.mean()
+    if fell and (np.diff(later_N) < noise_N[1:]).all():
+        return "falling", losses
+    is_flat = losses.newest > losses.uniform - 0.2 * (losses.uniform - losses.unigram)
+    return ("flat" if is_flat else "unsteady"), losses
+
+
+def nothing_learned(view: View) -> Words:
+    """Report a loss that has hardly left that of a guess among all words."""
+    state = above_unigram(view)
+    if state is None or state[0] != "flat":
+        return None
+    losses = state[1]
+    return (
+        f"the loss on {losses.words} is {losses.newest:.2f}, and a guess among all words has "
+        f"{losses.uniform:.2f}: the model has learned nothing.",
+        f"Check that {_rate(view)} is not far too low or too high, and that labels belong to "
+        "their rows (python -m bert_jax.replay shows them).",
+    )
+
+
+def rate_too_low(view: View) -> Words:
+    """Report a loss that falls steadily, and has not even reached that of word frequencies."""
+    state = above_unigram(view)
+    if state is None or state[0] != "falling":
+        return None
+    losses = state[1]
+    return (
+        f"after {view.share:.0%} of the run the loss on {losses.words} is {losses.newest:.2f} and "
+        f"falls slowly; knowing how frequent words are would give {losses.unigram:.2f}.",
+        f"The rate looks too low: try 3 to 10 times {_rate(view)}, or fewer warm-up steps.",
+    )
+
+
+_RISE = 0.3  # nats
+
+
+def rate_too_high(view: View) -> Words:
+    """Report a loss that stays above the unigram line without falling, or has climbed back."""
+    state = above_unigram(view)
+    losses = _losses(view)
+    advice = f"The rate looks too high: try a third of {_rate(view)}, or more warm-up steps."
+    if state is not None and state[0] == "unsteady":
+        return (
+            f"the loss on {state[1].words} goes up and down around {state[1].newest:.2f}, above "
+            f"the {state[1].unigram:.2f} of word frequencies.",
+            advice,
+        )
+    if losses is None:
+        return None
+    nsp_N = view.curve("nsp_loss")[1][-3:]
+    if is_stuck(view, losses) and len(nsp_N) and nsp_N.mean() > math.log(2) + 0.01:
+        return (
+            f"the loss on {losses.words} stays at the {losses.unigram:.2f} of word frequencies, "
+            f"and that on next sentences is {nsp_N.mean():.2f}, where a guess has 0.69.",
+            advice,
+        )
+    if len(losses.losses_N) < 6:
+        return None
+    means_N = np.convolve(losses.losses_N, np.ones(3) / 3, mode="valid")
+    best = float(means_N[:-3].min())
+    if losses.newest < best + max(_RISE, 5 * losses.noise_N[-1]):
+        return None
+    return (
+        f"the loss on {losses.words} has risen from {best:.2f} to {losses.newest:.2f}.",
+        advice,
+    )
+
+
+_STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # at the line, before it counts as stuck
+_UNDER = 0.06  # nats
+
+
+def is_stuck(view: View, losses: _Losses) -> bool:
+    """Tell whether the loss has come to the unigram line some time ago, and not passed it."""
+    if view.facts.first_step or _warms_up(view):
+        return False
+    least = max(_STUCK_STEPS, _STUCK_SHARE * total_steps(view.config))
+    margin = max(_UNDER, 3 * float(losses.noise_N[-1]))
+    is_over = losses.losses_N.min() > losses.unigram - margin
+    return bool(is_over) and _steps_at_line(view, losses) >= least
+
+
+def _steps_at_line(view: View, losses: _Losses) -> int:
+    (reached,) = np.nonzero(losses.losses_N <= losses.unigram + _NEAR)
+    return view.step - int(losses.steps_N[reached[0]]) if len(reached) else 0
+
+
+def stuck_at_unigram(view: View) -> Words:
+    """Report a loss that has stayed where word frequencies alone would bring it."""
+    losses = _losses(view)
+    if losses is None or not is_stuck(view, losses) or rate_too_high(view):
+        return None
+    since = _steps_at_line(view, losses)
+    return (
+        f"the loss on {losses.words} has stayed at {losses.newest:.2f} for {since:,} steps, where "
+        f"knowing how frequent words are gives {losses.unigram:.2f}: no context is used yet. A "
+        "short plateau here that ends in a drop is normal.",
+        "If it does not end soon: look whether labels and masks belong to their rows (python -m "
+        f"bert_jax.replay shows them), then try a third of {_rate(view)} and less dropout.",
+    )
+
+
+_KNOWS_ALL = 0.9  # accuracy; the paper's Large has about 0.7 at its end
+
+
+def targets_visible(view: View) -> Words:
+    """Report that nearly all words are predicted, which no model of text does."""
+    for term, words in TERMS.items():
+        accuracies = view.curve(f"{term}_accuracy")[1]
+        if len(accuracies) and accuracies[-1] > _KNOWS_ALL:
+            options = view.config.data
+            shares = f"{options.mask_token_share:g} and {options.random_token_share:g}"
+            return (
+                f"{accuracies[-1]:.0%} of the {words} are predicted: the answers can be seen.",
+                "Look at rows with python -m bert_jax.replay. config.data.mask_token_share and "
+                f"random_token_share ({shares}) leave the rest of the targets as they are; the "
+                "same few documents over and over have this effect too.",
+            )
+    return None
+
+
+def next_sentence_at_chance(view: View) -> Words:
+    """Report next sentences that are still guessed after a third of the run."""
+    accuracies = view.curve("nsp_accuracy")[1]
+    majority = view.facts.baseline.get("majority_nsp_accuracy")
+    if majority is None or not len(accuracies) or view.share < _LATE:
+        return None
+    newest = float(accuracies[-3:].mean())
+    if view.step < 10 * _FEWEST_STEPS or newest > max(majority, 0.5) + 0.02:
+        return None
+    return (
+        f"{newest:.1%} of the next sentences are told from random ones, where the more frequent "
+        f"label gives {majority:.1%}.",
+        "Look whether pairs and labels belong together (python -m bert_jax.replay). Documents of "
+        "one or two sentences, or lists, teach nothing here: config.objective=mlm leaves it out.",
+    )
+
+
+def next_sentence_too_easy(view: View) -> Words:
+    """Report next sentences that are nearly all right from the beginning on."""
+    accuracies = view.curve("nsp_accuracy")[1]
+    if len(accuracies) < _FEWEST_LINES or view.share > _EARLY or accuracies[-3:].min() < 0.995:
+        return None
+    return (
+        f"{accuracies[-1]:.1%} of the next sentences are right after {view.share:.0%} of the run: "
+        "something other than the text gives them away.",
+        "Look at rows with python -m bert_jax.replay: random sentences should come from the same "
+        "kind of text as true ones, and be as long.",
+    )
+
+
+def heldout_rising(view: View) -> Words:
+    """Report a held-out loss above its best at two evaluations in a row."""
+    for term, words in TERMS.items():
+        steps_N, losses_N = view.curve(f"{term}_loss", is_heldout=True)
+        if len(losses_N) < 4:
+            continue
+        best = int(losses_N[:-2].argmin())
+        if losses_N[-2:].min() > losses_N[best] * 1.02:
+            return (
+                f"the held-out loss on {words} was {losses_N[best]:.2f} at step "
+                f"{steps_N[best]:,} and is {losses_N[-1]:.2f} now: the model learns its text by "
+                "heart.",
+                "More text helps most; else fewer steps, a smaller model, or dropout. The "
+                f"checkpoint of step {steps_N[best]:,} may be the better one.",
+            )
+    return None
+
+
+def gradient_growing(view: View) -> Words:
+    """Report a gradient that has grown severalfold while the loss did not fall."""
+    norms_N = view.curve("grad_norm")[1]
+    losses = _losses(view)
+    if losses is None or len(norms_N) < 12 or _warms_up(view):
+        return None
+    usual, newest = float(np.median(norms_N[len(norms_N) // 4 :])), float(np.median(norms_N[-3:]))
+    earlier = float(np.median(losses.losses_N[-9:-3]))
+    if newest < 5 * usual or losses.newest < earlier:
+        return None
+    return (
+        f"the norm of the gradient is {newest:.1f}, and was {usual:.1f}; the loss does not fall.",
+        f"Runs diverge like this: try a third of {_rate(view)}, more warm-up steps, or "
+        f"config.optim.clip_norm=1.0 (now {view.config.optim.clip_norm:g}).",
+    )
+
+
+_DISPERSED = 4.0  # times the deviation that drawing words explains
+
+
+def not_shuffled(view: View) -> Words:
+    """Report losses that differ from line to line by more than the draw of words explains."""
+    losses = _losses(view)
+    if losses is None or len(losses.losses_N) < 8 or view.share < _EARLY / 2:
+        return None
+    losses_N, noise_N = losses.losses_N[-16:], losses.noise_N[-16:]
+    # Second differences: of a smooth curve they are small, of noise sqrt(6) times its deviation.
+    bends = losses_N[2:] - 2 * losses_N[1:-1] + losses_N[:-2]
+    ratio = float(np.median(np.abs(bends))) / (0.6745 * math.sqrt(6) * float(noise_N[1:-1].mean()))
+    is_settled = losses_N[0] - losses_N[-1] < 1.0
+    if ratio < _DISPERSED or not is_settled:
+        return None
+    return (
+        f"the loss on {losses.words} jumps from line to line {ratio:.0f} times as far as the draw "
+        "of words explains: batches differ in kind.",
+        "Are ready-made examples shuffled? Documents in order, or one source after another, look "
+        "like this. If the text is shuffled, a third of the rate may steady it.",
+    )
+
+
+def input_starves(view: View) -> Words:
+    """Report devices that have waited for batches a tenth of the time, and for long."""
+    shares = view.curve("input_wait_share")[1]
+    if len(shares) < 20 or shares[-20:].min() < 0.1:
+        return None
+    return (
+        f"the devices wait for batches {float(shares[-20:].mean()):.0%} of the time.",
+        "python -m data_pipeline.benchmark STORE tells what the host makes a second; "
+        "docs/guide/runs.md says what to do about it.",
+    )
+
+
+def generator_dead(view: View) -> Words:
+    """Report replaced tokens that cannot be told from others, or that are hardly any."""
+    areas, replaced = view.curve("rtd_auc")[1], view.curve("rtd_replaced_share")[1]
+    if not len(areas) or view.share < _LATE or view.step < 10 * _FEWEST_STEPS:
+        return None
+    area, share = float(areas[-3:].mean()), float(replaced[-3:].mean())
+    size = f"config.model.generator_hidden_size ({view.config.model.generator_hidden_size})"
+    if share < 0.01:
+        return (
+            f"{share:.1%} of the tokens are replaced: the generator is right nearly always, and "
+            "the encoder has nothing to find.",
+            f"Take a smaller {size}: a quarter to a half of the encoder's width.",
+        )
+    if area > 0.52:
+        return None
+    return (
+        f"replaced tokens are told from others no better than by chance (area {area:.2f}).",
+        f"Look whether the generator's loss falls under the unigram line; try another {size} and "
+        f"a third of {_rate(view)}.",
+    )
+
+
+def no_warmup(view: View) -> Words:
+    """Report a post-norm model that begins at its highest rate."""
+    optim = view.config.optim
+    if view.config.model.norm_position != "post" or optim.warmup_steps or optim.warmup_tokens:
+        return None
+    if total_steps(view.config) < 5 * _FEWEST_STEPS or view.config.init:
+        return None
+    return (
+        "config.optim.warmup_steps is 0: the first steps are taken at the highest rate, at which "
+        "BERT's layers, normalized behind their sums, often never learn.",
+        "Set config.optim.warmup_steps to 1 to 10% of the steps.",
+    )
+
+
+_MUCH_DROPOUT = 0.5
+
+
+def much_dropout(view: View) -> Words:
+    """Report that more than half of the values are dropped."""
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    high = {
+        name: rate for name in names if (rate := getattr(view.config.model, name)) > _MUCH_DROPOUT
+    }
+    if not high:
+        return None
+    values = " and ".join(f"config.model.{name} is {rate:g}" for name, rate in high.items())
+    return (
+        f"{values}: too little is left to learn from.",
+        "The paper has 0.1, small data up to 0.3.",
+    )
+
+
+Rule = Callable[[View], Words]
+# In the order in which they are asked; a run reports each once.
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        no_warmup,
+        much_dropout,
+        targets_visible,
+        nothing_learned,
+        rate_too_low,
+        rate_too_high,
+        stuck_at_unigram,
+        not_shuffled,
+        gradient_growing,
+        heldout_rising,
+        next_sentence_at_chance,
+        next_sentence_too_easy,
+        generator_dead,
+        input_starves,
+    )
+}
+
+
+def diagnose(view: View) -> list[Finding]:
+    """Ask all rules."""
+    answers = ((name, rule(view)) for name, rule in RULES.items())
+    return [Finding(name, view.step, *words) for name, words in answers if words is not None]

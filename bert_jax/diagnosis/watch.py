@@ -1,0 +1,66 @@
+"""Ask the rules after each line of a run's metrics, once each, also across restarts."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bert_jax.config import Config, phase_of_step
+from bert_jax.diagnosis.rules import Finding, Line, PhaseFacts, View, diagnose
+from data_pipeline.io.jsonl import FINDING
+
+_MOST_LINES = 1000  # of a phase that rules read; of more, every other early one is left out
+
+
+@dataclasses.dataclass
+class Watch:
+    """Keep the newest phase's lines, and what has been found: reporting.metrics_writer.Watcher."""
+
+    config: Config
+    phases: Sequence[PhaseFacts]
+    of_the_data: Sequence[Finding]  # before the first step
+    show: Callable[[Finding], None]
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._lines: dict[str, list[Line]] = {"train": [], "heldout": []}
+        self._index = 0
+
+    def restart(self, lines: Sequence[Line]) -> list[dict[str, Any]]:
+        """Go on behind the lines of a metrics.jsonl; return what is found for the first time."""
+        self.findings = [Finding.from_record(line) for line in lines if line["split"] == FINDING]
+        self._enter(0)
+        for line in lines:
+            if line["split"] != FINDING:
+                self._keep(line)
+        return self._report(self.of_the_data)
+
+    def add(self, line: Line) -> list[dict[str, Any]]:
+        """Take a line of metrics.jsonl; return what is found for the first time."""
+        self._keep(line)
+        lines, facts = self._lines, self.phases[self._index]
+        view = View(self.config, facts, int(line["step"]), lines["train"], lines["heldout"])
+        return self._report(diagnose(view))
+
+    def _report(self, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+        known = {finding.rule for finding in self.findings}
+        new = [finding for finding in findings if finding.rule not in known]
+        for finding in new:
+            self.show(finding)
+        self.findings += new
+        return [finding.as_record() for finding in new]
+
+    def _keep(self, line: Line) -> None:
+        index = phase_of_step(self.config, line["step"])
+        if index != self._index:
+            self._enter(index)
+        kept = self._lines[line["split"]]
+        kept.append(line)
+        if len(kept) > _MOST_LINES:
+            early = len(kept) // 2
+            kept[:early] = itertools.islice(kept, 0, early, 2)
+
+    def _enter(self, index: int) -> None:
+        self._index = index
+        for lines in self._lines.values():
+            lines.clear()
