@@ -193,7 +193,7 @@ def test_arrays_that_do_not_verify_are_quarantined_with_fresh(config, workdir, e
     with pytest.raises(Refused, match="none is whole"):
         loop.train(prepare(config, workdir))
     assert (workdir / "metrics.jsonl").read_text() == LINE
-    assert loop.train(prepare(fresh(config), workdir)) == {"step": 0}
+    assert loop.train(prepare(fresh(config), workdir)) == {"step": 0, "findings": []}
     assert (workdir / "before-fresh-1" / "metrics.jsonl").read_text() == LINE
     assert (workdir / "before-fresh-1" / "checkpoints" / "0").is_dir()
     assert (workdir / "checkpoints" / "0").is_dir()
@@ -240,7 +240,7 @@ def test_the_block_names_the_step_that_was_restored(config, workdir, ends_at_onc
         data.write_bytes(data.read_bytes()[:-1] + b"~")
     shutil.copytree(checkpoints / "0", checkpoints / "09")
     shutil.copytree(checkpoints / "0", checkpoints / "8.orbax-checkpoint-tmp-3")
-    assert loop.train(prepare(config, workdir)) == {"step": 0}
+    assert loop.train(prepare(config, workdir)) == {"step": 0, "findings": []}
     shown = capsys.readouterr().out
     assert "resuming at step 0 of 9" in shown and "resuming at step 7" not in shown
 
