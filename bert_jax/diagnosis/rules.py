@@ -141,7 +141,7 @@ def _warms_up(view: View) -> bool:
     return is_rising and view.share < _LATE
 
 
-_EARLY, _LATE = 0.1, 0.3  # shares of the run
+_EARLY, _LATE = 0.08, 0.3  # shares of the run
 _NEAR = 0.15  # nats around the unigram line
 
 
@@ -152,7 +152,7 @@ def _rate(view: View) -> str:
 def above_unigram(view: View) -> tuple[str, _Losses] | None:
     """Tell how the loss is still above the unigram line: flat, falling or unsteady."""
     losses = _losses(view)
-    if losses is None or view.facts.first_step or view.step < _FEWEST_STEPS:
+    if losses is None or view.facts.first_step or view.step < _FEWEST_STEPS or much_dropout(view):
         return None
     is_near = min(losses.newest, losses.losses_N[-1]) < losses.unigram + _NEAR
     if view.share < _EARLY or _warms_up(view) or is_near:
@@ -189,7 +189,8 @@ def rate_too_low(view: View) -> Words:
         return None
     losses = state[1]
     return (
-        f"after {view.share:.0%} of the run the loss on {losses.words} is {losses.newest:.2f} and "
+        f"after {view.share:.0%} of the run the loss on {losses.words} is "
+        f"{losses.losses_N[-1]:.2f} and "
         f"falls slowly; knowing how frequent words are would give {losses.unigram:.2f}.",
         f"The rate looks too low: try 3 to 10 times {_rate(view)}, or fewer warm-up steps.",
     )
@@ -236,7 +237,7 @@ _UNDER = 0.06  # nats
 
 def is_stuck(view: View, losses: _Losses) -> bool:
     """Tell whether the loss has come to the unigram line some time ago, and not passed it."""
-    if view.facts.first_step or _warms_up(view):
+    if view.facts.first_step or _warms_up(view) or much_dropout(view):
         return False
     least = max(_STUCK_STEPS, _STUCK_SHARE * total_steps(view.config))
     margin = max(_UNDER, 3 * float(losses.noise_N[-1]))
@@ -303,7 +304,7 @@ def next_sentence_at_chance(view: View) -> Words:
 def next_sentence_too_easy(view: View) -> Words:
     """Report next sentences that are nearly all right from the beginning on."""
     accuracies = view.curve("nsp_accuracy")[1]
-    if len(accuracies) < _FEWEST_LINES or view.share > _EARLY or accuracies[-3:].min() < 0.995:
+    if len(accuracies) < _FEWEST_LINES or view.share > 0.1 or accuracies[-3:].min() < 0.995:
         return None
     return (
         f"{accuracies[-1]:.1%} of the next sentences are right after {view.share:.0%} of the run: "
@@ -348,24 +349,28 @@ def gradient_growing(view: View) -> Words:
     )
 
 
-_DISPERSED = 4.0  # times the deviation that drawing words explains
+_DISPERSED = 2.5  # times the deviation that drawing text explains
+_SETTLED_LINES = 8
 
 
 def not_shuffled(view: View) -> Words:
-    """Report losses that differ from line to line by more than the draw of words explains."""
+    """Report losses that differ from line to line by more than the draw of text explains."""
     losses = _losses(view)
-    if losses is None or len(losses.losses_N) < 8 or view.share < _EARLY / 2:
+    if losses is None or targets_visible(view):
         return None
-    losses_N, noise_N = losses.losses_N[-16:], losses.noise_N[-16:]
+    is_settled_N = losses.losses_N <= losses.unigram + _NEAR
+    losses_N = losses.losses_N[is_settled_N][-16:]
+    if len(losses_N) < _SETTLED_LINES:
+        return None
     # Second differences: of a smooth curve they are small, of noise sqrt(6) times its deviation.
-    bends = losses_N[2:] - 2 * losses_N[1:-1] + losses_N[:-2]
-    ratio = float(np.median(np.abs(bends))) / (0.6745 * math.sqrt(6) * float(noise_N[1:-1].mean()))
-    is_settled = losses_N[0] - losses_N[-1] < 1.0
-    if ratio < _DISPERSED or not is_settled:
+    bends = (losses_N[2:] - 2 * losses_N[1:-1] + losses_N[:-2]) / math.sqrt(6)
+    explained = float(losses.noise_N[is_settled_N][-16:].mean())
+    usual, root = float(np.median(np.abs(bends))) / 0.6745, float(np.sqrt(np.mean(bends**2)))
+    if min(usual, root) < _DISPERSED * explained:
         return None
     return (
-        f"the loss on {losses.words} jumps from line to line {ratio:.0f} times as far as the draw "
-        "of words explains: batches differ in kind.",
+        f"the loss on {losses.words} jumps from line to line {usual / explained:.1f} times as far "
+        "as the draw of text explains: batches differ in kind.",
         "Are ready-made examples shuffled? Documents in order, or one source after another, look "
         "like this. If the text is shuffled, a third of the rate may steady it.",
     )
