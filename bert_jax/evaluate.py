@@ -25,7 +25,7 @@ from bert_jax.inference.store_scores import SPLITS, Selection
 from bert_jax.interop import huggingface, load
 from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
 from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
-from bert_jax.reporting.console import Screen
+from bert_jax.reporting.console import Screen, list_lines
 from bert_jax.runtime import cli
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.trainer.feed import open_store
@@ -186,8 +186,8 @@ def _make_store_rows(selection: Selection, means: dict[str, float]) -> list[tupl
     rows = [("examples", f"{examples} {selection.store.directory}")]
     for name in ("mlm", "causal", "permutation"):
         if f"{name}_loss" in means:
-            unigram = means[f"unigram_{name}_loss"]
-            words = f"loss {means[f'{name}_loss']:.4f} nats (unigram {unigram:.4f}), "
+            lines = [f"{word} {value:.4f}" for word, value in list_lines(means, name).items()]
+            words = f"loss {means[f'{name}_loss']:.4f} nats ({', '.join(lines)}), "
             words += f"perplexity {means[f'{name}_perplexity']:,.2f}, "
             rows.append((name, f"{words}accuracy {means[f'{name}_accuracy']:.2%}"))
     if "nsp_accuracy" in means:

@@ -76,5 +76,7 @@ def score_store(
             total = metrics.add_step(total, metrics.flatten(jax.device_get(sums)))
             show(f"scoring {examples:,} examples: {(number + 1) / len(batches):.0%}")
     scores = metrics.compute_heldout_means(total)
-    scores |= heldout.compute_baselines(store, objective, batches)
+    with screen.spinning("counting the neighbors of the tokens") as show:
+        is_heldout = selection.split == HELDOUT
+        scores |= heldout.compute_baselines(store, objective, batches, show, is_heldout)
     return scores | {"examples": examples}

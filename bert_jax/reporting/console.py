@@ -16,6 +16,9 @@ from data_pipeline.cli.terminal import make_console, wrap_command, wrap_text
 
 FAINT, LABEL, GOOD, BAD = "dim", "cyan", "green", "yellow"
 _LABEL_WIDTH = 12
+# What models that learn nothing reach, from the highest loss on: metrics PREFIX_TERM_loss, and
+# what they are called.
+REFERENCE_LINES = {"uniform": "ln V", "unigram": "unigram", "ngram": "n-gram"}
 
 
 class Screen:
@@ -134,7 +137,7 @@ class Screen:
         baseline: Mapping[str, float],
         store: str = "",
     ) -> None:
-        """Print an evaluation, of one store or all, beside the score of a model without context."""
+        """Print an evaluation, of one store or all, beside the next reference line to pass."""
         style = ""
         for name in _names(numbers):
             if f"unigram_{name}_loss" in baseline:
@@ -203,14 +206,28 @@ def _beside(numbers: Mapping[str, float], baseline: Mapping[str, float]) -> str:
     parts = []
     for name in _names(numbers):
         loss, right = f"{numbers[f'{name}_loss']:.3f}", f"{numbers[f'{name}_accuracy']:.1%}"
-        unigram = baseline.get(f"unigram_{name}_loss")
         majority = {**numbers, **baseline}.get(f"majority_{name}_accuracy")
         if majority is not None:
             parts.append(f"{name} {right} (majority {majority:.1%}){_auc(numbers, name)}")
         else:
-            beside = "" if unigram is None else f" (unigram {unigram:.3f})"
+            beside = _next_line(numbers[f"{name}_loss"], baseline, name)
             parts.append(f"{name} {loss}{beside} {right}")
     return "  ".join(parts)
+
+
+def list_lines(baseline: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return the reference lines of a term by their words, from the highest on."""
+    keys = {word: f"{line}_{name}_loss" for line, word in REFERENCE_LINES.items()}
+    return {word: baseline[key] for word, key in keys.items() if key in baseline}
+
+
+def _next_line(loss: float, baseline: Mapping[str, float], name: str) -> str:
+    """Format the next line below a loss, or the lowest of all; ln V is where every run begins."""
+    lines = [line for line in list_lines(baseline, name).items() if line[0] != "ln V"]
+    if not lines:
+        return ""
+    word, value = next((line for line in lines if line[1] < loss), lines[-1])
+    return f" ({word} {value:.3f})"
 
 
 _EVERY_SECS = 0.2  # at most; a person reads no faster

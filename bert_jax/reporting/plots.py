@@ -24,6 +24,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator  # noqa: 
 
 from bert_jax import config as config_lib  # noqa: E402
 from bert_jax.config import Config, Phase, RunConfig  # noqa: E402
+from bert_jax.reporting.console import REFERENCE_LINES  # noqa: E402
 from bert_jax.reporting.metrics_writer import CURVES, METRICS  # noqa: E402
 from bert_jax.train_step import optim  # noqa: E402
 from data_pipeline.io.atomic import write_file  # noqa: E402
@@ -57,14 +58,11 @@ TITLES = {
     "learning_rate": "Learning rate",
     "sequences_per_sec": "Sequences per second",
 }
-# Metric -> what a model without context scores, and the word for it: see trainer/baselines.py.
-BASELINES = {
-    "mlm_loss": ("unigram_mlm_loss", "unigram"),
-    "causal_loss": ("unigram_causal_loss", "unigram"),
-    "permutation_loss": ("unigram_permutation_loss", "unigram"),
-    "nsp_accuracy": ("majority_nsp_accuracy", "majority"),
-    "rtd_accuracy": ("majority_rtd_accuracy", "majority"),
-}
+# Metric -> what models that learn nothing score, and the words for it: see trainer/heldout.py.
+BASELINES: dict[str, dict[str, str]] = {
+    f"{name}_loss": {f"{line}_{name}_loss": word for line, word in REFERENCE_LINES.items()}
+    for name in ("mlm", "causal", "permutation")
+} | {f"{name}_accuracy": {f"majority_{name}_accuracy": "majority"} for name in ("nsp", "rtd")}
 # A panel shows at least so much: what two evaluations of some hundred examples differ by is noise.
 LEAST_LOSS_SPAN, LEAST_ACCURACY_SPAN = 0.5, 0.2
 MOST_POINTS = 200  # of a training curve: the noise of more hides the trend
@@ -211,19 +209,19 @@ def _draw_curves(
     if len(heldout[0]):
         _plot(ax, heldout, label="held-out", color=HELDOUT, linewidth=1.8)
         ends.append(End(heldout[1][-1], f"{heldout[1][-1]:.3f}", HELDOUT))
-    key, word = BASELINES.get(name, (f"majority_{name}", "majority"))
-    steps, values = select_series(lines, "heldout", key)
-    if len(steps):  # each value holds from the evaluation before it on
-        ax.plot(
-            np.concatenate([[0.0], steps, [last_step]]),
-            np.concatenate([values[:1], values, values[-1:]]),
-            drawstyle="steps-pre",
-            label="baseline",
-            color=GREY,
-            linewidth=1.1,
-            linestyle=(0, (5, 3)),
-        )
-        ends.append(End(values[-1], f"{word}\n{values[-1]:.3f}", GREY))
+    for key, word in BASELINES.get(name, {f"majority_{name}": "majority"}).items():
+        steps, values = select_series(lines, "heldout", key)
+        if len(steps):  # each value holds from the evaluation before it on
+            ax.plot(
+                np.concatenate([[0.0], steps, [last_step]]),
+                np.concatenate([values[:1], values, values[-1:]]),
+                drawstyle="steps-pre",
+                label="baseline",
+                color=GREY,
+                linewidth=1.1,
+                linestyle=(0, (5, 3)),
+            )
+            ends.append(End(values[-1], f"{word}\n{values[-1]:.3f}", GREY))
     return ends
 
 
@@ -312,13 +310,10 @@ def draw_phases(ax: Axes, phases: Sequence[Phase], last_step: int, is_highest: b
 
 
 def write_ends(ax: Axes, ends: Sequence[End]) -> None:
-    """Write the last values (at most two) to the right of the panel, without overlap."""
+    """Write the last values to the right of the panel, without overlap."""
     low, high = ax.get_ylim()
     ends = sorted(ends, key=lambda end: end.value)
-    places = [(end.value - low) / (high - low) for end in ends]
-    if len(places) == 2 and places[1] - places[0] < APART:
-        middle = sum(places) / 2
-        places = [middle - APART / 2, middle + APART / 2]
+    places = spread([(end.value - low) / (high - low) for end in ends], APART)
     for place, end in zip(places, ends, strict=True):
         ax.annotate(
             end.text,
@@ -329,6 +324,27 @@ def write_ends(ax: Axes, ends: Sequence[End]) -> None:
             color=end.colour,
             va="center",
         )
+
+
+def spread(places: Sequence[float], apart: float) -> list[float]:
+    """Move ascending places to at least this distance, those that touch around their mean."""
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and _top(groups[-2], apart) + apart > _bottom(groups[-1], apart):
+            last = groups.pop()
+            groups[-1] += last
+    return [
+        _bottom(group, apart) + number * apart for group in groups for number in range(len(group))
+    ]
+
+
+def _bottom(group: Sequence[float], apart: float) -> float:
+    return sum(group) / len(group) - apart * (len(group) - 1) / 2
+
+
+def _top(group: Sequence[float], apart: float) -> float:
+    return _bottom(group, apart) + apart * (len(group) - 1)
 
 
 def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:

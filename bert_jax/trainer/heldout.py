@@ -1,11 +1,13 @@
 """Prepare a phase before its first step: example counts, held-out batches and baselines.
 
-The baselines are the scores of a context-free model on the same held-out predictions.
+The baselines are the scores of models that learn nothing on the same held-out predictions: a
+uniform guess, how often each token occurs, and counts of the two tokens beside it.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,13 +16,13 @@ import numpy as np
 from bert_jax.config import Config, Phase
 from bert_jax.diagnosis import data
 from bert_jax.diagnosis.rules import Finding
-from bert_jax.reporting.console import Screen
+from bert_jax.reporting.console import Screen, list_lines
 from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
 from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.sampling.source import ExampleSource
-from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store
+from data_pipeline.store import EXAMPLES, HELDOUT, TEXT, TRAIN, Store, ngrams
 
 # Never masked-language-model targets, so the baseline gives them no probability.
 NEVER_TARGETS = ("pad", "cls", "sep", "mask")
@@ -75,17 +77,107 @@ def majority_nsp_accuracy(batches: Sequence[HostBatch]) -> float:
     return max(share, 1.0 - share)
 
 
+Show = Callable[[str], None]  # shows on the live line what is done
+
+
+def ngram_mlm_loss(
+    store: Store, batches: Sequence[HostBatch], show: Show, hides_targets: bool = False
+) -> float:
+    """Compute the masked-token cross-entropy (nats) of counts beside the tokens left and right.
+
+    They are read in the masked row: [MASK] and the other special tokens are hidden, so that the
+    other neighbor or the unigram decides, and a replaced neighbor is taken as it stands, which is
+    what an encoder sees. The token shown at the place itself is not read. With hides_targets the
+    neighbors that are predicted too are hidden, whatever stands there.
+    """
+    tokens, neighbors = [], []
+    for batch in batches:
+        ids_BS = batch["input_ids"]
+        row_N, slot_N = np.nonzero(batch["masked_lm_weights"])
+        places_N = batch["masked_lm_positions"][row_N, slot_N]
+        if hides_targets:
+            ids_BS = ids_BS.copy()
+            ids_BS[row_N, places_N] = store.special_ids["mask"]
+        ids_BS = np.pad(ids_BS, [(0, 0), (1, 1)], constant_values=store.special_ids["pad"])
+        tokens.append(batch["masked_lm_ids"][row_N, slot_N])
+        neighbors.append(np.stack([ids_BS[row_N, places_N], ids_BS[row_N, places_N + 2]]))
+    first_N, second_N = _hide_special(store, np.concatenate(neighbors, axis=1))
+    predictions = ngrams.Predictions(np.concatenate(tokens), first_N, second_N)
+    return _count_neighbors(store, predictions, ngrams.BOTH_SIDES, show)
+
+
+def ngram_causal_loss(store: Store, batches: Sequence[HostBatch], show: Show) -> float:
+    """Compute the next-token cross-entropy (nats) of counts behind the two tokens before it.
+
+    As unigram_causal_loss for [SEP]; behind a special token nothing is known.
+    """
+    tokens, neighbors = [], []
+    for batch in batches:
+        ids_BS = restore_masked(batch)["input_ids"]
+        before_BS = np.pad(ids_BS, [(0, 0), (1, 0)], constant_values=store.special_ids["pad"])
+        is_next_BS = batch["input_mask"][:, 1:] > 0
+        tokens.append(ids_BS[:, 1:][is_next_BS])
+        neighbors.append(np.stack([before_BS[:, :-2][is_next_BS], ids_BS[:, :-1][is_next_BS]]))
+    first_N, second_N = _hide_special(store, np.concatenate(neighbors, axis=1))
+    first_N[second_N == store.vocab_size] = store.vocab_size
+    tokens_N = np.concatenate(tokens)
+    is_text_N = tokens_N != store.special_ids["sep"]
+    chosen = (values_N[is_text_N] for values_N in (tokens_N, first_N, second_N))
+    nats = _count_neighbors(store, ngrams.Predictions(*chosen), ngrams.LEFT_SIDE, show)
+    share = float(is_text_N.mean())
+    return share * nats + sum(-part * math.log(part) for part in (share, 1.0 - share) if part)
+
+
+def _hide_special(store: Store, ids: np.ndarray) -> np.ndarray:
+    is_special = np.isin(ids, [store.special_ids[name] for name in NEVER_TARGETS])
+    return np.where(is_special, store.vocab_size, ids)
+
+
+def _count_neighbors(
+    store: Store, predictions: ngrams.Predictions, places: tuple[int, int], show: Show
+) -> float:
+    if not len(predictions.tokens_N):
+        return 0.0
+    counts_V = np.maximum(_count_words(store), 1e-300)
+    return ngrams.compute_loss(
+        store.train,
+        store.digest,
+        predictions,
+        places,
+        counts_V / counts_V.sum(),
+        store.directory / ngrams.SIDECAR_FOLDER,
+        lambda share: show(f"counting the neighbors of held-out tokens: {share:.0%}"),
+    )
+
+
 def compute_baselines(
-    store: Store, objective: Objective, batches: Sequence[HostBatch]
+    store: Store,
+    objective: Objective,
+    batches: Sequence[HostBatch],
+    show: Show = lambda words: None,
+    counts_neighbors: bool = True,
 ) -> dict[str, float]:
-    """Compute what a model without context scores in each term of an objective that has one."""
+    """Compute what models that learn nothing score in each term of an objective that has one.
+
+    counts_neighbors: whether the batches are of other text than the training split. Ready-made
+    examples have no text to count neighbors in.
+    """
     terms = jax.eval_shape(objective.weights, batches[0])
     baselines = {}
-    for name in ("mlm", "permutation"):
-        if name in terms:
-            baselines[f"unigram_{name}_loss"] = unigram_mlm_loss(store, batches)
-    if "causal" in terms:
-        baselines["unigram_causal_loss"] = unigram_causal_loss(store, batches)
+    has_text = store.kind == TEXT and store.train.tokens > 0 and counts_neighbors
+    for name in ("mlm", "permutation", "causal"):
+        if name not in terms:
+            continue
+        baselines[f"uniform_{name}_loss"] = math.log(store.vocab_size)
+        if name == "causal":
+            baselines["unigram_causal_loss"] = unigram_causal_loss(store, batches)
+            if has_text:
+                baselines["ngram_causal_loss"] = ngram_causal_loss(store, batches, show)
+            continue
+        baselines[f"unigram_{name}_loss"] = unigram_mlm_loss(store, batches)
+        if has_text:
+            loss = ngram_mlm_loss(store, batches, show, hides_targets=name == "permutation")
+            baselines[f"ngram_{name}_loss"] = loss
     if "nsp" in terms:
         baselines["majority_nsp_accuracy"] = majority_nsp_accuracy(batches)
     return baselines
@@ -149,7 +241,9 @@ class HeldoutPart:
     factor: float  # of its sums in those of all stores: 1 where there is one
 
 
-def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts:
+def count_phase(
+    feed: StoreFeed, index: int, objective: Objective, show: Show = lambda words: None
+) -> PhaseFacts:
     """Build the held-out batches of a phase, their counts and the objective's baselines.
 
     Raises ValueError if the objective predicts next sentences and the training split has no labels.
@@ -159,7 +253,7 @@ def count_phase(feed: StoreFeed, index: int, objective: Objective) -> PhaseFacts
     tokens = predictions = 0.0  # means of an example
     examples, baseline = 0, dict[str, float]()
     for number, (weight, name) in enumerate(zip(weights, feed.store_names, strict=True)):
-        counts = _count_heldout(feed, index, number, objective)
+        counts = _count_heldout(feed, index, number, objective, show)
         tokens += weight * counts.tokens / counts.examples
         predictions += weight * counts.predictions / counts.examples
         for key, score in counts.baseline.items():
@@ -205,12 +299,12 @@ class _HeldoutCounts:
 
 
 def _count_heldout(
-    feed: StoreFeed, index: int, number: int, objective: Objective
+    feed: StoreFeed, index: int, number: int, objective: Objective, show: Show
 ) -> _HeldoutCounts:
     batches = feed.heldout_batches(index, number)
     tokens_B = np.concatenate([batch["input_mask"].sum(axis=1) for batch in batches])
     tokens_B = tokens_B[tokens_B > 1]  # rows that pad the last batch have one token each
-    baseline = compute_baselines(feed.stores[number], objective, batches)
+    baseline = compute_baselines(feed.stores[number], objective, batches, show)
     predictions = sum(float(batch["masked_lm_weights"].sum()) for batch in batches)
     # Training may mask at another rate than evaluations, whose masks are counted.
     trained = feed.open_split(index, number)
@@ -319,9 +413,11 @@ def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> li
     heldout = f"held out: {facts.heldout_examples:,} examples"
     scores = []
     for name, words in (("mlm", "MLM"), ("causal", "next-token"), ("permutation", "permutation")):
-        if f"unigram_{name}_loss" in facts.baseline:
-            loss = facts.baseline[f"unigram_{name}_loss"]
-            scores.append(f"{words} loss {loss:.4f} (unigram)")
+        lines = [
+            f"{value:.4f} ({label})" for label, value in list_lines(facts.baseline, name).items()
+        ]
+        if lines:
+            scores.append(f"{words} loss {', '.join(lines)}")
     if "majority_nsp_accuracy" in facts.baseline:
         scores.append(f"NSP accuracy {facts.baseline['majority_nsp_accuracy']:.1%} (majority)")
     return [
@@ -330,7 +426,7 @@ def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> li
         f"a step sees about {counts['examples_per_step']:,.0f} examples, "
         f"{counts['tokens_per_step']:,.0f} tokens ({share:.0%} of its positions), and {verb} "
         f"{counts['predictions_per_step']:,.0f} of them",
-        f"{heldout}; without context {', '.join(scores)}" if scores else heldout,
+        f"{heldout}; reference lines: {', '.join(scores)}" if scores else heldout,
     ]
 
 

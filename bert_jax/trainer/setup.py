@@ -98,9 +98,9 @@ def build_setup(
     kept = run_record.with_kept_predictions(storage.home, config, saved)
     feed = StoreFeed(stores, kept, "" if teacher is None else warm_start.hash_weights(teacher))
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
-    with screen.spinning("counting the examples of the store"):
+    with screen.spinning("counting the examples of the store") as show:
         feed.check()
-        phases = [count_phase(feed, index, each) for index, each in enumerate(objectives)]
+        phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]
         findings = find_in_data(feed, phases) if jax.process_index() == 0 else []
     rows = corpus_rows(feed, phases)
     theirs = None if teacher is None else teacher.config

@@ -20,6 +20,7 @@ import os
 import pathlib
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -52,6 +53,25 @@ def write_file(path: pathlib.Path, content: bytes) -> None:
 def write_json(path: pathlib.Path, content: Any) -> None:
     """Replace a file by indented JSON, as write_file does."""
     write_file(path, f"{json.dumps(content, indent=2)}\n".encode())
+
+
+def keep_json(path: pathlib.Path, content: Any) -> None:
+    """Keep a result for later starts, in a folder made if needed; do nothing where none can be.
+
+    Several processes may write the same file at once. Without it the result is computed again.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".json")
+    except OSError:
+        return
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        pathlib.Path(temporary).unlink(missing_ok=True)
 
 
 def check_new_file(output: pathlib.Path, flag: str) -> None:

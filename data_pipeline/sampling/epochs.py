@@ -4,15 +4,14 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import pathlib
-import tempfile
 import threading
 import time
 
 import numpy as np
 
 from data_pipeline.io import small_files
+from data_pipeline.io.atomic import keep_json
 from data_pipeline.sampling.packing import RowPlan, plan_rows
 from data_pipeline.sampling.pairs import measure_examples
 from data_pipeline.sampling.walk import Walk, WalkRules, make_rules, walk_block, walk_corpus
@@ -130,7 +129,12 @@ def find_walk_facts(
     facts = _read_sidecar(path, options.dupe_factor)
     if facts is None:
         facts = _count_walks(split, options, seq_len)
-        _write_sidecar(path, facts)
+        record = {
+            "random_share": facts.random_share,
+            "examples": list(facts.examples_K),
+            "rows": list(facts.rows_K),
+        }
+        keep_json(path, record)
     return facts
 
 
@@ -197,27 +201,6 @@ def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
         if any(type(count) is not int or not 1 <= count < _MOST_ROWS for count in counts):
             return None
     return WalkFacts(share, tuple(examples), tuple(rows))
-
-
-def _write_sidecar(path: pathlib.Path, facts: WalkFacts) -> None:
-    """Write the facts atomically; do nothing in a read-only store."""
-    record = {
-        "random_share": facts.random_share,
-        "examples": list(facts.examples_K),
-        "rows": list(facts.rows_K),
-    }
-    try:
-        path.parent.mkdir(exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".json")
-    except OSError:
-        return
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(record, file)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError:
-        pathlib.Path(temporary).unlink(missing_ok=True)
 
 
 class WalkCache:

@@ -22,7 +22,12 @@ TRAIN = {
     "learning_rate": 3e-4,
     "sequences_per_sec": 1234.5,
 }
-BASELINE = {"unigram_mlm_loss": 6.25, "majority_nsp_accuracy": 0.625}
+BASELINE = {
+    "uniform_mlm_loss": 8.0,
+    "unigram_mlm_loss": 6.25,
+    "ngram_mlm_loss": 4.5,
+    "majority_nsp_accuracy": 0.625,
+}
 
 
 @pytest.fixture
@@ -69,6 +74,8 @@ def test_the_lines_of_a_run(plain, capsys):
     plain.training_line(20, 1_000, TRAIN, 125)
     plain.training_line(21, 1_000, TRAIN | {"mlm_accuracy": 0.049}, 125)
     plain.heldout_line(20, TRAIN, BASELINE)
+    plain.heldout_line(30, TRAIN | {"mlm_loss": 5.0}, BASELINE)
+    plain.heldout_line(40, TRAIN | {"mlm_loss": 4.0}, BASELINE)
     plain.heldout_line(3, {"next_word_loss": 2.0, "next_word_accuracy": 0.25}, {})
     plain.input_bound(0.4321, "Do this.")
     with plain.copying("gs://bucket/store") as advance:
@@ -81,6 +88,8 @@ def test_the_lines_of_a_run(plain, capsys):
    20/1,000  mlm 6.500 12.5%  nsp 0.750 50.0%  lr 3.0e-4  1,234 seq/s  2:05 left
    21/1,000  mlm 6.500  4.9%  nsp 0.750 50.0%  lr 3.0e-4  1,234 seq/s  2:05 left
 held-out at 20  mlm 6.500 (unigram 6.250) 12.5%  nsp 50.0% (majority 62.5%)
+held-out at 30  mlm 5.000 (n-gram 4.500) 12.5%  nsp 50.0% (majority 62.5%)
+held-out at 40  mlm 4.000 (n-gram 4.500) 12.5%  nsp 50.0% (majority 62.5%)
 held-out at 3  next_word 2.000 25.0%
 the devices waited for batches for 43% of this interval: the input pipeline is the bottleneck. \
 Do this.

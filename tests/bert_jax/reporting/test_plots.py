@@ -32,6 +32,8 @@ def lines_of_run(last_step, every_steps=10, terms=("mlm", "nsp")):
             baselines = {
                 "unigram_mlm_loss": 7.0 if step <= 60 else 6.5,
                 "majority_nsp_accuracy": 0.52,
+                "uniform_mlm_loss": 9.0,
+                "ngram_mlm_loss": 6.4,
             }
             heldout = {name: value + 0.01 for name, value in numbers.items()}
             lines.append(
@@ -125,7 +127,10 @@ def test_the_last_heldout_value_and_the_baseline_are_written():
     panels = draw(lines)
     last = lines[-1]
     assert f"{last['mlm_loss']:.3f}" in texts_of(panels["mlm_loss"])
-    assert "unigram\n6.500" in texts_of(panels["mlm_loss"])
+    for text in ("ln V\n9.000", "unigram\n6.500", "n-gram\n6.400"):
+        assert text in texts_of(panels["mlm_loss"])
+    heights = sorted(text.xy[1] for text in panels["mlm_loss"].texts if text.xy[0] == 1.0)
+    assert len(heights) == 4 and np.diff(heights).min() >= plots.APART - 1e-9
     assert f"{last['nsp_accuracy']:.3f}" in texts_of(panels["nsp_accuracy"])
     assert "majority\n0.520" in texts_of(panels["nsp_accuracy"])
     assert texts_of(panels["nsp_loss"]) == [f"{last['nsp_loss']:.3f}"]
@@ -133,13 +138,24 @@ def test_the_last_heldout_value_and_the_baseline_are_written():
 
 def test_a_baseline_holds_for_its_phase():
     panels = draw(lines_of_run(90))
-    (line,) = [line for line in panels["mlm_loss"].lines if line.get_label() == "baseline"]
+    lines = [line for line in panels["mlm_loss"].lines if line.get_label() == "baseline"]
+    line = lines[1]  # of ln V, unigram and n-gram
+    assert len(lines) == 3
     assert line.get_drawstyle() == "steps-pre"  # between two points: the value of the later one
     steps, values = line.get_data()
     for at, expected in ((1, 7.0), (60, 7.0), (61, 6.5), (90, 6.5)):
         assert values[np.searchsorted(steps, at)] == expected
     assert (steps[0], steps[-1]) == (0, 90)
     assert "baseline" not in curves_of(panels["mlm_accuracy"])
+
+
+def test_labels_move_as_little_as_keeps_them_apart():
+    assert plots.spread([0.1, 0.5, 0.9], 0.2) == [0.1, 0.5, 0.9]
+    moved = plots.spread([0.1, 0.5, 0.52, 0.9], 0.2)
+    np.testing.assert_allclose(moved, [0.1, 0.41, 0.61, 0.9])
+    pushed = plots.spread([0.3, 0.5, 0.51, 0.52], 0.2)  # all four around their mean
+    np.testing.assert_allclose(pushed, 0.4575 + 0.2 * (np.arange(4) - 1.5))
+    assert plots.spread([], 0.2) == []
 
 
 def test_values_near_each_other_are_written_apart():

@@ -40,6 +40,7 @@ def config(tiny_store):
     )
 
 
+LINES = ("uniform_mlm_loss", "unigram_mlm_loss", "ngram_mlm_loss")
 COUNTED = ("input_mask", "masked_lm_weights")
 
 
@@ -66,7 +67,10 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
     tokens, words = rows["input_mask"].sum() / 23, rows["masked_lm_weights"].sum() / 23
     assert facts.per_step["tokens_per_step"] == pytest.approx(10 * tokens)
     assert facts.per_step["predictions_per_step"] == pytest.approx(10 * words)
-    assert set(facts.baseline) == {"unigram_mlm_loss", "majority_nsp_accuracy"}
+    assert set(facts.baseline) == {*LINES, "majority_nsp_accuracy"}
+    assert facts.baseline["uniform_mlm_loss"] == pytest.approx(math.log(feed.stores[0].vocab_size))
+    losses = [facts.baseline[name] for name in LINES]
+    assert losses == sorted(losses, reverse=True) and losses[2] < losses[1] - 1.0
     options, split = config.data, feed.stores[0].train
     share = epochs.balance_random_share(split, chunks.make_rules(options, 24, 0))
     passes = [
@@ -95,7 +99,9 @@ def test_the_next_tokens_of_a_model_without_context_are_counted_by_hand(config, 
     chances[separator] = share
     facts = count_phase(feed, 0, CAUSAL)
     expected = -np.mean([np.log(chances[token]) for token in targets])
-    assert facts.baseline == {"unigram_causal_loss": pytest.approx(expected, rel=1e-12)}
+    assert facts.baseline["unigram_causal_loss"] == pytest.approx(expected, rel=1e-12)
+    assert facts.baseline["ngram_causal_loss"] < expected - 1.0
+    assert set(facts.baseline) == {name.replace("mlm", "causal") for name in LINES}
     assert facts.per_step["predictions_per_step"] == pytest.approx(10 * len(targets) / 23)
     block = opening(feed, [facts])
     assert any("predicts" in text and "masks" not in text for _, text in block)
@@ -106,7 +112,7 @@ def test_an_objective_gets_the_baselines_of_its_own_terms_only(config, feed):
         weights=lambda batch: {"mlm": MLM_NSP.weights(batch)["mlm"]}, terms=MLM_NSP.terms
     )
     other = Objective(weights=lambda batch: {"x": batch["input_mask"].sum()}, terms=MLM_NSP.terms)
-    assert set(count_phase(feed, 0, mlm_alone).baseline) == {"unigram_mlm_loss"}
+    assert set(count_phase(feed, 0, mlm_alone).baseline) == set(LINES)
     assert count_phase(feed, 0, other).baseline == {}
     rows = opening(feed, [count_phase(feed, 0, other)])
     assert ("", "held out: 23 examples") in rows
@@ -179,7 +185,7 @@ def test_examples_without_a_next_sentence_are_counted_too(config):
     facts = count_phase(StoreFeed(open_stores(config.data), config), 0, MLM)
     assert facts.heldout_examples == 23
     assert 20 < facts.per_step["tokens_per_step"] <= 240
-    assert set(facts.baseline) == {"unigram_mlm_loss"}
+    assert set(facts.baseline) == set(LINES)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +240,52 @@ def test_baselines_are_those_counted_by_hand(tiny_store):
     assert heldout.unigram_mlm_loss(store, batches) == pytest.approx(expected, rel=1e-9)
     assert heldout.majority_nsp_accuracy(batches) == pytest.approx(2 / 3)
     assert heldout.majority_nsp_accuracy(batches[:1]) == 1.0
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The predictions and places whose chances were asked for, each given 1 / e."""
+    given = []
+
+    def compute_loss(split, digest, predictions, places, *others):
+        given.append((np.stack(dataclasses.astuple(predictions), axis=1).tolist(), places))
+        return 1.0
+
+    monkeypatch.setattr(heldout.ngrams, "compute_loss", compute_loss)
+    return given
+
+
+def test_neighbors_are_those_of_the_masked_row_and_special_ones_are_hidden(tiny_store, asked):
+    store = store_lib.open_store(tiny_store)
+    hidden = store.vocab_size
+    ids = [[101, 7, 103, 9, 103, 11, 102, 0]]
+    batch = held_out([[8, 10, 11, 0]], [[1, 1, 1, 0]], [0], [1]) | {
+        "input_ids": np.array(ids, np.int32),
+        "masked_lm_positions": np.array([[2, 4, 5, 0]]),
+        "input_mask": np.array([[1, 1, 1, 1, 1, 1, 1, 0]]),
+    }
+    heldout.ngram_mlm_loss(store, [batch], print)
+    assert asked.pop() == ([[8, 7, 9], [10, 9, 11], [11, hidden, hidden]], (-1, 1))
+    heldout.ngram_mlm_loss(store, [batch], print, hides_targets=True)
+    assert asked.pop() == ([[8, 7, 9], [10, 9, hidden], [11, hidden, hidden]], (-1, 1))
+    loss = heldout.ngram_causal_loss(store, [batch], print)
+    before = [[7, hidden, hidden], [8, hidden, 7], [9, 7, 8], [10, 8, 9], [11, 9, 10]]
+    assert asked.pop() == (before, (-2, -1))  # and [SEP], one of six
+    assert loss == pytest.approx((5 * (1 + math.log(6 / 5)) + math.log(6)) / 6)
+    packs = np.array([[101, 7, 102, 9, 10, 102, 0, 0]], np.int32)
+    two = batch | {"input_ids": packs, "masked_lm_weights": np.zeros((1, 4), np.float32)}
+    two["input_mask"] = (packs > 0).astype(np.int32)
+    heldout.ngram_causal_loss(store, [two], print)
+    assert asked.pop()[0] == [[7, hidden, hidden], [9, hidden, hidden], [10, hidden, 9]]
+
+
+def test_training_text_and_ready_made_examples_have_no_counts_of_neighbors(config, feed):
+    batches = feed.heldout_batches(0)
+    lines = heldout.compute_baselines(feed.stores[0], MLM, batches, counts_neighbors=False)
+    assert set(lines) == set(LINES[:2])
+    ready_made = dataclasses.replace(feed.stores[0], manifest={**feed.stores[0].manifest})
+    ready_made.manifest["kind"] = store_lib.EXAMPLES
+    assert set(heldout.compute_baselines(ready_made, MLM, batches)) == set(LINES[:2])
 
 
 # BERT's own two phases.

@@ -87,7 +87,7 @@ def test_records_of_a_run(whole):
     assert last_heldout["mlm_loss"] == summary["heldout_mlm_loss"]
     assert list((whole.workdir / "tensorboard").glob("events.out.tfevents.*"))
     screen = whole.screen
-    assert screen.count("without context MLM loss") == 2  # once a phase
+    assert screen.count("reference lines: MLM loss") == 2  # once a phase
     compiled = screen.count("compiling the step") + screen.count("the step is compiled already")
     assert compiled == 2  # the second phase beside the steps of the first, or when it begins
     assert screen.count("at this pace the last step is done in") == 1
