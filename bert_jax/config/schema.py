@@ -396,6 +396,22 @@ class OptimConfig:
         unit="steps",
         minimum=0,
     )
+    transfer: str = setting(
+        "none",
+        "mup scales initial weights and rates of a pre-training so that the best learning rate of "
+        "a model of width transfer_base_width is that of wider ones, of the same depth",
+        choices=("none", "mup"),
+        source="Yang et al. 2022 (Tensor Programs V), table 8",
+    )
+    transfer_base_width: int = setting(
+        0, "hidden_size at which transfer=mup changes nothing", minimum=0, maximum=1 << 16
+    )
+    transfer_base_head_width: int = setting(
+        0,
+        "width of a head there; 0 takes that of this model, whose heads grow in number",
+        minimum=0,
+        maximum=1 << 16,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,6 +104,7 @@ def check(config: Config) -> None:
     _check_replaced_tokens(config)
     _check_teacher(config)
     _check_schedules(config)
+    _check_transfer(config)
 
 
 def check_finetune(config: FinetuneConfig) -> None:
@@ -133,6 +134,8 @@ def check_finetune(config: FinetuneConfig) -> None:
     follows = "it follows from config.warmup_share: leave it at 0"
     _require(config, "optim.warmup_steps", config.optim.warmup_steps == 0, follows)
     _check_without_generator(config, "a fine-tuning has none: leave it out")
+    kept = "rates are transferred in pre-training; a fine-tuning begins with given weights: none"
+    _require(config, "optim.transfer", config.optim.transfer == "none", kept)
     _require(
         config,
         "model.pooler_type",
@@ -506,3 +509,39 @@ def _check_schedules(config: Config) -> None:
     tokens = sum(phase.steps * phase.batch_size * phase.seq_len for phase in first)
     allowed = f"the schedule has only {tokens:,} tokens; warm up over fewer"
     _require(config, "optim.warmup_tokens", warmup_tokens < tokens, allowed)
+
+
+def _check_transfer(config: Config) -> None:
+    """Refuse widths that nothing is scaled from, and models whose scales are not known."""
+    optim, model = config.optim, config.model
+    is_on = optim.transfer != "none"
+    for key in ("transfer_base_width", "transfer_base_head_width"):
+        unused = getattr(optim, key) == 0
+        _require(config, f"optim.{key}", is_on or unused, "config.optim.transfer is 'none': 0")
+    if not is_on:
+        return
+    named = "config.optim.transfer scales from a width: give that of the model whose rate is known"
+    _require(config, "optim.transfer_base_width", optim.transfer_base_width > 0, named)
+    has = "config.optim.transfer = 'mup' "
+    for key, fits, allowed in (
+        (
+            "optim.name",
+            optim.name != "lamb",
+            "is for Adam; LAMB's trust ratio scales updates by the weights: take adamw, "
+            "bert_adamw or stable_adamw",
+        ),
+        ("init", not config.init, "scales new weights; those of a checkpoint are given: empty"),
+        (
+            "model.mlm_transform",
+            model.mlm_transform,
+            "scales logits by the norm of this transform: true",
+        ),
+        (
+            "model.embedding_size",
+            model.embedding_size in (0, model.hidden_size),
+            "has no rule for a narrower table: 0",
+        ),
+        ("model.share_layers", not model.share_layers, "has no rule for shared layers: false"),
+        ("model.generator_hidden_size", model.generator_hidden_size == 0, "has one width: 0"),
+    ):
+        _require(config, key, fits, has + allowed)

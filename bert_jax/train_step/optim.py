@@ -8,6 +8,7 @@ the encoder's last layer; L for its first; L + 1 for the embeddings, whose word 
 the masked language model's logits.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.config import OptimConfig, RunConfig
+from bert_jax.train_step.transfer import ScaleOf
 
 Tree = Any
 
@@ -89,12 +91,16 @@ def scale_by_moments(
 
 
 def scale_by_stable_adam(
-    beta1: float, beta2: float, epsilon: float, weight_decay: float
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    scale_of: ScaleOf | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Make Adam whose update of a tensor is divided by max(1, RMS(g / sqrt(v))), decay included.
 
     The betas are corrected instead of the moments: b' = (b - b^t) / (1 - b^t). A bad step keeps the
-    state.
+    state. scale_of scales the rate of a parameter, but not its decay.
 
     Source: Wortsman et al. 2023 (StableAdamW), algorithm 2; Warner et al. 2024 (ModernBERT).
     """
@@ -120,11 +126,18 @@ def scale_by_stable_adam(
             step = m / (jnp.sqrt(v) + epsilon) + (weight_decay * p if decays else 0.0)
             return step / jnp.maximum(1.0, rms)
 
-        direction = jax.tree.map(direct, grads, mu, nu, params, mask_decayed(params))
+        mean = mu if scale_of is None else _scale_directions(scale_of, mu)
+        direction = jax.tree.map(direct, grads, mean, nu, params, mask_decayed(params))
         return direction, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
 
     init = optax.scale_by_adam(beta1, beta2, epsilon).init
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _scale_directions(scale_of: ScaleOf, directions: Tree) -> Tree:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, direction: direction * scale_of(path).rate, directions
+    )
 
 
 def clip_by_global_norm(clip_norm: float) -> optax.GradientTransformation:
@@ -157,7 +170,9 @@ def mask_decayed(params: Tree) -> Tree:
     return jax.tree_util.tree_map_with_path(decayed, params)
 
 
-def make_optimizer(config: OptimConfig) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(
+    config: OptimConfig, scale_of: ScaleOf | None = None
+) -> optax.GradientTransformationExtraArgs:
     """Make the transformation from gradients to the direction of descent, clipping first.
 
     Its update takes is_bad, bool []. A bad step keeps the optimizer state, and its direction, which
@@ -170,14 +185,21 @@ def make_optimizer(config: OptimConfig) -> optax.GradientTransformationExtraArgs
     The decay of stable_adamw is weight_decay * rate / config.learning_rate a step, in phases with a
     rate of their own too: a lower rate decays less. optimi's max_lr is likewise set once and saved
     with the optimizer; whether ModernBERT's restart_override sets it anew is not verified.
+
+    scale_of, of transfer.find_scales, scales the rate of each parameter before decay is added: a
+    step shrinks all weights alike, whatever the width.
     """
     betas = config.beta1, config.beta2, config.epsilon
     if config.name == "stable_adamw":
         # Decoupled from the learning rate: at its peak a step shrinks weights by weight_decay.
-        parts = [scale_by_stable_adam(*betas, config.weight_decay / config.learning_rate)]
+        decay_rate = config.weight_decay / config.learning_rate
+        parts = [scale_by_stable_adam(*betas, decay_rate, scale_of)]
     else:
         decay = optax.add_decayed_weights(config.weight_decay, mask=mask_decayed)
         parts = [scale_by_moments(*betas, config.name != "bert_adamw"), decay]
+        if scale_of is not None:
+            scaled = functools.partial(_scale_directions, scale_of)
+            parts.insert(1, optax.stateless(lambda directions, params: scaled(directions)))
     if config.name == "lamb":
         parts.append(optax.masked(optax.scale_by_trust_ratio(), mask_decayed))
     if config.clip_norm > 0:

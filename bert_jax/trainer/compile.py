@@ -25,7 +25,7 @@ from bert_jax.config import ModelConfig, RunConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime.workdir import COMPILED
-from bert_jax.train_step import optim
+from bert_jax.train_step import optim, transfer
 from bert_jax.train_step import state as state_lib
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import Objective
@@ -121,7 +121,7 @@ def build_parts(
             asked = any(objective.asks_for_words for objective in objectives)
             read = bert.Heads(mlm=asked, nsp=False, pooler=False)
             taught = bert.build(teacher, backend, mesh.shape["model"], config.compute, read)
-        tx = optim.make_optimizer(config.optim)
+        tx = optim.make_optimizer(config.optim, transfer.find_scales(config))
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
     return StepParts(config, objectives, mesh, models, tx, shardings, taught)
 

@@ -32,6 +32,7 @@ from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.run_identity import Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import state as state_lib
+from bert_jax.train_step import transfer
 from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
@@ -118,7 +119,7 @@ def build_setup(
         if config.init:  # not loaded yet if a run meant to resume starts over
             initial = weights or warm_start.read_weights(config, store, screen)
             return initial.place(parts.model, parts.mesh, config.seed)
-        return parts.model.init(jax.random.key(config.seed))
+        return transfer.scale_initial(config, parts.model.init(jax.random.key(config.seed)))
 
     return Setup(
         parts=parts,

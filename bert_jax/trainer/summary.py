@@ -8,7 +8,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import RunConfig
 from bert_jax.model import attention
 from bert_jax.model.bert import Model
-from bert_jax.train_step import optim
+from bert_jax.train_step import optim, transfer
 from bert_jax.trainer.compile import compiles_ahead
 from bert_jax.trainer.prefetch import BATCHES_AHEAD
 from bert_jax.trainer.setup import Setup
@@ -27,6 +27,8 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     rows = [*model_rows(config, mesh, model), *setup.data_rows]
     if rates := optim.describe_rates(config.optim, config.model.num_hidden_layers, total):
         rows.append(("rates", rates))
+    if scaled := transfer.describe(config):
+        rows.append(("rates", scaled))
     folder = cast(Any, jax.config).jax_compilation_cache_dir
     kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
     is_ahead = len(config.phases) > 1 and compiles_ahead(mesh)
