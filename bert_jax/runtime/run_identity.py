@@ -20,6 +20,8 @@ from data_pipeline.vocab import Vocabulary
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
 # Settings that earlier versions recorded for grids and probes, at their defaults.
 _UNREAD_IN_FINE_TUNING = ("phases", "eval.every_steps", "eval.examples")
+# Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
+FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
 PINNED = ("file", "size", "lowercase", "sha256")
 _SHA256_OF_OLDER_RECORDS = "vocabulary_sha256"
@@ -48,7 +50,7 @@ def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
     steps = {f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}
     return {
         "seed": config.seed,
-        "optim.name": config.optim.name,
+        **{f"optim.{name}": getattr(config.optim, name) for name in FIXED_OF_OPTIM},
         "compute.compute_dtype": config.compute.compute_dtype,
         "dropout_hash_version (of this bert_jax)": dropout.HASH_VERSION,
         **model,

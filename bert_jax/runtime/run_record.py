@@ -19,6 +19,7 @@ from bert_jax.config import (
     ComputeConfig,
     Config,
     ModelConfig,
+    OptimConfig,
     RunConfig,
     recorded,
     settings_from,
@@ -38,6 +39,7 @@ from bert_jax.reporting.wandb_writer import FILE as WANDB
 from bert_jax.runtime import code_version
 from bert_jax.runtime.goodput import FILE as ATTEMPTS
 from bert_jax.runtime.run_identity import (
+    FIXED_OF_OPTIM,
     STORE_DIGEST,
     Change,
     Provenance,
@@ -420,6 +422,8 @@ def check(
     before = {k: v for k, v in record["fixed"].items() if k not in _NO_LONGER_FIXED}
     now = fixed_settings(config, provenance)
     by_default = {f"model.{name}": value for name, value in vars(ModelConfig()).items()}
+    # The optimizer's name is in every record.
+    by_default |= {f"optim.{name}": getattr(OptimConfig, name) for name in FIXED_OF_OPTIM[1:]}
     settings = differing_settings(before, now, by_default | dict(provenance.fixed_by_default))
     differing = [
         f"config.{key} = {was!r}, this config says {new!r}" for key, (was, new) in settings.items()

@@ -23,6 +23,7 @@ from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import config_and_data
 
 YOUNGER = {
+    "optim": ("transfer", "transfer_base_width", "transfer_base_head_width"),
     "data": ("segments", "masking", "packed_examples", "mask_token_share", "masked_lm_smoothing"),
     "model": ("embedding_size", "position_embedding_type", "gated_mlp", "norm_bias"),
 }
@@ -105,6 +106,8 @@ def test_a_younger_setting_at_another_value_is_another_run(config, workdir, path
         ("model.vocab_size", 100),
         ("compute.compute_dtype", "bfloat16"),
         ("optim.name", "lamb"),
+        ("optim.transfer", "mup"),
+        ("optim.transfer_base_width", 256),
         ("data.random_seed", 1),
         ("data.masked_lm_prob", 0.2),
         ("data.dupe_factor", 3),
