@@ -1,5 +1,8 @@
 """Say what looks wrong about a run, from its records, its settings and its data.
 
 In: lines of metrics.jsonl, a config, batches of examples. Out: findings, each a sentence with the
-name of its rule and what to try. The trainer asks while it trains.
+name of its rule and what to try; the trainer asks while it trains. And curves of a run of any
+length, live or killed, at most some thousand points each.
+
+Read curves.py for the records of a run; rules.py, data.py and watch.py for findings.
 """
