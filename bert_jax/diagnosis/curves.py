@@ -9,18 +9,18 @@ import itertools
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from data_pipeline.io import small_files
+from data_pipeline.io.jsonl import FINDING
 
 MOST_POINTS = 2000  # of a curve, by default
 _MOST_CURVES = 1000  # of a file; a run has some dozens
 _MOST_FINDINGS = 200
 _BLOCK_BYTES = 4 << 20  # read at once; a line that is longer is damaged
-FINDING = "finding"  # the key of a record of metrics.jsonl that is no line of numbers
 
 Key = tuple[str, str]  # split and measure, such as ("heldout", "mlm_loss")
 Points = tuple[np.ndarray, np.ndarray]  # steps and values, float64, steps rising
@@ -71,19 +71,8 @@ class CurvesBuilder:
             self._go_back(step, split)
         self._last[split] = step
         for measure, value in numbers.items():
-            if not math.isfinite(value):
-                continue
-            curve = self._curves.get((split, measure))
-            if curve is None:
-                if len(self._curves) >= _MOST_CURVES:
-                    continue
-                curve = self._curves[split, measure] = ([], [])
-            steps, values = curve
-            steps.append(step)
-            values.append(value)
-            if len(steps) >= 4 * self._most:
-                thinned = thin(np.asarray(steps), np.asarray(values), self._most)
-                self._curves[split, measure] = (thinned[0].tolist(), thinned[1].tolist())
+            if math.isfinite(value):
+                self._extend((split, measure), [step], [value])
 
     def _go_back(self, step: int, split: str) -> None:
         for (name, _), (steps, values) in self._curves.items():
@@ -96,15 +85,59 @@ class CurvesBuilder:
         if not isinstance(record, dict):
             self.damaged_lines += 1
             return
-        if isinstance(finding := record.get(FINDING), dict):
-            self._findings = [*self._findings, finding][-_MOST_FINDINGS:]
+        if record.get("split") == FINDING:
+            self._findings = [*self._findings, record][-_MOST_FINDINGS:]
             return
         step, split = record.pop("step", None), record.pop("split", None)
-        has_step = type(step) is int and 0 <= step <= 1 << 53
-        if has_step and isinstance(split, str) and all(map(_is_number, record.values())):
+        is_step = type(step) is int and step >= 0
+        if is_step and isinstance(split, str) and _are_numbers((step, *record.values())):
             self.add(step, split, record)
         else:
             self.damaged_lines += 1
+
+    def add_records(self, records: Sequence[Any]) -> None:
+        """Add parsed lines of metrics.jsonl, those of a split at once if nothing is wrong."""
+        splits: dict[str, list[Any]] = {}
+        for record in records:
+            split = str(record.get("split")) if isinstance(record, dict) else ""
+            splits.setdefault(split, []).append(record)
+        for split, members in splits.items():
+            if not self._add_table(split, members):
+                for record in members:
+                    self.add_record(record)
+
+    def _add_table(self, split: str, records: Sequence[Any]) -> bool:
+        """Add lines of a split; False, and nothing added, unless all have the same numbers."""
+        names = tuple(records[0]) if isinstance(records[0], dict) else ()
+        if names[:2] != ("step", "split") or any(tuple(record) != names for record in records):
+            return False
+        steps, splits, *columns = zip(*(record.values() for record in records), strict=True)
+        if not all(map(_are_numbers, (steps, *columns))) or set(map(type, steps)) != {int}:
+            return False
+        steps_N = np.asarray(steps, np.float64)
+        is_rising = steps_N[0] > self._last.get(split, -1) and (np.diff(steps_N) > 0).all()
+        if not is_rising or set(map(type, splits)) != {str} or split == FINDING:
+            return False
+        self._last[split] = steps[-1]
+        for measure, column in zip(names[2:], columns, strict=True):
+            values_N = np.asarray(column, np.float64)
+            are_finite = np.isfinite(values_N)
+            points = thin(steps_N[are_finite], values_N[are_finite], self._most)
+            self._extend((split, measure), points[0].tolist(), points[1].tolist())
+        return True
+
+    def _extend(self, key: Key, new_steps: Sequence[float], new_values: Sequence[float]) -> None:
+        curve = self._curves.get(key)
+        if curve is None:
+            if len(self._curves) >= _MOST_CURVES or not new_steps:
+                return
+            curve = self._curves[key] = ([], [])
+        steps, values = curve
+        steps.extend(new_steps)
+        values.extend(new_values)
+        if len(steps) >= 4 * self._most:
+            thinned = thin(np.asarray(steps), np.asarray(values), self._most)
+            self._curves[key] = (thinned[0].tolist(), thinned[1].tolist())
 
     def build(self) -> Curves:
         """Return the curves of what has been added so far."""
@@ -117,9 +150,12 @@ class CurvesBuilder:
         return Curves(points, last_step, tuple(self._findings), self.damaged_lines)
 
 
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a float, or an integer that a float can hold exactly."""
-    return type(value) is float or (type(value) is int and abs(value) <= 1 << 53)
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Return whether values are floats, or integers that a float can hold exactly."""
+    kinds = set(map(type, values))
+    if not kinds <= {int, float}:
+        return False
+    return int not in kinds or all(abs(each) <= 1 << 53 for each in values if type(each) is int)
 
 
 def thin(steps_N: np.ndarray, values_N: np.ndarray, most: int) -> Points:
@@ -150,8 +186,7 @@ def read_curves(path: pathlib.Path, most_points: int = MOST_POINTS) -> Curves:
     builder = CurvesBuilder(most_points)
     if path.exists() or path.is_symlink():
         for lines in _read_blocks(path, builder):
-            for record in _parse(lines, builder):
-                builder.add_record(record)
+            builder.add_records(_parse(lines, builder))
     return builder.build()
 
 
@@ -180,7 +215,7 @@ def _loads(text: bytes) -> Any:
         return None
 
 
-def _parse(lines: Sequence[bytes], builder: CurvesBuilder) -> Iterable[Any]:
+def _parse(lines: Sequence[bytes], builder: CurvesBuilder) -> Sequence[Any]:
     """Parse lines together, which is faster, or each by itself where some are damaged."""
     filled = [line for line in lines if line.strip()]
     together = _loads(b"[" + b",".join(filled) + b"]")

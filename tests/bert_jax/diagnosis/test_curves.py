@@ -80,7 +80,8 @@ def test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split():
 def test_findings_are_no_lines_of_numbers():
     builder = CurvesBuilder()
     finding = {"rule": "flat", "step": 5, "sentence": "It is flat.", "try": "A lower rate."}
-    builder.add_record({"finding": finding})
+    finding["split"] = "finding"
+    builder.add_records([finding])
     curves = builder.build()
     assert (curves.findings, curves.damaged_lines, curves.points) == ((finding,), 0, {})
 
@@ -112,3 +113,22 @@ def test_a_pipe_or_a_link_out_of_the_folder_is_refused(tmp_path):
     (tmp_path / "run/metrics.jsonl").symlink_to(tmp_path / "other")
     with pytest.raises(DamagedFile, match=r"metrics\.jsonl is a link out of"):
         read_curves(tmp_path / "run/metrics.jsonl")
+
+
+def test_lines_taken_at_once_give_the_curves_of_lines_taken_one_by_one():
+    rng = np.random.default_rng(1)
+    records = [
+        {"step": step, "split": split, "loss": rng.normal(), "skipped": int(rng.integers(3))}
+        for step in range(50)
+        for split in ("train", "heldout")
+    ]
+    records[40]["loss"] = float("inf")
+    at_once, singly = CurvesBuilder(), CurvesBuilder()
+    for part in (records[:30], records[20:90], records[60:]):  # the second and third go back
+        at_once.add_records([dict(record) for record in part])
+        for record in part:
+            singly.add_record(dict(record))
+    expected = singly.build().points
+    assert at_once.build().points.keys() == expected.keys()
+    for key, points in at_once.build().points.items():
+        np.testing.assert_array_equal(points, expected[key])
