@@ -25,6 +25,7 @@ ENTRIES = {
     "evaluate": ("bert_jax.evaluate", "what a checkpoint scores on a store"),
     "feature_ner": ("bert_jax.feature_ner", "named entities on a frozen model, by a BiLSTM"),
     "verify_resume": ("bert_jax.verify_resume", "that kills lose nothing on this machine"),
+    "report": ("bert_jax.report", "how a run is doing, or how runs differ"),
     "replay": ("bert_jax.replay", "the text of any step of a run"),
     "score": ("bert_jax.score", "a file of predictions, as the official script"),
     "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),

@@ -28,8 +28,8 @@ _COLOURS = {
     "#e4e7eb": "--faint",
     "#ffffff": "--paper",
 }
-_BAR, _MARK, _QUIET, _FAINT, _PAPER = _COLOURS
-_LOOK = {
+BAR, MARK, QUIET, FAINT, PAPER = _COLOURS
+LOOK = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "data_pipeline",  # one store gives one page, byte for byte
     "font.size": 8.0,
@@ -37,9 +37,9 @@ _LOOK = {
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
     "axes.formatter.useoffset": False,
-    "grid.color": _FAINT,
-    **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), _QUIET),
-    **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "axes.edgecolor"), _QUIET),
+    "grid.color": FAINT,
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), QUIET),
+    **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "axes.edgecolor"), QUIET),
     **dict.fromkeys((f"axes.spines.{side}" for side in ("left", "right", "top")), False),
     # Without tick marks and clipping the file holds no references to ids, which would have to be
     # unique among all pictures of the page.
@@ -62,8 +62,8 @@ def draw_histogram(lengths: Lengths, unit: str, marks: Sequence[tuple[int, str]]
     heights = [max(bar.height, 0.005 * top) if bar.height else 0.0 for bar in bars]
     # A bar of an even axis stands for whole numbers: their labels belong under its middle.
     shift = 0.5 if lengths.is_even else 0.0
-    with style.context(["default", _LOOK]):
-        figure, axes = _new_axes()
+    with style.context(["default", LOOK]):
+        figure, axes = new_axes()
         if not lengths.is_even:
             axes.set_xscale("log")
         rectangles = axes.bar(
@@ -71,8 +71,8 @@ def draw_histogram(lengths: Lengths, unit: str, marks: Sequence[tuple[int, str]]
             heights,
             [each.last + 1 - each.first for each in bins],
             align="edge",
-            color=_BAR,
-            edgecolor=_PAPER,
+            color=BAR,
+            edgecolor=PAPER,
             linewidth=0.5,
             clip_on=False,
         )
@@ -97,15 +97,15 @@ def draw_histogram(lengths: Lengths, unit: str, marks: Sequence[tuple[int, str]]
                 _draw_mark(axes, length - shift, name, is_right=length > (start * stop) ** 0.5)
         axes.set_title(f"share in each {'bin' if lengths.is_even else 'doubling'}")
         axes.set_xlabel(unit if lengths.is_even else f"{unit}, log scale")
-        return _render_svg(figure, f"Distribution of {unit}", titles)
+        return render_svg(figure, f"Distribution of {unit}", titles)
 
 
 def draw_rank_curve(rank_counts: Sequence[tuple[int, int]]) -> str:
     """Draw as SVG how often a vocabulary entry occurs against its rank, both on log scales."""
     ranks, counts = zip(*rank_counts, strict=True)
-    with style.context(["default", _LOOK]):
-        figure, axes = _new_axes()
-        axes.loglog(ranks, counts, color=_BAR, linewidth=1.8, clip_on=False)
+    with style.context(["default", LOOK]):
+        figure, axes = new_axes()
+        axes.loglog(ranks, counts, color=BAR, linewidth=1.8, clip_on=False)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1.0,)))
             axis.set_major_formatter(EngFormatter(sep=""))
@@ -114,10 +114,11 @@ def draw_rank_curve(rank_counts: Sequence[tuple[int, int]]) -> str:
         axes.minorticks_off()
         axes.set_title("occurrences, log scale")
         axes.set_xlabel("rank, log scale")
-        return _render_svg(figure, "Occurrences of vocabulary entries by rank", {})
+        return render_svg(figure, "Occurrences of vocabulary entries by rank", {})
 
 
-def _new_axes() -> tuple[Figure, Axes]:
+def new_axes() -> tuple[Figure, Axes]:
+    """Make a picture of the page's size; draw inside style.context(["default", LOOK])."""
     figure = Figure(figsize=_INCHES, layout="constrained")
     axes = figure.subplots()
     axes.grid(axis="y", clip_on=False)
@@ -132,7 +133,7 @@ def _hover_text(lengths_bin: Bin, unit: str, total: int) -> str:
 
 
 def _draw_mark(axes: Axes, x: float, name: str, is_right: bool) -> None:
-    axes.axvline(x, color=_MARK, linestyle=(0, (3, 3)), linewidth=1.0, clip_on=False)
+    axes.axvline(x, color=MARK, linestyle=(0, (3, 3)), linewidth=1.0, clip_on=False)
     axes.annotate(
         name,
         (x, 1.0),
@@ -144,7 +145,7 @@ def _draw_mark(axes: Axes, x: float, name: str, is_right: bool) -> None:
     )
 
 
-def _render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
+def render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
     """Render a figure as an element of a page; `titles` are texts on hover by an artist's gid."""
     figure.patch.set_visible(False)
     figure.axes[0].patch.set_visible(False)
@@ -163,7 +164,7 @@ def _render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
     return f'<svg viewBox="0 0 {size}" role="img" aria-label="{escape(name)}">{svg}'
 
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --quiet: #646c76; --faint: #e4e7eb;
   --paper: #ffffff; --panel: #f7f8fa; --bar: #4a7fb5; --mark: #c2571a; --warn: #9a5b00;
   --warn-paper: #fff6e5; --good: #1a7f4b; --hidden: #0b6e99; --replaced: #9b2c86; --kept: #23783c; }
@@ -227,26 +228,32 @@ def render_page(health: Health, findings: Sequence[Finding]) -> str:
     counts = ((label, *values) for label, values in terminal.count_rows(health))
     sections = [
         f'<h1>{title}</h1><p class="quiet">{escape(digest)}</p>',
-        _section("What looks wrong", _findings(findings)),
-        _section("Counts", _table(("", "train", "held out"), counts)),
-        _section("Lengths, of the training split", _plots(health) + _percentiles(health)),
-        _section("Facts", f"<dl>{facts}</dl>"),
-        _section("Vocabulary", _vocabulary(health)),
+        section("What looks wrong", _findings(findings)),
+        section("Counts", table(("", "train", "held out"), counts)),
+        section("Lengths, of the training split", _plots(health) + _percentiles(health)),
+        section("Facts", f"<dl>{facts}</dl>"),
+        section("Vocabulary", _vocabulary(health)),
     ]
     if health.copies.repeated:
-        sections.append(_section("Sentences that repeat most often", _repeated(health)))
+        sections.append(section("Sentences that repeat most often", _repeated(health)))
     if health.examples:
-        sections.append(_section("Examples", _examples(health)))
+        sections.append(section("Examples", _examples(health)))
+    return document(title, sections)
+
+
+def document(title: str, sections: Iterable[str]) -> str:
+    """Make a page of sections, which are HTML, with the style inline; title is escaped already."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{title}</title><style>{STYLE}</style></head>\n<body>\n"
         + "\n".join(sections)
         + "\n</body></html>\n"
     )
 
 
-def _section(title: str, content: str) -> str:
+def section(title: str, content: str) -> str:
+    """Make a section with a heading, which is escaped; content is HTML."""
     return f"<section><h2>{escape(title)}</h2>\n{content}</section>"
 
 
@@ -257,7 +264,7 @@ def _findings(findings: Sequence[Finding]) -> str:
     return f'<ul class="findings">{items}</ul>'
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Render a table and escape its cells; the first of a row is its name."""
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     lines = []
@@ -291,7 +298,7 @@ def _percentiles(health: Health) -> str:
         percents = (lengths.percentiles[percent] for percent in (5, 25, 50, 75, 95, 99))
         values = [f"{value:,}" for value in (lengths.shortest, *percents, lengths.longest)]
         rows.append([label, *values, f"{lengths.mean:,.1f}"])
-    return f"<br>{_table(head, rows)}"
+    return f"<br>{table(head, rows)}"
 
 
 def _vocabulary(health: Health) -> str:

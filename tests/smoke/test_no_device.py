@@ -29,7 +29,7 @@ ARGUMENTS = {
 }
 
 # They compute nothing by themselves, or what they start ends as above.
-WITHOUT = {"build", "inspect", "grow_vocab", "plan", "replay", "score"}
+WITHOUT = {"build", "inspect", "grow_vocab", "plan", "replay", "report", "score"}
 OF_OTHERS = {"grid", "probe", "study", "verify_resume"}
 NEEDS_A_FINE_TUNED_MODEL = {"predict"}
 

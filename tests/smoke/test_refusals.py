@@ -184,6 +184,15 @@ REFUSALS = {
             ((RUN, "--step=1", "--rows=some"), "--rows is 'some'; it must be 1 or more"),
         ],
     ),
+    "report": (
+        (),
+        [
+            ((), "RUN is missing: the workdir of a run"),
+            (("nowhere",), "nowhere holds no run of bert_jax"),
+            (("gs://bucket/run",), "gs://bucket/run is in a bucket"),
+            (("{run}", "--output=/no/folder/x"), "there is no folder /no/folder"),
+        ],
+    ),
     "score": (
         (),
         [

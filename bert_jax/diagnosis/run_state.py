@@ -1,0 +1,162 @@
+"""Read what a run has left in its workdir; a live, killed or older run lacks parts, named each."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from bert_jax.diagnosis.curves import Curves, read_curves
+from bert_jax.reporting.console import REFERENCE_LINES
+from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS, SUMMARY
+from bert_jax.runtime import goodput, run_record
+from data_pipeline.io import small_files
+from data_pipeline.io.jsonl import read_records
+from data_pipeline.io.small_files import DamagedFile
+
+SEEDS = ("seed", "data.random_seed")  # two runs that differ in these only are of one setting
+_PLACES = ("data.store", "data.data_cache", *SEEDS)
+Part = TypeVar("Part")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """Hold what is known about a run."""
+
+    folder: pathlib.Path
+    settings: Mapping[str, Any]  # key -> value of the resolved config; empty if unknown
+    steps: int  # that the config asks for; 0 if unknown
+    devices: str  # such as "8 x TPU v5 lite"; "" if unknown
+    store: str  # digest; "" if unknown
+    curves: Curves
+    summary: Mapping[str, Any]  # of a finished run; empty otherwise
+    secs: Mapping[str, float]  # wall time by kind, goodput.KINDS
+    bad_steps: int
+    missing: Sequence[str]  # a sentence for each part that the workdir lacks
+
+    @property
+    def findings(self) -> Sequence[Mapping[str, Any]]:
+        """Return the findings: rule, step, sentence and try each."""
+        listed = self.summary.get("findings")
+        return _select_objects(listed) or self.curves.findings
+
+    @property
+    def device_count(self) -> int:
+        """Return the number of devices; 0 if unknown."""
+        count = self.devices.partition(" ")[0]
+        return int(count) if count.isdecimal() else 0
+
+    def heldout_loss(self) -> float | None:
+        """Return the newest held-out loss, the sum of all terms; None without one."""
+        return self.curves.last("heldout", "loss")
+
+    def list_terms(self) -> list[str]:
+        """List the parts of the loss that have an accuracy, such as mlm and nsp."""
+        names = [*self.curves.list_measures("train"), *self.curves.list_measures("heldout")]
+        terms = [name.removesuffix("_loss") for name in names if name.endswith("_loss")]
+        return list(dict.fromkeys(term for term in terms if f"{term}_accuracy" in names))
+
+    def reference_lines(self, term: str) -> dict[str, float]:
+        """Return the reference lines of a term's held-out loss by their words."""
+        lines = {}
+        for key, word in REFERENCE_LINES.items():
+            value = self.curves.last("heldout", f"{key}_{term}_loss")
+            if value is not None:
+                lines[word] = value
+        size = self.settings.get("model.vocab_size")
+        if term in ("mlm", "causal", "permutation") and type(size) is int and size > 1:
+            lines.setdefault("ln V", math.log(size))
+        return lines
+
+
+def read_run(folder: pathlib.Path) -> RunState:
+    """Read a run; parts that are damaged or missing are named in `missing`.
+
+    Raises:
+      ValueError: the folder holds no run.
+    """
+    path = run_record.record_path(folder)
+    if not any((folder / name).exists() for name in (path.name, METRICS, goodput.FILE)):
+        raise ValueError(
+            f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
+            " the --workdir of python -m bert_jax.train"
+        )
+    missing: list[str] = []
+
+    def read(read_part: Callable[[], Part], default: Part) -> Part:
+        try:
+            return read_part()
+        except FileNotFoundError as error:
+            missing.append(f"{pathlib.Path(str(error.filename)).name} is missing.")
+        except DamagedFile as error:
+            missing.append(f"{error}.")
+        return default
+
+    nothing: dict[str, Any] = {}
+    no_attempts: list[goodput.Attempt] = []
+    no_lines: list[dict[str, Any]] = []
+    record = read(lambda: small_files.read_object(path, folder), nothing)
+    curves = read(lambda: read_curves(folder / METRICS), Curves({}, 0, (), 0))
+    attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE), no_attempts)
+    summary = nothing
+    if (folder / SUMMARY).exists():
+        summary = read(lambda: small_files.read_object(folder / SUMMARY, folder), nothing)
+    else:
+        missing.append(f"There is no {SUMMARY}: the run is not over, or it was killed.")
+    if not attempts:
+        missing.append(f"{goodput.FILE} has no entry, so where the time went is not known.")
+    if not curves.points:
+        missing.append(f"{METRICS} has no numbers yet: the run is compiling or ended early.")
+    elif not curves.list_measures("heldout"):
+        missing.append("There is no held-out line yet, so there is no held-out loss.")
+    if curves.damaged_lines:
+        missing.append(f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out.")
+    config = record.get("config")
+    config = config if isinstance(config, dict) else {}
+    numbers = [phase.get("steps") for phase in _select_objects(config.get("phases"))]
+    fixed, devices = record.get("fixed"), record.get("devices")
+    digests = list(fixed.items()) if isinstance(fixed, dict) else []
+    bad_steps = read(lambda: read_records(folder / BAD_STEPS), no_lines)
+    return RunState(
+        folder,
+        _flatten_record(config),
+        sum(each for each in numbers if type(each) is int),
+        devices if isinstance(devices, str) else "",
+        next((str(value) for key, value in digests if key.startswith("data.store (")), ""),
+        curves,
+        summary,
+        goodput.sum_by_kind(attempts),
+        len(bad_steps),
+        missing,
+    )
+
+
+def _select_objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; none if it is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _flatten_record(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by keys such as optim.learning_rate and phases[0].steps."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{name}": each for name, each in _flatten_record(value).items()}
+        elif isinstance(value, list) and all(isinstance(each, dict) for each in value):
+            for index, each in enumerate(value):
+                part = _flatten_record(each)
+                flat |= {f"{key}[{index}].{name}": number for name, number in part.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def differing_settings(runs: Sequence[RunState]) -> list[str]:
+    """List the settings whose values differ between runs; seeds and places are left out."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    return [
+        key
+        for key in keys
+        if key not in _PLACES
+        and any(run.settings.get(key) != runs[0].settings.get(key) for run in runs)
+    ]

@@ -1,0 +1,119 @@
+"""The report of a run says what its files say, whatever of them is missing."""
+
+import json
+import math
+import re
+
+import pytest
+
+from bert_jax.diagnosis.run_report import compare, describe_verdict, list_facts, render_page
+from bert_jax.diagnosis.run_state import read_run
+
+
+def make_run(folder, losses=(6.0, 5.0), rate=0.1, seed=0, store="abc", steps=20):
+    """A run's files; losses are held out, at steps 10, 20 and so on."""
+    folder.mkdir()
+    config = {
+        "seed": seed,
+        "objective": "mlm",
+        "model": {"vocab_size": 1000},
+        "optim": {"learning_rate": rate},
+        "phases": [{"steps": steps}],
+    }
+    fixed = {"data.store (digest of its contents)": store}
+    record = {"config": config, "fixed": fixed, "devices": "4 x cpu"}
+    (folder / "run.json").write_text(json.dumps(record))
+    lines = []
+    for number, loss in enumerate(losses, 1):
+        scores = {"loss": loss, "mlm_loss": loss, "mlm_accuracy": 0.5}
+        line = {"step": 10 * number, "split": "train", **scores, "sequences_per_sec": 50.0}
+        lines += [
+            line,
+            {"step": 10 * number, "split": "heldout", **scores, "unigram_mlm_loss": 5.5},
+        ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    secs = {"training": 1800.0, "compiling": 1800.0}
+    attempt = {"began": 0.0, "step": 20, "secs": secs, "at": 3600.0}
+    (folder / "attempts.jsonl").write_text(json.dumps(attempt) + "\n")
+    findings = [{"rule": "flat", "step": 5, "sentence": "It is <flat>.", "try": "Less."}]
+    summary = {"phases": [{"tokens_per_step": 128.0}], "findings": findings}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
+    run = read_run(make_run(tmp_path / "a"))
+    assert describe_verdict(run) == (
+        "a: finished at step 20 of 20; held-out mlm loss 5.000, 0.500 below unigram; 1 finding."
+    )
+    facts = dict(list_facts(run))
+    assert facts["goodput"] == "50.0%"
+    assert facts["device hours"] == "4.00 (4 x cpu)"
+    assert facts["tokens"] == "2,560"
+    assert run.reference_lines("mlm") == {"unigram": 5.5, "ln V": math.log(1000)}
+    assert list(run.missing) == []
+
+
+def test_the_page_loads_nothing_and_escapes_text(tmp_path):
+    html = render_page([read_run(make_run(tmp_path / "a")), read_run(make_run(tmp_path / "b<i>"))])
+    assert html.count("<svg") == html.count("</svg>") == 1
+    assert "It is &lt;flat&gt;." in html and "<i>" not in html
+    assert not re.search(r"https?://|src=|href=|url\(|@import", html)
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        ({"run.json"}, "metrics.jsonl has no numbers yet"),
+        ({"metrics.jsonl"}, "run.json is missing."),
+        ({"attempts.jsonl"}, "There is no summary.json"),
+    ],
+)
+def test_each_missing_part_is_named_and_the_page_is_written(tmp_path, kept, words):
+    folder = make_run(tmp_path / "a")
+    for path in folder.iterdir():
+        if path.name not in kept:
+            path.unlink()
+    run = read_run(folder)
+    assert words in " ".join(run.missing)
+    assert describe_verdict(run) in render_page([run])
+
+
+def test_a_damaged_file_is_named_and_the_rest_is_read(tmp_path):
+    folder = make_run(tmp_path / "a")
+    (folder / "run.json").write_text('{"config": ')
+    (folder / "attempts.jsonl").write_text("nonsense\n")
+    run = read_run(folder)
+    assert len(run.missing) == 3  # of attempts: that it is damaged, and what is not known
+    assert run.heldout_loss() == 5.0
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no run of bert_jax"):
+        read_run(tmp_path)
+
+
+def test_a_difference_counts_if_it_is_larger_than_the_noise_between_seeds(tmp_path):
+    losses = {"a0": (0.1, 4.9), "a1": (0.1, 5.1), "b0": (0.2, 5.9), "b1": (0.2, 6.1)}
+    near = {"a0": (0.1, 4.9), "a1": (0.1, 5.1), "b0": (0.2, 5.0), "b1": (0.2, 5.2)}
+    for name, table in (("far", losses), ("near", near)):
+        (tmp_path / name).mkdir()
+        runs = [
+            read_run(make_run(tmp_path / name / key, (6.0, loss), rate, seed=index))
+            for index, (key, (rate, loss)) in enumerate(table.items())
+        ]
+        text = " ".join(compare(runs))
+        # Both groups have a variance of 0.02: the pooled deviation is its root.
+        assert f"Noise between seeds: {math.sqrt(0.02):.4f}" in text
+        assert "optim.learning_rate: a0 0.1, a1 0.1, b0 0.2, b1 0.2." in text
+        assert ("more than the noise" in text) == (name == "far")
+
+
+def test_losses_are_not_compared_without_a_ground(tmp_path):
+    base = read_run(make_run(tmp_path / "a"))
+    other = read_run(make_run(tmp_path / "b", rate=0.2))
+    assert "the noise is not known" in " ".join(compare([base, other]))
+    elsewhere = read_run(make_run(tmp_path / "c", store="xyz"))
+    assert compare([base, elsewhere])[-1].startswith("Their stores differ")
+    early = read_run(make_run(tmp_path / "d", steps=400))
+    assert "d is not at its end" in " ".join(compare([base, early]))
