@@ -11,7 +11,7 @@ from bert_jax.diagnosis.run_state import RunState, differing_settings
 from bert_jax.reporting.console import duration
 from bert_jax.runtime.goodput import TRAINING
 
-_STYLES = ("-", "--", "-.", ":")
+_STYLES = {"-": "solid", "--": "dashed", "-.": "dash-dot", ":": "dotted"}
 
 
 def describe_verdict(run: RunState) -> str:
@@ -163,17 +163,20 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         figure, axes = page.new_axes()
         end = max(run.curves.last_step for run in runs)
         for number, run in enumerate(runs):
-            look: dict[str, Any] = {"linestyle": _STYLES[number % len(_STYLES)], "clip_on": False}
+            look: dict[str, Any] = {
+                "linestyle": list(_STYLES)[number % len(_STYLES)],
+                "clip_on": False,
+            }
             train = run.curves.select("train", f"{term}_loss")
             axes.plot(*train, color=page.BAR, linewidth=0.8, **look)
             heldout = run.curves.select("heldout", f"{term}_loss")
             axes.plot(*heldout, color=page.MARK, linewidth=1.6, **look)
             if len(heldout[0]):
+                name = f"{run.folder.name} ({_STYLES[look['linestyle']]}) " * (len(runs) > 1)
                 axes.annotate(
-                    f"{heldout[1][-1]:.3f}{f' {run.folder.name}' * (len(runs) > 1)}",
-                    (float(heldout[0][-1]), float(heldout[1][-1])),
-                    (-3, 4),
-                    textcoords="offset points",
+                    f"{name}{heldout[1][-1]:.3f}",
+                    (1, 0.9 - 0.08 * number),
+                    xycoords="axes fraction",
                     horizontalalignment="right",
                     color=page.MARK,
                 )
