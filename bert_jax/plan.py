@@ -5,8 +5,9 @@
     --store=STORE                for the vocabulary, the schedule's fit to the text, and epochs
     --seq_len=128 --per_chip_batch=64    what if: one phase, of this length and so many rows a chip
     --scale=16,64,256            a row for each slice of so many chips, with as many rows a chip
-    --prices=FILE                dollars for a chip and an hour, in place of
+    --prices=FILE                dollars for a chip and an hour, on demand and spot, in place of
     bert_jax/perf/prices.json
+    --preemption_hours=16.1      mean time between two preemptions of the slice on spot chips
     --json_out=FILE --hlo_out=FILE --plot_out=FILE.png
 
 Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
@@ -41,7 +42,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, validate
 from bert_jax.interop import warm_start
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import estimate, measure, plan_report, slices
+from bert_jax.perf import estimate, measure, plan_report, preemptions, slices
 from bert_jax.perf.aot_compile import Compiled
 from bert_jax.perf.plan import Plan, PlanRequest, build_plan, read_corpus, scale_config
 from bert_jax.perf.prices import FILE, read_prices
@@ -68,7 +69,14 @@ _PER_CHIP_BATCH = flags.DEFINE_integer(
     lower_bound=1,
 )
 _SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
-_PRICES = flags.DEFINE_string("prices", str(FILE), "table of prices")
+_PRICES = flags.DEFINE_string("prices", str(FILE), "price list, in the form of the default")
+_PREEMPTION_HOURS = flags.DEFINE_float(
+    "preemption_hours",
+    preemptions.PREEMPTION_HOURS,
+    "mean time between two preemptions of the slice on spot chips; the default is of small slices "
+    "of v2 and v3 in 2022",
+    lower_bound=0.01,
+)
 _JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number: docs/guide/plan.md")
 _HLO_OUT = flags.DEFINE_string(
     "hlo_out", None, "file for the compiled text of the first phase that fits"
@@ -126,7 +134,9 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
         slices.open_devices(tpu_slice)
     config, corpus = read_corpus(config, screen)
     teacher = warm_start.read_teacher_sizes(config)
-    return PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher), screen
+    hours = _PREEMPTION_HOURS.value
+    request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher, hours)
+    return request, screen
 
 
 def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:

@@ -2,5 +2,5 @@
 
 In: a config, and devices or the name of a slice. Out: a StepReport (measured here) or a Plan (the
 compiler's estimate). Measuring: `measure`, `measure_report`, `synthetic`. Planning: `plan`, then
-`slices`, `aot_compile`, `estimate`, `hlo`, `hlo_cost`, `prices`, `plan_report`.
+`slices`, `aot_compile`, `estimate`, `hlo`, `hlo_cost`, `prices`, `preemptions` and `plan_report`.
 """

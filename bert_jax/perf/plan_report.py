@@ -3,6 +3,7 @@
 from bert_jax.perf.aot_compile import Memory
 from bert_jax.perf.estimate import Alternative, Estimate, PhasePlan
 from bert_jax.perf.plan import Plan, RunTotals, ScaleRow
+from bert_jax.perf.preemptions import PREEMPTION_HOURS, Expected
 from bert_jax.perf.prices import Prices, format_dollars
 from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import duration
@@ -145,17 +146,50 @@ def format_run(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> 
     else:
         length = f"{duration(run.secs)} (compiler estimate), {run.days:.2f} days"
         rows.append(("time", f"{length}; reading, evaluating and saving come on top"))
-    if run.usd_per_chip_hour is None:
-        rows.append(("cost", prices.missing(chip)))
-    elif run.usd is not None:
-        price = f"{format_dollars(run.usd_per_chip_hour)} a chip and hour"
-        rows.append(("cost", f"{format_dollars(run.usd)} at {price}"))
-        rows.append(("", f"{prices.path.name}: {prices.read}"))
+    rows += _cost(run, prices, chip)
     rates = plan.learning_rate["rates"]
     peak = f"{max(rates):.2e} at step {plan.learning_rate['steps'][rates.index(max(rates))]:,.0f}"
     steps = f"0{run.steps:>{len(curve[0]) - 1},}"
     labels = [f"highest {peak}, at the end {rates[-1]:.2e}", *curve, steps]
     return rows + [("" if i else "rate", text) for i, text in enumerate(labels)]
+
+
+def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
+    """Describe what the run costs on demand and on spot chips, and where the prices are from."""
+    if run.usd_per_chip_hour is None:
+        return [("cost", prices.missing(chip))]
+    if run.usd is None:
+        return []
+    place = f" in {run.price_region}" if run.price_region else ""
+    price = f"{format_dollars(run.usd_per_chip_hour)} a chip and hour"
+    rows = [("cost", f"{format_dollars(run.usd)} on demand, at {price}{place}")]
+    if run.spot:
+        price = format_dollars(run.spot.usd_per_chip_hour)
+        rows.append(("", f"{format_dollars(run.spot.usd)} expected on spot chips, at {price}"))
+        rows += format_preemptions(run.spot.expected)
+    elif prices.by_chip[chip].usd_spot is None:
+        rows.append(("", prices.missing(chip, "spot")))
+    else:
+        words = "not for spot chips: preemptions come faster than saves, and it would hardly end"
+        rows.append(("", f"{words}; lower --config.checkpoint.every_steps"))
+    rows.append(("", f"{prices.path.name}: read {run.price_read}"))
+    return rows + ([("", run.price_source)] if run.price_source else [])
+
+
+def format_preemptions(expected: Expected) -> Rows:
+    """Describe how often spot chips are expected to be taken away, and what that costs."""
+    count = f"{expected.preemptions:.1f} preemptions, one in {expected.preemption_hours:g} hours"
+    is_given = expected.preemption_hours != PREEMPTION_HOURS
+    origin = "given" if is_given else "as small v2 and v3 slices had in 2022, others unknown"
+    each = (
+        f"each repeats {duration(expected.repeated_secs)} of steps and takes "
+        f"{duration(expected.restart_secs)} to start again"
+    )
+    best = f"a save every {duration(expected.best_save_every_secs)} would lose least"
+    return [
+        ("preemptions", f"{count} ({origin}): {each}"),
+        ("", f"goodput {expected.goodput:.1%}, {duration(expected.secs)} paid; {best}"),
+    ]
 
 
 def _epochs(run: RunTotals) -> str:

@@ -1,13 +1,14 @@
 """Price a run in dollars, and look up the cycles of the attention kernels.
 
-prices.json has dollars per chip and hour, and users may edit it; kernel_prices.json has cycles by
-chip and shape, as counted by benchmarks/kernel_price.py.
+prices.json has dollars for a chip and an hour with their source, and users may give another list;
+kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel_price.py.
 """
 
 import dataclasses
 import json
 import math
 import pathlib
+from typing import Any
 
 from bert_jax.model.attention import flash
 from data_pipeline.io import small_files
@@ -16,37 +17,77 @@ FILE = pathlib.Path(__file__).with_name("prices.json")
 
 
 @dataclasses.dataclass(frozen=True)
+class Price:
+    """Dollars for a chip and an hour, and where and when they were read."""
+
+    chip: str
+    usd_on_demand: float
+    usd_spot: float | None = None  # of a chip that may be taken away; None if unknown
+    region: str = ""
+    source: str = ""
+    read: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Prices:
-    """A price table: dollars for a chip and an hour by version, and where they were read."""
+    """A price list: a price for each chip."""
 
     path: pathlib.Path
-    read: str
-    usd_per_chip_hour: dict[str, float]
+    by_chip: dict[str, Price]
 
-    def missing(self, chip: str) -> str:
-        """Explain how to give a chip a price."""
+    def missing(self, chip: str, kind: str = "on_demand") -> str:
+        """Explain how to give a chip a price, on demand or spot."""
         return (
-            f"{self.path} has no price for {chip}; add one under usd_per_chip_hour in a copy of it "
-            "and give that as --prices=FILE"
+            f"{self.path} has no price for {chip}{' spot' if kind == 'spot' else ''}; give it "
+            f"usd_{kind} in a copy of {FILE} and that copy as --prices=FILE"
         )
 
 
 def read_prices(path: pathlib.Path = FILE) -> Prices:
-    """Read a price table, {"read": where and when, "usd_per_chip_hour": {"v5e": 1.2}}.
+    """Read a price list, {"prices": [{"chip": "v5e", "usd_on_demand": 1.2, ...}]}.
+
+    The form of earlier versions, {"read": text, "usd_per_chip_hour": {"v5e": 1.2}}, is read too; it
+    has no spot prices.
 
     Raises:
-      ValueError: it is not such a table.
+      ValueError: it is neither.
     """
     try:
         table = small_files.read_object(path)
-        read = small_files.field(table, "read", str, path)
-        usd_per_chip_hour = small_files.field(table, "usd_per_chip_hour", dict, path)
+        listed = _read_entries(table, path) if "prices" in table else _read_old_form(table, path)
     except small_files.DamagedFile as error:
         raise ValueError(f"{error}; write it like {FILE}") from error
-    for chip, usd in usd_per_chip_hour.items():
-        if type(usd) not in (int, float) or not 0 <= usd < math.inf:
-            raise ValueError(f"{path} has {usd!r} as the price of {chip}; give dollars an hour")
-    return Prices(path, read, {chip: float(usd) for chip, usd in usd_per_chip_hour.items()})
+    by_chip: dict[str, Price] = {}
+    for price in listed:
+        for usd in (price.usd_on_demand, price.usd_spot):
+            if usd is not None and (type(usd) not in (int, float) or not 0 <= usd < math.inf):
+                raise ValueError(
+                    f"{path} has {usd!r} as the price of {price.chip}; give dollars an hour"
+                )
+        if price.chip in by_chip:
+            raise ValueError(f"{path} has two prices of {price.chip}; keep that of your region")
+        by_chip[price.chip] = price
+    return Prices(path, by_chip)
+
+
+def _read_entries(table: dict[str, Any], path: pathlib.Path) -> list[Price]:
+    entries = small_files.field(table, "prices", list, path)
+    prices = []
+    for number, entry in enumerate(entries, 1):
+        name = f"{path}, price {number}"
+        if not isinstance(entry, dict):
+            raise small_files.DamagedFile(f"{name} is {small_files.kind_in_words(entry)}")
+        for key in ("chip", "region", "source", "read"):
+            small_files.field(entry, key, str, name)
+        price = small_files.build(Price, entry, name)
+        prices.append(price)
+    return prices
+
+
+def _read_old_form(table: dict[str, Any], path: pathlib.Path) -> list[Price]:
+    read = small_files.field(table, "read", str, path)
+    usd_per_chip_hour = small_files.field(table, "usd_per_chip_hour", dict, path)
+    return [Price(chip, usd, read=read) for chip, usd in usd_per_chip_hour.items()]
 
 
 def format_dollars(usd: float) -> str:

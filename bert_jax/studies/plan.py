@@ -138,8 +138,9 @@ def describe_slice(plans: Sequence[RowPlan], tpu_slice: Slice, table: Prices | N
     if not operations:
         return "-"
     secs = operations / (tpu_slice.chips * tpu_slice.chip.bf16_flops_per_sec * PEAK_SHARE)
-    usd = table.usd_per_chip_hour.get(tpu_slice.chip.name) if table else None
-    cost = "" if usd is None else f", {format_dollars(tpu_slice.chips * secs / 3600 * usd)}"
+    price = table.by_chip.get(tpu_slice.chip.name) if table else None
+    hours = tpu_slice.chips * secs / 3600
+    cost = "" if price is None else f", {format_dollars(hours * price.usd_on_demand)}"
     return f"{duration(secs)}{cost}"
 
 

@@ -31,7 +31,7 @@ chip_hour_price() {
     if [[ -n $PRICE ]]; then
         echo "$PRICE"
     elif [[ -f $PRICES ]]; then
-        sed -n 's/^ *"'"${kind/litepod/e}"'": *\([0-9.]*\),*$/\1/p' "$PRICES"
+        sed -n 's/^ *{"chip": "'"${kind/litepod/e}"'", "usd_on_demand": \([0-9.]*\),.*$/\1/p' "$PRICES"
     fi
 }
 

@@ -1,18 +1,34 @@
-"""Prices of chips, what a run costs against sums by hand, and prices of kernels by their shape."""
+"""Prices of chips, on demand and spot, and prices of kernels by their shape."""
 
+import datetime
 import json
 
 import pytest
 
 from bert_jax.parallel import chips
 from bert_jax.perf import prices
-from bert_jax.perf.prices import Shape
+from bert_jax.perf.prices import Price, Shape
 
 
-def test_our_table_has_every_tpu_and_says_where_it_is_from():
-    ours = prices.read_prices()
-    assert ours.usd_per_chip_hour.keys() == {chip.name for chip in chips.TPUS}
-    assert "https://" in ours.read
+def test_our_list_has_every_tpu_and_says_where_each_price_is_from():
+    ours = prices.read_prices().by_chip
+    assert ours.keys() == {chip.name for chip in chips.TPUS}
+    for price in ours.values():
+        assert "https://" in price.source and price.region
+        datetime.date.fromisoformat(price.read.partition(",")[0])
+        assert 0 < price.usd_spot < price.usd_on_demand
+
+
+def test_a_list_of_before_is_read_and_has_no_spot_prices(tmp_path):
+    path = tmp_path / "prices.json"
+    path.write_text('{"read": "long ago", "usd_per_chip_hour": {"v5e": 1.2, "v9": 3}}')
+    assert prices.read_prices(path).by_chip == {
+        "v5e": Price("v5e", 1.2, read="long ago"),
+        "v9": Price("v9", 3, read="long ago"),
+    }
+
+
+ENTRY = {"chip": "v5e", "usd_on_demand": 1.2, "region": "", "source": "", "read": ""}
 
 
 @pytest.mark.parametrize(
@@ -21,11 +37,15 @@ def test_our_table_has_every_tpu_and_says_where_it_is_from():
         ("v5e: 1.2", "is not JSON"),
         ('{"v5e": 1.2}', "has no key 'read'; write it like"),
         ('{"read": 3, "usd_per_chip_hour": {}}', "'read' is a whole number, not a string; write"),
-        ('{"read": "x", "usd_per_chip_hour": 3}', "'usd_per_chip_hour' is a whole number, not an"),
         ('{"read": "x", "usd_per_chip_hour": {"v5e": "1.2"}}', "'1.2' as the price of v5e"),
         ('{"read": "x", "usd_per_chip_hour": {"v5e": -1}}', "-1 as the price of v5e"),
         ('{"read": "x", "usd_per_chip_hour": {"v5e": NaN}}', "nan as the price of v5e"),
-        ('{"read": "x", "usd_per_chip_hour": {"v5e": true}}', "True as the price of v5e"),
+        ('{"prices": 3}', "'prices' is a whole number, not a list; write it like"),
+        ('{"prices": [3]}', "price 1 is a whole number"),
+        ('{"prices": [{"chip": "v5e"}]}', "price 1 has no key 'region'; write it like"),
+        (json.dumps({"prices": [ENTRY | {"usd_spot": True}]}), "True as the price of v5e"),
+        (json.dumps({"prices": [ENTRY | {"usd": 1}]}), "price 1 is not .*'usd'"),
+        (json.dumps({"prices": [ENTRY, ENTRY]}), "two prices of v5e; keep that of your region"),
     ],
 )
 def test_another_file_is_refused(text, words, tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.model.flops import count_train_flops
-from bert_jax.perf.prices import Prices
+from bert_jax.perf.prices import Price, Prices
 from bert_jax.perf.slices import find_slice
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
@@ -493,7 +493,7 @@ def test_the_price_of_a_slice_is_by_operations():
     rows = [plan.RowPlan("a", Cost(1e9, 1e18), 7.0, True), plan.RowPlan("b", Cost(0, 0), 0, False)]
     v5e = find_slice("v5e:4x4")
     secs = 1e18 / (16 * 197e12 * 0.4)  # 13:13
-    words = plan.describe_slice(rows, v5e, Prices(pathlib.Path("FILE"), "", {"v5e": 1.5}))
+    words = plan.describe_slice(rows, v5e, Prices(pathlib.Path("FILE"), {"v5e": Price("v5e", 1.5)}))
     assert words == f"13:13, ${16 * secs / 3600 * 1.5:.2f}"
     assert plan.describe_slice(rows[1:], v5e, None) == "-"
     assert plan.describe_total(rows, None, None)[0].startswith("training takes 0:07 here")
