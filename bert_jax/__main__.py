@@ -20,6 +20,7 @@ ENTRIES = {
     "convert": ("bert_jax.convert", "a checkpoint in another layout"),
     "grid": ("bert_jax.grid", "the best rate and epochs of a task, over seeds"),
     "benchmark": ("bert_jax.benchmark", "how long a training step takes here"),
+    "doctor": ("bert_jax.doctor", "whether this machine is fit for a run"),
     "fill_mask": ("bert_jax.fill_mask", "what a trained model guesses for [MASK]"),
     "features": ("bert_jax.features", "vectors of your texts from a trained model"),
     "evaluate": ("bert_jax.evaluate", "what a checkpoint scores on a store"),

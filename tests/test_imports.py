@@ -23,7 +23,7 @@ FOLDERS = {
         *("config", "parallel", "model", "tasks", "train_step", "reporting", "runtime"),
         "diagnosis",
         *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines", "perf"),
-        *("studies", "scaling"),
+        *("machine", "studies", "scaling"),
     ),
 }
 MOST_MODULES_OF_A_FOLDER = 12

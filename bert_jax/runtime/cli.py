@@ -326,15 +326,56 @@ def _help(usage: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunLocation:
-    """Hold the workdir of a process, and its number among the processes of the run."""
+class ProcessLocation:
+    """Hold the number of a process among the processes of a run, as far as flags give it."""
 
-    address: str  # the workdir's folder or bucket address
-    scratch: str
     is_one_of_several: bool
     coordinator: str | None
     processes: int | None
     number: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunLocation(ProcessLocation):
+    """Hold the workdir of a process, and its number among the processes of the run."""
+
+    address: str  # the workdir's folder or bucket address
+    scratch: str
+
+
+class ProcessFlags:
+    """Define the flags of a process that is one of several, as on a TPU pod."""
+
+    def __init__(self) -> None:
+        self._multihost = flags.DEFINE_bool(
+            "multihost", False, "one of several processes, as on a TPU pod"
+        )
+        self._coordinator = flags.DEFINE_string(
+            "coordinator_address", None, "host:port of process 0, where the platform does not tell"
+        )
+        self._processes = flags.DEFINE_integer(
+            "num_processes", None, "processes of the run, likewise"
+        )
+        self._process = flags.DEFINE_integer(
+            "process_id", None, "number of this process from 0, likewise"
+        )
+
+    def locate(self) -> ProcessLocation:
+        """Return the number of this process; call after flags are parsed.
+
+        Raises ValueError if a flag contradicts another one.
+        """
+        for flag in (self._coordinator, self._processes, self._process):
+            if flag.value is not None and not self._multihost.value:
+                raise ValueError(
+                    f"--{flag.name} is for a run of several processes; add --multihost"
+                )
+        return ProcessLocation(
+            self._multihost.value,
+            self._coordinator.value,
+            self._processes.value,
+            self._process.value,
+        )
 
 
 class RunFlags:
@@ -352,18 +393,7 @@ class RunFlags:
         self._profile_steps = flags.DEFINE_string(
             "profile_steps", None, "FIRST:LAST, numbers of steps to trace into the workdir"
         )
-        self._multihost = flags.DEFINE_bool(
-            "multihost", False, "one of several processes, as on a TPU pod"
-        )
-        self._coordinator = flags.DEFINE_string(
-            "coordinator_address", None, "host:port of process 0, where the platform does not tell"
-        )
-        self._processes = flags.DEFINE_integer(
-            "num_processes", None, "processes of the run, likewise"
-        )
-        self._process = flags.DEFINE_integer(
-            "process_id", None, "number of this process from 0, likewise"
-        )
+        self._process = ProcessFlags()
 
     @property
     def profile_steps(self) -> str | None:
@@ -374,20 +404,11 @@ class RunFlags:
 
         Raises ValueError if a flag is missing or contradicts another one.
         """
-        for flag in (self._coordinator, self._processes, self._process):
-            if flag.value is not None and not self._multihost.value:
-                raise ValueError(
-                    f"--{flag.name} is for a run of several processes; add --multihost"
-                )
+        process = self._process.locate()
         address = self._workdir.value or ""
         if not address:
             raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {usage}")
         workdir_lib.check_address(address)
         return RunLocation(
-            address,
-            self._scratch.value,
-            self._multihost.value,
-            self._coordinator.value,
-            self._processes.value,
-            self._process.value,
+            **dataclasses.asdict(process), address=address, scratch=self._scratch.value
         )

@@ -14,7 +14,7 @@ from bert_jax.parallel import processes
 from bert_jax.reporting import metrics_writer as log_lib
 from bert_jax.runtime import exit_codes, goodput, preemption, startup
 from bert_jax.runtime import workdir as workdir_lib
-from bert_jax.runtime.cli import RunLocation
+from bert_jax.runtime.cli import ProcessLocation, RunLocation
 from bert_jax.runtime.watchdog import Watchdog
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import compile, loop
@@ -37,7 +37,7 @@ def prepare_process(
     """
     log.hold()
     if place.is_one_of_several:
-        _join(place, hosts, log)
+        join_processes(place, hosts, log)
     watchdog = Watchdog()
     watchdog.begin(log.screen, log.say)
     with watchdog.doing("preparing the run", hosts.stuck_secs):
@@ -54,7 +54,8 @@ def prepare_process(
         compile.keep_in(workdir.home, is_writer=number == 0)
 
 
-def _join(place: RunLocation, hosts: HostsConfig, log: LibraryLog) -> None:
+def join_processes(place: ProcessLocation, hosts: HostsConfig, log: LibraryLog) -> None:
+    """Join the other processes of a run, and name this one in what it logs."""
     rank = startup.find_rank(place.coordinator, place.processes, place.number, hosts.start_secs)
     if rank is not None and rank.number > 0:
         log.heading = f"process {rank.number}: "

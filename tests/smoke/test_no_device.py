@@ -16,6 +16,7 @@ ARGUMENTS = {
     "train": [*RUN, "--workdir={new}"],
     "finetune": [*TABLE, "--config.init={checkpoint}", "--workdir={new}"],
     "benchmark": RUN,
+    "doctor": RUN,
     "convert": ["--from={checkpoint}", "--to=orbax:{new}", "--initialize_missing=true"],
     "evaluate": ["--checkpoint={checkpoint}", "--sentences={small}/words.txt"],
     "feature_ner": [

@@ -184,6 +184,18 @@ REFUSALS = {
             ((RUN, "--step=1", "--rows=some"), "--rows is 'some'; it must be 1 or more"),
         ],
     ),
+    "doctor": (
+        (),
+        [
+            ((), "--config is missing"),
+            (("--config=configs/tiny.py", "--step_secs=0"), "--step_secs"),
+            (
+                ("--config=configs/tiny.py", "--process_id=1"),
+                "--process_id is for a run of several",
+            ),
+            (("--config=configs/tiny.py", "--config.data.store=there"), "there"),
+        ],
+    ),
     "report": (
         (),
         [

@@ -1,0 +1,182 @@
+"""Check a machine before you trust a run to it: python -m bert_jax.doctor --config=FILE
+
+    --config=configs/base.py     the run to come: its model, first phase and mesh
+    --config.data.store=STORE    also measure the input pipeline on this store
+    --workdir=gs://BUCKET/PATH   also write and read a file where its checkpoints will be
+    --json_out=FILE              every number, to keep or to send
+    --limit_secs=480             start no further part after so many seconds
+
+Takes minutes and changes nothing. Prints a verdict for each part: versions and devices, the disk or
+bucket, the links between devices, the attention kernel beside plain attention, twenty steps beside
+a CPU's, the step beside its estimate, the input. Exit code 1 means that a part is wrong.
+"""
+
+import dataclasses
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from absl import flags, logging
+
+from bert_jax.config import Config, MeshConfig, validate
+from bert_jax.interop import warm_start
+from bert_jax.machine import checks, kernel
+from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel import processes
+from bert_jax.perf import measure
+from bert_jax.reporting.console import BAD, FAINT, Screen
+from bert_jax.runtime import cli, startup
+from bert_jax.runtime.cli import ProcessFlags
+from bert_jax.runtime.exit_codes import DONE, FAILED
+from bert_jax.train_step import objectives
+from bert_jax.trainer import run
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_file_path, write_json
+
+_CONFIG = cli.config_flag()
+_PROCESS = ProcessFlags()
+flags.adopt_module_key_flags(cli)  # or --help leaves them out
+_WORKDIR = flags.DEFINE_string(
+    "workdir",
+    None,
+    "folder or gs://BUCKET/PATH where checkpoints will be; without one it is skipped",
+)
+_JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number")
+_LIMIT_SECS = flags.DEFINE_float(
+    "limit_secs", 480.0, "start no further part after so many seconds", lower_bound=0.0
+)
+_STEP_SECS = flags.DEFINE_float("step_secs", 10.0, "seconds to time steps", lower_bound=0.1)
+
+USAGE = "python -m bert_jax.doctor --config=configs/base.py [--workdir=DIR] [--json_out=FILE]"
+
+Part = tuple[str, Callable[[], Verdict]]
+
+
+def _main(log: LibraryLog, arguments: list[str]) -> int:
+    with cli.preparing():
+        logging.set_verbosity(logging.ERROR)
+        cli.refuse_arguments(arguments, USAGE)
+        if _JSON_OUT.value:
+            check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
+        config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))
+        validate.check(config)
+        place = _PROCESS.locate()
+        _refuse_alone(place, config)
+        log.hold()
+        if place.is_one_of_several:
+            run.join_processes(place, config.hosts, log)
+        is_writer = processes.number() == 0
+        screen = Screen(is_writer=is_writer)
+        config, source = measure.open_source(config, screen)
+        shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
+        phase = measure.set_rows(config.phases[0], 0, jax.default_backend(), shards)
+        config = dataclasses.replace(config, phases=(phase,))
+    verdicts = check_parts(_list_parts(config, source), screen, _LIMIT_SECS.value)
+    wrong = [verdict.part for verdict in verdicts if verdict.outcome == WRONG]
+    for verdict in verdicts if not is_writer else ():
+        if verdict.outcome == WRONG:  # here and perhaps on no other worker
+            log.say(f"{verdict.part}: {verdict.sentence}")
+    words = f"{', '.join(wrong)}: wrong" if wrong else "nothing is wrong"
+    screen.print(f"{words}; {sum(each.outcome == SKIPPED for each in verdicts)} parts skipped")
+    if _JSON_OUT.value and is_writer:
+        write_json(
+            pathlib.Path(_JSON_OUT.value),
+            {"config": dataclasses.asdict(config), "parts": [*map(dataclasses.asdict, verdicts)]},
+        )
+    return FAILED if wrong else DONE
+
+
+def _refuse_alone(place: cli.ProcessLocation, config: Config) -> None:
+    """Refuse to run alone on a worker of several, where a TPU waits for the others forever."""
+    if place.is_one_of_several:
+        return
+    try:
+        rank = startup.find_rank(None, None, None, config.hosts.start_secs)
+    except ValueError:  # no platform tells
+        return
+    if rank is not None and rank.count > 1:
+        raise ValueError(
+            f"this is worker {rank.number} of {rank.count}; start it on all of them, with "
+            "--multihost, as launch/ssh.sh --worker=all does with a command"
+        )
+
+
+def _list_parts(config: Config, source: Any) -> list[Part]:
+    """List the parts in order: what costs seconds first."""
+    local = mesh_lib.make_mesh(MeshConfig(), jax.local_devices())
+    whole = mesh_lib.make_mesh(config.mesh)
+    seq_len = config.phases[0].seq_len
+    rates: list[float] = []
+
+    def check_step() -> Verdict:
+        verdict = checks.check_step(config, _STEP_SECS.value)
+        rates.append(verdict.numbers["rows_per_sec"] / processes.count())
+        return verdict
+
+    def check_losses() -> Verdict:
+        try:
+            reference = jax.local_devices(backend="cpu")[:1]
+        except RuntimeError:
+            return Verdict("losses", SKIPPED, "JAX_PLATFORMS leaves out the CPU to compare with")
+        return checks.check_losses(jax.local_devices(), reference)
+
+    def check_storage() -> Verdict:
+        if not _WORKDIR.value:
+            return Verdict("storage", SKIPPED, "no --workdir is given")
+        (objective,) = objectives.find_each(config)
+        model = bert.build(config.model, jax.default_backend(), 1, config.compute, objective.heads)
+        return checks.check_storage(_WORKDIR.value, 3 * 4 * model.parameter_count)
+
+    return [
+        ("software", checks.check_software),
+        ("storage", check_storage),
+        ("collectives", lambda: checks.check_collectives(whole)),
+        (
+            f"attention kernel at {seq_len}",
+            lambda: kernel.check_kernel(local, config.model, seq_len),
+        ),
+        ("losses", check_losses),
+        ("step", check_step),
+        (
+            "input",
+            lambda: checks.check_input(config, source, rates[0] if rates else None, 5.0),
+        ),
+    ]
+
+
+def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> list[Verdict]:
+    """Check each part and print its verdict; an error is a verdict too."""
+    began, verdicts = time.monotonic(), []
+    for name, check in parts:
+        if time.monotonic() - began > limit_secs:
+            verdict = Verdict(name, SKIPPED, f"--limit_secs={limit_secs:g} are over")
+        else:
+            with screen.spinning(f"checking: {name}"):
+                verdict = _run(name, check)
+        style = {FINE: "", WRONG: BAD, SKIPPED: FAINT}[verdict.outcome]
+        screen.print(f"{verdict.outcome:8}{verdict.part}: {verdict.sentence}", style)
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _run(name: str, check: Callable[[], Verdict]) -> Verdict:
+    try:
+        return check()
+    except (OSError, RuntimeError, MemoryError, ValueError, AssertionError) as error:
+        # Of a device, a disk, or a compiler: what the command is there to report.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Verdict(name, WRONG, reason)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    return cli.run(_main, USAGE, "nothing was changed", argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

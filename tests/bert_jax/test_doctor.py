@@ -1,0 +1,134 @@
+"""python -m bert_jax.doctor: each part on sound and on faulty machines, and the command as used."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax import doctor
+from bert_jax.config import MeshConfig, ModelConfig
+from bert_jax.machine import checks, kernel
+from bert_jax.machine.checks import FINE, SKIPPED, WRONG
+from bert_jax.parallel import mesh
+from bert_jax.runtime import startup
+
+KERNEL_SIZES = ModelConfig(hidden_size=128, num_attention_heads=2)
+
+
+def test_an_accelerator_that_jax_does_not_use_is_wrong(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS")
+    assert checks.check_software(tmp_path).outcome == FINE
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    verdict = checks.check_software(tmp_path)
+    assert verdict.outcome == WRONG
+    assert "dev/nvidia0" in verdict.sentence
+    assert "'.[gpu]'" in verdict.sentence
+
+
+def test_storage_is_measured_and_left_as_it_was(tmp_path):
+    verdict = checks.check_storage(str(tmp_path / "new"), state_bytes=10, megabytes=1)
+    assert verdict.outcome == FINE
+    assert verdict.numbers["write_bytes_per_sec"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_for_two_checkpoints_is_wrong(tmp_path, monkeypatch):
+    usage = SimpleNamespace(free=15 * 10**9)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    verdict = checks.check_storage(str(tmp_path), state_bytes=10**10, megabytes=1)
+    assert verdict.outcome == WRONG
+    assert "15.00 GB" in verdict.sentence
+
+
+def test_the_kernel_needs_a_tpu():
+    verdict = kernel.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
+    assert verdict.outcome == SKIPPED
+    assert "cpu" in verdict.sentence
+
+
+def test_collectives_are_timed_between_all_devices():
+    assert checks.check_collectives(mesh.make_mesh(MeshConfig()), megabytes=1).numbers["psum"] > 0
+    alone = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
+    assert checks.check_collectives(alone).outcome == SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("kind", "coordinates", "name"),
+    [
+        ("TPU v5 lite", [(x, y, 0) for x in range(4) for y in range(4)], "v5e:4x4"),
+        ("TPU v4", [(x, y, z) for x in range(2) for y in range(2) for z in range(4)], "v4:2x2x4"),
+        ("TPU v5 lite", [(x, 0, 0) for x in range(3)], None),
+        ("cpu", [()], None),
+    ],
+)
+def test_the_slice_of_devices_is_known_by_their_coordinates(kind, coordinates, name):
+    devices = [SimpleNamespace(device_kind=kind, coords=each) for each in coordinates]
+    tpu_slice = checks.find_slice_of(devices)
+    assert (tpu_slice and tpu_slice.name) == name
+
+
+def test_a_worker_of_several_is_refused_alone(monkeypatch, capsys):
+    rank = startup.Rank("10.0.0.2:8482", 4, 1)
+    monkeypatch.setattr(startup, "find_rank", lambda *flags: rank)
+    assert doctor.main(["--config=configs/tiny.py"]) == 2
+    assert "worker 1 of 4" in capsys.readouterr().err
+
+
+def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
+    def fail():
+        raise OSError("the disk is gone")
+
+    fine = checks.Verdict("second", FINE, "as it should be")
+    screen = doctor.Screen(is_writer=True)
+    verdicts = doctor.check_parts([("first", fail), ("second", lambda: fine)], screen, 60.0)
+    assert [verdict.outcome for verdict in verdicts] == [WRONG, FINE]
+    assert verdicts[0].sentence == "the disk is gone"
+    late = doctor.check_parts([("second", lambda: fine)], screen, -1.0)
+    assert late[0].outcome == SKIPPED
+    assert "limit_secs" in late[0].sentence
+
+
+@pytest.mark.slow
+def test_the_kernel_is_compared_with_plain_attention(monkeypatch):
+    devices = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
+    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=True)
+    assert verdict.outcome == FINE
+    assert verdict.numbers["wrong_mask_bits"] == 0
+    # A device that draws other masks.
+    monkeypatch.setattr(kernel, "keep_mask", lambda x, *others: jnp.ones_like(x, bool))
+    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=True)
+    assert verdict.outcome == WRONG
+    assert verdict.numbers["wrong_mask_bits"] > 1000
+
+
+@pytest.mark.slow
+def test_the_command_checks_this_machine(tmp_path, capsys):
+    report = tmp_path / "doctor.json"
+    flags = [
+        "--config=configs/tiny.py",
+        "--config.model.vocab_size=64",
+        "--config.model.hidden_size=16",
+        "--config.model.num_hidden_layers=1",
+        "--config.model.intermediate_size=32",
+        "--step_secs=0.1",
+    ]
+    assert doctor.main([*flags, f"--json_out={report}", f"--workdir={tmp_path / 'run'}"]) == 0
+    parts = {part["part"]: part for part in json.loads(report.read_text())["parts"]}
+    outcomes = {name: part["outcome"] for name, part in parts.items()}
+    assert outcomes == {
+        "software": FINE,
+        "storage": FINE,
+        "collectives": FINE,
+        "attention kernel at 64": SKIPPED,
+        "losses": FINE,
+        "step": FINE,
+        "input": SKIPPED,
+    }
+    assert len(parts["losses"]["numbers"]["losses"]) == 20
+    screen = capsys.readouterr()
+    assert all(name in screen.out + screen.err for name in parts)
+    assert "nothing is wrong; 2 parts skipped" in screen.out + screen.err
