@@ -2,16 +2,16 @@
 
     --config.store=STORE    the store that all rows train on
     --workdir=DIR           a folder for each run; study.md, study.json, study.png
-    --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: its fine-tuning's config and flags
-    --share=DIR             another study, whose finished runs are used where they are equal
-    --parallel=1            runs at once, on a GPU or TPU chip each
+    --task="NAME FILE KEY=VALUE ..."  a task that all rows learn: a config of finetune and its flags
+    --share=DIR             another study, whose finished runs are used if they are equal
+    --parallel=1            runs at once, each on a GPU or TPU chip of its own
     --plan                  print tokens, operations and time of each row, and run nothing
-    --topology=v5e:4x4      of --plan: price a slice of TPU chips too
+    --topology=v5e:4x4      with --plan: price a slice of TPU chips too
 
-Trains each row of the study once a seed, on as many tokens or with as many operations, scores all
-alike and prints mean and standard deviation, with the differences that are larger than chance. What
-is finished is not run again, so the same command resumes, and rows and seeds may be added. If a run
-fails, the others still run, and the exit code is 1.
+Trains each row of the study once per seed, all with equal tokens or operations, and scores them
+alike. Prints means, standard deviations, and the differences that are larger than chance. The same
+command resumes: finished runs are not repeated, and rows and seeds may be added. If a run fails,
+the others still run, and the exit code is 1.
 """
 
 import dataclasses
@@ -36,23 +36,26 @@ from data_pipeline.io.address import is_address
 _CONFIG = cli.config_flag(StudyConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the study and of its runs")
 _TASKS = flags.DEFINE_multi_string(
-    "task", [], 'a task beside those of the config: "NAME FILE KEY=VALUE ..."; may be repeated'
+    "task", [], 'a task, in addition to the config: "NAME FILE KEY=VALUE ..."; may be repeated'
 )
 _SHARE = flags.DEFINE_multi_string(
     "share", [], "workdir of another study, whose finished runs are used if equal; may be repeated"
 )
 _SCORE = flags.DEFINE_string(
-    "score", "", "a finished run to score, as BERT-seed0, and nothing else; a study calls itself so"
+    "score", "", "score this finished run, such as BERT-seed0, and stop; used by the study itself"
 )
 _PARALLEL = flags.DEFINE_integer(
-    "parallel", 1, "runs at once, on a GPU or TPU chip each; on a CPU they share it", lower_bound=1
+    "parallel",
+    1,
+    "runs at once, on a GPU or TPU chip each; on CPUs they share the cores",
+    lower_bound=1,
 )
-_PLAN = flags.DEFINE_bool("plan", False, "print what the study takes, and run nothing")
+_PLAN = flags.DEFINE_bool("plan", False, "print the cost of the study, and run nothing")
 _MEASURE = flags.DEFINE_bool(
-    "measure", True, "of --plan: time steps that are short enough, which takes seconds for each row"
+    "measure", True, "with --plan: time short steps, which takes seconds for each row"
 )
 _TOPOLOGY = flags.DEFINE_string(
-    "topology", None, "of --plan: a slice to price by operations, such as v5e:4x4"
+    "topology", None, "with --plan: a slice to price by operations, such as v5e:4x4"
 )
 
 USAGE = (
@@ -76,8 +79,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             raise ValueError(f"--topology={_TOPOLOGY.value} is for --plan; add it, or leave it out")
         tpu_slice = find_slice(_TOPOLOGY.value) if _TOPOLOGY.value else None
         shared = [pathlib.Path(folder) for folder in _SHARE.value]
-        again = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
-        study = Study(config, pathlib.Path(_WORKDIR.value), shared, again)
+        own_command = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
+        study = Study(config, pathlib.Path(_WORKDIR.value), shared, own_command)
         scored = study.find_run(_SCORE.value) if _SCORE.value else None
         if scored is None and not _PLAN.value:
             study.claim()
@@ -90,7 +93,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     if _PLAN.value:
         return DONE
     results = study.run(screen, _PARALLEL.value)
-    # Here, so that a refusal or --help does not wait for matplotlib.
+    # Imported here, so that refusals and --help do not wait for matplotlib.
     from bert_jax.studies import report
 
     summary = report.Report(results, config.paper, config.compare_with)
@@ -108,17 +111,16 @@ def _read_task(text: str) -> StudyTask:
     file, _, task_flags = rest.strip().partition(" ")
     if not file:
         raise ValueError(
-            f"--task is {text!r}; it must be a name, a config file and its flags: "
+            f"--task is {text!r}; give a name, a config file and its flags: "
             '"rte configs/finetune/glue.py:task=rte data.dir=DIR"'
         )
     return StudyTask(name, file, task_flags)
 
 
 def _show_plan(study: Study, tpu_slice: Slice | None, screen: Screen) -> None:
-    """Print what each row takes over all its seeds; only with --plan how long.
+    """Print the cost of each row over its seeds; with --plan also its time.
 
-    A study leaves the accelerator to its runs: of TPUs and GPUs, two processes get in each other's
-    way.
+    Without --plan no step is timed, since the runs of the study need the accelerator.
     """
     config = study.config
     plans = plan.plan_rows(config.rows, study.costs, config.seeds)

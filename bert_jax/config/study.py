@@ -1,4 +1,4 @@
-"""Define a study: rows that are compared over several seeds, and the tasks that all of them learn.
+"""Define a study: rows that are compared over several seeds, and the tasks that all rows learn.
 
 A file of configs/studies/ returns to_config_dict(StudyConfig(...)).
 """
@@ -12,25 +12,30 @@ from data_pipeline.spec.fields import setting
 class StudyRow:
     """A system of the study, trained once for each seed."""
 
-    name: str = setting("", "name of the row; its folders are called NAME-seedN")
-    kind: str = setting("pretrain", "how it is trained, a kind of bert_jax/studies/kinds.py")
+    name: str = setting("", "name of the row; its workdirs are NAME-seedN")
+    kind: str = setting("pretrain", "how it is trained: a name in bert_jax/studies/kinds.py")
     config: str = setting("", "config file of its training, as FILE[:NAME=VALUE,...]")
-    flags: str = setting("", "settings that differ, as KEY=VALUE with spaces between them")
-    paper: str = setting("", "the paper's figure for this row, written beside ours")
+    flags: str = setting(
+        "", "settings that differ from the file's, as KEY=VALUE separated by spaces"
+    )
+    paper: str = setting("", "the paper's figure for this row, shown beside ours")
     reads: str = setting(
         "",
-        "earlier rows whose runs it reads, with commas between; a kind that trains none has them",
+        "earlier rows whose runs it reads, separated by commas; only for kinds that train no run",
     )
-    finetune: str = setting("", "settings of its fine-tunings beside the task's, as KEY=VALUE")
+    finetune: str = setting(
+        "",
+        "settings of its fine-tunings that override the task's, as KEY=VALUE separated by spaces",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class StudyTask:
-    """A task that every row is fine-tuned on, with the seed of its run."""
+    """A task that every row learns, with the seed of its run."""
 
     name: str = setting("", "name of the task in the table")
     config: str = setting("", "config file of its fine-tuning, as FILE[:NAME=VALUE,...]")
-    flags: str = setting("", "settings that differ, as data.dir=DIR epochs=2")
+    flags: str = setting("", "settings that differ from the file's, as data.dir=DIR epochs=2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,15 +45,15 @@ class StudyConfig:
     rows: tuple[StudyRow, ...] = ()
     tasks: tuple[StudyTask, ...] = ()
     store: str = setting("", "store that all rows train on, written by data_pipeline.build")
-    seeds: int = setting(3, "runs of each row, with the seeds from 0 on", minimum=1)
+    seeds: int = setting(3, "runs of each row, with the seeds 0, 1, ...", minimum=1)
     equal: str = setting(
-        "tokens", "what the rows must have in common", choices=("tokens", "operations")
+        "tokens", "what must be equal in all rows that train", choices=("tokens", "operations")
     )
     tolerance: float = setting(
-        0.01, "largest relative difference in what must be equal", minimum=0.0, below=1.0
+        0.01, "largest relative difference in config.equal", minimum=0.0, below=1.0
     )
     seq_len: int = setting(64, "row length at which masked words are scored", minimum=8)
-    paper: str = setting("", "which figure of which paper the rows have in `paper`")
+    paper: str = setting("", "source of the rows' `paper` figures, the head of their column")
     compare_with: str = setting(
-        "", "row that all others are compared with in study.md; empty takes the first"
+        "", "row that all others are compared with in study.md; empty for the first"
     )

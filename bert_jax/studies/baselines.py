@@ -1,6 +1,6 @@
-"""Train what came before BERT with bert_jax.baseline, and learn tasks on its frozen vectors.
+"""Define the kinds of rows that came before BERT: trained by bert_jax.baseline, frozen for tasks.
 
-`skipgram` and `bilm` train a run, `counts` nothing; `taglm` reads runs of both.
+`skipgram` and `bilm` train a run, `counts` trains nothing, `taglm` reads a run of each.
 """
 
 import dataclasses
@@ -19,28 +19,28 @@ from bert_jax.studies.row_kind import (
     RowKind,
     Run,
     Scores,
-    flags_of,
-    lack_both,
+    build_flags,
+    explain_missing,
     load_task,
+    parse_settings,
     refuse_settings,
-    settings_of,
 )
 from data_pipeline.io import small_files
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
-# Of a baseline's summary, and of which rows.
+# A measure of a baseline's summary -> what the rows that have it do.
 OWN_MEASURES = {
-    "heldout_skipgram_loss": "tell a neighbour from negatives",
+    "heldout_skipgram_loss": "tell a neighbor from negatives",
     "heldout_bilm_loss": "predict the next token in both directions",
 }
 _OPTIONS: dict[str, type[Any]] = {skipgram.KIND: SkipGram, bilm.KIND: BiLM}
-_TOKENS = "tokens"  # in the flags of a row: positions that it reads, in place of steps or epochs
+_TOKENS = "tokens"  # in the flags of a row: positions to read, in place of steps or epochs
 _HAS_NO_MASKS = {
     vectors.COUNTS: "counts predict no words",
-    skipgram.KIND: "its vectors do not depend on the words around",
+    skipgram.KIND: "its vectors do not depend on context",
     bilm.KIND: "it reads from one side at a time",
-    vectors.TAGLM: "it is a way to use the runs of other rows",
+    vectors.TAGLM: "it only combines the runs of other rows",
 }
 
 
@@ -48,24 +48,27 @@ def load_settings(row: StudyRow, store: str) -> Any:
     """Read the settings of a baseline from a row's flags.
 
     Raises:
-      ValueError: names the setting that does not exist, or whose value is not allowed.
+      ValueError: there is no such setting, or its value is not allowed.
     """
     refuse_settings(row, "config", "finetune")
     options = _OPTIONS[row.kind]
-    kinds: dict[str, Any] = {
+    fields: dict[str, Any] = {
         field.name: type(field.default) for field in dataclasses.fields(options)
     }
+    del fields["seed"]  # that of the run
     values: dict[str, Any] = {}
-    given = settings_of(row.flags)
-    tokens = given.pop(_TOKENS, None)
-    for name, text in given.items():
-        if name not in kinds or name == "seed":
-            allowed = ", ".join(name for name in [*kinds, _TOKENS] if name != "seed")
-            raise ValueError(f"its flags have {name}, which is no setting of it: {allowed}")
-        values[name] = _number(kinds[name], name, text)
+    texts = parse_settings(row.flags)
+    tokens = texts.pop(_TOKENS, None)
+    for name, text in texts.items():
+        if name not in fields:
+            raise ValueError(
+                f"its flags have {name}, which is no setting of {row.kind}; choose from "
+                f"{', '.join([*fields, _TOKENS])}"
+            )
+        values[name] = _parse_number(fields[name], name, text)
     settings = options(**values)
     if tokens is not None:
-        count = _number(float, _TOKENS, tokens)
+        count = _parse_number(float, _TOKENS, tokens)
         if isinstance(settings, BiLM):
             length: dict[str, float] = {
                 "steps": round(count / (settings.batch_size * settings.seq_len))
@@ -77,11 +80,11 @@ def load_settings(row: StudyRow, store: str) -> Any:
     return settings
 
 
-def _number(kind: type[int] | type[float], name: str, text: str) -> int | float:
+def _parse_number(kind: type[int] | type[float], name: str, text: str) -> int | float:
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"its flags have {name}={text}; it must be a number") from None
+        raise ValueError(f"its flags have {name}={text}; {name} must be a number") from None
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
@@ -91,10 +94,11 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
     return {"kind": row.kind, **settings}
 
 
-def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
-    """Count products of a weight as count_train_flops does: 2 forward, 4 backward.
+def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+    """Count operations as count_train_flops does: 2 forward and 4 backward for each product.
 
-    Of a skip-gram, all tokens are taken to have their pairs: width + 1 on average.
+    A skip-gram counts window + 1 pairs a token, the mean over random windows, as if no token were
+    dropped.
     """
     settings = load_settings(row, store)
     if isinstance(settings, SkipGram):
@@ -108,13 +112,13 @@ def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
 
 
 def build_steps(row: StudyRow, store: str) -> training.Steps:
-    """Build the steps of a row's training."""
+    """Build the training steps of a baseline's row."""
     settings = load_settings(row, store)
     module = skipgram if isinstance(settings, SkipGram) else bilm
     return module.build_steps(training.open_text(store), settings)
 
 
-def _command(run: Run) -> list[str]:
+def _build_command(run: Run) -> list[str]:
     settings = dataclasses.asdict(load_settings(run.row, run.store)) | {"seed": run.seed}
     return [
         *(sys.executable, "-m", "bert_jax.baseline", run.row.kind),
@@ -127,59 +131,76 @@ def _is_finished(folder: pathlib.Path) -> bool:
     return (folder / training.SUMMARY).is_file()
 
 
-def _scores(run: Run, seq_len: int, screen: Screen) -> Scores:
+def _read_scores(run: Run, seq_len: int, screen: Screen) -> Scores:
     summary = small_files.read_object(run.folder / training.SUMMARY, run.folder)
     loss = summary["heldout_loss"]
     value = "the store has no held-out text" if loss is None else float(loss)
-    return {**lack_both(_HAS_NO_MASKS[run.row.kind]), f"heldout_{run.row.kind}_loss": value}
+    return {**explain_missing(_HAS_NO_MASKS[run.row.kind]), f"heldout_{run.row.kind}_loss": value}
 
 
-def _check_nothing_trained(row: StudyRow, store: str) -> dict[str, Any]:
+def _check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "config", "flags", "finetune")
     return {"kind": row.kind, "reads": row.reads}
 
 
-def costs_nothing(row: StudyRow, store: str, vocab_size: int) -> Cost:
-    """Return the cost of a row that trains no run."""
+def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+    """Return the cost of a row that trains nothing: zero."""
     return Cost(0.0, 0.0)
 
 
-def _has_no_loss(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return lack_both(_HAS_NO_MASKS[run.row.kind])
+def _explain_no_loss(run: Run, seq_len: int, screen: Screen) -> Scores:
+    return explain_missing(_HAS_NO_MASKS[run.row.kind])
 
 
-def learn_frozen(
+def build_frozen_command(
     kind: str, addresses: str, run: Run, task: StudyTask, folder: pathlib.Path
 ) -> list[str] | str:
-    """Return the command that learns a task on frozen vectors, or why they cannot."""
+    """Build the argv that learns a task on frozen vectors, or return the reason why it cannot."""
     name = load_task(task).data.task
     if name in ("squad", "swag", "codah"):
-        return "a linear model of frozen vectors marks no span and chooses among no texts"
+        return "linear models on frozen vectors learn no spans and no multiple choice"
     if name == "ner" and kind == vectors.COUNTS:
-        return "counts have no vector of a word to tag"
+        return "counts have no vector for each word, so they learn no tags"
     return [
         *(sys.executable, "-m", "bert_jax.frozen_task", kind, f"--from={addresses}"),
-        *(f"--config={task.config}", f"--workdir={folder}", *flags_of(task.flags)),
+        *(f"--config={task.config}", f"--workdir={folder}", *build_flags(task.flags)),
         *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
     ]
 
 
-def _learn(
-    kind: str, find: Callable[[Run], str]
+def _make_task_command(
+    kind: str, locate: Callable[[Run], str]
 ) -> Callable[[Run, StudyTask, pathlib.Path], list[str] | str]:
-    def learn(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
-        return learn_frozen(kind, find(run), run, task, folder)
+    def build(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
+        return build_frozen_command(kind, locate(run), run, task, folder)
 
-    return learn
+    return build
 
 
-_TRAINED = (_check, _cost, _command, _is_finished, _scores)
-_NOT_TRAINED = (_check_nothing_trained, costs_nothing, None, _is_finished, _has_no_loss)
-SKIPGRAM_ROW = RowKind(*_TRAINED, _learn(vectors.SKIPGRAM, lambda run: str(run.folder)))
-BILM_ROW = RowKind(*_TRAINED, _learn(vectors.ELMO, lambda run: str(run.folder)))
-COUNTS_ROW = RowKind(*_NOT_TRAINED, _learn(vectors.COUNTS, lambda run: run.store))
-TAGLM_ROW = RowKind(
-    *_NOT_TRAINED,
-    _learn(vectors.TAGLM, lambda run: ",".join(map(str, run.sources))),
-    (skipgram.KIND, bilm.KIND),
+SKIPGRAM_ROW = RowKind(
+    check=_check,
+    cost=_count_cost,
+    command=_build_command,
+    is_finished=_is_finished,
+    scores=_read_scores,
+    task_command=_make_task_command(vectors.SKIPGRAM, lambda run: str(run.folder)),
+)
+BILM_ROW = dataclasses.replace(
+    SKIPGRAM_ROW,
+    task_command=_make_task_command(vectors.ELMO, lambda run: str(run.folder)),
+)
+COUNTS_ROW = RowKind(
+    check=_check_without_run,
+    cost=count_no_cost,
+    command=None,
+    is_finished=_is_finished,
+    scores=_explain_no_loss,
+    task_command=_make_task_command(vectors.COUNTS, lambda run: run.store),
+)
+TAGLM_ROW = dataclasses.replace(
+    COUNTS_ROW,
+    task_command=_make_task_command(
+        vectors.TAGLM, lambda run: ",".join(str(source) for source in run.sources)
+    ),
+    reads=(skipgram.KIND, bilm.KIND),
 )

@@ -1,7 +1,8 @@
 """Identify a study's store, rows and tasks by their content, to resume it and to share its runs.
 
-WORKDIR/study_settings.json has the store's path and digest, the resolved settings of each row, and
-of each task its settings and the SHA-256 of its encoded examples: copies that were moved are equal.
+WORKDIR/study_settings.json has the path and digest of the store, the resolved settings of each row,
+and the settings of each task with the SHA-256 of its encoded examples. Stores and task files may
+move: paths are not compared.
 """
 
 import dataclasses
@@ -24,8 +25,8 @@ from data_pipeline.store import Store
 from data_pipeline.vocab import load_vocabulary
 
 FILE = "study_settings.json"
-_PLACES = ("data.store", "data.dir", "init")  # of settings, identified by content instead
-_TASK_POSITIONS = 512  # of an encoder, for which a task is opened to read its files
+_PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
+_TASK_POSITIONS = 512  # row length at which the files of a task are read
 _READS = "reads"  # in the settings of a row: names of other rows
 _HOW_TO_FIX = "or another --workdir"
 
@@ -34,13 +35,13 @@ Settings = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Say what the runs of a study depend on."""
+    """Hold what the runs of a study depend on."""
 
     store: str
     store_digest: str  # "" in files of earlier versions
     seq_len: int
     rows: Mapping[str, Settings]
-    tasks: Mapping[str, Any]  # of earlier versions a list: config file and flags
+    tasks: Mapping[str, Any]  # Settings; in files of earlier versions a list, [config file, flags]
 
     def has_store_of(self, other: "Identity") -> bool:
         """Return whether both train on the same text."""
@@ -48,27 +49,27 @@ class Identity:
             return self.store_digest == other.store_digest
         return self.store == other.store
 
-    def name_rows(self, other: "Identity", name: str) -> list[str]:
-        """Return the rows that are equal to a row of another study, in what they read too."""
+    def find_equal_rows(self, other: "Identity", name: str) -> list[str]:
+        """Return the names of the rows that are equal to row `name` of another study."""
         return [own for own in self.rows if self._is_equal_row(own, other, name)]
 
     def _is_equal_row(self, own: str, other: "Identity", name: str) -> bool:
-        """Compare rows by their settings, and those that they read likewise, not by name."""
+        """Compare rows by their settings and those of the rows that they read, not by names."""
         rows = self.rows[own], other.rows[name]
         if _differences(*({**row, _READS: ""} for row in rows)):
             return False
         reads = [split_names(row.get(_READS, "")) for row in rows]
         return len(reads[0]) == len(reads[1]) and all(
-            self._is_equal_row(read, other, others) for read, others in zip(*reads, strict=True)
+            self._is_equal_row(mine, other, theirs) for mine, theirs in zip(*reads, strict=True)
         )
 
-    def name_tasks(self, task: Settings) -> list[str]:
-        """Return the tasks that are equal to this one."""
+    def find_equal_tasks(self, task: Settings) -> list[str]:
+        """Return the names of the tasks that are equal to this one."""
         return [name for name, own in self.tasks.items() if not _task_differences(own, task)]
 
 
 def read(folder: pathlib.Path) -> Identity | None:
-    """Read the identity of the study in a folder; None if it holds none."""
+    """Read the identity of the study in a folder; None if there is none."""
     path = folder / FILE
     if not path.is_file():
         return None
@@ -77,7 +78,7 @@ def read(folder: pathlib.Path) -> Identity | None:
 
 
 def write(folder: pathlib.Path, identity: Identity, before: Identity | None) -> None:
-    """Write an identity; rows and tasks of before are remembered beside the new ones."""
+    """Write an identity, and keep the rows and tasks of an earlier one that it lacks."""
     content = dataclasses.asdict(identity)
     if before is not None:
         for part in ("rows", "tasks"):
@@ -86,19 +87,20 @@ def write(folder: pathlib.Path, identity: Identity, before: Identity | None) -> 
 
 
 def check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
-    """Refuse the folder of a study whose runs would not compare with these.
+    """Refuse the folder of a study whose runs do not compare with these.
 
     Raises:
-      ValueError: names what differs, and both values.
+      ValueError: the store, seq_len, a row or a task differs; names it and both values.
     """
     holds = f"--workdir={folder} holds a study"
     if not before.has_store_of(now):
         raise ValueError(
-            f"{holds} of the store {before.store}, not {now.store}; give {_HOW_TO_FIX}"
+            f"{holds} of the store {before.store}, not {now.store}; give that store, {_HOW_TO_FIX}"
         )
     if before.seq_len != now.seq_len:
         raise ValueError(
-            f"{holds} with seq_len {before.seq_len}, not {now.seq_len}; give {_HOW_TO_FIX}"
+            f"{holds} with config.seq_len={before.seq_len}, not {now.seq_len}; give that, "
+            f"{_HOW_TO_FIX}"
         )
     for name in now.rows.keys() & before.rows.keys():
         for difference in _differences(before.rows[name], now.rows[name]):
@@ -115,30 +117,30 @@ def check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
 
 
 def _differences(before: Settings, now: Settings, config: Any = None) -> list[str]:
-    """Describe what differs; settings that one of both lacks have their defaults."""
+    """Describe the settings that differ; a setting that one side lacks has its default there."""
     defaults = flatten(recorded(Config() if config is None else config))
     earlier, later = {**defaults, **before}, {**defaults, **now}
     return [
         f"{key}={earlier.get(key)!r}, not {later.get(key)!r}"
         for key in sorted(earlier.keys() | later.keys())
-        if earlier.get(key) != later.get(key) and key not in (*PER_SEED, *_PLACES)
+        if earlier.get(key) != later.get(key) and key not in (*PER_SEED, *_PATHS)
     ]
 
 
 def _task_differences(before: Any, now: Settings) -> list[str]:
     if isinstance(before, list):
-        given = [now["config"], now["flags"]]
-        return [] if before == given else [f"{' '.join(before)}, not {' '.join(given)}"]
+        later = [now["config"], now["flags"]]
+        return [] if before == later else [f"{' '.join(before)}, not {' '.join(later)}"]
     if before["examples"] != now["examples"]:
         return [f"examples {before['examples']:.12}, not {now['examples']:.12}"]
     return _differences(before["settings"], now["settings"], FinetuneConfig())
 
 
 def describe_task(task: StudyTask, store: Store) -> Settings:
-    """Read the files of a task with the store's vocabulary, and identify it.
+    """Read the files of a task with the store's vocabulary, and return its identity.
 
     Raises:
-      ValueError: a setting is wrong, a file is missing, or a row of it cannot be read.
+      ValueError: a setting is wrong, or a file is missing or cannot be read.
     """
     config = load_task(task)
     lowercase = store.manifest["vocabulary"]["lowercase"]

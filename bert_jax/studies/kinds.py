@@ -1,4 +1,4 @@
-"""List the kinds of rows: a name in StudyRow.kind, and the RowKind that trains and scores it."""
+"""List the kinds of rows by their name in StudyRow.kind."""
 
 from bert_jax.config.study import StudyRow
 from bert_jax.studies import baselines, pretrained
@@ -15,12 +15,12 @@ KINDS: dict[str, RowKind] = {
     "bilm": baselines.BILM_ROW,
     "taglm": baselines.TAGLM_ROW,
 }
-# Measures of an objective -> what the rows that have it do.
+# A measure of one objective -> what the rows that have it do.
 OWN_MEASURES = pretrained.OWN_MEASURES | baselines.OWN_MEASURES
 
 
-def kind_of(row: StudyRow) -> RowKind:
-    """Return the kind of a row; ValueError if there is none of that name."""
+def find_kind(row: StudyRow) -> RowKind:
+    """Return the kind of a row; raise ValueError if the name is unknown."""
     if row.kind not in KINDS:
         raise ValueError(f"its kind is {row.kind!r}; it must be one of {', '.join(KINDS)}")
     return KINDS[row.kind]

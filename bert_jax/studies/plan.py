@@ -1,4 +1,4 @@
-"""Estimate what a study takes before it runs: time on this machine, time and price of TPU chips."""
+"""Estimate the cost of a study before it runs: time on this machine, time and price on a slice."""
 
 import dataclasses
 import time
@@ -24,32 +24,32 @@ from bert_jax.studies.row_kind import Cost
 from bert_jax.train_step import objectives
 from data_pipeline.store import open_store
 
-# Of the chips' peak, at which operations are priced: about what Base and Large reach by the
-# compiler's estimate (docs/results.md), small models do not.
+# Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
+# compiler's estimate (docs/results.md). Small models reach less.
 PEAK_SHARE = 0.4
-_PRODUCT_WIDTH, _PRODUCTS = 512, 40  # of the matrix product whose speed prices the operations
-_LONGEST_STEP_SECS = 2.0  # by its operations, that is measured
+_PRODUCT_WIDTH, _PRODUCTS = 512, 40  # of the matrix products that time an operation here
+_LONGEST_STEP_SECS = 2.0  # a step that would take longer, by its operations, is not measured
 _MEASURED = measure.Length(0, 0.5)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowPlan:
-    """What all runs of a row take."""
+    """Hold the cost of all runs of a row, over its seeds."""
 
     name: str
-    cost: Cost  # of all seeds
-    secs: float | None = None  # of all seeds, here; None if it was not asked
+    cost: Cost
+    secs: float | None = None  # on this machine; None if not estimated
     is_measured: bool = False  # else secs is a lower bound
 
     def in_words(self) -> str:
-        """Write the time here."""
+        """Describe the time on this machine."""
         if not self.secs:
             return "-"
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
 
 
 def plan_rows(rows: Sequence[StudyRow], costs: Sequence[Cost], seeds: int) -> list[RowPlan]:
-    """Add up what the runs of each row take; no device is used."""
+    """Add up the cost of each row's runs, without a device."""
     return [
         RowPlan(f"{row.name} x {seeds}", Cost(cost.tokens * seeds, cost.operations * seeds))
         for row, cost in zip(rows, costs, strict=True)
@@ -63,7 +63,10 @@ def time_rows(
     store: str,
     screen: Screen | None = None,
 ) -> list[RowPlan]:
-    """Estimate the time of each row here; with a screen, steps that are short are measured."""
+    """Estimate the time of each row on this machine.
+
+    With a screen, steps that are short enough are measured; without one, none are.
+    """
     rate = count_operations_per_sec()
     timed = []
     for plan, row in zip(plans, rows, strict=True):
@@ -78,9 +81,9 @@ def time_rows(
 
 
 def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -> float | None:
-    """Measure a step of each phase of a row, and return the seconds of all steps of a run.
+    """Measure a step of each phase of a row, and return the seconds of a whole run.
 
-    None if a step has more operations than this: it would take long to measure.
+    None if a step has more than most_operations, so that measuring it would take long.
     """
     config = config_lib.with_vocab_size(load_row(row, store), open_store(store).vocab_size)
     steps = config_lib.total_steps(config_lib.resolve_phases(config))
@@ -92,14 +95,14 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -
 
 
 def measure_baseline(row: StudyRow, store: str, most_operations: float, cost: Cost) -> float | None:
-    """Do the same of a baseline, on the store's own rows."""
+    """Measure the steps of a baseline like measure_run, on rows of the store."""
     steps = build_steps(row, store)
     if cost.operations / steps.count > most_operations:
         return None
     return measure_steps(steps, _MEASURED.secs)
 
 
-# By the kind of a row that trains a run.
+# For each kind of row that trains a run.
 _MEASURES = {"pretrain": measure_run, "skipgram": measure_baseline, "bilm": measure_baseline}
 
 
@@ -133,7 +136,7 @@ def make_table(
 
 
 def describe_slice(plans: Sequence[RowPlan], tpu_slice: Slice, table: Prices | None) -> str:
-    """Write hours and dollars of a slice at PEAK_SHARE of its peak, one run after another."""
+    """Describe hours and dollars of a slice at PEAK_SHARE of its peak, one run after another."""
     operations = sum(plan.cost.operations for plan in plans)
     if not operations:
         return "-"
@@ -147,24 +150,24 @@ def describe_slice(plans: Sequence[RowPlan], tpu_slice: Slice, table: Prices | N
 def describe_total(
     plans: Sequence[RowPlan], tpu_slice: Slice | None, table: Prices | None
 ) -> list[str]:
-    """Write the sum of all rows, and what is not in it."""
+    """Describe the cost of all rows, and what it leaves out."""
     secs = sum(plan.secs or 0.0 for plan in plans)
     least = "" if all(plan.is_measured or not plan.secs for plan in plans) else "at least "
     lines = [
-        f"training takes {least}{duration(secs)} here, as busy as the machine is now; tasks, "
+        f"training takes {least}{duration(secs)} here while the machine is as busy as now; tasks, "
         "evaluations and the start of each run are not counted"
     ]
     if tpu_slice:
         lines.append(
-            f"on {tpu_slice.name} {describe_slice(plans, tpu_slice, table)}: an estimate by "
+            f"on {tpu_slice.name} {describe_slice(plans, tpu_slice, table)}, estimated from "
             f"operations at {PEAK_SHARE:.0%} of the peak, which models smaller than Base do not "
-            "reach; python -m bert_jax.plan compiles a row's step"
+            "reach; for a better estimate of a row: python -m bert_jax.plan"
         )
     return lines
 
 
 def count_operations_per_sec() -> float:
-    """Time matrix products on one of this machine's devices."""
+    """Measure the operations per second of matrix products on one device of this machine."""
     square = jax.numpy.ones((_PRODUCT_WIDTH, _PRODUCT_WIDTH))
 
     @jax.jit

@@ -1,8 +1,8 @@
-"""Train encoders with bert_jax.train, and score them: fine-tuned, or as frozen vectors.
+"""Define the kinds of rows that are encoders: trained by bert_jax.train, then fine-tuned or frozen.
 
-`pretrain` trains a run. Three kinds read one of another row: `checkpoint` fine-tunes it with
-settings of its own or at another step, `untrained` fine-tunes its sizes from new weights, `frozen`
-learns tasks on its last four layers. `given` fine-tunes a checkpoint from elsewhere.
+`pretrain` trains a run. Three kinds read the run of another row: `checkpoint` fine-tunes it with
+its own settings or from another step, `untrained` fine-tunes new weights of the same sizes,
+`frozen` learns tasks on its last four layers. `given` fine-tunes a checkpoint from elsewhere.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model.flops import count_train_flops
 from bert_jax.reporting.console import Screen
 from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
-from bert_jax.studies.baselines import costs_nothing, learn_frozen
+from bert_jax.studies.baselines import build_frozen_command, count_no_cost
 from bert_jax.studies.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -31,11 +31,11 @@ from bert_jax.studies.row_kind import (
     RowKind,
     Run,
     Scores,
-    flags_of,
-    lack_both,
+    build_flags,
+    explain_missing,
     load_config,
+    parse_settings,
     refuse_settings,
-    settings_of,
 )
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
@@ -45,16 +45,16 @@ from data_pipeline.store import HELDOUT, Split, open_store
 from data_pipeline.vocab import load_vocabulary
 
 PER_SEED = ("seed", "data.random_seed")  # settings that differ between the runs of a row
-# Of a run's summary, and of which rows.
+# A measure of a run's summary -> what the rows that have it do.
 OWN_MEASURES = {
     "heldout_causal_loss": "predict the next token",
-    "heldout_nsp_accuracy": "learn which sentence is the next",
-    "heldout_rtd_auc": "find replaced tokens",
+    "heldout_nsp_accuracy": "predict whether a sentence is the next",
+    "heldout_rtd_auc": "detect replaced tokens",
 }
 _SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
-_SENTENCES = 256  # of which the pseudo-perplexity is computed
-_STEP = "step"  # in the flags of a checkpoint
-_ADDRESS = "checkpoint"  # in the flags of a given one
+_SENTENCES = 256  # scored for the pseudo-perplexity
+_STEP = "step"  # in the flags of a `checkpoint` row
+_ADDRESS = "checkpoint"  # in the flags of a `given` row
 
 
 def load_row(row: StudyRow, store: str) -> Config:
@@ -63,11 +63,11 @@ def load_row(row: StudyRow, store: str) -> Config:
     Raises:
       ValueError: a setting is wrong, or the config names another store.
     """
-    config = load_config(Config, row.config, flags_of(row.flags))
+    config = load_config(Config, row.config, build_flags(row.flags))
     if config.data.store not in ("", store):
         raise ValueError(
-            f"config.data.store is {config.data.store}, the study's store is {store}; all rows "
-            "train on the study's: leave it out"
+            f"config.data.store is {config.data.store}, and the study's store is {store}; all rows "
+            "train on the study's store: leave config.data.store out"
         )
     return dataclasses.replace(config, data=dataclasses.replace(config.data, store=store))
 
@@ -80,7 +80,7 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in PER_SEED} | own
 
 
-def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
     config = config_lib.with_vocab_size(load_row(row, store), vocab_size)
     config = config_lib.resolve_phases(config)
     tokens = operations = 0.0
@@ -94,10 +94,14 @@ def _cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
     return Cost(tokens, operations)
 
 
-def _command(run: Run) -> list[str]:
+def _build_command(run: Run) -> list[str]:
     return [
         *(sys.executable, "-m", "bert_jax.train", f"--config={run.row.config}"),
-        *(f"--workdir={run.folder}", *flags_of(run.row.flags), f"--config.data.store={run.store}"),
+        *(
+            f"--workdir={run.folder}",
+            *build_flags(run.row.flags),
+            f"--config.data.store={run.store}",
+        ),
         *(f"--config.seed={run.seed}", f"--config.data.random_seed={run.seed}"),
     ]
 
@@ -106,31 +110,31 @@ def _is_finished(folder: pathlib.Path) -> bool:
     return (folder / SUMMARY).is_file()
 
 
-def _scores(run: Run, seq_len: int, screen: Screen) -> Scores:
-    """Return the scores of masked words, and what the run's summary has of its own objective."""
+def _score_run(run: Run, seq_len: int, screen: Screen) -> Scores:
+    """Score masked words, and read the measures of the run's own objective from its summary."""
     summary = small_files.read_object(run.folder / SUMMARY, run.folder)
     own = {name: float(summary[name]) for name in OWN_MEASURES if name in summary}
     return {**score_masked_words(str(run.folder), run.store, seq_len, screen), **own}
 
 
 def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -> Scores:
-    """Return the loss on masked words of full rows and the pseudo-perplexity of sentences.
+    """Compute the loss on masked words of full rows and the pseudo-perplexity of sentences.
 
-    Both are of held-out text, the same for every model; or why a model has none that compares.
+    Both are of the same held-out text for every model. A model that fills no masks gets the reason.
     """
     checkpoint = load.load(address)
     shape = checkpoint.config
     if shape.is_causal:
-        return lack_both("it reads from the left alone, and fills no mask from both sides")
+        return explain_missing("it reads left to right, so it fills no masks")
     if checkpoint.heads.rtd:
-        return lack_both("its encoder finds replaced tokens, and predicts none")
+        return explain_missing("its encoder detects replaced tokens and predicts none")
     if shape.position_embedding_type == "relative":
-        return lack_both("it predicts words in an order, without [MASK]")
+        return explain_missing("it predicts tokens in a random order, without [MASK]")
     options = PretrainOptions(
         store=store,
         segments="full_sentences",
         short_seq_prob=0.0,
-        mask_token_share=1.0,  # a model may have learned to copy what is kept
+        mask_token_share=1.0,  # a model may have learned to copy words that are kept
         random_token_share=0.0,
     )
     opened = open_store(store)
@@ -139,7 +143,7 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
     loss = store_scores.score_store(model, selection, _SCORED_ROWS_PER_STEP, screen)["mlm_loss"]
     sentences = choose_sentences(opened.heldout, seq_len - 2)
     if not sentences:
-        reason = f"no held-out sentence has {seq_len - 2} tokens or fewer"
+        reason = f"every held-out sentence is longer than {seq_len - 2} tokens"
         return {MASKED_WORDS: float(loss), PSEUDO_PERPLEXITY: reason}
     scores = pseudo_likelihood.score_sentences(model, sentences, _SCORED_ROWS_PER_STEP, screen)
     perplexity = pseudo_likelihood.add_scores(scores).perplexity
@@ -147,7 +151,7 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
 
 
 def choose_sentences(split: Split, longest: int) -> list[np.ndarray]:
-    """Return the token ids of some sentences of `longest` tokens at most, from all over a split."""
+    """Choose up to 256 sentences of at most `longest` tokens, evenly spread over a split."""
     offsets = np.asarray(split.sentence_offsets)
     fitting = np.flatnonzero(np.diff(offsets) <= longest)
     count = min(len(fitting), _SENTENCES)
@@ -160,37 +164,37 @@ def _finetune(run: Run, task: StudyTask, folder: pathlib.Path, address: str) -> 
     return [
         *(sys.executable, "-m", "bert_jax.finetune", f"--config={task.config}"),
         *(f"--workdir={folder}", f"--config.init={address}"),
-        *(*flags_of(task.flags), *flags_of(run.row.finetune)),
+        *(*build_flags(task.flags), *build_flags(run.row.finetune)),
         *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
     ]
 
 
-def _task_command(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
+def _finetune_run(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
     return _finetune(run, task, folder, f"orbax:{run.folder}")
 
 
 def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "config")
-    settings = settings_of(row.flags)
+    settings = parse_settings(row.flags)
     for name, value in settings.items():
         if name != _STEP or not value.isdecimal():
             raise ValueError(
-                f"its flags have {name}={value}; a checkpoint has step=N alone, and `finetune` for "
-                "its fine-tunings"
+                f"its flags have {name}={value}; a checkpoint row takes step=N only; "
+                "settings of its fine-tunings belong in `finetune`"
             )
     return {"kind": row.kind, "reads": row.reads, "finetune": row.finetune, **settings}
 
 
-def _checkpoint_address(run: Run) -> str:
-    """Return the run that is read, with the step if the row names one."""
-    step = settings_of(run.row.flags).get(_STEP, "")
+def _locate_checkpoint(run: Run) -> str:
+    """Return the address of the run that is read, at the step if the row names one."""
+    step = parse_settings(run.row.flags).get(_STEP, "")
     return f"orbax:{run.sources[0]}@{step}" if step else f"orbax:{run.sources[0]}"
 
 
 def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
-    """Return the scores of masked words, and what the run's own evaluation was at the step."""
-    scores = score_masked_words(_checkpoint_address(run), run.store, seq_len, screen)
-    step = settings_of(run.row.flags).get(_STEP)
+    """Score masked words, and read the run's own held-out measures at the step."""
+    scores = score_masked_words(_locate_checkpoint(run), run.store, seq_len, screen)
+    step = parse_settings(run.row.flags).get(_STEP)
     lines = read_metrics(run.sources[0] / METRICS)
     evaluated = [line for line in lines if line["split"] == HELDOUT]
     if step:
@@ -201,7 +205,7 @@ def _score_checkpoint(run: Run, seq_len: int, screen: Screen) -> Scores:
 
 
 def _finetune_checkpoint(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    return _finetune(run, task, folder, _checkpoint_address(run))
+    return _finetune(run, task, folder, _locate_checkpoint(run))
 
 
 def _check_untrained(row: StudyRow, store: str) -> dict[str, Any]:
@@ -210,7 +214,7 @@ def _check_untrained(row: StudyRow, store: str) -> dict[str, Any]:
 
 
 def _score_untrained(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return lack_both("its weights are new at each task")
+    return explain_missing("it is not pre-trained")
 
 
 def _finetune_untrained(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
@@ -218,38 +222,38 @@ def _finetune_untrained(run: Run, task: StudyTask, folder: pathlib.Path) -> list
     return [*command, "--config.from_scratch=True"]
 
 
-def _given_address(row: StudyRow) -> str:
-    settings = settings_of(row.flags)
+def _parse_address(row: StudyRow) -> str:
+    settings = parse_settings(row.flags)
     address = settings.pop(_ADDRESS, "")
     if settings or not address:
         raise ValueError(
-            f"its flags are {row.flags!r}; of a given checkpoint they are {_ADDRESS}=hf:DIR, "
-            "google:PREFIX or the workdir of a run, and nothing else"
+            f"its flags are {row.flags!r}; a given row takes {_ADDRESS}=ADDRESS only: hf:DIR, "
+            "google:PREFIX or the workdir of a run"
         )
     return address
 
 
 def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
-    """Identify a checkpoint by its weights, so that a copy elsewhere is the same."""
+    """Identify a checkpoint by its weights, so that copies of it are equal."""
     refuse_settings(row, "config")
-    weights = warm_start.hash_weights(load.load(_given_address(row)))
+    weights = warm_start.hash_weights(load.load(_parse_address(row)))
     return {"kind": row.kind, "weights": weights, "finetune": row.finetune}
 
 
 def _score_given(run: Run, seq_len: int, screen: Screen) -> Scores:
-    address = _given_address(run.row)
+    address = _parse_address(run.row)
     checkpoint, store = load.load(address), open_store(run.store)
     lowercase = store.manifest["vocabulary"]["lowercase"]
     own = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
     if checkpoint.vocabulary.pieces() != own.pieces():
-        return lack_both("its tokens are not the store's")
+        return explain_missing("its vocabulary is not the store's")
     if not checkpoint.heads.mlm:
-        return lack_both("it came without the head that predicts words")
+        return explain_missing("its checkpoint has no masked-word head")
     return score_masked_words(address, run.store, seq_len, screen)
 
 
 def _finetune_given(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
-    return _finetune(run, task, folder, _given_address(run.row))
+    return _finetune(run, task, folder, _parse_address(run.row))
 
 
 def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
@@ -258,31 +262,49 @@ def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
 
 
 def _score_frozen(run: Run, seq_len: int, screen: Screen) -> Scores:
-    return lack_both(f"it is that of {run.row.reads}")
+    return explain_missing(f"the same as of {run.row.reads}")
 
 
-def _learn_frozen(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
-    return learn_frozen(BERT, f"orbax:{run.sources[0]}", run, task, folder)
+def _build_frozen_command(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str] | str:
+    return build_frozen_command(BERT, f"orbax:{run.sources[0]}", run, task, folder)
 
 
 PRETRAIN = RowKind(
-    *(_check, _cost, _command, _is_finished, _scores, _task_command),
+    check=_check,
+    cost=_count_cost,
+    command=_build_command,
+    is_finished=_is_finished,
+    scores=_score_run,
+    task_command=_finetune_run,
     scores_on_device=True,
 )
 CHECKPOINT = RowKind(
-    *(_check_checkpoint, costs_nothing, None, _is_finished),
-    *(_score_checkpoint, _finetune_checkpoint, ("pretrain",)),
+    check=_check_checkpoint,
+    cost=count_no_cost,
+    command=None,
+    is_finished=_is_finished,
+    scores=_score_checkpoint,
+    task_command=_finetune_checkpoint,
+    reads=("pretrain",),
     scores_on_device=True,
 )
-UNTRAINED = RowKind(
-    *(_check_untrained, costs_nothing, None, _is_finished),
-    *(_score_untrained, _finetune_untrained, ("pretrain",)),
+UNTRAINED = dataclasses.replace(
+    CHECKPOINT,
+    check=_check_untrained,
+    scores=_score_untrained,
+    task_command=_finetune_untrained,
+    scores_on_device=False,
 )
-GIVEN = RowKind(
-    *(_check_given, costs_nothing, None, _is_finished, _score_given, _finetune_given),
-    scores_on_device=True,
+GIVEN = dataclasses.replace(
+    CHECKPOINT,
+    check=_check_given,
+    scores=_score_given,
+    task_command=_finetune_given,
+    reads=(),
 )
-FROZEN = RowKind(
-    *(_check_frozen, costs_nothing, None, _is_finished),
-    *(_score_frozen, _learn_frozen, ("pretrain",)),
+FROZEN = dataclasses.replace(
+    UNTRAINED,
+    check=_check_frozen,
+    scores=_score_frozen,
+    task_command=_build_frozen_command,
 )

@@ -33,15 +33,15 @@ _LOWER_IS_BETTER = ("loss", "perplexity")  # ends of the names of such measures
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A row less another one in a measure, over the seeds that both have."""
+    """Hold ours - theirs in a measure, over the seeds that both rows have."""
 
     measure: str
     ours: str
     theirs: str
     interval: Interval
 
-    def less(self, reference: str) -> Interval | None:
-        """Return the difference from a reference row; None if it is not one of the two."""
+    def subtract(self, reference: str) -> Interval | None:
+        """Return the other row - the reference row; None if the reference is neither of the two."""
         if reference == self.theirs:
             return self.interval
         if reference == self.ours:
@@ -50,43 +50,47 @@ class Difference:
 
 
 class Report:
-    """Hold the table of a study and its comparisons."""
+    """Hold the results of a study, and the differences between its rows."""
 
     def __init__(self, results: Sequence[Result], paper: str, reference: str = "") -> None:
-        """Compare all rows with each other; the reference, by default the first, is shown."""
+        """Compare all rows with each other; tables show differences from the reference row.
+
+        paper is the head of the column of the paper's figures, "" for none. The reference is the
+        first row by default.
+        """
         self.results, self.paper = results, paper
         self.reference = reference or results[0].row.name
         measures = dict.fromkeys(m for result in results for m in result.scores)
-        # What all rows share comes first, the measures of single objectives last.
+        # Measures of all rows come first, those of single objectives last.
         self.measures = sorted(measures, key=lambda m: (m not in COMMON, m in OWN_MEASURES))
         self.differences = [
             Difference(measure, ours.row.name, theirs.row.name, interval)
             for measure in self.measures
             for theirs, ours in itertools.combinations(results, 2)
-            if (interval := _difference(ours, theirs, measure)) is not None
+            if (interval := _compare(ours, theirs, measure)) is not None
         ]
 
     def header(self) -> list[str]:
-        """Return the heads of the columns."""
+        """Return the column heads of the table of means."""
         return ["row", "seeds", *self.measures, *([self.paper] if self.paper else [])]
 
     def cells(self, result: Result) -> list[str]:
-        """Return the cells of a row."""
+        """Return the cells of a row in the table of means."""
         failed = f", {len(result.errors)} failed" if result.errors else ""
         cells = [result.row.name, f"{len(result.seeds)}{failed}"]
         for measure in self.measures:
             values = list(result.scores.get(measure, {}).values())
-            cells.append(_in_words(values) if values else "-")
+            cells.append(_describe_mean(values) if values else "-")
         return [*cells, *([result.row.paper] if self.paper else [])]
 
     def comparison(self) -> list[list[str]]:
-        """Return head and rows of the differences from the reference; [] if there are none.
+        """Return the table of differences from the reference, head first; [] if there are none.
 
-        Those that are larger than chance are bold in Markdown.
+        Differences larger than chance are bold in Markdown.
         """
         differences: dict[str, dict[str, Interval]] = {}
         for difference in self.differences:
-            if (interval := difference.less(self.reference)) is not None:
+            if (interval := difference.subtract(self.reference)) is not None:
                 other = difference.ours
                 if other == self.reference:
                     other = difference.theirs
@@ -98,20 +102,20 @@ class Report:
             if intervals:
                 cells = [_describe_interval(intervals.get(measure)) for measure in measures]
                 lines.append([result.row.name, *cells])
-        return [[f"less {self.reference}", *measures], *lines] if lines else []
+        return [[f"minus {self.reference}", *measures], *lines] if lines else []
 
     def notes(self) -> list[str]:
-        """Say how much is larger than chance, what has no score and why, and what failed."""
+        """Describe how many differences are larger than chance, missing scores and failed runs."""
         beyond = sum(d.interval.is_beyond_chance for d in self.differences)
         total = len(self.differences)
         if not total:
-            chance = "No two rows share two seeds, so nothing is said about chance."
+            chance = "No two rows share two seeds, so no difference is tested."
         else:
             chance = (
                 f"Larger than chance (paired by seed, {CONFIDENCE:.0%}, each alone): {beyond} of "
-                f"{total} differences; above they are bold, and {NUMBERS} has those of all rows."
+                f"{total} differences, bold above; {NUMBERS} has the differences of all rows."
             )
-        lacking: dict[tuple[str, str], list[str]] = {}
+        lacking: dict[tuple[str, str], list[str]] = {}  # (measures, reason) -> rows
         for result in self.results:
             measures: dict[str, list[str]] = {}
             for measure, reason in result.missing.items():
@@ -123,7 +127,7 @@ class Report:
             for (names, reason), rows in lacking.items()
         ]
         own = [
-            f"{measure}: only of rows that {OWN_MEASURES[measure]}."
+            f"{measure}: of the rows that {OWN_MEASURES[measure]}."
             for measure in self.measures
             if measure in OWN_MEASURES
         ]
@@ -135,13 +139,13 @@ class Report:
         return [chance, *own, *reasons, *failed]
 
     def tables(self) -> list[rich.table.Table]:
-        """Build the tables of the terminal: means, and differences if there are any."""
+        """Build the tables for the terminal: means, and differences if there are any."""
         tables = []
         for header, *lines in filter(None, (self._means(), self.comparison())):
-            heads = [name.replace("_", " ") for name in header]  # breaks between words
+            heads = [name.replace("_", " ") for name in header]  # may break between words
             table = rich.table.Table(*heads, box=rich.box.SIMPLE)
             for cells in lines:
-                table.add_row(*(_bold(cell) for cell in cells))
+                table.add_row(*(_to_text(cell) for cell in cells))
             tables.append(table)
         return tables
 
@@ -149,7 +153,7 @@ class Report:
         return [self.header(), *map(self.cells, self.results)]
 
     def numbers(self) -> dict[str, Any]:
-        """Return study.json."""
+        """Return the content of study.json."""
         rows = []
         for result in self.results:
             measures = {}
@@ -177,15 +181,15 @@ class Report:
         return {"rows": rows, "differences": differences, "paper": self.paper}
 
     def page(self) -> str:
-        """Return study.md."""
-        tables = [_markdown(table) for table in (self._means(), self.comparison()) if table]
+        """Return the content of study.md."""
+        tables = [_to_markdown(table) for table in (self._means(), self.comparison()) if table]
         return "\n\n".join(["# Study", *tables, *self.notes(), f"![]({PICTURE})\n"])
 
     def picture(self) -> Figure:
-        """Draw a panel for each measure that compares: a row's mean, deviation and runs.
+        """Draw a panel for each measure: mean, deviation and runs of each row.
 
-        The dotted line is the reference. A measure of a single row is left to the table, unless
-        there is no other.
+        A dotted line marks the mean of the reference. A measure that only one row has is skipped,
+        unless all measures are like that.
         """
         counts = {m: sum(m in result.scores for result in self.results) for m in self.measures}
         measures = [m for m in self.measures if counts[m] > 1] or self.measures
@@ -233,7 +237,7 @@ def write(folder: pathlib.Path, report: Report) -> None:
         write_file(folder / PICTURE, picture.getvalue())
 
 
-def _difference(ours: Result, theirs: Result, measure: str) -> Interval | None:
+def _compare(ours: Result, theirs: Result, measure: str) -> Interval | None:
     first, second = ours.scores.get(measure, {}), theirs.scores.get(measure, {})
     seeds = sorted(first.keys() & second.keys())
     if len(seeds) < 2:
@@ -241,7 +245,7 @@ def _difference(ours: Result, theirs: Result, measure: str) -> Interval | None:
     return paired_difference([first[s] for s in seeds], [second[s] for s in seeds])
 
 
-def _in_words(values: Sequence[float]) -> str:
+def _describe_mean(values: Sequence[float]) -> str:
     mean, deviation = mean_and_deviation(values)
     digits = _decimals(mean)
     return (
@@ -258,16 +262,16 @@ def _describe_interval(interval: Interval | None) -> str:
 
 
 def _decimals(value: float) -> int:
-    """Return the decimals that leave a value some four digits."""
+    """Return the number of decimals that shows about four digits of a value."""
     return 3 if abs(value) < 10 else 2 if abs(value) < 100 else 1
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def _to_markdown(lines: Sequence[Sequence[str]]) -> str:
     header, *rest = lines
     ruled = [header, ["---"] * len(header), *rest]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in ruled)
 
 
-def _bold(cell: str) -> rich.text.Text:
-    """Turn Markdown's bold into the terminal's."""
+def _to_text(cell: str) -> rich.text.Text:
+    """Convert bold Markdown to bold text of the terminal."""
     return rich.text.Text(cell.strip("*"), "bold" if cell.startswith("**") else "")

@@ -1,4 +1,4 @@
-"""Define how a kind of row is trained and scored; the runner knows no more of it.
+"""Define the interface of a kind of row: how its runs are trained, scored and given a task.
 
 A run is a row with a seed. Kinds that train nothing read the runs of earlier rows instead.
 """
@@ -15,16 +15,16 @@ from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
 
-MASKED_WORDS = "masked_words_loss"  # nats, on words that are the same for every row
-PSEUDO_PERPLEXITY = "pseudo_perplexity"  # of sentences that are the same for every row
-COMMON = (MASKED_WORDS, PSEUDO_PERPLEXITY)  # what every kind scores, or says why it does not
+MASKED_WORDS = "masked_words_loss"  # nats, on the same words for every row
+PSEUDO_PERPLEXITY = "pseudo_perplexity"  # of the same sentences for every row
+COMMON = (MASKED_WORDS, PSEUDO_PERPLEXITY)  # measures of every kind, or why it has none
 
-Scores = Mapping[str, float | str]  # a text in place of a number says why there is none
+Scores = Mapping[str, float | str]  # a number, or the reason why there is none
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Hold what a run of a row takes: positions it reads, operations of matrix products."""
+    """Hold the cost of a run: tokens it reads, with padding, and operations of matrix products."""
 
     tokens: float
     operations: float
@@ -32,58 +32,60 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A row with a seed, and where it is kept."""
+    """Hold a row, its seed and its folder."""
 
     row: StudyRow
     seed: int
     store: str
     folder: pathlib.Path
-    sources: tuple[pathlib.Path, ...] = ()  # folders of the runs it reads, of the same seed
+    sources: tuple[pathlib.Path, ...] = ()  # folders of the runs it reads, with the same seed
 
 
 @dataclasses.dataclass(frozen=True)
 class RowKind:
-    """Train and score the rows of a kind.
+    """Hold the functions that check, train and score the rows of a kind.
 
-    check returns the settings that identify a run, and raises ValueError for a row it refuses.
-    cost takes the size of the store's vocabulary. command is the argv that trains a run into its
-    folder, and resumes there; None of a kind that trains nothing, of whose runs is_finished is not
-    asked. scores are those of COMMON and others by name; scores_on_device says that they are
-    computed in a process of its own. task_command is the argv that learns a task from a run, into
-    another folder, or why the kind cannot.
+    check         return the settings that identify a run; raise ValueError to refuse the row
+    cost          return the cost of a run
+    command       return the argv that trains a run in its folder, or resumes it; None for a kind
+                  that trains nothing
+    is_finished   return whether the run in a folder is trained; not called without a command
+    scores        return the measures of COMMON, and the kind's own by name
+    task_command  return the argv that learns a task from a run in another folder, or the reason
+                  why the kind cannot
     """
 
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
-    cost: Callable[[StudyRow, str, int], Cost]  # row, store, size of its vocabulary
+    cost: Callable[[StudyRow, str, int], Cost]  # row, store, vocabulary size
     command: Callable[[Run], list[str]] | None
     is_finished: Callable[[pathlib.Path], bool]
-    scores: Callable[[Run, int, Screen], Scores]  # row length of masked words
+    scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words
     task_command: Callable[[Run, StudyTask, pathlib.Path], list[str] | str]
-    reads: tuple[str, ...] = ()  # the kind of each row whose runs it reads, in order
-    scores_on_device: bool = False
+    reads: tuple[str, ...] = ()  # kinds of the rows whose runs it reads, in order
+    scores_on_device: bool = False  # then they are computed in a process of their own
 
 
-def lack_both(reason: str) -> dict[str, str]:
-    """Return scores of a row that fills no masks."""
+def explain_missing(reason: str) -> dict[str, str]:
+    """Return the reason why a row has none of the common measures, for each of them."""
     return dict.fromkeys(COMMON, reason)
 
 
-def flags_of(text: str) -> list[str]:
+def build_flags(text: str) -> list[str]:
     """Turn "seed=1 data.dir=DIR" into the flags of a command."""
     return [f"--config.{part}" for part in shlex.split(text)]
 
 
-def settings_of(text: str) -> dict[str, str]:
+def parse_settings(text: str) -> dict[str, str]:
     """Split "steps=100 width=64" into names and values.
 
     Raises:
-      ValueError: a part of it is not KEY=VALUE.
+      ValueError: a part is not KEY=VALUE.
     """
     settings = {}
     for part in shlex.split(text):
         name, mark, value = part.partition("=")
         if not mark:
-            raise ValueError(f"its flags have {part}, which is not KEY=VALUE")
+            raise ValueError(f"its flags have {part}; give settings as KEY=VALUE")
         settings[name] = value
     return settings
 
@@ -92,31 +94,33 @@ def load_config(kind: type[config_lib.Kind], file: str, flags: list[str]) -> con
     """Load a config file with the flags of a row or of a task.
 
     Raises:
-      ValueError: there is no file; a flag is not KEY=VALUE, or no setting.
+      ValueError: no file is named, a flag is not KEY=VALUE, or there is no such setting.
     """
     if not file:
-        raise ValueError("it names no config file; set its `config`")
+        raise ValueError(
+            "its config is empty; give it a config file, such as configs/quickstart.py"
+        )
     given, rest = overrides.take(flags, kind)
     if rest:
-        raise ValueError(f"its flags have {rest[0]}, which is not KEY=VALUE")
+        raise ValueError(f"its flags have {rest[0]}; give settings as KEY=VALUE")
     return overrides.load(kind, file, find_config, given)
 
 
 def load_task(task: StudyTask, flags: str = "") -> FinetuneConfig:
-    """Load the config of a task with more flags, checked but for its checkpoint."""
-    given = [*flags_of(task.flags), *flags_of(flags), "--config.init=hf:RUN"]
+    """Load the config of a task with more flags, and check all of it but its checkpoint."""
+    given = [*build_flags(task.flags), *build_flags(flags), "--config.init=hf:RUN"]
     config = load_config(FinetuneConfig, task.config, given)
     validate.check_finetune(config)
     return config
 
 
 def split_names(reads: str) -> list[str]:
-    """Return the names of rows in StudyRow.reads."""
+    """Split the names of rows in StudyRow.reads."""
     return [name.strip() for name in reads.split(",") if name.strip()]
 
 
 def refuse_settings(row: StudyRow, *names: str) -> None:
-    """Raise ValueError if a row sets one of these, which its kind does not read."""
+    """Raise ValueError if a row sets one of these fields, which its kind does not read."""
     for name in names:
         if getattr(row, name):
             raise ValueError(

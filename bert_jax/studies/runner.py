@@ -1,4 +1,4 @@
-"""Check a study, run what of it is not finished, and collect the scores of its runs."""
+"""Check a study, run what is not finished, and collect the scores of its runs."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from bert_jax.reporting.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
 from bert_jax.studies import identity
 from bert_jax.studies.identity import Identity
-from bert_jax.studies.kinds import kind_of
+from bert_jax.studies.kinds import find_kind
 from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task, split_names
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
@@ -23,26 +23,25 @@ from data_pipeline.io.atomic import write_json
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
-_POLL_SECS = 1.0  # a signal may have gone to another thread than the one that handles it
-# A run that was left behind by a killed study saves, then gives up its folder.
-_MOST_LOCKED_SECS = 120.0
-SCORES = "scores.json"  # RUN-scores.json: what was computed after training
+_POLL_SECS = 1.0  # between checks for a signal, which another thread may have received
+_MOST_LOCKED_SECS = 120.0  # to wait until a run of a killed study has saved and released its folder
+SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 
 
 @dataclasses.dataclass
 class Result:
-    """Hold the scores of a row by measure and seed, why it lacks some, and its errors."""
+    """Hold the scores of a row by measure and seed, reasons for missing ones, and its errors."""
 
     row: StudyRow
-    seeds: set[int] = dataclasses.field(default_factory=set)  # of runs that were trained
+    seeds: set[int] = dataclasses.field(default_factory=set)  # of trained runs
     scores: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
-    missing: dict[str, str] = dataclasses.field(default_factory=dict)  # measure -> why
+    missing: dict[str, str] = dataclasses.field(default_factory=dict)  # measure -> reason
     errors: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """Run commands one after another, beside other lanes on devices of their own."""
+    """Run commands one at a time, on a device that no other lane uses."""
 
     screen: Screen
     environment: Mapping[str, str]
@@ -51,8 +50,8 @@ class Lane:
     def run(self, label: str, command: Sequence[str], folder: pathlib.Path) -> str:
         """Run a command that works in a folder; return "" or its error.
 
-        Where another process still works there, as the run of a study that was killed, it is given
-        time to save and end; then the command tries, and says who it is.
+        If another process still works there, such as the run of a killed study, wait for it to save
+        and end. After that the command starts anyway; its error names the process.
         """
         end = time.monotonic() + _MOST_LOCKED_SECS
         if workdir_lock.is_locked(folder):
@@ -66,25 +65,25 @@ class Lane:
 
 
 class Lanes:
-    """Hand out as many lanes as runs may take place at once."""
+    """Hand out a fixed number of lanes: the runs that may take place at once."""
 
     def __init__(self, count: int) -> None:
-        """Give each lane the device of its number, from 0, where there are several."""
+        """Create the lanes; if there are several, each sees only the device of its number."""
         self._count, self._is_stopped = count, threading.Event()
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in range(count):
             self._free.put(number)
 
     def stop(self) -> None:
-        """Interrupt what runs in any lane, within a second."""
+        """Interrupt the commands of all lanes within a second."""
         self._is_stopped.set()
 
     @contextlib.contextmanager
     def enter(self, screen: Screen) -> Iterator[Lane]:
-        """Yield a free lane; its progress is on the live line only if there is no other."""
+        """Wait for a free lane and yield it; only a single lane shows its progress."""
         number = self._free.get()
         is_alone = self._count == 1
-        environment = {} if is_alone else _one_device(number)
+        environment = {} if is_alone else _select_device(number)
         try:
             yield Lane(screen if is_alone else Screen(is_writer=False), environment, self._check)
         finally:
@@ -95,10 +94,10 @@ class Lanes:
             raise KeyboardInterrupt
 
 
-def _one_device(number: int) -> dict[str, str]:
-    """Return the environment of a process that sees one GPU or TPU chip of this host.
+def _select_device(number: int) -> dict[str, str]:
+    """Return the environment of a process that sees a single GPU or TPU chip of this host.
 
-    Source: CUDA's and libtpu's own variables; neither is read on a CPU.
+    CUDA and libtpu read these variables; on a CPU nothing does.
     """
     return {
         "CUDA_VISIBLE_DEVICES": str(number),
@@ -109,7 +108,7 @@ def _one_device(number: int) -> dict[str, str]:
 
 
 class Study:
-    """Know the runs of a study and where they are kept."""
+    """Hold a checked study, and run it in a folder."""
 
     def __init__(
         self,
@@ -118,11 +117,15 @@ class Study:
         shared: Sequence[pathlib.Path] = (),
         score_command: Sequence[str] = (),
     ) -> None:
-        """Check everything that can be refused; write nothing.
+        """Check everything that can be refused, and write nothing.
 
-        shared are folders of other studies, whose finished runs are used if they are equal.
-        score_command is this study's command, which with --score=RUN calls `score` in a process of
-        its own; without it runs are scored in this one, which then keeps the accelerator.
+        shared          folders of other studies, whose finished runs are used if they are equal
+        score_command   argv of this study; with --score=RUN added, it scores a run in a process of
+                        its own. Without it, this process scores and keeps the accelerator.
+
+        Raises:
+          ValueError: a setting, row or task is wrong, rows are not equal, or a folder holds another
+            study.
         """
         self._score_command = score_command
         self.config, self.folder = config, folder
@@ -130,31 +133,35 @@ class Study:
         names = [row.name for row in config.rows] + [task.name for task in config.tasks]
         for name in names:
             if names.count(name) > 1 or not name or "/" in name:
-                raise ValueError(f"a row or task is called {name!r}; give each a name of its own")
+                raise ValueError(
+                    f"a row or task is called {name!r}; give each a unique name without /"
+                )
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"
-            raise ValueError(f"config.{missing} is empty; a study compares rows on one store")
+            raise ValueError(
+                f"config.{missing} is empty; set rows and the store that they train on"
+            )
         if config.compare_with not in ("", *(row.name for row in config.rows)):
             raise ValueError(
-                f"config.compare_with is {config.compare_with!r}, which is no row; name one of "
+                f"config.compare_with is {config.compare_with!r}, which is no row; choose from "
                 f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
             )
         store = open_store(config.store)
         self.costs = list[Cost]()
         rows = {}
         for number, row in enumerate(config.rows):
-            with _naming("row", row.name):
-                kind = kind_of(row)
+            with _prefix_errors("row", row.name):
+                kind = find_kind(row)
                 rows[row.name] = kind.check(row, config.store)
                 self._check_reads(row, config.rows[:number])
                 self.costs.append(kind.cost(row, config.store, store.vocab_size))
         tasks = {}
         self._check_equal()
         for task in config.tasks:
-            with _naming("task", task.name):
+            with _prefix_errors("task", task.name):
                 tasks[task.name] = identity.describe_task(task, store)
             for row in config.rows:
-                with _naming("row", row.name):
+                with _prefix_errors("row", row.name):
                     load_task(task, row.finetune)
         place = str(pathlib.Path(config.store).resolve())
         self._identity = Identity(place, store.digest, config.seq_len, rows, tasks)
@@ -164,23 +171,23 @@ class Study:
         self._shared = {other: self._open_shared(other) for other in shared}
 
     def _open_shared(self, folder: pathlib.Path) -> Identity:
-        """Read the identity of a study whose runs may be used."""
+        """Read the identity of a study whose runs may be shared."""
         other = identity.read(folder)
         if other is None:
-            raise ValueError(f"--share={folder} holds no study; give the workdir of one")
+            raise ValueError(f"--share={folder} holds no study; give the workdir of a study")
         if not other.has_store_of(self._identity):
             raise ValueError(
                 f"--share={folder} is a study of the store {other.store}, not "
-                f"{self._identity.store}; its runs do not compare: leave it out"
+                f"{self._identity.store}; its runs do not compare with these: leave it out"
             )
         return other
 
     def _check_reads(self, row: StudyRow, earlier: Sequence[StudyRow]) -> None:
-        """Refuse a row that reads other rows than its kind does."""
+        """Refuse a row whose `reads` are not earlier rows of the kinds that its kind reads."""
         kinds = [
             find.kind for name in split_names(row.reads) for find in earlier if find.name == name
         ]
-        wanted = kind_of(row).reads
+        wanted = find_kind(row).reads
         if tuple(kinds) != wanted:
             raise ValueError(
                 f"its reads is {row.reads!r}; a row of kind {row.kind} reads "
@@ -188,11 +195,11 @@ class Study:
             )
 
     def _check_equal(self) -> None:
-        """Refuse rows that differ in what must be equal, but for those that train nothing."""
+        """Refuse trained rows that are not equal in config.equal (tokens or operations)."""
         rows = zip(self.config.rows, self.costs, strict=True)
-        takes = [(row, getattr(cost, self.config.equal)) for row, cost in rows if cost.tokens]
-        for row, value in takes:
-            first, expected = takes[0]
+        values = [(row, getattr(cost, self.config.equal)) for row, cost in rows if cost.tokens]
+        for row, value in values:
+            first, expected = values[0]
             if abs(value / expected - 1) > self.config.tolerance:
                 raise ValueError(
                     f"row {row.name} takes {value:.4g} {self.config.equal}, row "
@@ -201,7 +208,7 @@ class Study:
                     f"{expected / value:.3f}"
                 )
 
-    def folder_of(self, row: StudyRow, seed: int) -> pathlib.Path:
+    def locate_run(self, row: StudyRow, seed: int) -> pathlib.Path:
         """Return the folder of a run."""
         return self.folder / f"{row.name}-seed{seed}"
 
@@ -209,15 +216,15 @@ class Study:
         """Lock the folder until this process ends.
 
         Raises:
-          ValueError: another study is at work there.
+          ValueError: another study runs there.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
 
     def run(self, screen: Screen, parallel: int = 1) -> list[Result]:
-        """Run what is not finished, every row once before any a second time, and read all.
+        """Run what is not finished, all rows with one seed before the next, and read all scores.
 
-        So many runs take place at once, each in the place of a Lane.
+        `parallel` runs take place at once.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         identity.write(self.folder, self._identity, self._before)
@@ -226,14 +233,14 @@ class Study:
         done: dict[tuple[str, int], Future[None]] = {}
 
         def attempt(result: Result, seed: int) -> None:
-            """Run a row when the rows that it reads have run; keep its error."""
+            """Run a row once the rows that it reads have run; record its error."""
             wait([done[name, seed] for name in split_names(result.row.reads)])
             with lanes.enter(screen) as lane:
                 try:
                     error = self._run(lane, result, seed)
                 except (OSError, RuntimeError, ValueError) as unreadable:
-                    # Of scores or of what a run left; the others go on.
-                    is_sentence = isinstance(unreadable, ValueError)  # one of ours
+                    # A file of this run; the other runs continue.
+                    is_sentence = isinstance(unreadable, ValueError)  # written for users
                     error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
                 if error:
                     result.errors.append(f"seed {seed}: {error}")
@@ -242,8 +249,8 @@ class Study:
         with child_process.exit_on_sigterm(), ThreadPoolExecutor(parallel) as pool:
             try:
                 try:
-                    # A thread begins with the oldest: what a run waits for has begun before it.
-                    # Those that wait come last, and keep no thread from a run that could begin.
+                    # Threads take the oldest task first, so a run waits only for runs that have
+                    # begun. Rows that wait come last: they block no run that could begin.
                     for seed in range(self.config.seeds):
                         for result in sorted(results, key=lambda result: bool(result.row.reads)):
                             done[result.row.name, seed] = pool.submit(attempt, result, seed)
@@ -251,15 +258,15 @@ class Study:
                 finally:
                     lanes.stop()
             except BaseException:
-                lanes.stop()  # again: a second signal may have come before the first call
+                lanes.stop()  # again: a second signal may have come during the first call
                 pool.shutdown(cancel_futures=True)
                 raise
         return results
 
     def _run(self, lane: Lane, result: Result, seed: int) -> str:
-        """Train, score and fine-tune a run, as far as it is not done; return "" or the error."""
-        row, folder = result.row, self.folder_of(result.row, seed)
-        kind = kind_of(row)
+        """Train, score and fine-tune a run, except for what is done; return "" or the error."""
+        row, folder = result.row, self.locate_run(result.row, seed)
+        kind = find_kind(row)
         run = self._find_run(row, seed)
         self._link_equal_run(lane.screen, row, seed)
         if kind.command is None:
@@ -280,31 +287,31 @@ class Study:
         return "; ".join(filter(None, errors))
 
     def _link_equal_run(self, screen: Screen, row: StudyRow, seed: int) -> None:
-        """Make the folder of a run a link to that of a finished, equal run of a shared study.
+        """Link the folder of a run to that of a finished, equal run of a shared study.
 
-        Of a kind that trains nothing it is the folder by which its tasks are found.
+        A kind that trains nothing is linked too, so that its tasks are found.
         """
-        folder, kind = self.folder_of(row, seed), kind_of(row)
+        folder, kind = self.locate_run(row, seed), find_kind(row)
         if folder.is_symlink() and not folder.exists():
-            raise ValueError(f"{folder} is a link to a run that is gone; delete the link")
+            raise ValueError(f"{folder} is a link to a run that was deleted; delete the link")
         if folder.exists():
             return
         for other, known in self._shared.items():
-            for name in known.name_rows(self._identity, row.name):
+            for name in known.find_equal_rows(self._identity, row.name):
                 origin = (other / f"{name}-seed{seed}").absolute()
-                is_there = origin.is_dir() if kind.command is None else kind.is_finished(origin)
-                if is_there:
+                is_done = origin.is_dir() if kind.command is None else kind.is_finished(origin)
+                if is_done:
                     folder.symlink_to(origin)
                     screen.print(f"{row.name}, seed {seed}: taken from {origin}")
                     return
 
     def _link_equal_task(self, run: Run, task: StudyTask, folder: pathlib.Path) -> None:
-        """Link to what the study that the run was taken from learned of the same task."""
+        """Link a task of a shared run to the same, finished task of the study it came from."""
         if folder.exists() or not run.folder.is_symlink():
             return
         origin = run.folder.readlink()
         known = next((k for f, k in self._shared.items() if f.absolute() == origin.parent), None)
-        names = known.name_tasks(self._identity.tasks[task.name]) if known else []
+        names = known.find_equal_tasks(self._identity.tasks[task.name]) if known else []
         for name in names:
             learned = origin.parent / f"{origin.name}-{name}"
             if _read_task(learned) is not None:
@@ -312,21 +319,21 @@ class Study:
                 return
 
     def _find_run(self, row: StudyRow, seed: int) -> Run:
-        """Return a run of a row; raise ValueError if one that it reads is not finished."""
+        """Return a run of a row; raise ValueError if a run that it reads is not finished."""
         rows = {known.name: known for known in self.config.rows}
         sources = []
         for name in split_names(row.reads):
-            sources.append(self.folder_of(rows[name], seed))
-            if not kind_of(rows[name]).is_finished(sources[-1]):
-                raise ValueError(f"the run of {name}, which it reads, is not finished")
-        folder = self.folder_of(row, seed)
+            sources.append(self.locate_run(rows[name], seed))
+            if not find_kind(rows[name]).is_finished(sources[-1]):
+                raise ValueError(f"it reads the run of {name}, which is not finished")
+        folder = self.locate_run(row, seed)
         return Run(row, seed, self.config.store, folder, tuple(sources))
 
     def _scores_path(self, run: Run) -> pathlib.Path:
         return self.folder / f"{run.folder.name}-{SCORES}"
 
     def _score(self, lane: Lane, kind: RowKind, run: Run) -> str:
-        """Score a run, in another process if that takes a device; return "" or the error."""
+        """Score a run, in a process of its own if that uses a device; return "" or the error."""
         if kind.scores_on_device and self._score_command:
             command = [*self._score_command, f"--score={run.folder.name}"]
             label = f"{run.row.name}, seed {run.seed}, scores"
@@ -335,29 +342,31 @@ class Study:
         return ""
 
     def find_run(self, name: str) -> Run:
-        """Return a finished run by the name of its folder.
+        """Return the finished run whose folder has this name.
 
         Raises:
-          ValueError: the study has no run of this name, or it is not finished.
+          ValueError: the study has no such run, or it is not finished.
         """
         for seed in range(self.config.seeds):
             for row in self.config.rows:
-                if self.folder_of(row, seed).name == name:
-                    run, kind = self._find_run(row, seed), kind_of(row)
+                if self.locate_run(row, seed).name == name:
+                    run, kind = self._find_run(row, seed), find_kind(row)
                     if kind.command is not None and not kind.is_finished(run.folder):
-                        raise ValueError(f"--score is {name}, which is not finished")
+                        raise ValueError(
+                            f"--score is {name}, which is not finished; run the study first"
+                        )
                     return run
-        raise ValueError(f"--score is {name}, which is no run of this study; give one as ROW-seed0")
+        raise ValueError(f"--score is {name}, which is no run of this study; give ROW-seedN")
 
     def score(self, run: Run, screen: Screen) -> None:
         """Score a finished run in this process, and write its scores."""
-        scores = kind_of(run.row).scores(run, self.config.seq_len, screen)
+        scores = find_kind(run.row).scores(run, self.config.seq_len, screen)
         write_json(self._scores_path(run), dict(scores))
 
     def _learn(self, lane: Lane, result: Result, run: Run, task: StudyTask) -> str:
-        """Learn a task from a run, unless it is learned; return "" or the error."""
+        """Learn a task from a run unless it is already learned; return "" or the error."""
         folder = self.folder / f"{run.folder.name}-{task.name}"
-        command = kind_of(run.row).task_command(run, task, folder)
+        command = find_kind(run.row).task_command(run, task, folder)
         if isinstance(command, str):
             result.missing[task.name] = command
             return ""
@@ -366,16 +375,16 @@ class Study:
             label = f"{run.row.name}, seed {run.seed}, {task.name}"
             if error := lane.run(label, command, folder):
                 return f"{task.name}: {error}"
-        left = _read_task(folder)
-        if left is None:
+        learned = _read_task(folder)
+        if learned is None:
             return f"{task.name}: {folder} has no summary"
-        score = grid_runs.deciding_score(*left)
-        result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = left[0][score]
+        score = grid_runs.deciding_score(*learned)
+        result.scores.setdefault(f"{task.name}_{score}", {})[run.seed] = learned[0][score]
         return ""
 
 
 def _wait_for(futures: Collection[Future[None]]) -> None:
-    """Wait until all have ended or one has failed, whose exception is raised."""
+    """Wait until all have ended; raise the exception of the first that fails."""
     waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
     while waited.not_done and not any(future.exception() for future in waited.done):
         waited = wait(futures, _POLL_SECS, FIRST_EXCEPTION)
@@ -384,17 +393,17 @@ def _wait_for(futures: Collection[Future[None]]) -> None:
 
 
 def _read_task(folder: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
-    """Read the scores of a task and their baselines, also through a link to another study's."""
+    """Read the scores of a task and their baselines; the folder may be a link."""
     return grid_runs.read_scores(folder.resolve())
 
 
 def _has_scores(path: pathlib.Path) -> bool:
-    """Return whether a file has scores, and all that every row has: earlier studies had fewer."""
+    """Return whether a file has all common measures; studies of earlier versions had fewer."""
     return path.is_file() and small_files.read_object(path).keys() >= set(COMMON)
 
 
 @contextlib.contextmanager
-def _naming(part: str, name: str) -> Iterator[None]:
+def _prefix_errors(part: str, name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Summarize runs over seeds, and compare two systems by the runs whose seeds are the same."""
+"""Summarize runs over seeds, and compare two systems by pairs of runs with the same seed."""
 
 import dataclasses
 import statistics
@@ -12,19 +12,22 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """Mean of paired differences with its interval of confidence, by Student's t."""
+    """Hold a mean of paired differences and the half width of its confidence interval."""
 
     mean: float
     half_width: float
 
     @property
     def is_beyond_chance(self) -> bool:
-        """Return whether the interval leaves zero out."""
+        """Return whether the interval excludes zero."""
         return abs(self.mean) > self.half_width
 
 
 def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """Compare two systems by the runs whose seeds are the same; two or more of them."""
+    """Compute the mean of ours - theirs, paired by seed, with its interval by Student's t.
+
+    Two pairs or more are needed.
+    """
     differences = np.asarray(ours) - np.asarray(theirs)
     error = differences.std(ddof=1) / np.sqrt(differences.size)
     t = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, differences.size - 1)
@@ -32,5 +35,5 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interva
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean and the standard deviation of a sample (N - 1); None of a single run."""
+    """Return mean and sample standard deviation (N - 1), which is None for a single run."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None

@@ -1,1 +1,1 @@
-"""Studies: one file a comparison."""
+"""Define a study in each file: get_config returns its rows."""

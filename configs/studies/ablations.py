@@ -1,12 +1,13 @@
-"""The paper's table 5: without next sentences, and from left to right.
+"""BERT paper, table 5: without next sentences, left to right, left to right with a BiLSTM.
 
     python -m bert_jax.study --config=configs/studies/ablations.py
         --config.store=runs/quickstart/store --workdir=DIR
         --task="mnli configs/finetune/glue.py:task=mnli data.dir=DIR"
 
-Each row is a BERT of configs/quickstart.py. The paper does not say what No NSP was trained on:
-No_NSP has BERT's pairs without their loss, No_NSP_documents sentences of one document. The last row
-fine-tunes the runs of the one before, with LSTMs on top, whose size the paper does not say.
+Each row is a BERT of configs/quickstart.py. The paper does not say what No NSP was trained on, so
+there are two: No_NSP reads BERT's pairs without their loss, No_NSP_documents reads sentences of one
+document. The last row fine-tunes the runs of LTR_No_NSP with a BiLSTM on top, whose size the paper
+does not give.
 """
 
 import ml_collections
@@ -19,7 +20,7 @@ _PAPER = "paper, table 5: MNLI QNLI MRPC SST-2 SQuAD"
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Five rows, four of which train runs; three seeds."""
+    """Build five rows, four of which train runs; three seeds."""
     documents = "objective=mlm data.segments=doc_sentences data.short_seq_prob=0.0"
     no_nsp = "83.9 84.9 86.5 92.6 87.9"
     rows = (

@@ -1,12 +1,12 @@
-"""Does pre-training pay? New weights, a small BERT of one's own, and a published checkpoint.
+"""Does pre-training pay? A small BERT of your own, new weights, and a published checkpoint.
 
     python -m bert_jax.study --config=configs/studies/does_it_pay.py:given=hf:DIR
         --config.store=runs/quickstart/store --workdir=DIR
         --task="sst2 configs/finetune/glue.py:task=sst2 data.dir=DIR"
 
-All three are fine-tuned, the first two at the same sizes. BERT is that of configs/quickstart.py, or
-config=FILE. given is hf:, google: or a workdir; without it there are two rows. A published model
-wants a lower rate and fewer passes than a small one: its row has 1e-4 and two.
+All three are fine-tuned. BERT is configs/quickstart.py or config=FILE, and the new weights have its
+sizes. given is hf:, google: or a workdir; without it there are two rows. A published model needs a
+lower learning rate and fewer epochs than a small one: its row has 1e-4 and two.
 """
 
 import ml_collections
@@ -16,7 +16,7 @@ from bert_jax.config.study import StudyConfig, StudyRow
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Two rows or three, three seeds; they are called BERT, untrained and given."""
+    """Build the rows BERT, untrained and, if an address is given, given; three seeds."""
     places = c.arguments(text, config="configs/quickstart.py", given="")
     rows = [
         StudyRow("BERT", config=places["config"]),

@@ -1,13 +1,13 @@
-"""What came before BERT, and BERT: fine-tuned, and as frozen vectors. All read as many tokens.
+"""Models before BERT, and BERT fine-tuned and frozen, trained on equal numbers of tokens.
 
     python -m bert_jax.study --config=configs/studies/history.py
         --config.store=runs/quickstart/store --workdir=DIR
         --task="reviews configs/finetune/table.py data.dir=DIR data.train_file=train.csv ..."
 
-Without a task nearly nothing compares. ULMFiT fine-tunes the runs of GPT with a rate for each layer
-and a slanted triangle; history.py:unfreeze=N, the steps of an epoch of the task, also unfreezes one
-layer after the other. TagLM is for tasks of tags. CoVe is missing: it is the encoder of a machine
-translation, and takes pairs of sentences in two languages, which a store has not.
+Give a task: these rows share hardly any other measure. ULMFiT fine-tunes the runs of GPT with a
+learning rate for each layer and a slanted triangular schedule; history.py:unfreeze=N, with the
+steps of an epoch of the task, also unfreezes one layer an epoch. TagLM is meant for tagging. CoVe
+is missing: it learns to translate, and a store has no sentence pairs in two languages.
 """
 
 import ml_collections
@@ -15,11 +15,11 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
-_TOKENS = "tokens=3809280"  # positions that a run of configs/quickstart.py reads
+_TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.py reads
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Eight rows, four of which train runs; three seeds."""
+    """Build eight rows, four of which train runs; three seeds."""
     unfreeze = c.arguments(text, unfreeze="0")["unfreeze"]
     ulmfit = f"optim.layer_rate_decay=0.385 optim.unfreeze_every_steps={unfreeze}"
     rows = (

@@ -1,13 +1,13 @@
-"""The paper's table 8: six mixes of [MASK], the same word and a random one.
+"""BERT paper, table 8: six mixes of [MASK], the same word and a random word.
 
     python -m bert_jax.study --config=configs/studies/masking.py
         --config.store=runs/quickstart/store --workdir=DIR
         --task="ner configs/finetune/ner.py data.dir=DIR"
     ... --config=configs/studies/masking.py:frozen=True
 
-Each row is a BERT of configs/quickstart.py. The paper compares them on MNLI and on named entities,
-fine-tuned and as frozen vectors, which frozen=True adds. All rows' masked words are scored with
-[MASK] alone.
+Each row is a BERT of configs/quickstart.py, called by its percentages, as 80-10-10. The paper
+compares them on MNLI and on named entities, fine-tuned and as frozen vectors; frozen=True adds the
+frozen rows. Masked words are scored with [MASK] alone in all rows.
 """
 
 import ml_collections
@@ -15,8 +15,8 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
-# Shares in percent of [MASK] and of a random word; the rest is kept: MNLI, then NER fine-tuned and
-# feature-based. Source: paper, table 8.
+# Percent of [MASK] and of a random word, the rest is kept -> MNLI, NER fine-tuned, NER frozen.
+# Source: paper, table 8.
 _MIXES = {
     (80, 10): "84.2 95.4 94.9",
     (100, 0): "84.3 94.9 94.0",
@@ -29,7 +29,7 @@ _PAPER = "paper, table 8: MNLI NER frozen"
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Six rows called by mask, same and random, three seeds; frozen=True adds six frozen ones."""
+    """Build six rows called MASK-SAME-RANDOM, and six frozen ones with frozen=True; three seeds."""
     has_frozen = c.arguments(text, frozen="False")["frozen"] == "True"
     rows = []
     for (mask, random), figures in _MIXES.items():

@@ -1,10 +1,10 @@
-"""The families of configs/quickstart.py beside each other, each with its own objective.
+"""Nine models of configs/quickstart.py, each with its own objective.
 
     python -m bert_jax.study --config=configs/studies/objectives.py
         --config.store=runs/quickstart/store --workdir=DIR
         --task="rte configs/finetune/glue.py:task=rte data.dir=DIR"
 
-Losses of different objectives do not compare: the task decides.
+Give a task: losses of different objectives do not compare.
 """
 
 import ml_collections
@@ -19,6 +19,6 @@ _MODELS = (
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Compare all models over three seeds."""
+    """Build a row for each model; three seeds."""
     rows = tuple(StudyRow(name, config=f"configs/quickstart.py:model={name}") for name in _MODELS)
     return c.to_config_dict(StudyConfig(rows=rows))

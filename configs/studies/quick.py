@@ -1,9 +1,9 @@
-"""BERT, BERT without next sentences, left to right, and ModernBERT, at equal tokens.
+"""BERT, BERT without next sentences, left to right, and ModernBERT on equal numbers of tokens.
 
     python -m bert_jax.study --config=configs/studies/quick.py
         --config.store=runs/quickstart/store --workdir=DIR
 
-Two seeds of four models of configs/quickstart.py, half as long as there: for two CPU cores.
+Two seeds of four models of configs/quickstart.py, with half its steps, so that two CPU cores do.
 """
 
 import ml_collections
@@ -15,7 +15,7 @@ _SHORT = "phases[0].steps=500 phases[1].steps=120"
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Four rows, two seeds; no task: add one with --task."""
+    """Build four rows; two seeds, no task."""
     rows = (
         StudyRow("BERT", config="configs/quickstart.py", flags=_SHORT),
         StudyRow("No_NSP", config="configs/quickstart.py", flags=f"{_SHORT} objective=mlm"),

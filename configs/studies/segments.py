@@ -1,4 +1,4 @@
-"""What a row of text is made of: next sentences, swapped sentences, or one text and no pairs.
+"""Segments of a row: next sentences, swapped sentences, or a single segment without pairs.
 
     python -m bert_jax.study --config=configs/studies/segments.py
         --config.store=runs/quickstart/store --workdir=DIR
@@ -13,7 +13,7 @@ from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
 _SINGLE = "objective=mlm data.short_seq_prob=0.0"
-# Name: flags; SQuAD 2.0, MNLI-m, SST-2, RACE. Source: RoBERTa, table 2.
+# Name -> flags, and SQuAD 2.0, MNLI-m, SST-2, RACE. Source: RoBERTa, table 2.
 _ROWS = {
     "NSP": ("", "78.7 84.0 92.9 64.2"),
     "SOP": ("data.segments=sop", ""),
@@ -24,7 +24,7 @@ _PAPER = "RoBERTa, table 2: SQuAD2 MNLI SST-2 RACE"
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Four rows, three seeds."""
+    """Build four rows; three seeds."""
     rows = (
         StudyRow(name, config="configs/quickstart.py", flags=flags, paper=figures)
         for name, (flags, figures) in _ROWS.items()

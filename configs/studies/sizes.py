@@ -1,11 +1,11 @@
-"""The paper's table 6: six sizes, made smaller by factors.
+"""BERT paper, table 6: six sizes, divided by two factors.
 
     python -m bert_jax.study --config=configs/studies/sizes.py:width=8,layers=3
         --config.store=runs/quickstart/store --workdir=DIR
 
-width divides the paper's widths, layers its numbers of layers; width=1,layers=1 are its own. Rows
-are called by layers, width and heads of the paper. They read as many tokens, not as many
-operations: the largest takes 13 times the time of the smallest.
+width divides the paper's widths, layers its numbers of layers; width=1,layers=1 gives the paper's
+sizes. Rows are called LAYERS-WIDTH-HEADS, as in the paper. They train on equal tokens, not on equal
+operations: the largest takes 13 times as long as the smallest.
 """
 
 import ml_collections
@@ -13,7 +13,7 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
-# Layers, width, heads: perplexity of masked words, MNLI, MRPC, SST-2. Source: paper, table 6.
+# (layers, width, heads) -> perplexity of masked words, MNLI, MRPC, SST-2. Source: paper, table 6.
 _SIZES = {
     (3, 768, 12): "5.84 77.9 79.8 88.4",
     (6, 768, 3): "5.24 80.6 82.2 90.7",
@@ -23,11 +23,15 @@ _SIZES = {
     (24, 1024, 16): "3.23 86.6 87.8 93.7",
 }
 _PAPER = "paper, table 6: perplexity MNLI MRPC SST-2"
-_RATE = "optim.learning_rate=1e-3 phases[1].restart_learning_rate=1e-3"  # deep ones need it low
+_RATE = "optim.learning_rate=1e-3 phases[1].restart_learning_rate=1e-3"  # low, for the deep rows
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Six rows, three seeds; width and layers are whole numbers."""
+    """Build six rows; three seeds.
+
+    Raises:
+      ValueError: width or layers does not divide the paper's sizes.
+    """
     given = c.arguments(text, width="8", layers="3")
     by_width, by_layers = int(given["width"]), int(given["layers"])
     rows = []

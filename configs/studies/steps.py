@@ -1,11 +1,12 @@
-"""The paper's figure 5: BERT and left to right, fine-tuned after more and more steps of one run.
+"""BERT paper, figure 5: BERT and left to right, fine-tuned from five checkpoints of each run.
 
     python -m bert_jax.study --config=configs/studies/steps.py
         --config.store=runs/quickstart/store --workdir=DIR
         --task="mnli configs/finetune/glue.py:task=mnli data.dir=DIR"
 
-Rows of a step read the checkpoints of a row that trains; its own curve is in its folder
-(curves.png). All rows are 64 tokens long and on one schedule, so that only the steps differ.
+The row BERT trains; BERT_320 and others read its checkpoints. Loss curves are in the workdirs of
+the runs (curves.png). A run has rows of 64 tokens and a single learning-rate schedule, so that its
+checkpoints differ in steps only.
 """
 
 import ml_collections
@@ -13,7 +14,7 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
-_STEPS, _LAST = (320, 640, 960, 1280), 1600  # a fifth of the run each, as 200k of 1M
+_STEPS, _LAST = (320, 640, 960, 1280), 1600  # every fifth of the run, like 200k of 1M
 _FLAGS = (
     f"phases[0].seq_len=64 phases[0].batch_size=48 phases[0].steps={_STEPS[-1]} "
     f"phases[1].steps={_LAST - _STEPS[-1]} phases[1].restart_learning_rate=0 "
@@ -21,7 +22,7 @@ _FLAGS = (
     f"eval.every_steps={_STEPS[0]} checkpoint.every_steps={_STEPS[0]} "
     f"checkpoint.keep={_LAST // _STEPS[0]}"
 )
-# MNLI dev after 200k, 400k, 600k, 800k and 1M steps. Source: paper, figure 5, read off.
+# MNLI dev after 200k, 400k, 600k, 800k and 1M steps. Source: read off the paper's figure 5.
 _MODELS = {
     "BERT": ("bert", ("82.2", "83.2", "84.0", "84.3", "84.4")),
     "LTR": ("left_to_right", ("81.0", "81.7", "81.9", "82.1", "82.2")),
@@ -30,7 +31,7 @@ _PAPER = "paper, figure 5: MNLI"
 
 
 def get_config() -> ml_collections.ConfigDict:
-    """Two rows that train, four checkpoints of each, three seeds."""
+    """Build two rows that train and four checkpoints of each; three seeds."""
     rows = []
     for name, (model, figures) in _MODELS.items():
         place = f"configs/quickstart.py:model={model}"

@@ -31,7 +31,7 @@ from bert_jax.studies.row_kind import (
     PSEUDO_PERPLEXITY,
     Cost,
     Run,
-    lack_both,
+    explain_missing,
     load_task,
 )
 from bert_jax.studies.runner import Result, Study
@@ -94,8 +94,8 @@ def test_a_row_that_reads_another_has_its_run(config, tmp_path, fakes):
     failing.add("BERT-seed1")
     rows = (BERT, FROZEN)
     results = Study(dataclasses.replace(config, rows=rows), tmp_path).run(SILENT)
-    assert results[1].errors == ["seed 1: the run of BERT, which it reads, is not finished"]
-    assert results[1].missing[MASKED_WORDS] == "it is that of BERT"
+    assert results[1].errors == ["seed 1: it reads the run of BERT, which is not finished"]
+    assert results[1].missing[MASKED_WORDS] == "the same as of BERT"
 
 
 def test_commands_of_a_task(tmp_path):
@@ -107,7 +107,7 @@ def test_commands_of_a_task(tmp_path):
         run = Run(row, 1, "STORE", tmp_path / "row-seed1", places)
         return KINDS[row.kind].task_command(run, task, tmp_path / "out")
 
-    assert command(kind="counts") == "counts have no vector of a word to tag"
+    assert command(kind="counts") == "counts have no vector for each word, so they learn no tags"
     assert f"--from={places[0]},{places[1]}" in command(kind="taglm")
     assert {"elmo", "--config.epochs=2", "--config.seed=1"} <= set(command(kind="bilm"))
     assert {"bert", f"--from=orbax:{places[0]}"} <= set(command(kind="frozen"))
@@ -138,7 +138,9 @@ def test_a_given_checkpoint_is_its_weights_and_fills_masks_of_its_own_tokens(
             check(flags)
     row = StudyRow("given", kind="given", flags=f"checkpoint=hf:{first}")
     run = Run(row, 0, str(tiny_store), tmp_path)
-    assert KINDS["given"].scores(run, 16, SILENT) == lack_both("its tokens are not the store's")
+    assert KINDS["given"].scores(run, 16, SILENT) == explain_missing(
+        "its vocabulary is not the store's"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("[a-z]*.py")))
@@ -201,7 +203,7 @@ def fakes(monkeypatch):
 
     def scores(run, seq_len, screen):
         if run.row.name == "LTR":
-            return {**lack_both("it reads from the left alone"), "auc": 0.5 + run.seed}
+            return {**explain_missing("it reads from the left alone"), "auc": 0.5 + run.seed}
         return {**dict.fromkeys(COMMON, 4.0 + run.seed), "auc": 0.25 + run.seed}
 
     run_command.failing = set()
@@ -285,7 +287,7 @@ def test_the_folder_of_another_study_is_refused(config, tmp_path, fakes):
     other = changed(BERT, flags=f"{TINY} optim.beta2=0.9")
     with pytest.raises(ValueError, match=r"row BERT has optim.beta2=0.98, not 0.9"):
         Study(dataclasses.replace(config, rows=(other, LTR)), tmp_path)
-    with pytest.raises(ValueError, match="seq_len 16, not 24"):
+    with pytest.raises(ValueError, match=r"config.seq_len=16, not 24"):
         Study(dataclasses.replace(config, seq_len=24), tmp_path)
 
 
@@ -327,7 +329,7 @@ def test_equal_runs_of_another_study_are_shared(config, tmp_path, fakes):
     assert [sorted(result.seeds) for result in results] == [[0, 1]] * 3
     (first / "BERT-seed0").rename(tmp_path / "gone")
     results = Study(dataclasses.replace(config, rows=rows[:1]), second).run(SILENT)
-    assert "a link to a run that is gone" in results[0].errors[0]
+    assert "a link to a run that was deleted" in results[0].errors[0]
     with pytest.raises(ValueError, match="holds no study"):
         Study(config, first, [tmp_path])
 
@@ -412,9 +414,9 @@ def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes
         return identity.describe_task(task_in(folder, more), open_store(tiny_store))
 
     known = identity.Identity("", "", 16, {}, {"pets": describe("a")})
-    assert known.name_tasks(describe("b")) == ["pets"]
-    assert known.name_tasks(describe("c")) == []
-    assert known.name_tasks(describe("b", "epochs=4")) == []
+    assert known.find_equal_tasks(describe("b")) == ["pets"]
+    assert known.find_equal_tasks(describe("c")) == []
+    assert known.find_equal_tasks(describe("b", "epochs=4")) == []
     study = dataclasses.replace(config, tasks=(task_in("a"),))
     with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
         Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)
@@ -441,7 +443,7 @@ def test_report_has_means_differences_reasons_and_failures(tmp_path):
     assert difference["interval"]["mean"] == pytest.approx(np.mean(ours) - np.mean(theirs))
     page = (tmp_path / report.PAGE).read_text()
     half_width = difference["interval"]["half_width"]  # by scipy: tests of statistics.py
-    differs = f"| less BERT | loss |\n| --- | --- |\n| ours | +0.077 ± {half_width:.3f} |"
+    differs = f"| minus BERT | loss |\n| --- | --- |\n| ours | +0.077 ± {half_width:.3f} |"
     for text in (
         *("No loss of LTR: it fills no masks", "no memory", "| LTR | 1, 1 failed |"),
         *("| ours | 3 | 4.617 ± 0.040 |", differs, "0 of 1 differences"),
@@ -461,7 +463,7 @@ def test_rows_are_compared_with_the_reference_and_drawn_in_lines_of_panels(confi
     results[0].scores["alone"] = {0: 1.0}
     compared = report.Report(results, "", "b")
     header, *lines = compared.comparison()
-    assert header == ["less b", "loss", "one", "two", "three"]
+    assert header == ["minus b", "loss", "one", "two", "three"]
     assert [cells[0] for cells in lines] == ["a", "c"]
     assert lines[0][1] == "**+1.000 ± 0.000**"
     assert lines[1][1].startswith("+126.9 ± ")
