@@ -1,14 +1,14 @@
-"""Train a baseline on the store of a BERT: python -m bert_jax.baseline KIND --store=STORE ...
+"""Train what came before BERT on a store: python -m bert_jax.baseline KIND --store=STORE ...
 
     skipgram    a vector for each token, by skip-gram with negative sampling (word2vec)
-    bilm        LSTMs that read from the left and from the right (ELMo, of tokens)
+    bilm        LSTMs that read left to right and right to left (ELMo, over tokens)
 
     --store=STORE    folder that data_pipeline.build wrote
-    --workdir=DIR    a new folder, or that of the same training, which is resumed
-    --seed=0         other flags are settings of the kind, with its defaults
+    --workdir=DIR    a new folder, or one of the same training, to resume it
+    --seed=0         and other settings of the kind
 
-DIR gets summary.json, and of skipgram vectors.npz in the format of bert_jax.features, a token a
-line.
+Writes DIR/summary.json. skipgram also writes DIR/vectors.npz, a vector for each token of the
+vocabulary, in the format of bert_jax.features.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[type[Any], Callable[[pathlib.Path, Store, Any, Screen], N
 
 
 def _define_settings() -> dict[str, flags.FlagHolder]:
-    """Define a flag for each setting of any kind; unset, it has the default of its kind."""
+    """Define a flag for each setting of any kind; None means the default of the kind."""
     words: dict[str, list[str]] = {}
     is_whole: dict[str, bool] = {}
     for kind, (options, _) in KINDS.items():
@@ -73,7 +73,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 raise ValueError(f"--{flag.name} is missing; {USAGE}")
         log.hold()
         store = training.open_text(_STORE.value)
-        jax.devices()  # one that is missing is refused before anything is written
+        jax.devices()  # refuses a missing device before anything is written
         folder = pathlib.Path(_WORKDIR.value)
         training.claim_baseline(folder, kind, settings, store)
     screen = Screen(is_writer=True)
@@ -91,7 +91,7 @@ def _read_settings(kind: str, options: type[Any]) -> Any:
     given = {name: flag.value for name, flag in _SETTINGS.items() if flag.value is not None}
     names = [field.name for field in dataclasses.fields(options)]
     for name in given.keys() - set(names):
-        raise ValueError(f"--{name} is no setting of {kind}; its settings are {', '.join(names)}")
+        raise ValueError(f"--{name} is no setting of {kind}; choose from {', '.join(names)}")
     settings = options(**given)
     check_fields(settings, "--")
     return settings

@@ -1,17 +1,17 @@
 """Learn a task on frozen vectors or counts: python -m bert_jax.frozen_task KIND --from=... ...
 
-    counts      --from=STORE            tf-idf of its tokens, logistic regression
-    skipgram    --from=SKIPGRAM         mean of the vectors; tags: a BiLSTM on them
-    elmo        --from=BILM             the same; the BiLSTM mixes the layers
-    taglm       --from=SKIPGRAM,BILM    both beside each other, the last layer of the biLM
-    bert        --from=CHECKPOINT       the last four layers of a BERT beside each other
+    counts      --from=STORE            tf-idf of the tokens
+    skipgram    --from=SKIPGRAM         the skip-gram vectors
+    elmo        --from=BILM             all layers of the biLM; for tags, a learned mix of them
+    taglm       --from=SKIPGRAM,BILM    skip-gram vectors and the biLM's last layer, concatenated
+    bert        --from=CHECKPOINT       the last four layers of a BERT, concatenated
 
-    --config=...     the task, such as configs/finetune/glue.py:task=rte; of its fields only those
-                     of config.data and config.seed are read
+    --config=...     the task, such as configs/finetune/glue.py:task=rte; only config.data and
+                     config.seed are read
     --workdir=DIR    a new folder: summary.json, with the names of a fine-tuning's, and predictions
 
-SKIPGRAM and BILM are folders of bert_jax.baseline. Classes and numbers are learned from the mean of
-a text's vectors by a linear model, tags by the BiLSTM of bert_jax.feature_ner.
+SKIPGRAM and BILM are workdirs of bert_jax.baseline. Classification and regression use a linear
+model on the mean vector of a text, tagging the BiLSTM of bert_jax.feature_ner.
 """
 
 import dataclasses
@@ -33,15 +33,17 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import write_json
 
 _CONFIG = cli.config_flag(FinetuneConfig)
-_FROM = flags.DEFINE_string("from", "", "the store, folders or checkpoint, joined by commas")
+_FROM = flags.DEFINE_string("from", "", "the store, workdirs or checkpoint, separated by commas")
 _WORKDIR = flags.DEFINE_string("workdir", "", "a new folder")
 _UNITS = flags.DEFINE_integer(
-    "units", Training.units, "tags: units of an LSTM in each direction", lower_bound=1
+    "units", Training.units, "tagging: LSTM units in each direction", lower_bound=1
 )
 _EPOCHS = flags.DEFINE_integer(
-    "epochs", Training.epochs, "tags: passes over the training files", lower_bound=1
+    "epochs", Training.epochs, "tagging: passes over the training files", lower_bound=1
 )
-_RATE = flags.DEFINE_float("learning_rate", Training.learning_rate, "tags: Adam's, at first")
+_RATE = flags.DEFINE_float(
+    "learning_rate", Training.learning_rate, "tagging: initial learning rate of Adam"
+)
 
 USAGE = f"python -m bert_jax.frozen_task {'|'.join(KINDS)} --from=... --config=... --workdir=DIR"
 _PREDICTIONS = "predictions"
@@ -59,7 +61,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 raise ValueError(f"--{flag.name} is missing; {USAGE}")
         config = cli.resolve_config(FinetuneConfig, _CONFIG)
         if config.init:
-            raise ValueError(f"config.init is {config.init}; give it as --from and remove it")
+            raise ValueError(
+                f"config.init is {config.init}; give it as --from, and leave config.init out"
+            )
         log.hold()
         addresses = _FROM.value.split(",")
         encoder = vectors.open_encoder(kind, addresses)

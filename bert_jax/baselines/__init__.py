@@ -1,8 +1,8 @@
 """Train what came before BERT on the same store: skip-gram vectors, a bidirectional LSTM.
 
-In: a store and the settings of a kind. Out: a folder that a killed command resumes, with its
-weights, vectors.npz (skip-gram) and summary.json; a task's scores on its vectors.
+In: a store and the settings of a kind. Out: a workdir with weights, vectors.npz (skip-gram) and
+summary.json, which the same command resumes; scores of a task on the frozen vectors.
 
-Read rows.py (the store's text as rows), training.py (the folder and its loop), then skipgram.py and
-bilm.py. vectors.py opens what was trained, frozen_task.py learns a task on it.
+Read rows.py (cut the text into rows), training.py (the workdir and the training loop), then
+skipgram.py and bilm.py. vectors.py computes frozen vectors, frozen_task.py learns a task on them.
 """

@@ -1,12 +1,12 @@
-"""Train an ELMo of tokens: LSTMs with projections that read a row from the left and from the right.
+"""Train ELMo over tokens: projected LSTMs that read a row left to right and right to left.
 
-Both directions share the embeddings, which are also the head, and predict the next token of their
-own direction. The vectors of a token, for a task, are its embedding and each layer's output.
+Each direction predicts its next token. Both share the embeddings, which are tied to the output
+layer. For a task, the vectors of a token are its embedding and the output of each layer.
 
 Dimensions: B rows, S sequence, D width of a projection, U cells of a layer, K layers + 1, V
 vocabulary.
-Source: Peters et al. 2018, sections 3.1 and 3.2; bilm/training.py of allenai/bilm-tf. There the
-embedding of a token is made from its characters and the softmax is sampled.
+Source: Peters et al. 2018, sections 3.1 and 3.2; bilm/training.py of allenai/bilm-tf, which
+computes embeddings from characters and samples the softmax.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from data_pipeline.store import Store
 
 KIND = "bilm"
 _CLIP_NORM = 1.0
-_HELDOUT_ROWS = 1024  # at most
+_MOST_HELDOUT_ROWS = 1024
 _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
 
 Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
@@ -42,25 +42,29 @@ Batch = Mapping[str, np.ndarray | jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class BiLM:
-    """Set the size of an ELMo and how it is trained."""
+    """Hold the size of a biLM and how it is trained."""
 
-    width: int = setting(64, "numbers of an embedding and of a direction's output", minimum=1)
-    units: int = setting(256, "cells of a layer in a direction", minimum=1)
-    layers: int = setting(2, "layers of a direction", minimum=1)
+    width: int = setting(64, "width of the embeddings and of each direction's output", minimum=1)
+    units: int = setting(256, "LSTM cells of a layer in each direction", minimum=1)
+    layers: int = setting(2, "layers of each direction", minimum=1)
     clip: float = setting(3.0, "bound of cells and projections", above=0)
-    dropout: float = setting(0.1, "share of a layer's inputs and outputs", minimum=0, below=1)
-    seq_len: int = setting(128, "longest row, [CLS] and [SEP] counted", minimum=3)
+    dropout: float = setting(
+        0.1,
+        "share of the embeddings and of each layer's outputs that is dropped",
+        minimum=0,
+        below=1,
+    )
+    seq_len: int = setting(128, "tokens of the longest row, with [CLS] and [SEP]", minimum=3)
     batch_size: int = setting(32, "rows of a step", minimum=1)
     steps: int = setting(1000, "steps of Adam", minimum=1)
-    learning_rate: float = setting(4e-3, "rate at the beginning, decayed linearly", above=0)
+    learning_rate: float = setting(4e-3, "initial learning rate, decayed linearly to 0", above=0)
     seed: int = setting(0, "seed of weights, rows and dropout", minimum=0, maximum=2**32 - 1)
 
 
 def init_params(settings: BiLM, vocab_size: int) -> Params:
-    """Initialize parameters: what enters a gate has a variance of about 1, a logit too.
+    """Initialize parameters so that gate inputs and logits have a variance of about 1.
 
-    Source: Vaswani et al. 2017, section 3.4, of embeddings that are the head: they are multiplied
-    by sqrt(D) as inputs.
+    Source: Vaswani et al. 2017, section 3.4: tied embeddings are multiplied by sqrt(D) as inputs.
     """
     width, units = settings.width, settings.units
     keys = iter(jax.random.split(jax.random.key(settings.seed), 1 + 6 * settings.layers))
@@ -86,10 +90,10 @@ def run_layers(
     settings: BiLM,
     key: jax.Array | None = None,
 ) -> dict[str, list[jax.Array]]:
-    """Return each direction's embeddings and layer outputs: K arrays float32[B,S,D].
+    """Compute the embeddings and layer outputs of each direction: K arrays float32[B,S,D].
 
-    Each layer but the first adds its input to its output. Outputs past a row's length are
-    undefined. A key drops inputs and outputs.
+    Every layer but the first has a residual connection. Outputs past a row's length are undefined.
+    With a key, dropout is applied to embeddings and outputs.
     """
     embedded = params["embeddings"][ids_BS] * settings.width**0.5
     embedded = _drop(embedded, settings.dropout, key, 0)
@@ -118,7 +122,7 @@ def _drop(x: jax.Array, rate: float, key: jax.Array | None, number: int) -> jax.
 def compute_vectors(
     params: Params, ids_BS: jax.Array, lengths_B: jax.Array, settings: BiLM
 ) -> jax.Array:
-    """Return both directions' vectors beside each other: float32[B,S,K,2D]; embeddings twice."""
+    """Concatenate the vectors of both directions: float32[B,S,K,2D]; the embeddings come twice."""
     outputs = run_layers(params, ids_BS, lengths_B, settings)
     pairs = zip(*outputs.values(), strict=True)
     return jnp.stack([jnp.concatenate(pair, axis=-1) for pair in pairs], axis=2)
@@ -127,7 +131,7 @@ def compute_vectors(
 def sum_losses(
     params: Params, batch: Batch, settings: BiLM, key: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Sum the losses of a direction's next tokens: float32[2], and their number, the same for both.
+    """Sum the next-token losses of each direction, float32[2], and count the tokens of either.
 
     Source: Peters et al. 2018, section 3.1.
     """
@@ -141,7 +145,7 @@ def sum_losses(
 
     @jax.checkpoint
     def add_row(sums: jax.Array, row: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-        """Add a row's losses: the logits of all rows at once would be gigabytes."""
+        """Add the losses of a row; the logits of all rows at once would take gigabytes."""
         hidden_SD, labels_S, weights_S = row
         logits_SV = hidden_SD @ params["embeddings"].T + params["bias"]
         losses_S = optax.softmax_cross_entropy_with_integer_labels(logits_SV, labels_S)
@@ -152,30 +156,30 @@ def sum_losses(
 
 
 def make_rows(store: Store, split: str, seq_len: int) -> EncodedRows:
-    """Cut the documents of a split into rows [CLS] ... [SEP] of seq_len tokens at most."""
+    """Cut the documents of a split into rows [CLS] ... [SEP] of at most seq_len tokens."""
     ids = store.special_ids
     text = store.train if split == store.train.name else store.heldout
     return frame_rows(cut_documents(text, seq_len - 2), ids["cls"], ids["sep"])
 
 
 def build_steps(store: Store, settings: BiLM) -> training.Steps:
-    """Build the steps of a training on a store's documents."""
+    """Build the training steps on the documents of a store."""
     rows, pad_id = make_rows(store, store.train.name, settings.seq_len), store.special_ids["pad"]
     stream = ExampleStream(rows, settings.seed, settings.batch_size, pad_id)
     initial = init_state(settings, store.vocab_size)
-    # Weights take the key of the seed itself.
+    # The weights use the key of the seed itself.
     key = jax.random.fold_in(jax.random.key(settings.seed), 1)
 
     def advance(state: State, step: int) -> tuple[State, jax.Array]:
         (index_B,) = stream.examples_of_steps(step, step + 1)
-        batch = _inputs(rows.batch(index_B, settings.seq_len, pad_id))
+        batch = _select_inputs(rows.batch(index_B, settings.seq_len, pad_id))
         return _update(state, batch, jax.random.fold_in(key, step), settings)
 
     return training.Steps(initial, settings.steps, advance)
 
 
 def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) -> None:
-    """Train on a store's documents in a folder claimed for it, and write a summary."""
+    """Train on the documents of a store in a claimed folder, and write summary.json."""
     result = training.run_steps(folder, build_steps(store, settings), screen)
     training.write_summary(
         folder,
@@ -192,7 +196,7 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
 
 @functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
 def _update(state: State, batch: Batch, key: jax.Array, settings: BiLM) -> tuple[State, jax.Array]:
-    """Take a step of Adam on the mean loss of a token in both directions."""
+    """Take a step of Adam on the mean token loss of both directions."""
 
     def mean_loss(params: Params) -> jax.Array:
         sums, count = sum_losses(params, batch, settings, key)
@@ -204,7 +208,7 @@ def _update(state: State, batch: Batch, key: jax.Array, settings: BiLM) -> tuple
     return (optax.apply_updates(params, updates), opt_state), loss
 
 
-_score = jax.jit(sum_losses, static_argnums=2)
+_score_batch = jax.jit(sum_losses, static_argnums=2)
 
 
 def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
@@ -213,21 +217,21 @@ def _build_optimizer(settings: BiLM) -> optax.GradientTransformation:
 
 
 def init_state(settings: BiLM, vocab_size: int) -> State:
-    """Initialize what a folder's state.npz holds: the parameters and Adam's moments."""
+    """Initialize the state that state.npz keeps: parameters and Adam's moments."""
     params = init_params(settings, vocab_size)
     return params, _build_optimizer(settings).init(params)
 
 
-def _inputs(fields: Batch) -> Batch:
+def _select_inputs(fields: Batch) -> Batch:
     return {name: fields[name] for name in ("input_ids", "input_mask")}
 
 
 def _score_heldout(
     store: Store, params: Params, settings: BiLM, screen: Screen
 ) -> dict[str, float | None]:
-    """Compute the loss of a held-out token in each direction and their mean; None without text."""
+    """Compute the mean held-out loss of a token, and that of each direction; None without text."""
     rows = make_rows(store, store.heldout.name, settings.seq_len)
-    rows = rows.first(_HELDOUT_ROWS)
+    rows = rows.first(_MOST_HELDOUT_ROWS)
     names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)
     if not rows.examples:
         return dict.fromkeys(names)
@@ -237,7 +241,7 @@ def _score_heldout(
             index_B = np.arange(start, start + settings.batch_size)
             index_B = np.where(index_B < rows.examples, index_B, -1)
             fields = rows.batch(index_B, settings.seq_len, store.special_ids["pad"])
-            batch_sums, batch_count = _score(params, _inputs(fields), settings)
+            batch_sums, batch_count = _score_batch(params, _select_inputs(fields), settings)
             sums, count = sums + np.asarray(batch_sums), count + float(batch_count)
     forward, backward = sums / count
     values = ((forward + backward) / 2, forward, backward)

@@ -1,6 +1,6 @@
-"""Learn a task on counts of tokens or on frozen vectors, and score it as fine-tuning does.
+"""Learn a task on token counts or frozen vectors, and score it as fine-tuning does.
 
-Classes and numbers: a linear model of the row. Tags: the BiLSTM of finetuning/frozen_ner.py.
+Classification and regression: a linear model. Tagging: the BiLSTM of finetuning/frozen_ner.py.
 
 Dimensions: N rows, C classes, K arrays of a token, D width of each, V vocabulary.
 """
@@ -22,10 +22,10 @@ from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
 from data_pipeline.labelled.rows import EncodedRows
 
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-_HELDOUT_SHARE = 0.1  # of the training rows, by which the penalty is chosen
-_TOKENS_AT_ONCE = 1 << 14  # of mapped vectors
-_SMALLEST_SIZE = 1e-12  # vectors of zeros stay zeros
-_LOWEST_LOGIT = -1e3  # of a class that no training row has
+_HELDOUT_SHARE = 0.1  # of the training rows, to choose the penalty
+_TOKENS_AT_ONCE = 1 << 14  # of memory-mapped vectors
+_SMALLEST_SIZE = 1e-12  # keeps vectors of zeros at zero
+_LOWEST_LOGIT = -1e3  # of a class without training rows
 
 Matrix = Any  # float32[N,F], dense or sparse
 Logits = dict[str, np.ndarray]  # of every split but train
@@ -35,25 +35,25 @@ def check_task(task: Task, encoder: Encoder, kind: str) -> None:
     """Refuse a task that these vectors or a linear model cannot learn.
 
     Raises:
-      ValueError: choices or spans; tags from counts.
+      ValueError: the task has choices or spans, or it has tags and the encoder only counts.
     """
     if task.kind not in (CLASSIFY, REGRESS, TAG):
         raise ValueError(
-            f"{task.name} chooses among texts or marks a span, which is not learned on frozen "
-            "vectors here; give a task of classes, numbers or tags"
+            f"{task.name} has choices or spans, which are not learned on frozen vectors; give a "
+            "classification, regression or tagging task"
         )
     if task.kind == TAG and not encoder.width:
         raise ValueError(
-            f"{task.name} has a tag for each word, and {kind} has no vector of a word; give "
+            f"{task.name} has a tag for each word, and {kind} has no vectors of words; give "
             "another kind"
         )
 
 
 def learn(task: Task, encoder: Encoder, seed: int, training: Training, screen: Screen) -> Logits:
-    """Train on the training split; return the logits of all others, as Task.score takes them."""
+    """Train on the training split; return the logits of all other splits for Task.score."""
     if task.kind == TAG:
         return _learn_tags(task, encoder, training, screen)
-    has_pairs = bool(np.any(_is_pair_N(task.splits["train"])))
+    has_pairs = bool(np.any(_mark_pairs(task.splits["train"])))
     features = {}
     for split, rows in task.splits.items():
         if encoder.width:
@@ -62,7 +62,7 @@ def learn(task: Task, encoder: Encoder, seed: int, training: Training, screen: S
             features[split] = pool_rows(results, rows, has_pairs)
         else:
             features[split] = count_tokens(rows, encoder.vocabulary.size, has_pairs)
-    with screen.spinning("the linear model"):
+    with screen.spinning("fitting the linear model"):
         return learn_rows(task, features, seed, is_counts=not encoder.width)
 
 
@@ -77,10 +77,10 @@ def _learn_tags(task: Task, encoder: Encoder, training: Training, screen: Screen
 
 
 def scale_vectors(vectors: frozen_ner.Vectors) -> None:
-    """Divide each of the K arrays of all splits by its root mean square in train, in place.
+    """Divide each of the K arrays in all splits by its root mean square in train, in place.
 
-    Vectors of a skip-gram are a tenth the size of a BERT's: at one learning rate they learn nothing
-    in the same epochs.
+    Skip-gram vectors are ten times smaller than a BERT's: unscaled, they learn nothing at the same
+    learning rate.
     """
     train_TKD = vectors["train"]
     starts = range(0, len(train_TKD), _TOKENS_AT_ONCE)
@@ -93,30 +93,30 @@ def scale_vectors(vectors: frozen_ner.Vectors) -> None:
             array_TKD[i : i + _TOKENS_AT_ONCE] *= factor_K1
 
 
-def _is_pair_N(rows: EncodedRows) -> np.ndarray:
+def _mark_pairs(rows: EncodedRows) -> np.ndarray:
     return rows.second_starts < np.diff(rows.offsets)
 
 
-def _is_text_T(rows: EncodedRows) -> np.ndarray:
-    """Return where a token is none of [CLS] and the [SEP] that end the segments: bool[T]."""
+def _mark_text(rows: EncodedRows) -> np.ndarray:
+    """Mark the tokens that are text: all but [CLS] and the [SEP] that end segments: bool[T]."""
     is_text_T = np.ones(len(rows.token_ids), bool)
     is_text_T[rows.offsets[:-1]] = is_text_T[rows.offsets[1:] - 1] = False
-    firsts = (rows.offsets[:-1] + rows.second_starts)[_is_pair_N(rows)]
+    firsts = (rows.offsets[:-1] + rows.second_starts)[_mark_pairs(rows)]
     is_text_T[firsts - 1] = False
     return is_text_T
 
 
-def _segment_T(rows: EncodedRows) -> np.ndarray:
+def _number_segments(rows: EncodedRows) -> np.ndarray:
     lengths_N = np.diff(rows.offsets)
     place_T = np.arange(len(rows.token_ids)) - np.repeat(rows.offsets[:-1], lengths_N)
     return (place_T >= np.repeat(rows.second_starts, lengths_N)).astype(np.int64)
 
 
 def count_tokens(rows: EncodedRows, vocab_size: int, has_pairs: bool) -> scipy.sparse.csr_matrix:
-    """Count the tokens of each row; of pairs in 2V columns, those of the second text behind."""
-    is_text_T = _is_text_T(rows)
+    """Count the tokens of each row: [N,V]; of pairs [N,2V], with the second text in the last V."""
+    is_text_T = _mark_text(rows)
     row_T = np.repeat(np.arange(rows.examples), np.diff(rows.offsets))[is_text_T]
-    column_T = (rows.token_ids + vocab_size * _segment_T(rows))[is_text_T]
+    column_T = (rows.token_ids + vocab_size * _number_segments(rows))[is_text_T]
     shape = (rows.examples, vocab_size * (2 if has_pairs else 1))
     return scipy.sparse.csr_matrix((np.ones(len(row_T), np.float32), (row_T, column_T)), shape)
 
@@ -124,11 +124,11 @@ def count_tokens(rows: EncodedRows, vocab_size: int, has_pairs: bool) -> scipy.s
 def pool_rows(results: batches.Results, rows: EncodedRows, has_pairs: bool) -> np.ndarray:
     """Average the vectors of each row's text: float32[N,K*D]; of pairs [N,4*K*D].
 
-    A pair has the means of both texts, their distance and their product.
+    The features of a pair are both means, their absolute difference and their product.
 
-    Source of the pairs: Conneau et al. 2017, InferSent, section 3.1.
+    Source of the pair features: Conneau et al. 2017, InferSent, section 3.1.
     """
-    is_text_T, segment_T = _is_text_T(rows), _segment_T(rows)
+    is_text_T, segment_T = _mark_text(rows), _number_segments(rows)
     pooled: list[np.ndarray] = [np.empty(0)] * rows.examples
     for index_B, outputs in results:
         for row, vectors_SKD in zip(index_B, outputs[VECTORS], strict=True):
@@ -146,12 +146,12 @@ def pool_rows(results: batches.Results, rows: EncodedRows, has_pairs: bool) -> n
 
 
 def learn_rows(task: Task, features: dict[str, Matrix], seed: int, is_counts: bool) -> Logits:
-    """Fit a logistic regression, or for numbers a ridge regression, on a matrix of each split.
+    """Fit a logistic regression, or for numbers a ridge regression; return the logits.
 
-    The penalty is the best on a tenth of the training rows; all of them are then learned from.
-    Counts are weighted by tf-idf, vectors standardized.
+    features has a matrix for each split. The penalty is chosen on a tenth of the training rows;
+    then the model is fitted to all of them. Counts become tf-idf, vectors are standardized.
     """
-    # Here: --help and refusals do not need it.
+    # Imported here, so that refusals and --help do not wait for scikit-learn.
     from sklearn.feature_extraction.text import TfidfTransformer
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
@@ -173,7 +173,7 @@ def learn_rows(task: Task, features: dict[str, Matrix], seed: int, is_counts: bo
             logits[split] = np.asarray(model.predict(matrix), np.float32)[:, None]
             continue
         scores = np.asarray(model.decision_function(matrix), np.float32)
-        if scores.ndim == 1:  # of two classes: that of the second
+        if scores.ndim == 1:  # two classes: the score of the second
             scores = np.stack([-scores / 2, scores / 2], axis=1)
         logits[split] = np.full((len(scores), task.classes), _LOWEST_LOGIT, np.float32)
         logits[split][:, model.classes_] = scores
@@ -183,7 +183,7 @@ def learn_rows(task: Task, features: dict[str, Matrix], seed: int, is_counts: bo
 def _choose_penalty(
     pipeline: Any, name: str, matrix: Matrix, labels_N: np.ndarray, seed: int, kind: str
 ) -> Any:
-    """Fit a pipeline with the penalty, a parameter of that name, that is best on held-out rows."""
+    """Choose the penalty, the parameter `name`, on held-out rows; fit the pipeline to all rows."""
     from sklearn.model_selection import GridSearchCV, ShuffleSplit, StratifiedShuffleSplit
 
     heldout = int(_HELDOUT_SHARE * len(labels_N))
@@ -196,7 +196,7 @@ def _choose_penalty(
 
 
 def score(task: Task, logits: Logits) -> dict[str, float]:
-    """Score the development splits, under the names in a fine-tuning's summary."""
+    """Score the development splits, with the names of a fine-tuning's summary."""
     return {
         f"heldout_dev_{name}": value
         for split in task.dev_splits
@@ -205,7 +205,7 @@ def score(task: Task, logits: Logits) -> dict[str, float]:
 
 
 def write_predictions(task: Task, logits: Logits, folder: pathlib.Path) -> None:
-    """Write the predictions of every split but train in the task's own format, as new files."""
+    """Write the predictions of every split but train in the task's own format."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as unfinished:
         for split, array in logits.items():

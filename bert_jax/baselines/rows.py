@@ -1,4 +1,4 @@
-"""Cut the documents of a store into rows, of which a stream makes the batches of any step."""
+"""Cut the documents of a store into rows, which an ExampleStream then batches."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from data_pipeline.store import Split
 
 
 def cut_documents(split: Split, longest: int) -> EncodedRows:
-    """Cut each document into rows of `longest` tokens, the last of them shorter.
+    """Cut each document into rows of `longest` tokens; the last row of a document may be shorter.
 
-    Rows have no [CLS] and no [SEP]; none crosses the end of a document.
+    Rows have no [CLS] and no [SEP].
     """
     bounds_D = np.asarray(split.sentence_offsets)[split.document_offsets]
     rows_D = -(-np.diff(bounds_D) // longest)
@@ -22,7 +22,7 @@ def cut_documents(split: Split, longest: int) -> EncodedRows:
 
 
 def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
-    """Put a token before and one behind each row."""
+    """Put the token first_id before each row, and last_id after it."""
     offsets = rows.offsets + 2 * np.arange(len(rows.offsets))
     is_text = np.ones(offsets[-1], bool)
     is_text[offsets[:-1]] = is_text[offsets[1:] - 1] = False

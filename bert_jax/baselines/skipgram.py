@@ -1,7 +1,8 @@
 """Learn a vector for each token by skip-gram with negative sampling.
 
-A step takes some rows of the text: tokens are subsampled, each is paired with those in a window of
-random width around it, and the pairs are cut into small batches, whose gradients are summed.
+A step reads some rows of text. Frequent tokens are subsampled, each remaining token is paired with
+the tokens in a window of random width around it, and the pairs are cut into small batches. The
+gradients of a batch are summed and applied before the next batch.
 
 Dimensions: P pairs of a batch, N batches of a step, K negatives + 1, D width, V vocabulary, T
 tokens.
@@ -29,29 +30,35 @@ from data_pipeline.vocab import load_vocabulary
 
 KIND, VECTORS = "skipgram", "vectors.npz"
 _LONGEST_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
-_ROWS = 16  # of a step
-_PAIRS = 256  # of a batch
-_BATCHES = 32  # a step's batches are padded to a multiple, so that few shapes are compiled
-_POWER = 0.75  # of the counts that negatives are drawn by
-_LEAST_RATE = 1e-4  # share of learning_rate that the decay ends at; word2vec.c
-_HELDOUT_TOKENS = 100_000  # at most
+_ROWS = 16  # rows of a step
+_PAIRS = 256  # pairs of a batch
+_BATCHES = 32  # the batches of a step are padded to a multiple, so that few shapes are compiled
+_POWER = 0.75  # negatives are drawn by count ** _POWER
+_LEAST_RATE = 1e-4  # share of learning_rate at which the decay ends; word2vec.c
+_MOST_HELDOUT_TOKENS = 100_000
 
-Tables = tuple[jax.Array, jax.Array]  # float32[V,D] each: of tokens, and of tokens as contexts
+Tables = tuple[
+    jax.Array, jax.Array
+]  # float32[V,D] twice: vectors of tokens, and of tokens as contexts
 
 
 @dataclasses.dataclass(frozen=True)
 class SkipGram:
-    """Set how vectors are trained; the defaults are word2vec.c's but for one."""
+    """Hold how vectors are trained; the defaults are word2vec's."""
 
-    width: int = setting(100, "numbers of a vector", minimum=1)
-    window: int = setting(5, "largest distance of the tokens of a pair", minimum=1)
-    negatives: int = setting(5, "tokens drawn against each pair", minimum=1)
+    width: int = setting(100, "dimensions of a vector", minimum=1)
+    window: int = setting(5, "largest distance between the tokens of a pair", minimum=1)
+    negatives: int = setting(5, "negatives drawn for each pair", minimum=1)
     subsample: float = setting(
-        1e-3, "share of the text above which a token is dropped now and then", above=0
+        1e-3,
+        "share of the text above which occurrences of a token are dropped at random",
+        above=0,
     )
-    learning_rate: float = setting(0.025, "rate at the beginning, decayed linearly", above=0)
+    learning_rate: float = setting(0.025, "initial learning rate, decayed linearly", above=0)
     epochs: float = setting(5.0, "passes over the training text", above=0)
-    seed: int = setting(0, "seed of the vectors and of all draws", minimum=0, maximum=2**32 - 1)
+    seed: int = setting(
+        0, "seed of the initial vectors and of all random draws", minimum=0, maximum=2**32 - 1
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +70,10 @@ class Pairs:
     weights_NP: np.ndarray  # float32
 
 
-def keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
-    """Return the share of a token's occurrences that are kept: float64[V].
+def compute_keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
+    """Compute the share of each token's occurrences that subsampling keeps: float64[V].
 
-    Source: word2vec.c; the paper's equation 5 has the first of the two terms.
+    Source: word2vec.c; equation 5 of the paper has only the first of the two terms.
     """
     ratio_V = subsample * counts_V.sum() / np.maximum(counts_V, 1)
     return np.minimum(np.sqrt(ratio_V) + ratio_V, 1.0)
@@ -75,9 +82,9 @@ def keep_shares(counts_V: np.ndarray, subsample: float) -> np.ndarray:
 def make_pairs(
     rows: EncodedRows, index_B: np.ndarray, window: int, keep_V: np.ndarray, seeds: tuple[int, ...]
 ) -> Pairs:
-    """Pair the kept tokens of some rows with their neighbours, in random order.
+    """Pair the kept tokens of some rows with their neighbors, in random order.
 
-    The dropped tokens do not count as distance, as in word2vec.c.
+    Dropped tokens do not count towards the distance, as in word2vec.c.
     """
     rng = np.random.default_rng(seeds)
     parts = [rows.token_ids[slice(*rows.offsets[row : row + 2])] for row in index_B]
@@ -107,7 +114,7 @@ def make_pairs(
 
 
 def sum_losses(v_PD: jax.Array, u_PKD: jax.Array, weights_PK: jax.Array) -> jax.Array:
-    """Sum -log s(u v) of the contexts, at k = 0, and -log s(-u v) of the negatives behind them.
+    """Sum -log s(u v) over the contexts, at k = 0, and -log s(-u v) over the negatives, at k > 0.
 
     Source: Mikolov et al. 2013b, equation 4.
     """
@@ -119,9 +126,9 @@ def sum_losses(v_PD: jax.Array, u_PKD: jax.Array, weights_PK: jax.Array) -> jax.
 def draw_targets(
     key: jax.Array, cumulative_V: jax.Array, contexts_P: jax.Array, negatives: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Put negatives behind each context: int32[P,K], and weights float32[P,K].
+    """Draw negatives for each context: tokens int32[P,K], context first, and weights float32[P,K].
 
-    A negative that is the context itself has no weight, as in word2vec.c.
+    A negative that equals its context has weight 0, as in word2vec.c.
     """
     draws = jax.random.uniform(key, (len(contexts_P), negatives))
     drawn = jnp.searchsorted(cumulative_V, draws * cumulative_V[-1], side="right")
@@ -141,7 +148,7 @@ def update(
     key_and_rate: tuple[jax.Array, jax.Array],
     negatives: int,
 ) -> tuple[Tables, jax.Array]:
-    """Descend along the gradient of each batch; return also the mean loss of a pair."""
+    """Take a step of SGD for each batch; return the tables and the mean loss of a pair."""
     key, rate = key_and_rate
 
     def descend(
@@ -162,21 +169,21 @@ def update(
     return tables, jnp.sum(losses) / jnp.maximum(jnp.sum(weights_NP), 1.0)
 
 
-def initialize(settings: SkipGram, vocab_size: int) -> Tables:
-    """Initialize vectors uniformly within 0.5 / D, and contexts by 0, as word2vec.c does."""
+def init_tables(settings: SkipGram, vocab_size: int) -> Tables:
+    """Initialize vectors uniformly within 0.5 / D and contexts with 0, as word2vec.c does."""
     dims = (vocab_size, settings.width)
     draws = jax.random.uniform(jax.random.key(settings.seed), dims, minval=-0.5, maxval=0.5)
     return draws / settings.width, jnp.zeros(dims)
 
 
 def build_steps(store: Store, settings: SkipGram) -> training.Steps:
-    """Build the steps of a training on a store's documents."""
-    keep_V = keep_shares(np.asarray(store.train.token_counts), settings.subsample)
+    """Build the training steps on the documents of a store."""
+    keep_V = compute_keep_shares(np.asarray(store.train.token_counts), settings.subsample)
     cumulative_V = _accumulate_counts(store)
     rows = cut_documents(store.train, _LONGEST_ROW)
     stream = ExampleStream(rows, settings.seed, _ROWS, 0)
     steps = max(1, round(settings.epochs * rows.examples / _ROWS))
-    # The initial tables take 0, the evaluation 1.
+    # 0 is used by the initial tables, 1 by the evaluation.
     key = jax.random.fold_in(jax.random.key(settings.seed), 2)
 
     def advance(tables: Tables, step: int) -> tuple[Tables, jax.Array]:
@@ -187,7 +194,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
         batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
         return update(tables, *batch, cumulative_V, key_and_rate, settings.negatives)
 
-    return training.Steps(initialize(settings, store.vocab_size), steps, advance)
+    return training.Steps(init_tables(settings, store.vocab_size), steps, advance)
 
 
 def _accumulate_counts(store: Store) -> jax.Array:
@@ -197,7 +204,7 @@ def _accumulate_counts(store: Store) -> jax.Array:
 
 
 def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen) -> None:
-    """Train the vectors of a store's tokens in a claimed folder; write them and a summary."""
+    """Train in a claimed folder, and write vectors.npz and summary.json."""
     steps = build_steps(store, settings)
     result = training.run_steps(folder, steps, screen)
     vectors_VD = np.asarray(result.state[0])
@@ -217,12 +224,12 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
 
 
 def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | None:
-    """Compute the loss of a held-out pair, no token dropped; None if there is no such pair."""
+    """Compute the mean loss of a held-out pair without subsampling; None without held-out text."""
     rows = cut_documents(store.heldout, _LONGEST_ROW)
-    index_B = np.arange(np.searchsorted(rows.offsets[1:], _HELDOUT_TOKENS, side="right"))
+    index_B = np.arange(np.searchsorted(rows.offsets[1:], _MOST_HELDOUT_TOKENS, side="right"))
     if not len(index_B):
         return None
-    # Seeds other than those of a step, which are two.
+    # Three seeds, so that they differ from those of any step, which are two.
     pairs = make_pairs(rows, index_B, settings.window, np.ones(store.vocab_size), (0, 0, 0))
     key_and_rate = jax.random.key(1), jnp.float32(0.0)
     batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
@@ -240,7 +247,7 @@ def _write_vectors(folder: pathlib.Path, store: Store, vectors_VD: np.ndarray) -
     )
     lowercase = store.manifest["vocabulary"]["lowercase"]
     pieces = load_vocabulary(store.vocab_path, lowercase, checks_case=False).pieces()
-    (folder / VECTORS).unlink(missing_ok=True)  # of a command that was killed after it
+    (folder / VECTORS).unlink(missing_ok=True)  # left by a command that was killed after writing it
     with (
         new_file(folder / VECTORS) as path,
         vector_files.open_writer(

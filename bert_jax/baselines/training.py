@@ -1,9 +1,9 @@
-"""Keep the folder of a baseline, and run its steps so that a killed command resumes.
+"""Manage the workdir of a baseline, and run its steps so that a killed command resumes.
 
-WORKDIR/baseline.json   what is trained: the kind, its settings, the digest of the store
-       /vocab.txt       the store's vocabulary, under its name there
-       /state.npz       all arrays after some step, replaced every minute and at the end
-       /summary.json    written last: seconds, tokens, the measure on the held-out text
+WORKDIR/baseline.json   kind, settings and digest of the store
+       /vocab.txt       the store's vocabulary, named as in the store
+       /state.npz       all arrays after the newest saved step: every minute and at the end
+       /summary.json    written last: seconds, tokens, held-out loss
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ from data_pipeline.store import TEXT, Store, open_store
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0
-_FEWEST_STEPS = 3  # that are measured
-_LINES = 10  # of a training, on the screen
+_FEWEST_STEPS = 3  # to measure
+_LINES = 10  # of a whole training, on the screen
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
 
 State = Any  # a tree of arrays
@@ -36,10 +36,10 @@ Advance = Callable[[State, int], tuple[State, jax.Array]]
 
 
 def open_text(address: str) -> Store:
-    """Open the store of a baseline, which must hold text.
+    """Open the store of a baseline.
 
     Raises:
-      ValueError: as open_store, or the store has ready-made examples or no text.
+      ValueError: open_store refuses it, or it has ready-made examples or no text.
     """
     store = open_store(address)
     if store.kind != TEXT or not store.train.tokens:
@@ -51,7 +51,7 @@ def open_text(address: str) -> Store:
 
 
 def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:
-    """Record what is trained in a new folder and copy the vocabulary; as claim_folder."""
+    """Claim a folder with claim_folder for this training, and copy the vocabulary into it."""
     record = {
         "kind": kind,
         "settings": dataclasses.asdict(settings),
@@ -64,12 +64,12 @@ def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store)
 
 
 def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Record what is trained in a new folder, or check that it has the same; lock it.
+    """Lock a folder and write the record of what is computed there, or check that it is the same.
 
     The record is JSON; its "settings" are compared one by one.
 
     Raises:
-      ValueError: the folder has another training or other files, or another process is at work.
+      ValueError: the folder has another record or other files, or another process works there.
     """
     path = folder / RECORD
     if folder.exists() and not folder.is_dir():
@@ -86,7 +86,7 @@ def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
         if differing:
             raise ValueError(
                 f"--workdir={folder} holds a baseline with {'; '.join(differing)}; give a new "
-                "folder, or what it was begun with to resume it"
+                "folder, or the former settings to resume it"
             )
     elif folder.exists() and {entry.name for entry in folder.iterdir()} - {workdir_lock.FILE}:
         raise ValueError(
@@ -100,7 +100,7 @@ def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Hold the arrays after the last step, and the seconds of all steps."""
+    """Hold the state after the last step, and the seconds of all steps."""
 
     state: State
     secs: float
@@ -108,7 +108,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Hold what a training is made of."""
+    """Hold the initial state of a training, its number of steps and the function of a step."""
 
     initial: State
     count: int
@@ -116,9 +116,9 @@ class Steps:
 
 
 def measure_steps(steps: Steps, secs: float) -> float:
-    """Take steps for about so many seconds, and return what all of them would take.
+    """Measure steps for about `secs` seconds, and return the seconds of the whole training.
 
-    The first two are not counted: they compile.
+    The first two steps compile and are not counted.
     """
     state = steps.initial
     counted, began = -2, time.monotonic()
@@ -132,15 +132,15 @@ def measure_steps(steps: Steps, secs: float) -> float:
 
 
 def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Result:
-    """Run the steps that the folder's state has not seen; save it every minute and at the end.
+    """Run the steps after those of the saved state; save the state every minute and at the end.
 
     Raises:
       DamagedFile: the folder's state is damaged.
-      FloatingPointError: a loss is not finite; the state of before is kept.
+      FloatingPointError: a loss is not finite; the last saved state is kept.
     """
     steps = training.count
     state, first, secs_before = _load(folder / STATE, training.initial)
-    waiting: list[jax.Array] = []  # the loss of the step before: one step runs while one is made
+    waiting: list[jax.Array] = []  # loss of the previous step: it runs while the next is prepared
     started = saved = time.monotonic()
     if first:
         screen.print(f"resumes after step {first:,} of {steps:,}")
@@ -171,7 +171,7 @@ def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Result:
 
 
 def read_state(folder: pathlib.Path, like: State) -> State:
-    """Read the arrays of a finished baseline; `like` has their tree, shapes and dtypes."""
+    """Read the state of a finished baseline; `like` has its tree, shapes and dtypes."""
     return _load(folder / STATE, like)[0]
 
 
@@ -185,7 +185,7 @@ def _save(path: pathlib.Path, state: State, step: int, secs: float) -> None:
 
 
 def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
-    """Return the saved state, its step and seconds; `like`, 0 and 0.0 if there is none."""
+    """Return the saved state, its step and seconds; without one, `like`, 0 and 0.0."""
     if not path.exists():
         return like, 0, 0.0
     leaves, tree = jax.tree.flatten(like)
@@ -194,19 +194,19 @@ def _load(path: pathlib.Path, like: State) -> tuple[State, int, float]:
             read = [arrays[f"{_LEAF}{number}"] for number in range(len(leaves))]
             step, secs = int(arrays[_STEP]), float(arrays[_SECS])
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise _damaged(path, str(error)) from error
+        raise _report_damage(path, str(error)) from error
     for array, leaf in zip(read, leaves, strict=True):
         if array.shape != leaf.shape or array.dtype != leaf.dtype:
-            raise _damaged(path, f"{array.dtype}{list(array.shape)} is not an array of it")
+            raise _report_damage(path, f"no array has {array.dtype}{list(array.shape)}")
     return jax.tree.unflatten(tree, map(jax.numpy.asarray, read)), step, secs
 
 
-def _damaged(path: pathlib.Path, reason: str) -> DamagedFile:
-    return DamagedFile(f"{path} is damaged ({reason:.120}); delete it to train from the beginning")
+def _report_damage(path: pathlib.Path, reason: str) -> DamagedFile:
+    return DamagedFile(f"{path} is damaged ({reason:.120}); delete it to train from step 0")
 
 
 def write_summary(folder: pathlib.Path, summary: Mapping[str, Any]) -> None:
-    """Write WORKDIR/summary.json, which says that the baseline is finished."""
+    """Write WORKDIR/summary.json, which marks the baseline as finished."""
     write_json(folder / SUMMARY, dict(summary))
 
 

@@ -1,4 +1,4 @@
-"""Compute the frozen vectors of rows: of a baseline's tokens, or of a BERT's last layers.
+"""Compute frozen vectors of rows: from a baseline, or from the last layers of a BERT.
 
 Dimensions: B rows of a batch, S sequence, K arrays of a token, D width of each, V vocabulary.
 """
@@ -34,22 +34,24 @@ _BERT_LAYERS = 4  # the last ones, concatenated: the best of table 7 of the pape
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Hold what turns rows into vectors; nothing of it is trained any more."""
+    """Hold a frozen encoder, which turns rows into vectors of tokens."""
 
     vocabulary: Vocabulary
-    positions: int  # tokens of a row at most
+    positions: int  # most tokens of a row
     arrays: int  # K
-    width: int  # D; 0 for counts, which are no vectors of tokens
-    digest: str  # of the arrays: equal digests give equal vectors
-    run: Callable[[EncodedRows], batches.Results]  # VECTORS float32[B,S,K,D] of rows, longest first
+    width: int  # D; 0 for counts, which have no vectors of tokens
+    digest: str  # of the weights: equal digests give equal vectors
+    run: Callable[
+        [EncodedRows], batches.Results
+    ]  # yields VECTORS float32[B,S,K,D], longest rows first
 
 
 def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
     """Open the store, folders or checkpoint that a kind of vectors needs.
 
     Raises:
-      ValueError: another number of addresses, something else at one of them, or vocabularies that
-        differ.
+      ValueError: the number of addresses is wrong, an address holds something else, or the
+        vocabularies differ.
     """
     _, names = KINDS[kind]
     if len(addresses) != len(names):
@@ -92,7 +94,7 @@ def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, objec
 def _open_skipgram(address: str) -> Encoder:
     folder, content, vocabulary = _read_record(address, skipgram.KIND)
     settings = small_files.build(SkipGram, content, folder / training.RECORD)
-    like = skipgram.initialize(settings, vocabulary.size)
+    like = skipgram.init_tables(settings, vocabulary.size)
     table_VD = np.asarray(training.read_state(folder, like)[0])
 
     def run(rows: EncodedRows) -> batches.Results:
@@ -120,9 +122,9 @@ def _open_bilm(address: str) -> Encoder:
 
 
 def _open_taglm(tokens: str, address: str) -> Encoder:
-    """Join the vector of a token with the biLM's last layer, what TagLM gives its tagger.
+    """Concatenate the skip-gram vector of a token and the biLM's last layer, as TagLM does.
 
-    Source: Peters et al. 2017, section 3.4; there the first vector is learned with the tagger.
+    Source: Peters et al. 2017, section 3.4, where the first vector is trained with the tagger.
     """
     static, reader = _open_skipgram(tokens), _open_bilm(address)
     if static.vocabulary.digest != reader.vocabulary.digest:
@@ -168,12 +170,12 @@ def _digest(arrays: Any) -> str:
 
 
 def _cut_batches(rows: EncodedRows, vocabulary: Vocabulary) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yield the numbers of some rows, the longest first, and a batch that begins with them."""
+    """Yield batches, longest rows first: the numbers of the rows, and a padded batch of them."""
     for batch in batch_by_length(rows, _BATCH_SIZE, vocabulary.special_ids["pad"]):
         yield batch.index_B[batch.index_B >= 0], batch.fields
 
 
-# Kind -> the function that opens it, and the addresses that it takes.
+# Kind -> the function that opens it, and the addresses it takes.
 KINDS: dict[str, tuple[Callable[..., Encoder], tuple[str, ...]]] = {
     COUNTS: (_open_counts, ("STORE",)),
     SKIPGRAM: (_open_skipgram, ("SKIPGRAM",)),

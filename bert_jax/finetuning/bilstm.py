@@ -1,6 +1,6 @@
-"""Tag tokens from frozen vectors: a learned mix of layers, two bidirectional LSTMs, one linear map.
+"""Tag tokens from vectors: a learned mix of layers, two bidirectional LSTM layers, a classifier.
 
-Plain functions over a nested dict of float32 arrays, on one device without a mesh.
+Plain functions over a nested dict of float32 arrays, on a single device without a mesh.
 
 Dimensions: B rows, S sequence, K layers, D width of a vector, U units of a direction, C classes.
 """
@@ -18,7 +18,7 @@ _FORGET_BIAS = 1.0  # Jozefowicz et al. 2015, section 2.2
 
 
 def init_params(key: jax.Array, layers: int, inputs: int, units: int, classes: int) -> Params:
-    """Initialize parameters; layers is K of the weighted sum, 1 where there is none.
+    """Initialize parameters; `layers` is K of the weighted sum, `inputs` is D.
 
     Kernels are uniform within 1 / sqrt(units), as in torch.nn.LSTM.
     """
@@ -43,16 +43,15 @@ def init_params(key: jax.Array, layers: int, inputs: int, units: int, classes: i
 
 
 def init_bias(units: int) -> jax.Array:
-    """Initialize the bias of the gates i, f, g, o: 0, of the forget gate 1."""
+    """Initialize the biases of the gates i, f, g, o to 0, and of the forget gate f to 1."""
     return jnp.zeros((4, units)).at[1].set(_FORGET_BIAS).ravel()
 
 
 def compute_logits(params: Params, vectors_BSKD: jax.Array, lengths_B: jax.Array) -> jax.Array:
-    """Compute float32[B,S,C] logits; those past a row's length are undefined.
+    """Compute logits float32[B,S,C]; those past a row's length are undefined.
 
-    The K vectors of a position are summed with softmax weights and scaled.
-
-    Source of the sum: Peters et al. 2018, equation 1.
+    The K vectors of a position are summed with softmax weights and scaled (Peters et al. 2018,
+    equation 1).
     """
     mix = params["mix"]
     weights_K = jax.nn.softmax(mix["weights"]) * mix["scale"]

@@ -102,7 +102,7 @@ def test_rows_are_cut_from_documents_and_lose_nothing(tiny_store):
 
 def test_a_token_of_a_tenth_of_the_text_is_kept_at_the_rate_of_word2vec():
     counts = np.array([100, 900, 0])
-    keep = skipgram.keep_shares(counts, 1e-3)
+    keep = skipgram.compute_keep_shares(counts, 1e-3)
     assert keep[0] == pytest.approx((np.sqrt(0.1 / 1e-3) + 1) * 1e-3 / 0.1)  # word2vec.c
     assert keep[1] < keep[0]
 
@@ -150,7 +150,7 @@ def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_
     training.claim_baseline(run, skipgram.KIND, settings, store)
     with pytest.raises(ValueError, match="seed = 3, now 4"):
         training.claim_baseline(run, skipgram.KIND, dataclasses.replace(settings, seed=4), store)
-    tables = skipgram.initialize(settings, store.vocab_size)
+    tables = skipgram.init_tables(settings, store.vocab_size)
     training._save(run / training.STATE, tables, 1, 0.0)
     complete = (run / training.STATE).read_bytes()
     for content in (b"", b"PK no archive", complete[: len(complete) // 2]):
@@ -158,5 +158,5 @@ def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_
         with pytest.raises(training.DamagedFile, match=r"state.npz is damaged .* delete it"):
             training.read_state(run, tables)
     (run / training.STATE).write_bytes(complete)
-    with pytest.raises(training.DamagedFile, match="not an array of it"):
-        training.read_state(run, skipgram.initialize(SkipGram(width=7), store.vocab_size))
+    with pytest.raises(training.DamagedFile, match="no array has"):
+        training.read_state(run, skipgram.init_tables(SkipGram(width=7), store.vocab_size))
