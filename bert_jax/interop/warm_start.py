@@ -510,9 +510,9 @@ def read_teacher_sizes(config: Config) -> ModelConfig | None:
 
 def _load_teacher(config: Config) -> Pretrained:
     """Read the checkpoint in config.teacher; refuse one from which the student cannot learn."""
-    asked = any(objective.asks_for_words for objective in objectives.find_each(config))
-    teacher = load.load_masked_lm(config.teacher) if asked else load.load(config.teacher)
-    if asked:
+    needs_mlm = any(objective.reads_teacher_mlm for objective in objectives.find_each(config))
+    teacher = load.load_masked_lm(config.teacher) if needs_mlm else load.load(config.teacher)
+    if needs_mlm:
         check_masked_lm(teacher)
     refuse_causal(teacher, "and its student reads both sides of a token; give another one")
     _check_shape(config, teacher.config)

@@ -1,23 +1,23 @@
-"""Scale initial weights and learning rates so that the best rate is that of another width (muP).
+"""Scale initial weights and learning rates so that the best learning rate carries over (muP).
 
-Of the maximal update parametrization only initial weights and rates are scaled, and no multiplier
-enters the model: for Adam a multiplier of a parameter is the same as a factor of its initial
-weights and of its rate. So the model is the one that Hugging Face's classes compute, and what
-training ends with needs no conversion.
+A rate tuned at the base width is then about the best at another width. Maximal update
+parametrization also has multipliers in the forward pass. With Adam, a multiplier of a parameter
+equals a factor of its initial weights and of its learning rate, so only these two are scaled here:
+the model stays the one that Hugging Face's classes compute, and exports need no conversion.
 
-With m = width / base width, intermediate width and attention scaled alike:
+With m = width / base width, and intermediate width and attention scaled alike:
 
     parameters                                            initial    rate
     kernels of layers, pooler and the head's transform    m ** -0.5  1 / m
-    kernel of next sentences, which ends in 2 logits      1 / m      1 / m
-    norm before the word table, as the table's multiplier 1 / m      1 / m
-    tables, other norms, biases                           1          1
-    query, besides                                        c          c
+    kernel of next sentences (2 logits)                   1 / m      1 / m
+    norm before the output layer                          1 / m      1 / m
+    embedding tables, other norms, biases                 1          1
+    query kernel and bias, in addition                    c          c
 
-c = (base head width / head width) ** 0.5 makes the scores of attention q k / K instead of q k /
-sqrt(K) where heads are wider than those of the base; it is 1 where there are more heads instead.
-The word table is read and predicts: as an input its weights and rate are constant, and so they are
-as an output whose logits are divided by m.
+c = (base head width / head width) ** 0.5. It turns the attention scores q k / sqrt(K) into q k / K
+if heads are wider than in the base; it is 1 if there are more heads instead. The word embeddings
+are also the output layer. They keep weights and rate in both roles, since the norm before the
+output layer divides the logits by m.
 
 Source: Yang et al. 2022 (Tensor Programs V), table 8, definition 4.1 and appendix B.
 """
@@ -41,18 +41,18 @@ class Scale:
     rate: float
 
 
-ScaleOf = Callable[[tuple[Any, ...]], Scale]  # of the path of a parameter
+ScaleOf = Callable[[tuple[Any, ...]], Scale]  # path of a parameter -> its factors
 
 
 def find_scales(config: RunConfig) -> ScaleOf | None:
-    """Return the factors of each parameter by its path; None where nothing is scaled."""
+    """Return the function from a parameter's path to its factors; None if nothing is scaled."""
     optim, model = config.optim, config.model
     if optim.transfer != "mup":
         return None
     times = model.hidden_size / optim.transfer_base_width
     head_width = model.hidden_size // model.num_attention_heads
-    of_query = ((optim.transfer_base_head_width or head_width) / head_width) ** 0.5
-    if times == 1.0 and of_query == 1.0:
+    query_factor = ((optim.transfer_base_head_width or head_width) / head_width) ** 0.5
+    if times == 1.0 and query_factor == 1.0:
         return None
 
     def scale_of(path: tuple[Any, ...]) -> Scale:
@@ -66,14 +66,14 @@ def find_scales(config: RunConfig) -> ScaleOf | None:
         elif part == "mlm" and "layer_norm" in names:
             scale = Scale(1.0 / times, 1.0 / times)
         if "query" in names:
-            scale = Scale(scale.initial * of_query, scale.rate * of_query)
+            scale = Scale(scale.initial * query_factor, scale.rate * query_factor)
         return scale
 
     return scale_of
 
 
 def scale_initial(config: RunConfig, params: Tree) -> Tree:
-    """Scale new parameters; they are returned as they are where nothing is scaled."""
+    """Scale newly initialized parameters; return them unchanged if nothing is scaled."""
     scale_of = find_scales(config)
     if scale_of is None:
         return params
@@ -83,11 +83,11 @@ def scale_initial(config: RunConfig, params: Tree) -> Tree:
 
 
 def describe(config: RunConfig) -> str:
-    """Say for the screen what is scaled; "" for nothing."""
+    """Describe the scaling for the screen; "" if nothing is scaled."""
     if find_scales(config) is None:
         return ""
     times = config.model.hidden_size / config.optim.transfer_base_width
     return (
-        f"those of width {config.optim.transfer_base_width}: kernels, which are {times:.3g} times "
-        f"as wide, have {1 / times:.3g} of the rate"
+        f"tuned at width {config.optim.transfer_base_width}; kernels are {times:.3g} times as wide "
+        f"here and have {1 / times:.3g} of the learning rate"
     )

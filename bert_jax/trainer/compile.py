@@ -118,8 +118,8 @@ def build_parts(
         ]
         taught = None
         if teacher is not None:
-            asked = any(objective.asks_for_words for objective in objectives)
-            read = bert.Heads(mlm=asked, nsp=False, pooler=False)
+            needs_mlm = any(objective.reads_teacher_mlm for objective in objectives)
+            read = bert.Heads(mlm=needs_mlm, nsp=False, pooler=False)
             taught = bert.build(teacher, backend, mesh.shape["model"], config.compute, read)
         tx = optim.make_optimizer(config.optim, transfer.find_scales(config))
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)

@@ -1,8 +1,8 @@
 """Define objectives: functions from a batch and a bound model to weighted sums.
 
-Objectives return sums: train_step/step.py adds sums and weights over micro-batches and devices, and
-divides once. The loss is the sum over terms of loss_sum / weight. An objective is a file; read
-objective (what each declares), then mlm_nsp, causal, permutation, rtd, distillation and
+An objective returns sums. train_step/step.py adds sums and weights over micro-batches and devices
+and divides once: the loss is the sum over terms of scale * loss_sum / weight. Each objective is a
+file. Read objective (the interface), then mlm_nsp, causal, permutation, rtd, distillation and
 relation_distillation.
 """
 
@@ -35,14 +35,14 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def find(name: str, key: str = "config.objective") -> Objective:
-    """Return the objective of this name; raise ValueError, naming the key, if there is none."""
+    """Return the objective of this name; raise ValueError, naming the key, if it is unknown."""
     if name not in OBJECTIVES:
         raise ValueError(f"{key} is {name!r}; it must be one of {sorted(OBJECTIVES)}")
     return OBJECTIVES[name]
 
 
 def find_each(config: Config) -> tuple[Objective, ...]:
-    """Return the objective of each phase; raise ValueError if there is none of a name."""
+    """Return the objective of each phase; raise ValueError if a name is unknown."""
     default = find(config.objective)
     named = [
         find(phase.objective, f"config.phases[{index}].objective") if phase.objective else default

@@ -22,7 +22,7 @@ from bert_jax.train_step.objectives.objective import (
 
 def _weigh_positions(batch: Batch) -> jax.Array:
     """Return 1 where the next position holds a token of the same example, else 0: float32[B,S]."""
-    # Padding is 0 in both.
+    # Padding is 0 in either.
     numbers_BS = batch.get("example_ids", batch["input_mask"])
     next_BS = numbers_BS[:, 1:]
     is_followed_BS = (next_BS == numbers_BS[:, :-1]) & (next_BS != 0)
@@ -47,5 +47,5 @@ def _predict_next_tokens(bert: Bert, batch: Batch, dropout: Dropout | None) -> d
     return {"causal": sum_losses(losses, _weigh_positions(batch))}
 
 
-# A mean over all tokens but the first of each example, [SEP] among them.
+# The loss is a mean over all tokens, [SEP] included, except the first of each example.
 CAUSAL = Objective(_count, _predict_next_tokens, untrained=("pooler", "nsp"))

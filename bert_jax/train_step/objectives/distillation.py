@@ -1,8 +1,8 @@
-"""Distillation: a student learns to predict the words that a frozen teacher predicts.
+"""Distillation: train a student on the predictions of a frozen teacher.
 
 Dimensions: B rows, S sequence, P slots for masked tokens, V vocabulary (padded), D width.
 Source: Sanh et al. 2019 (DistilBERT), section 3; distiller.py of transformers' research projects,
-which as this has the divergence at masked positions alone.
+which also computes the divergence at masked positions only.
 """
 
 import dataclasses
@@ -22,15 +22,17 @@ from bert_jax.train_step.objectives.objective import (
     sum_losses,
 )
 
-# Of the teacher, in a batch: logits of the masked positions, vectors of all.
+# Fields of a batch with the teacher's outputs: logits of masked positions, vectors of all.
 TEACHER_LOGITS, TEACHER_VECTORS = "teacher_logits", "teacher_vectors"
 
 
-def soften(logits_BPV: jax.Array, teacher_logits_BPV: jax.Array, temperature: float) -> jax.Array:
-    """Compute KL(teacher, student) of the softmax of logits / temperature: float32[B,P], nats.
+def compute_soft_loss(
+    logits_BPV: jax.Array, teacher_logits_BPV: jax.Array, temperature: float
+) -> jax.Array:
+    """Compute KL(teacher, student) of softmax(logits / temperature): float32[B,P], nats.
 
-    It is multiplied by temperature squared, so that its gradient keeps its size (Hinton et al.
-    2015, section 2).
+    It is multiplied by temperature squared, so that the temperature does not change the size of
+    the gradient (Hinton et al. 2015, section 2).
     """
     log_student_BPV = jax.nn.log_softmax(logits_BPV / temperature)
     log_teacher_BPV = jax.nn.log_softmax(teacher_logits_BPV / temperature)
@@ -38,20 +40,21 @@ def soften(logits_BPV: jax.Array, teacher_logits_BPV: jax.Array, temperature: fl
     return temperature**2 * jnp.sum(gap_BPV, axis=-1)
 
 
-def turn_away(x_BSD: jax.Array, y_BSD: jax.Array) -> jax.Array:
-    """Compute 1 - cosine of the angle between vectors: float[B,S,D] twice -> float32[B,S]."""
+def compute_cosine_distance(x_BSD: jax.Array, y_BSD: jax.Array) -> jax.Array:
+    """Compute 1 - the cosine of the angle between vectors: float[B,S,D] twice -> float32[B,S]."""
     x_BSD, y_BSD = x_BSD.astype(jnp.float32), y_BSD.astype(jnp.float32)
     squares_BS = jnp.sum(x_BSD**2, axis=-1) * jnp.sum(y_BSD**2, axis=-1)
-    # 1e-8 is torch's bound of each norm.
+    # torch bounds each norm by 1e-8.
     return 1.0 - jnp.sum(x_BSD * y_BSD, axis=-1) * jax.lax.rsqrt(jnp.maximum(squares_BS, 1e-16))
 
 
 def make_distillation(settings: DistillConfig) -> Objective:
-    """Make the objective: weighted means of what the terms of non-zero weight say.
+    """Make the objective: a sum of the terms whose weight is not 0, each a mean.
 
     soft     KL from the teacher's softened predictions of the masked tokens, times T squared
     mlm      cross entropy of the masked tokens
-    cosine   1 - cosine between last vectors of student and teacher, over all tokens but padding
+    cosine   1 - cosine between the last hidden vectors of student and teacher, over all tokens
+             but padding
     """
     weights = {
         "soft": settings.soft_weight,
@@ -83,7 +86,7 @@ def make_distillation(settings: DistillConfig) -> Objective:
         sums: dict[str, Term] = {}
         if "soft" in used:
             logits_BPV = bert.compute_mlm_logits(hidden_BSD, batch["masked_lm_positions"])
-            gaps_BP = soften(logits_BPV, batch[TEACHER_LOGITS], settings.temperature)
+            gaps_BP = compute_soft_loss(logits_BPV, batch[TEACHER_LOGITS], settings.temperature)
             sums["soft"] = Term(jnp.sum(gaps_BP * masked_BP), None)
             if "mlm" in used:
                 losses = cross_entropy(logits_BPV, batch["masked_lm_ids"])
@@ -94,7 +97,7 @@ def make_distillation(settings: DistillConfig) -> Objective:
             )
             sums["mlm"] = sum_losses(losses, masked_BP)
         if "cosine" in used:
-            angles_BS = turn_away(hidden_BSD, batch[TEACHER_VECTORS])
+            angles_BS = compute_cosine_distance(hidden_BSD, batch[TEACHER_VECTORS])
             sums["cosine"] = Term(jnp.sum(angles_BS * batch["input_mask"]), None)
         return {name: dataclasses.replace(term, scale=used[name]) for name, term in sums.items()}
 
@@ -106,7 +109,7 @@ def make_distillation(settings: DistillConfig) -> Objective:
         terms,
         untrained=("pooler", "nsp"),
         teach=teach,
-        asks_for_words="soft" in used,
+        reads_teacher_mlm="soft" in used,
         configure=configure,
     )
 

@@ -29,7 +29,7 @@ def _predict_next_sentences(bert: Bert, batch: Batch, hidden_BSD: jax.Array) -> 
     return sum_term(logits, batch["next_sentence_labels"], batch["next_sentence_weights"])
 
 
-# Pre-training's terms: the field of a batch with their weights, and their sums from hidden vectors.
+# Term -> the field of a batch with its weights, and the function that sums it from hidden vectors.
 _TERMS: dict[str, tuple[str, Callable[[Bert, Batch, jax.Array], Term]]] = {
     "mlm": ("masked_lm_weights", _predict_words),
     "nsp": ("next_sentence_weights", _predict_next_sentences),
@@ -49,12 +49,12 @@ def _combine(*names: str, untrained: tuple[str, ...] = ()) -> Objective:
     return Objective(weights, terms, untrained)
 
 
-# Masked language model alone, a mean over its predictions. Weight decay without a gradient would
-# shrink the pooler to zero (LAMB within 1,000 steps); fine-tuning requires it as initialized.
+# The masked language model alone, a mean over its predictions. The pooler stays as initialized for
+# fine-tuning: weight decay without a gradient would shrink it to zero (LAMB within 1,000 steps).
 # Source: Liu et al. 2019 (RoBERTa), section 4.2; Devlin et al. 2019, section 5.1, "No NSP".
 MLM = _combine("mlm", untrained=("pooler", "nsp"))
 
-# BERT's: masked language model plus next sentence prediction, each a mean over its predictions.
-# With sop segments the second one is ALBERT's sentence order prediction: label 1 means swapped.
+# BERT's objective: masked language model plus next sentence prediction, each a mean over its
+# predictions. With sop segments the second is ALBERT's sentence order: label 1 means swapped.
 # Source: Devlin et al. 2019, section 3.1; run_pretraining.py@eedf5716ce; Lan et al. 2020, 3.1.
 MLM_NSP = _combine("mlm", "nsp")

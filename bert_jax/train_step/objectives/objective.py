@@ -1,4 +1,4 @@
-"""Define what an objective is, and what several objectives compute with."""
+"""Define the interface of an objective, and the functions that several objectives share."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import Losses, cross_entropy
 
 Batch = Mapping[str, jax.Array]
-SMALLEST_WEIGHT = 1e-5  # a batch without any prediction has loss 0 (Google adds as much instead)
+SMALLEST_WEIGHT = 1e-5  # divides the loss of a batch without predictions, so that it is 0
 
 
 @jax.tree_util.register_dataclass
@@ -21,29 +21,29 @@ SMALLEST_WEIGHT = 1e-5  # a batch without any prediction has loss 0 (Google adds
 class Term:
     """Hold sums over the predictions of one kind in a batch, each multiplied by its weight."""
 
-    loss_sum: jax.Array  # float32 [], nats
-    correct_sum: jax.Array | None  # float32 [], predictions whose likeliest class is right; None
-    #                                if numbers are predicted instead of classes
-    logits_histogram: jax.Array | None = None  # float32 [2,N], counts of the logits of class 0 and
-    #                                            class 1, of two, by ascending bins around 0
+    loss_sum: jax.Array  # float32[], nats
+    # float32[], predictions whose likeliest class is right; None if numbers are predicted.
+    correct_sum: jax.Array | None
+    # float32[2,N], for two classes: counts of their logits in ascending bins around 0.
+    logits_histogram: jax.Array | None = None
     scale: float = dataclasses.field(default=1.0, metadata={"static": True})  # factor in the loss
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """Describe a loss as sums; both functions return the same keys, the names of the terms."""
+    """Describe a loss by sums: `weights` and `terms` return dicts with the same names of terms."""
 
-    weights: Callable[[Batch], dict[str, jax.Array]]  # float32 [] each, from the batch alone
+    weights: Callable[[Batch], dict[str, jax.Array]]  # float32[] each, from the batch alone
     terms: Callable[[Bert, Batch, Dropout | None], dict[str, Term]]
-    untrained: tuple[str, ...] = ()  # parts of the model that no term uses: as initialized
+    untrained: tuple[str, ...] = ()  # parts of the model without a gradient, kept as initialized
     # Per-row outputs that an evaluation returns besides the sums: float32[B,...].
     outputs: Callable[[Bert, Batch], jax.Array] | None = None
-    heads: Heads = PRETRAINING  # of the model that it trains
-    # The same objective with its own settings of a config, if it has any.
+    heads: Heads = PRETRAINING  # heads of the model that it trains
+    # Makes the objective with its settings of a config; None if it has none.
     configure: "Callable[[Config], Objective] | None" = None
-    # What a frozen teacher says of a batch; terms find it there. None if there is no teacher.
+    # Computes outputs of a frozen teacher, which `terms` finds in the batch; None without one.
     teach: Callable[[Bert, Batch], dict[str, jax.Array]] | None = None
-    asks_for_words: bool = False  # whether teach reads the masked language model's head
+    reads_teacher_mlm: bool = False  # whether teach reads the teacher's masked-word head
 
 
 def sum_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
@@ -52,13 +52,13 @@ def sum_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Term:
 
 
 def sum_losses(losses: Losses, weights: jax.Array) -> Term:
-    """Sum losses and hits, float32[...] each, weighted by float32[...]."""
+    """Sum losses and correct predictions, float32[...] each, weighted by float32[...]."""
     nll, right = losses
     return Term(loss_sum=jnp.sum(nll * weights), correct_sum=jnp.sum(right * weights))
 
 
 def fill_masked(batch: Batch, ids_BP: jax.Array) -> jax.Array:
-    """Return the rows with these tokens at their masked positions: int32[B,P] -> int32[B,S]."""
+    """Put these tokens at the masked positions of the rows: int32[B,P] -> int32[B,S]."""
     input_ids_BS = batch["input_ids"]
     places_S = jnp.arange(input_ids_BS.shape[1], dtype=jnp.int32)
     is_masked_BPS = batch["masked_lm_positions"][:, :, None] == places_S
@@ -68,16 +68,16 @@ def fill_masked(batch: Batch, ids_BP: jax.Array) -> jax.Array:
 
 
 def find_visible(batch: Batch) -> Visible:
-    """Return which keys a query may attend to, in packed or plain rows."""
+    """Find the keys that each query may attend to, in packed or plain rows."""
     if "example_ids" in batch:
         return hide_other_examples(batch["example_ids"])
     return hide_padding(batch["input_mask"])
 
 
 def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
-    """Return the positions that a classifier reads: int32[B], packed [B,N]; None for 0.
+    """Find the positions that a classifier reads: int32[B], in packed rows [B,N]; None for all 0.
 
-    They are those of [CLS], in a causal model those of the last tokens.
+    They hold [CLS], or in a causal model the last token of each example.
     """
     if not bert.config.is_causal:
         return batch.get("cls_positions")
@@ -87,7 +87,7 @@ def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
     numbers_N = 1 + jnp.arange(starts_BN.shape[1], dtype=jnp.int32)
     is_own_BNS = batch["example_ids"][:, None, :] == numbers_N[None, :, None]
     lengths_BN = jnp.sum(is_own_BNS, axis=2, dtype=jnp.int32)
-    return jnp.maximum(starts_BN + lengths_BN - 1, 0)  # an unused slot has neither
+    return jnp.maximum(starts_BN + lengths_BN - 1, 0)  # unused slots have start and length 0
 
 
 def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:
@@ -102,5 +102,5 @@ def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array
 
 
 def restore_ids(batch: Batch) -> jax.Array:
-    """Return the tokens as they were before they were masked: int32[B,S]."""
+    """Return the tokens as they were before masking: int32[B,S]."""
     return fill_masked(batch, batch["masked_lm_ids"])

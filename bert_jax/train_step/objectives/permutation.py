@@ -1,8 +1,8 @@
 """XLNet: predict the targets of a row one after the other, in a random order.
 
-A target is read from the tokens that are no targets and the targets before it in the order. The
-targets are the places that the pipeline masks, with their tokens put back. Unlike XLNet's code this
-lets every token see [CLS] and [SEP], keeps no memory of the text before, and reverses no rows.
+Targets are the positions that the pipeline masks; their tokens are restored. A target is predicted
+from all tokens that are not targets and from the targets before it in the order. Unlike XLNet's
+code, every token sees [CLS] and [SEP], there is no memory of earlier text, and no row is reversed.
 
 Dimensions: B rows, S sequence, P targets.
 Source: Yang et al. 2019 (XLNet), sections 2.2, 2.3 and 2.6; data_utils.py@zihangdai/xlnet bbaa3a6.
@@ -24,13 +24,13 @@ from bert_jax.train_step.objectives.objective import (
     sum_losses,
 )
 
-_FIXED_WORD = 0x5EED  # in place of the row's words, where there is no step: in an evaluation
+_FIXED_WORD = 0x5EED  # replaces the row's hash words in an evaluation, which has no step
 
 
 def draw_order(bert: Bert, batch: Batch, ids_BS: jax.Array, dropout: Dropout | None) -> jax.Array:
-    """Draw a number for each token; targets are predicted in its order: uint32[B,S].
+    """Draw a number for each token, by which targets are ordered: uint32[B,S].
 
-    It is a hash of the token, its neighbors and its position, and in training of the step.
+    It is a hash of the token, its neighbors and its position, and in training also of the step.
     """
     places_S = jnp.arange(ids_BS.shape[1], dtype=jnp.uint32)
     positions_BS = batch.get("position_ids", jnp.broadcast_to(places_S, ids_BS.shape))
@@ -57,13 +57,13 @@ def _predict_in_order(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict
     is_target_BS = jnp.any(is_at_BPS & is_used_BP[:, :, None], axis=1)
     order_BS = draw_order(bert, batch, ids_BS, dropout)
     order_BP = ops.gather_positions(order_BS, positions_BP)
-    of_tokens = of_targets = find_visible(batch).mask
-    if of_tokens.shape[2] > 1:  # packed rows
-        of_targets = ops.gather_positions(of_tokens[:, 0], positions_BP)[:, None]
+    token_mask = target_mask = find_visible(batch).mask
+    if token_mask.shape[2] > 1:  # packed rows
+        target_mask = ops.gather_positions(token_mask[:, 0], positions_BP)[:, None]
     is_context, order = ~is_target_BS[:, None, None, :], order_BS[:, None, None, :]
     is_before = is_target_BS[:, None, :, None] & (order <= order_BS[:, None, :, None])
-    seen_by_tokens = Visible(of_tokens & (is_context | is_before))
-    seen_by_targets = of_targets & (is_context | (order < order_BP[:, None, :, None]))
+    seen_by_tokens = Visible(token_mask & (is_context | is_before))
+    seen_by_targets = target_mask & (is_context | (order < order_BP[:, None, :, None]))
     vectors_BPD = bert.encode_targets(
         ids_BS, batch["segment_ids"], seen_by_tokens, positions_BP, seen_by_targets, dropout
     )

@@ -1,15 +1,14 @@
-"""Relation distillation: a student's tokens learn to relate as those of a frozen teacher.
+"""Relation distillation: train a student to relate its tokens as a frozen teacher does (MiniLMv2).
 
-The relations of a layer are softmaxes of the products of its queries with queries, keys with keys
-and values with values, cut into as many heads in student and teacher, whose widths may differ.
-Nothing is masked: both models read the text as it is.
+The relations of a layer are softmaxes of query-query, key-key and value-value products. Both models
+split them into the same number of heads; their widths may differ. Nothing is masked.
 
-Memory: float32[B,R,S,S] of a micro-batch, several times: R = 48 heads over 32 rows of 512 take 1.6
-GB each. Each of the three divergences is computed again in the backward pass, so that those of one
-are held at a time; config.phases[i].micro_batches cuts B.
+Memory: several float32[B,R,S,S] of a micro-batch; R = 48 heads over 32 rows of 512 take 1.6 GB
+each. The backward pass recomputes each of the three divergences, so only those of one exist at a
+time. config.phases[i].micro_batches makes B smaller.
 
-The student's last layer gives queries, keys and values alone: its output map and feed-forward part
-have no gradient, as in the paper. Weight decay shrinks them, where the optimizer has it.
+Only queries, keys and values of the student's last layer are used: its output projection and its
+feed-forward layer have no gradient, as in the paper. Weight decay, if there is any, shrinks them.
 
 Dimensions: B rows, S queries, T keys, D width, R relation heads, K their width.
 Source: Wang et al. 2021 (MiniLMv2), section 3.1, arXiv 2012.15828.
@@ -33,13 +32,15 @@ from bert_jax.train_step.objectives.objective import (
 )
 
 KINDS = ("query", "key", "value")
-TEACHERS = {kind: f"teacher_{kind}" for kind in KINDS}  # fields of a batch: the teacher's vectors
+TEACHERS = {
+    kind: f"teacher_{kind}" for kind in KINDS
+}  # fields of a batch with the teacher's vectors
 
 
 def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
-    """Compute the logarithms of relations between tokens: float[B,S,D] -> float32[B,R,S,T].
+    """Compute log relations between tokens: float[B,S,D] -> float32[B,R,S,T].
 
-    They are log softmaxes over the tokens T that the mask, bool[B, 1, 1 or S, T], lets a token see.
+    They are log softmaxes over the tokens T that mask, bool[B, 1, 1 or S, T], makes visible.
     """
     batch, seq_len, width = x_BSD.shape
     apart = (batch, seq_len, heads, width // heads)
@@ -53,7 +54,7 @@ def relate(x_BSD: jax.Array, heads: int, mask: jax.Array) -> jax.Array:
 def compare_relations(
     x_BSD: jax.Array, teacher_BSD: jax.Array, heads: int, mask: jax.Array
 ) -> jax.Array:
-    """Compute KL(teacher, student) of each token's relations, a mean over heads: float32[B,S].
+    """Compute KL(teacher, student) of each token's relations, averaged over heads: float32[B,S].
 
     The two widths D may differ; both are multiples of `heads`.
     """
@@ -68,9 +69,9 @@ def compare_relations(
 def project_batch(
     bert: Bert, batch: Batch, dropout: Dropout | None, layer: int
 ) -> dict[str, jax.Array]:
-    """Compute the vectors of each kind in a layer, counted from 1 or 0 for the last.
+    """Compute queries, keys and values of a layer, counted from 1; 0 is the last.
 
-    Shapes: float[B,S,D] each, from the tokens before they were masked, in packed or plain rows.
+    Shapes: float[B,S,D] each. Rows may be packed; their tokens are those before masking.
     """
     number = (layer or bert.config.num_hidden_layers) - 1
     vectors = bert.project_layer(
@@ -85,9 +86,11 @@ def project_batch(
 
 
 def make_relation_distillation(settings: DistillConfig) -> Objective:
-    """Make the objective: weighted means over all tokens but padding, of the kinds with a weight.
+    """Make the objective: a sum of the terms whose weight is not 0, each a mean over tokens.
 
     query, key, value     KL from the teacher's relations to those of the student's last layer
+
+    Padding does not count.
     """
     weights = dict(
         zip(

@@ -1,4 +1,4 @@
-"""Replaced-token detection: a generator fills in masked tokens, the encoder finds which are wrong.
+"""Replaced-token detection: a generator fills in masked tokens, the encoder detects wrong ones.
 
 Dimensions: B rows, S sequence, P slots for masked tokens, V vocabulary (padded), N bins.
 Source: Clark et al. 2020 (ELECTRA), section 2; google-research/electra run_pretraining.py.
@@ -19,8 +19,8 @@ from bert_jax.train_step.objectives.objective import (
     sum_losses,
 )
 
-GENERATOR_SCOPE = "of_the_generator"  # in the names of what it computes, for prices of kernels
-WEIGHT = 50.0  # config.rtd_weight unless set
+GENERATOR_SCOPE = "of_the_generator"  # names its operations, for perf/prices.py
+WEIGHT = 50.0  # default of config.rtd_weight
 BINS, BIN_WIDTH = 128, 0.125  # of the histogram of logits, from -8 to 8
 _EVALUATION_SEED = 2020
 
@@ -34,10 +34,10 @@ def _count(batch: Batch) -> dict[str, jax.Array]:
 
 
 def make_noise_words(bert: Bert, batch: Batch, dropout: Dropout | None) -> Words:
-    """Return what the noise of each row is hashed from.
+    """Make the words that the noise of each row is hashed from.
 
-    In training it is (seed, step, row), as for dropout; in an evaluation a fixed seed and the
-    row's own tokens, so that a row is filled alike in batches of any size.
+    In training they depend on seed, step and row, as for dropout; in an evaluation on a fixed seed
+    and the row's tokens, so that the size of a batch does not change how a row is filled.
     """
     if dropout is None:
         ids_BS = batch["input_ids"].astype(jnp.uint32)
@@ -54,8 +54,8 @@ def sample_tokens(
 ) -> jax.Array:
     """Sample a token at each position from the softmax of its logits: int32[B,P].
 
-    It is the likeliest after standard Gumbel noise, which is hashed from the row's words, the
-    position in the row and the token: the same on every mesh, for any number of micro-batches.
+    The sample is the argmax of logits plus Gumbel noise. The noise is hashed from the row's words,
+    the position and the token: it is the same on every mesh and for any number of micro-batches.
     """
     spec = jax.typeof(logits_BPV).sharding.spec
     ids_BPV = jax.lax.broadcasted_iota(jnp.int32, logits_BPV.shape, 2, out_sharding=spec)
@@ -63,7 +63,7 @@ def sample_tokens(
     place_BPV = start_BP[:, :, None] + ids_BPV.astype(jnp.uint32)
     low_B11, high_B11 = (word[:, None, None] for word in words)
     hash_BPV = hashed_places(place_BPV, low_B11, high_B11)
-    # 1 - uniform, whose small values float32 tells apart: they make the largest noise.
+    # 1 - uniform: float32 resolves its small values, which make the largest noise.
     share_BPV = (hash_BPV.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
     share_BPV = jnp.minimum(share_BPV, jnp.float32(1.0 - 2.0**-24))
     noisy_BPV = logits_BPV - jnp.log(-jnp.log1p(-share_BPV))
@@ -74,42 +74,42 @@ def sample_tokens(
 def sum_detections(
     logits_BS: jax.Array, is_replaced_BS: jax.Array, weights_BS: jax.Array, scale: float
 ) -> Term:
-    """Sum the binary cross entropy, the hits, and the logits by class and bin.
+    """Sum binary cross entropy and correct predictions, and count the logits by class and bin.
 
     Shapes: float32[B,S], bool[B,S], float32[B,S].
     """
     labels_BS = is_replaced_BS.astype(jnp.float32)
     nll_BS = jax.nn.softplus(logits_BS) - labels_BS * logits_BS
     right_BS = ((logits_BS > 0.0) == is_replaced_BS).astype(jnp.float32)
-    # Bin N/2 begins right above 0, from where a token is taken for replaced.
+    # Bin N/2 begins right above 0: from there on a token is predicted as replaced.
     bin_BS = jnp.ceil(jax.lax.stop_gradient(logits_BS) / BIN_WIDTH) + (BINS // 2 - 1)
     bin_BS = jnp.clip(bin_BS, 0, BINS - 1).astype(jnp.int32)
     is_in_BSN = bin_BS[:, :, None] == jnp.arange(BINS, dtype=jnp.int32)
     histogram_KN = jnp.stack(
         [
-            jnp.sum(jnp.where(is_in_BSN, of_class_BS[:, :, None], 0.0), axis=(0, 1))
-            for of_class_BS in (weights_BS * (1.0 - labels_BS), weights_BS * labels_BS)
+            jnp.sum(jnp.where(is_in_BSN, class_weights_BS[:, :, None], 0.0), axis=(0, 1))
+            for class_weights_BS in (weights_BS * (1.0 - labels_BS), weights_BS * labels_BS)
         ]
     )
     return Term(jnp.sum(nll_BS * weights_BS), jnp.sum(right_BS * weights_BS), histogram_KN, scale)
 
 
 def make_rtd(weight: float) -> Objective:
-    """Make the objective: the generator's masked language model + weight * the detection.
+    """Make the objective: the generator's masked language model + weight * detection.
 
-    The detection is a mean over all tokens but padding. A sampled token that is the original one
-    counts as original. No gradient flows through sampling.
+    Detection is a mean over all tokens but padding. A sampled token that equals the original counts
+    as original. No gradient flows through sampling.
     """
 
     def terms(bert: Bert, batch: Batch, dropout: Dropout | None) -> dict[str, Term]:
         generator, positions_BP = bert.generator, batch["masked_lm_positions"]
         if generator is None:
             raise TypeError("this model was built without the generator that rtd trains")
-        of_generator = None if dropout is None else dropout.for_generator()
+        generator_dropout = None if dropout is None else dropout.for_generator()
         with jax.named_scope(GENERATOR_SCOPE):
-            hidden_BSG = encode_batch(generator, batch, of_generator)
-        # XLA merges the two products with the word table: the losses keep their logits as
-        # config.compute.mlm_logits_dtype says, sampling reads them in float32.
+            hidden_BSG = encode_batch(generator, batch, generator_dropout)
+        # XLA merges the two products with the word embeddings: the losses store logits in
+        # config.compute.mlm_logits_dtype, sampling reads them in float32.
         losses = generator.compute_mlm_losses(hidden_BSG, positions_BP, batch["masked_lm_ids"])
         logits_BPV = generator.compute_mlm_logits(hidden_BSG, positions_BP)
         sampled_BP = sample_tokens(

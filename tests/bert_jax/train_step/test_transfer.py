@@ -241,7 +241,9 @@ def test_a_run_begins_and_descends_with_them(tiny_store, tmp_path):
     decay = config.optim.weight_decay * params["layers"]["00"]["mlp"]["output"]["kernel"]
     np.testing.assert_allclose(kernel - decay, 0.5 * bias[0], rtol=1e-4)
     (words,) = [text for label, text in opening_rows(setup, None) if label == "rates"]
-    assert words == "those of width 64: kernels, which are 2 times as wide, have 0.5 of the rate"
+    assert words == (
+        "tuned at width 64; kernels are 2 times as wide here and have 0.5 of the learning rate"
+    )
 
 
 @pytest.mark.parametrize(
