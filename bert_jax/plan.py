@@ -9,6 +9,10 @@
     bert_jax/perf/prices.json
     --preemption_hours=16.1      mean time between two preemptions of the slice on spot chips
     --json_out=FILE --hlo_out=FILE --plot_out=FILE.png
+    --budget=300                 which size to train for so many dollars, and what loss to expect;
+    or --days=4, or --chip_hours=500
+    --spot                       of a budget: spend it on spot chips, preemptions included
+    --ladder=DIR                 of a budget: the law that bert_jax.ladder has fitted on your text
 
 Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
 whether the phase fits; what it expects of time is an estimate, and is called so. Needs libtpu,
@@ -33,7 +37,9 @@ os.environ.pop("XLA_FLAGS", None)
 
 import dataclasses
 import json
+import math
 import pathlib
+import shlex
 from collections.abc import Sequence
 
 from absl import flags, logging
@@ -45,13 +51,20 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf import estimate, measure, plan_report, preemptions, slices
 from bert_jax.perf.aot_compile import Compiled
 from bert_jax.perf.plan import Plan, PlanRequest, build_plan, read_corpus, scale_config
-from bert_jax.perf.prices import FILE, read_prices
+from bert_jax.perf.prices import FILE, Prices, format_dollars, read_prices
 from bert_jax.perf.slices import Slice
 from bert_jax.reporting import plots
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli, exit_codes
+from bert_jax.scaling import budget as budget_lib
+from bert_jax.scaling import budget_report
+from bert_jax.scaling.budget import Budget, BudgetPlan, BudgetRequest
+from bert_jax.scaling.candidates import make_compiler
+from bert_jax.scaling.fit import fit_english
+from bert_jax.scaling.law import read_ladder
 from bert_jax.train_step import objectives
 from bert_jax.trainer import heldout
+from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path
 
@@ -81,7 +94,16 @@ _JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number: docs/g
 _HLO_OUT = flags.DEFINE_string(
     "hlo_out", None, "file for the compiled text of the first phase that fits"
 )
-_PLOT_OUT = flags.DEFINE_string("plot_out", None, "file for a picture of the rate, a .png")
+_PLOT_OUT = flags.DEFINE_string(
+    "plot_out", None, "file for a picture of the rate, or of loss against dollars, a .png"
+)
+_BUDGET = flags.DEFINE_float("budget", None, "dollars to spend: which size, and what loss")
+_DAYS = flags.DEFINE_float("days", None, "the same for so many days of the slice")
+_CHIP_HOURS = flags.DEFINE_float("chip_hours", None, "the same for so many hours of a chip")
+_SPOT = flags.DEFINE_bool("spot", False, "of a budget: on spot chips, preemptions included")
+_LADDER = flags.DEFINE_string(
+    "ladder", None, "of a budget: folder of python -m bert_jax.ladder, in place of our constants"
+)
 
 USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--store=STORE]"
 CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # of the learning-rate plot on the screen, in characters
@@ -91,18 +113,25 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
+        if _asks_for_budget():
+            return _spend(log)
         request, screen = _read_request(log)
     with screen.spinning("planning"):
         plan, compiled = build_plan(request, screen)
         _write_pictures(request.config, compiled, screen)
     _show(request, plan, screen)
-    if _JSON_OUT.value:
-        text = json.dumps(dataclasses.asdict(plan), indent=2)
-        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
+    _write_json(plan)
     return 0 if all(phase.fits for phase in plan.phases) else exit_codes.FAILED
 
 
-def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
+def _write_json(plan: Plan | BudgetPlan) -> None:
+    if _JSON_OUT.value:
+        text = json.dumps(dataclasses.asdict(plan), indent=2)
+        pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
+
+
+def _read_config() -> tuple[Config, Slice]:
+    """Read the config and the slice, and check that one divides over the other."""
     config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))
     if not _TOPOLOGY.value:
         raise ValueError(f"--topology is missing: the slice to plan for; {USAGE}")
@@ -110,9 +139,6 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
         mesh = dataclasses.replace(config.mesh, num_slices=_NUM_SLICES.value)
         config = dataclasses.replace(config, mesh=mesh)
     tpu_slice = slices.find_slice(_TOPOLOGY.value, config.mesh.num_slices)
-    if not all(size.strip().isdigit() for size in _SCALE.value):
-        raise ValueError(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
-    others = [slices.resize_slice(tpu_slice, int(chips)) for chips in _SCALE.value]
     if _STORE.value:
         data = dataclasses.replace(config.data, store=_STORE.value)
         config = dataclasses.replace(config, data=data)
@@ -121,22 +147,120 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
-    for other in others:
-        mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
-    prices = read_prices(pathlib.Path(_PRICES.value))
     for flag in (_JSON_OUT, _HLO_OUT, _PLOT_OUT):
         if flag.value:
             check_file_path(pathlib.Path(flag.value), f"--{flag.name}")
-    learned = objectives.find_each(config)
+    return config, tpu_slice
+
+
+def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
+    """Start the TPU's compiler, with a screen."""
     log.hold()
     screen = Screen(is_writer=True)
     with screen.spinning("starting the TPU's compiler"):
         slices.open_devices(tpu_slice)
+    return screen
+
+
+def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
+    config, tpu_slice = _read_config()
+    for flag in (_SPOT, _LADDER):
+        if flag.value:
+            raise ValueError(f"--{flag.name} is for a budget; add --budget, or leave it out")
+    if not all(size.strip().isdigit() for size in _SCALE.value):
+        raise ValueError(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
+    others = [slices.resize_slice(tpu_slice, int(chips)) for chips in _SCALE.value]
+    for other in others:
+        mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
+    prices = read_prices(pathlib.Path(_PRICES.value))
+    learned = objectives.find_each(config)
+    screen = _start(log, tpu_slice)
     config, corpus = read_corpus(config, screen)
     teacher = warm_start.read_teacher_sizes(config)
     hours = _PREEMPTION_HOURS.value
     request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher, hours)
     return request, screen
+
+
+_BUDGETS = (_BUDGET, _DAYS, _CHIP_HOURS)
+
+
+def _asks_for_budget() -> bool:
+    return any(flag.value is not None for flag in _BUDGETS)
+
+
+def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
+    """Read what may be spent, on which text and by which law."""
+    config, tpu_slice = _read_config()
+    budget = _make_budget(read_prices(pathlib.Path(_PRICES.value)), tpu_slice)
+    for flag in (_SCALE, _HLO_OUT, _SEQ_LEN, _PER_CHIP_BATCH):
+        if flag.value:
+            raise ValueError(f"--{flag.name} is not for a budget; leave it out")
+    budget_lib.check(config)
+    law = read_ladder(pathlib.Path(_LADDER.value)) if _LADDER.value else fit_english()
+    screen = _start(log, tpu_slice)
+    config, source = measure.open_source(config, screen)
+    if source is None:
+        raise ValueError("a budget needs the text that is trained on: give --store=STORE")
+    corpus = budget_lib.count_corpus(source)
+    hours = _PREEMPTION_HOURS.value
+    request = BudgetRequest(config, tpu_slice, budget, corpus, law, _SPOT.value, hours)
+    return request, screen
+
+
+def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:
+    """Turn the flag that was given into dollars of the slice."""
+    given = [flag for flag in _BUDGETS if flag.value is not None]
+    if len(given) > 1:
+        names = ", ".join(f"--{flag.name}" for flag in given)
+        raise ValueError(f"{names} say the same thing; give one of them")
+    name, value = given[0].name, float(given[0].value or 0.0)
+    if not 0 < value < math.inf:
+        raise ValueError(f"--{name} is {value:g}; it must be more than 0")
+    chip = tpu_slice.chip.name
+    price = prices.by_chip.get(chip)
+    usd_per_chip_hour = None
+    if price is not None:
+        usd_per_chip_hour = price.usd_spot if _SPOT.value else price.usd_on_demand
+    if price is None or not usd_per_chip_hour:
+        raise ValueError(prices.missing(chip, "spot" if _SPOT.value else "on_demand"))
+    chip_hours = {
+        "budget": value / usd_per_chip_hour,
+        "days": value * 24 * tpu_slice.chips,
+        "chip_hours": value,
+    }[name]
+    usd = chip_hours * usd_per_chip_hour
+    return Budget(usd, usd_per_chip_hour, tpu_slice.chips, price)
+
+
+def _spend(log: LibraryLog) -> int:
+    """Choose what the budget buys, and show it."""
+    request, screen = _read_budget(log)
+    plan = budget_lib.choose(request, make_compiler(request.tpu_slice, screen))
+    money = format_dollars(request.budget.usd)
+    title = f"what {money} buys on {plan.topology}"
+    screen.table(title, budget_report.format_choice(plan))
+    screen.table("the bill", budget_report.format_bill(plan))
+    screen.table("sizes, the best first", budget_report.format_sizes(plan))
+    screen.table("half and twice as much", budget_report.format_neighbors(plan))
+    screen.command(_write_command(request, plan), "to train it: ")
+    if _PLOT_OUT.value:
+        budget_report.draw(plan, pathlib.Path(_PLOT_OUT.value))
+    _write_json(plan)
+    return 0
+
+
+def _write_command(request: BudgetRequest, plan: BudgetPlan) -> str:
+    """Write the command that trains the chosen run."""
+    settings = {**plan.settings, "config.data.store": request.config.data.store}
+    given = [
+        word
+        for word in cli.config_arguments(_CONFIG)
+        if word.partition("=")[0].removeprefix("--") not in settings
+    ]
+    flags_set = [f"--{name}={value}" for name, value in settings.items()]
+    words = [find_python(), "-m", "bert_jax.train", *given, *flags_set, "--workdir=DIR"]
+    return shlex.join(words)
 
 
 def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:

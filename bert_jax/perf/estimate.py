@@ -96,7 +96,7 @@ def estimate_step(
     priced = {words: cycles for words, cycles in kernels.items() if cycles is not None}
     secs = cost.secs(machine.clock_hz)
     rows_per_sec_per_chip = config.phases[index].batch_size / secs / tpu_slice.chips
-    flops_per_sec_per_chip = _flops_per_row(config, index, teacher) * rows_per_sec_per_chip
+    flops_per_sec_per_chip = count_row_flops(config, index, teacher) * rows_per_sec_per_chip
     return Estimate(
         step_secs=secs,
         work_secs=cost.cycles / machine.clock_hz,
@@ -112,7 +112,8 @@ def estimate_step(
     )
 
 
-def _flops_per_row(config: Config, index: int, teacher: ModelConfig | None) -> float:
+def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = None) -> float:
+    """Count the operations of a row of a phase, forward and backward, and of a teacher forward."""
     phase = config.phases[index]
     shape = row_shape(
         config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
@@ -215,7 +216,7 @@ def plan_phase(
         rows_per_step=phase.batch_size,
         rows_per_chip=phase.batch_size / tpu_slice.chips,
         micro_batches=phase.micro_batches,
-        flops_per_row=_flops_per_row(config, index, teacher),
+        flops_per_row=count_row_flops(config, index, teacher),
         attention=describe_attention(config, index, tpu_slice),
         fits=step is not None,
         available_bytes=available,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bert_jax.perf.plan import Plan
+from bert_jax.scaling.budget import BudgetPlan
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = (
@@ -117,6 +118,46 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked):
         assert sentence in ran.stderr
 
 
+@pytest.mark.slow
+@needs_libtpu
+def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
+    out, picture = tmp_path / "budget.json", tmp_path / "loss.png"
+    written = (f"--json_out={out}", f"--plot_out={picture}")
+    asked = ("--chip_hours=8", "--spot", "--config.model.max_position_embeddings=128")
+    sizes = ("--config=configs/tiny.py", "--topology=v5e:2x2", f"--store={tiny_store}")
+    command = [sys.executable, "-m", "bert_jax.plan", *sizes, *asked, *written]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (planned.returncode, planned.stderr) == (0, "")
+    assert "the constants are ours, not of your text" in planned.stdout
+    numbers = json.loads(out.read_text())
+    assert numbers["chosen"]["size"] == "2 x 128" and numbers["chosen"]["speed"] == "compiled"
+    low, high = numbers["interval"]
+    assert 0 < low < numbers["predicted_heldout_loss"] < high
+    assert 0 < numbers["dollars"] <= numbers["budget_dollars"] == pytest.approx(8 * 0.6)
+    assert numbers["chosen"]["epochs"] <= 256 and numbers["tokens"] > 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    train = planned.stdout.partition("to train it: ")[2]
+    assert f"--config.data.store={tiny_store}" in train and "--workdir=" in train
+
+
+@needs_libtpu
+def test_a_budget_that_cannot_be_planned_is_refused_in_a_sentence(forked, tiny_store, tmp_path):
+    store, prices = f"--store={tiny_store}", tmp_path / "prices.json"
+    prices.write_text('{"read": "today", "usd_per_chip_hour": {"v4": 3.2}}')
+    refused = {
+        "--budget, --days say the same thing; give one of them": ["--budget=300", "--days=4"],
+        "prices.json has no price for v5e; give it usd_on_demand": [
+            *("--budget=300", f"--prices={prices}", store)
+        ],
+        "$1.00 pays v5e:4x4 for 188 s, and a start alone takes": ["--budget=1", store],
+    }
+    for sentence, given in refused.items():
+        ran = forked("bert_jax.plan", *SMALL, *given, code=2)
+        assert ran.stdout == ""
+        assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
+        assert sentence in ran.stderr
+
+
 def keys(kind: Any) -> set[str]:
     """Names of the fields of a dataclass and of those in it."""
     found = set()
@@ -134,4 +175,5 @@ def test_every_key_of_the_file_is_documented():
     names = re.findall(r"`([\w.\[\]]+)`", page.partition("## Keys of")[2])
     documented = {word for name in names for word in re.findall(r"\w+", name)}
     assert {"exposed_secs", "usd", "attention", "temporaries", "path"} <= keys(Plan)
-    assert keys(Plan) - documented == set()
+    assert {"interval", "goodput", "peak_share", "epochs"} <= keys(BudgetPlan)
+    assert (keys(Plan) | keys(BudgetPlan)) - documented == set()

@@ -105,6 +105,8 @@ def flags_for(module: str, words: list[str]) -> list[str]:
     flags = ADDED.get(module, [])
     if module == "bert_jax.benchmark" and not any("data.store=" in word for word in words):
         flags = [*flags, "--config.model.vocab_size=300"]
+    if module == "bert_jax.plan" and any(word.startswith("--budget") for word in words):
+        flags = [ROLLED, "--config.phases[0].batch_size=8", "--config.phases[1].batch_size=8"]
     if "bilm" in words:
         flags = [*flags, "--steps=2", "--seq_len=16", "--batch_size=4"]
     return flags
