@@ -1,6 +1,6 @@
-"""Look at a run's data before its first step: the vocabulary, copies, and pairs with their labels.
+"""Check the data of a run before its first step: vocabulary, copies, labels of next sentences.
 
-True next sentences repeat more words of the sentence before them than random ones do.
+True next sentences share more words with the sentence before them than random ones do.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.store import EXAMPLES, Store
 
 _FREQUENT = 200  # tokens that any two texts share
-_LEAST_SHARED = 0.01  # of the words of a second text, between the two labels
-_SURE = 5.0  # standard deviations
+_LEAST_DIFFERENCE = 0.01  # of the shares of words, between the two labels
+_SURE = 5.0  # standard errors of that difference
 
 
 def find_in_store(store: Store) -> list[Finding]:
-    """Look at the text of a store; ready-made examples have none."""
+    """Check the text of a store; ready-made examples have none."""
     if store.kind == EXAMPLES:
         return []
     parts = [(each.name, *each.text.partition(". ")) for each in find_before_training(store)]
@@ -26,9 +26,9 @@ def find_in_store(store: Store) -> list[Finding]:
 
 
 def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[Finding]:
-    """Look whether the labels of next sentences are inverted in these rows.
+    """Check whether the labels of next sentences are inverted in these rows.
 
-    rows have the arrays of data_pipeline.spec.schema; int64[V] counts the tokens of the store.
+    rows are the arrays of data_pipeline.spec.schema; counts_V, int64[V], counts the store's tokens.
     """
     text = restore_masked(rows)
     example_BS = text.get("example_ids", text["input_mask"])
@@ -47,10 +47,10 @@ def find_in_pairs(rows: Mapping[str, np.ndarray], counts_V: np.ndarray) -> list[
         Finding(
             "next_sentence_inverted",
             0,
-            f"texts labelled as random share {shares[0]:.1%} of their words with the one before, "
+            f"texts labelled as random share {shares[0]:.1%} of their words with the text before, "
             f"those labelled as next {shares[1]:.1%}: the labels look inverted.",
-            "Label 0 is the true next sentence, 1 a random one. The loss looks as good as ever, "
-            "but a checkpoint that others read by BERT's convention will be wrong.",
+            "Label 0 is the true next sentence, 1 a random one. The loss looks as good if they are "
+            "inverted, but software that reads the checkpoint by BERT's convention will be wrong.",
         )
     ]
 
@@ -61,11 +61,11 @@ def share_words(
     example_BS: np.ndarray,
     counts_V: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute how many of the words of each second text stand in the first one too.
+    """Compute the share of words of each second text that its first text has too.
 
-    Shapes: int[B,S] three times, where example_BS counts the examples of a row from 1 and is 0 at
-    padding; int[V] how often tokens occur -> row and example int64[M] as row * S + number - 1,
-    share float64[M]. The tokens that occur most often do not count.
+    Shapes: int[B,S] three times, int[V] counts of tokens -> int64[M], float64[M]. example_BS
+    numbers the examples of a row from 1 and is 0 for padding. The first result identifies each
+    example by row * S + number - 1. The most frequent tokens are ignored.
     """
     rows, seq_len = ids_BS.shape
     is_frequent_V = np.zeros(len(counts_V), bool)
@@ -82,10 +82,10 @@ def share_words(
 
 
 def are_inverted(share_M: np.ndarray, is_random_M: np.ndarray) -> bool:
-    """Tell whether texts labelled as random ones share clearly more words: float64[M], bool[M]."""
+    """Return whether texts labelled as random share clearly more words: float64[M], bool[M]."""
     random_N, true_N = share_M[is_random_M], share_M[~is_random_M]
     if min(len(random_N), len(true_N)) < 30:
         return False
     difference = random_N.mean() - true_N.mean()
     deviation = np.sqrt(random_N.var() / len(random_N) + true_N.var() / len(true_N))
-    return bool(difference > max(_SURE * deviation, _LEAST_SHARED))
+    return bool(difference > max(_SURE * deviation, _LEAST_DIFFERENCE))

@@ -1,11 +1,12 @@
-"""Find what looks wrong about a run while it trains: rules over its records, each with a name.
+"""Diagnose a run while it trains: named rules that report what looks wrong.
 
-A rule reads the lines of metrics.jsonl up to a step, the settings and what the data are like, and
-returns a sentence and what to try, or None. docs/guide/runs.md has a paragraph for each name. What
-is normal is not reported: a plateau at the loss of word frequencies that ends in a sudden drop, or
-a loss that changes with the phase.
+A rule reads the metrics of a phase up to a step, the settings and facts about the data. It returns
+a sentence and advice, or None. docs/guide/runs.md lists all rules. Normal behavior is not reported,
+such as a short plateau at the unigram loss before a sudden drop, or a loss that changes with the
+phase.
 
-Source: thresholds by benchmarks/planted_faults.py; Chen et al. 2023 (2309.07311) on the drop.
+Source: thresholds chosen with benchmarks/planted_faults.py; Chen et al. 2023 (2309.07311) on the
+drop.
 """
 
 import dataclasses
@@ -18,16 +19,16 @@ import numpy as np
 from bert_jax.config import Config, total_steps
 
 Line = Mapping[str, Any]  # of metrics.jsonl
-Words = tuple[str, str] | None  # a sentence, and what to try
+Words = tuple[str, str] | None  # a sentence, and advice
 
 TERMS = {"mlm": "masked words", "causal": "next tokens", "permutation": "permuted tokens"}
-# Standard deviations in nats: of a token's loss, and of an example's mean beside that.
+# Standard deviations in nats: of a token's loss, and of the mean loss of an example in addition.
 _SPREAD, _SPREAD_OF_EXAMPLES = 2.5, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a rule found at a step."""
+    """Hold what a rule reports at a step."""
 
     rule: str
     step: int
@@ -35,7 +36,7 @@ class Finding:
     advice: str
 
     def as_record(self) -> dict[str, Any]:
-        """Return what stands in metrics.jsonl and summary.json."""
+        """Return the record that metrics.jsonl and summary.json keep."""
         return {
             "rule": self.rule,
             "step": self.step,
@@ -45,29 +46,29 @@ class Finding:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Finding":
-        """Read it back; a record that lacks a key has an empty text there."""
+        """Build a finding from its record; keys that are missing are empty."""
         texts = (str(record.get(key, "")) for key in ("sentence", "try"))
         return cls(str(record.get("rule", "")), int(record.get("step", 0)), *texts)
 
 
 @dataclasses.dataclass(frozen=True)
 class PhaseFacts:
-    """What a phase is like before its first step."""
+    """Hold facts about a phase that are known before its first step."""
 
-    first_step: int  # of the run, after which it begins
-    baseline: Mapping[str, float]  # scores without context, as in the records
+    first_step: int  # steps of the run before the phase
+    baseline: Mapping[str, float]  # scores without context, by their names in the records
     predictions_per_step: float
     examples_per_step: float
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What rules read: a phase up to a step."""
+    """Hold what rules read: a phase up to a step."""
 
     config: Config
     facts: PhaseFacts
     step: int  # of the newest line
-    train: Sequence[Line]  # of the phase, some left out if they are many
+    train: Sequence[Line]  # of the phase; if they are many, a part of them
     heldout: Sequence[Line]  # of the phase
 
     @property
@@ -77,15 +78,15 @@ class View:
 
     @property
     def term(self) -> str | None:
-        """Return the loss that has a line to compare with: mlm, causal or permutation."""
+        """Return the loss that has a unigram line: mlm, causal or permutation."""
         return next((term for term in TERMS if self.unigram_of(term) is not None), None)
 
     def unigram_of(self, term: str) -> float | None:
-        """Return the loss of word frequencies, which knows no context."""
+        """Return the unigram loss, that of word frequencies without context."""
         return self.facts.baseline.get(f"unigram_{term}_loss")
 
     def curve(self, measure: str, is_heldout: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return steps and values of a measure in this phase: int64[N], float64[N]."""
+        """Return the steps and values of a measure in this phase: int64[N], float64[N]."""
         lines = [line for line in (self.heldout if is_heldout else self.train) if measure in line]
         return (
             np.array([line["step"] for line in lines], np.int64),
@@ -93,7 +94,7 @@ class View:
         )
 
     def noise(self, steps_N: np.ndarray) -> np.ndarray:
-        """Estimate the standard deviation of each line's loss, from the draw of its text."""
+        """Estimate the standard deviation of each line's loss that is due to sampling its text."""
         before_N = np.concatenate([[self.facts.first_step], steps_N[:-1]])
         count_N = np.maximum(steps_N - before_N, 1)
         words_N = np.maximum(count_N * self.facts.predictions_per_step, 1.0)
@@ -103,7 +104,7 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class _Losses:
-    """The loss with a line to compare with, if the run is long enough to judge it."""
+    """Hold the losses of a phase with their unigram line, if there are enough to judge."""
 
     words: str
     steps_N: np.ndarray
@@ -118,11 +119,11 @@ class _Losses:
         return float(self.losses_N[-3:].mean())
 
 
-_FEWEST_STEPS = 100  # which even a good run takes to learn the frequencies of words
+_FEWEST_STEPS = 100  # that even a good run needs to learn word frequencies
 _FEWEST_LINES = 3
 
 
-def _losses(view: View) -> _Losses | None:
+def _find_losses(view: View) -> _Losses | None:
     term = view.term
     if term is None:
         return None
@@ -134,28 +135,28 @@ def _losses(view: View) -> _Losses | None:
     return _Losses(TERMS[term], steps_N, losses_N, view.noise(steps_N), unigram, uniform)
 
 
-def _warms_up(view: View) -> bool:
-    """Tell whether the rate has not been at its peak for long enough to judge it."""
+def _is_warming_up(view: View) -> bool:
+    """Return whether the learning rate is still rising, so that it is too early to judge it."""
     rates = view.curve("learning_rate")[1]
     is_rising = len(rates) < 2 or rates[-1] >= rates[:-1].max()
     return is_rising and view.share < _LATE
 
 
 _EARLY, _LATE = 0.08, 0.3  # shares of the run
-_NEAR = 0.15  # nats around the unigram line
+_NEAR = 0.15  # nats above the unigram line that still count as reaching it
 
 
-def _rate(view: View) -> str:
+def _name_rate(view: View) -> str:
     return f"config.optim.learning_rate ({view.config.optim.learning_rate:g})"
 
 
-def above_unigram(view: View) -> tuple[str, _Losses] | None:
-    """Tell how the loss is still above the unigram line: flat, falling or unsteady."""
-    losses = _losses(view)
+def classify_above_unigram(view: View) -> tuple[str, _Losses] | None:
+    """Classify a loss that is still above the unigram line: flat, falling or unsteady."""
+    losses = _find_losses(view)
     if losses is None or view.facts.first_step or view.step < _FEWEST_STEPS or much_dropout(view):
         return None
     is_near = min(losses.newest, losses.losses_N[-1]) < losses.unigram + _NEAR
-    if view.share < _EARLY or _warms_up(view) or is_near:
+    if view.share < _EARLY or _is_warming_up(view) or is_near:
         return None
     later_N = losses.losses_N[len(losses.losses_N) // 3 :]
     if len(later_N) < _FEWEST_LINES:
@@ -169,30 +170,31 @@ def above_unigram(view: View) -> tuple[str, _Losses] | None:
 
 
 def nothing_learned(view: View) -> Words:
-    """Report a loss that has hardly left that of a guess among all words."""
-    state = above_unigram(view)
+    """Report a loss that is still near that of a random guess among all words."""
+    state = classify_above_unigram(view)
     if state is None or state[0] != "flat":
         return None
     losses = state[1]
     return (
-        f"the loss on {losses.words} is {losses.newest:.2f}, and a guess among all words has "
+        f"the loss on {losses.words} is {losses.newest:.2f}, and a random guess has "
         f"{losses.uniform:.2f}: the model has learned nothing.",
-        f"Check that {_rate(view)} is not far too low or too high, and that labels belong to "
+        f"Check that {_name_rate(view)} is not far too low or too high, and that labels belong to "
         "their rows (python -m bert_jax.replay shows them).",
     )
 
 
 def rate_too_low(view: View) -> Words:
-    """Report a loss that falls steadily, and has not even reached that of word frequencies."""
-    state = above_unigram(view)
+    """Report a loss that falls steadily but is still above the unigram line."""
+    state = classify_above_unigram(view)
     if state is None or state[0] != "falling":
         return None
     losses = state[1]
     return (
         f"after {view.share:.0%} of the run the loss on {losses.words} is "
-        f"{losses.losses_N[-1]:.2f} and "
-        f"falls slowly; knowing how frequent words are would give {losses.unigram:.2f}.",
-        f"The rate looks too low: try 3 to 10 times {_rate(view)}, or fewer warm-up steps.",
+        f"{losses.losses_N[-1]:.2f} and falls slowly; word frequencies alone give "
+        f"{losses.unigram:.2f}.",
+        f"The learning rate looks too low: try 3 to 10 times {_name_rate(view)}, or fewer warm-up "
+        "steps.",
     )
 
 
@@ -200,14 +202,17 @@ _RISE = 0.3  # nats
 
 
 def rate_too_high(view: View) -> Words:
-    """Report a loss that stays above the unigram line without falling, or has climbed back."""
-    state = above_unigram(view)
-    losses = _losses(view)
-    advice = f"The rate looks too high: try a third of {_rate(view)}, or more warm-up steps."
+    """Report a loss that stays above the unigram line without falling, or that has risen again."""
+    state = classify_above_unigram(view)
+    losses = _find_losses(view)
+    advice = (
+        f"The learning rate looks too high: try a third of {_name_rate(view)}, or more warm-up "
+        "steps."
+    )
     if state is not None and state[0] == "unsteady":
         return (
-            f"the loss on {state[1].words} goes up and down around {state[1].newest:.2f}, above "
-            f"the {state[1].unigram:.2f} of word frequencies.",
+            f"the loss on {state[1].words} goes up and down around {state[1].newest:.2f}; word "
+            f"frequencies alone give {state[1].unigram:.2f}.",
             advice,
         )
     if losses is None:
@@ -215,8 +220,8 @@ def rate_too_high(view: View) -> Words:
     nsp_N = view.curve("nsp_loss")[1][-3:]
     if is_stuck(view, losses) and len(nsp_N) and nsp_N.mean() > math.log(2) + 0.01:
         return (
-            f"the loss on {losses.words} stays at the {losses.unigram:.2f} of word frequencies, "
-            f"and that on next sentences is {nsp_N.mean():.2f}, where a guess has 0.69.",
+            f"the loss on {losses.words} stays at {losses.unigram:.2f}, that of word frequencies "
+            f"alone, and the loss on next sentences is {nsp_N.mean():.2f}; a guess has 0.69.",
             advice,
         )
     if len(losses.losses_N) < 6:
@@ -231,37 +236,37 @@ def rate_too_high(view: View) -> Words:
     )
 
 
-_STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # at the line, before it counts as stuck
-_UNDER = 0.06  # nats
+_STUCK_STEPS, _STUCK_SHARE = 60, 0.03  # steps at the unigram line, from which it is stuck
+_UNDER = 0.06  # nats below the unigram line that count as passing it
 
 
 def is_stuck(view: View, losses: _Losses) -> bool:
-    """Tell whether the loss has come to the unigram line some time ago, and not passed it."""
-    if view.facts.first_step or _warms_up(view) or much_dropout(view):
+    """Return whether the loss reached the unigram line long ago and has not passed it."""
+    if view.facts.first_step or _is_warming_up(view) or much_dropout(view):
         return False
     least = max(_STUCK_STEPS, _STUCK_SHARE * total_steps(view.config))
     margin = max(_UNDER, 3 * float(losses.noise_N[-1]))
     is_over = losses.losses_N.min() > losses.unigram - margin
-    return bool(is_over) and _steps_at_line(view, losses) >= least
+    return bool(is_over) and _count_steps_at_line(view, losses) >= least
 
 
-def _steps_at_line(view: View, losses: _Losses) -> int:
+def _count_steps_at_line(view: View, losses: _Losses) -> int:
     (reached,) = np.nonzero(losses.losses_N <= losses.unigram + _NEAR)
     return view.step - int(losses.steps_N[reached[0]]) if len(reached) else 0
 
 
 def stuck_at_unigram(view: View) -> Words:
-    """Report a loss that has stayed where word frequencies alone would bring it."""
-    losses = _losses(view)
+    """Report a loss that stays at the unigram line."""
+    losses = _find_losses(view)
     if losses is None or not is_stuck(view, losses) or rate_too_high(view):
         return None
-    since = _steps_at_line(view, losses)
+    since = _count_steps_at_line(view, losses)
     return (
-        f"the loss on {losses.words} has stayed at {losses.newest:.2f} for {since:,} steps, where "
-        f"knowing how frequent words are gives {losses.unigram:.2f}: no context is used yet. A "
+        f"the loss on {losses.words} has stayed at {losses.newest:.2f} for {since:,} steps, and "
+        f"word frequencies alone give {losses.unigram:.2f}: the model does not use context yet. A "
         "short plateau here that ends in a drop is normal.",
-        "If it does not end soon: look whether labels and masks belong to their rows (python -m "
-        f"bert_jax.replay shows them), then try a third of {_rate(view)} and less dropout.",
+        "If it does not end soon, check that labels and masks belong to their rows (python -m "
+        f"bert_jax.replay shows them), then try a third of {_name_rate(view)} and less dropout.",
     )
 
 
@@ -269,23 +274,23 @@ _KNOWS_ALL = 0.9  # accuracy; the paper's Large has about 0.7 at its end
 
 
 def targets_visible(view: View) -> Words:
-    """Report that nearly all words are predicted, which no model of text does."""
+    """Report that nearly all targets are predicted, which no model does from context."""
     for term, words in TERMS.items():
         accuracies = view.curve(f"{term}_accuracy")[1]
         if len(accuracies) and accuracies[-1] > _KNOWS_ALL:
             options = view.config.data
             shares = f"{options.mask_token_share:g} and {options.random_token_share:g}"
             return (
-                f"{accuracies[-1]:.0%} of the {words} are predicted: the answers can be seen.",
+                f"{accuracies[-1]:.0%} of the {words} are predicted: the model sees the answers.",
                 "Look at rows with python -m bert_jax.replay. config.data.mask_token_share and "
-                f"random_token_share ({shares}) leave the rest of the targets as they are; the "
-                "same few documents over and over have this effect too.",
+                f"random_token_share ({shares}) leave the other targets visible. Training on the "
+                "same few documents over and over has this effect too.",
             )
     return None
 
 
 def next_sentence_at_chance(view: View) -> Words:
-    """Report next sentences that are still guessed after a third of the run."""
+    """Report next-sentence accuracy that is still at chance after 30% of the run."""
     accuracies = view.curve("nsp_accuracy")[1]
     majority = view.facts.baseline.get("majority_nsp_accuracy")
     if majority is None or not len(accuracies) or view.share < _LATE:
@@ -294,23 +299,23 @@ def next_sentence_at_chance(view: View) -> Words:
     if view.step < 10 * _FEWEST_STEPS or newest > max(majority, 0.5) + 0.02:
         return None
     return (
-        f"{newest:.1%} of the next sentences are told from random ones, where the more frequent "
-        f"label gives {majority:.1%}.",
-        "Look whether pairs and labels belong together (python -m bert_jax.replay). Documents of "
-        "one or two sentences, or lists, teach nothing here: config.objective=mlm leaves it out.",
+        f"the accuracy on next sentences is {newest:.1%}; always guessing the more frequent label "
+        f"has {majority:.1%}.",
+        "Check that labels belong to their pairs (python -m bert_jax.replay). Lists, and documents "
+        "of one or two sentences, teach nothing here: config.objective=mlm trains without it.",
     )
 
 
 def next_sentence_too_easy(view: View) -> Words:
-    """Report next sentences that are nearly all right from the beginning on."""
+    """Report next sentences that are nearly all predicted from the start."""
     accuracies = view.curve("nsp_accuracy")[1]
     if len(accuracies) < _FEWEST_LINES or view.share > 0.1 or accuracies[-3:].min() < 0.995:
         return None
     return (
-        f"{accuracies[-1]:.1%} of the next sentences are right after {view.share:.0%} of the run: "
-        "something other than the text gives them away.",
-        "Look at rows with python -m bert_jax.replay: random sentences should come from the same "
-        "kind of text as true ones, and be as long.",
+        f"the accuracy on next sentences is {accuracies[-1]:.1%} after {view.share:.0%} of the "
+        "run: something other than their content gives them away.",
+        "Look at rows with python -m bert_jax.replay: random sentences should be of the same kind "
+        "of text and of the same length as true ones.",
     )
 
 
@@ -324,72 +329,71 @@ def heldout_rising(view: View) -> Words:
         if losses_N[-2:].min() > losses_N[best] * 1.02:
             return (
                 f"the held-out loss on {words} was {losses_N[best]:.2f} at step "
-                f"{steps_N[best]:,} and is {losses_N[-1]:.2f} now: the model learns its text by "
-                "heart.",
-                "More text helps most; else fewer steps, a smaller model, or dropout. The "
-                f"checkpoint of step {steps_N[best]:,} may be the better one.",
+                f"{steps_N[best]:,} and is {losses_N[-1]:.2f} now: the model overfits.",
+                "More text helps most; otherwise fewer steps, a smaller model, or more dropout. "
+                f"The checkpoint of step {steps_N[best]:,} may be better than the last one.",
             )
     return None
 
 
 def gradient_growing(view: View) -> Words:
-    """Report a gradient that has grown severalfold while the loss did not fall."""
+    """Report a gradient norm that grew fivefold while the loss did not fall."""
     norms_N = view.curve("grad_norm")[1]
-    losses = _losses(view)
-    if losses is None or len(norms_N) < 12 or _warms_up(view):
+    losses = _find_losses(view)
+    if losses is None or len(norms_N) < 12 or _is_warming_up(view):
         return None
     usual, newest = float(np.median(norms_N[len(norms_N) // 4 :])), float(np.median(norms_N[-3:]))
     earlier = float(np.median(losses.losses_N[-9:-3]))
     if newest < 5 * usual or losses.newest < earlier:
         return None
     return (
-        f"the norm of the gradient is {newest:.1f}, and was {usual:.1f}; the loss does not fall.",
-        f"Runs diverge like this: try a third of {_rate(view)}, more warm-up steps, or "
+        f"the gradient norm grew from {usual:.1f} to {newest:.1f}, and the loss does not fall.",
+        f"The run may diverge: try a third of {_name_rate(view)}, more warm-up steps, or "
         f"config.optim.clip_norm=1.0 (now {view.config.optim.clip_norm:g}).",
     )
 
 
-_DISPERSED = 2.5  # times the deviation that drawing text explains
+_DISPERSED = 2.5  # times the deviation that sampling text explains
 _SETTLED_LINES = 8
 
 
 def not_shuffled(view: View) -> Words:
-    """Report losses that differ from line to line by more than the draw of text explains."""
-    losses = _losses(view)
+    """Report losses that differ from line to line by more than sampling noise."""
+    losses = _find_losses(view)
     if losses is None or targets_visible(view):
         return None
     is_settled_N = losses.losses_N <= losses.unigram + _NEAR
     losses_N = losses.losses_N[is_settled_N][-16:]
     if len(losses_N) < _SETTLED_LINES:
         return None
-    # Second differences: of a smooth curve they are small, of noise sqrt(6) times its deviation.
+    # Second differences are small for a smooth curve, and sqrt(6) times the deviation of noise.
     bends = (losses_N[2:] - 2 * losses_N[1:-1] + losses_N[:-2]) / math.sqrt(6)
     explained = float(losses.noise_N[is_settled_N][-16:].mean())
     usual, root = float(np.median(np.abs(bends))) / 0.6745, float(np.sqrt(np.mean(bends**2)))
     if min(usual, root) < _DISPERSED * explained:
         return None
     return (
-        f"the loss on {losses.words} jumps from line to line {usual / explained:.1f} times as far "
-        "as the draw of text explains: batches differ in kind.",
-        "Are ready-made examples shuffled? Documents in order, or one source after another, look "
-        "like this. If the text is shuffled, a third of the rate may steady it.",
+        f"the loss on {losses.words} jumps from line to line by {usual / explained:.1f} times the "
+        "sampling noise: batches differ in kind.",
+        "Check that ready-made examples are shuffled: documents in order, or one source after "
+        f"another, look like this. If they are shuffled, try a third of {_name_rate(view)}.",
     )
 
 
 def input_starves(view: View) -> Words:
-    """Report devices that have waited for batches a tenth of the time, and for long."""
+    """Report devices that wait for batches a tenth of the time, over 20 lines."""
     shares = view.curve("input_wait_share")[1]
     if len(shares) < 20 or shares[-20:].min() < 0.1:
         return None
     return (
         f"the devices wait for batches {float(shares[-20:].mean()):.0%} of the time.",
-        "python -m data_pipeline.benchmark STORE tells what the host makes a second; "
-        "docs/guide/runs.md says what to do about it.",
+        "python -m data_pipeline.benchmark STORE measures how many batches the host makes per "
+        "second; docs/guide/runs.md has advice under Speed on the host.",
     )
 
 
 def generator_dead(view: View) -> Words:
-    """Report replaced tokens that cannot be told from others, or that are hardly any."""
+    """Report replaced tokens that are not detected, or that are too few."""
     areas, replaced = view.curve("rtd_auc")[1], view.curve("rtd_replaced_share")[1]
     if not len(areas) or view.share < _LATE or view.step < 10 * _FEWEST_STEPS:
         return None
@@ -398,28 +402,28 @@ def generator_dead(view: View) -> Words:
     if share < 0.01:
         return (
             f"{share:.1%} of the tokens are replaced: the generator is right nearly always, and "
-            "the encoder has nothing to find.",
-            f"Take a smaller {size}: a quarter to a half of the encoder's width.",
+            "the encoder has nothing to detect.",
+            f"Set a smaller {size}: a quarter to a half of the encoder's width.",
         )
     if area > 0.52:
         return None
     return (
-        f"replaced tokens are told from others no better than by chance (area {area:.2f}).",
-        f"Look whether the generator's loss falls under the unigram line; try another {size} and "
-        f"a third of {_rate(view)}.",
+        f"replaced tokens are detected no better than by chance (ROC AUC {area:.2f}).",
+        f"Check that the generator's loss falls below the unigram line; try another {size} and "
+        f"a third of {_name_rate(view)}.",
     )
 
 
 def no_warmup(view: View) -> Words:
-    """Report a post-norm model that begins at its highest rate."""
+    """Report a post-norm model that starts at its peak learning rate."""
     optim = view.config.optim
     if view.config.model.norm_position != "post" or optim.warmup_steps or optim.warmup_tokens:
         return None
     if total_steps(view.config) < 5 * _FEWEST_STEPS or view.config.init:
         return None
     return (
-        "config.optim.warmup_steps is 0: the first steps are taken at the highest rate, at which "
-        "BERT's layers, normalized behind their sums, often never learn.",
+        "config.optim.warmup_steps is 0: training starts at the peak learning rate, at which "
+        "post-norm layers such as BERT's often never learn.",
         "Set config.optim.warmup_steps to 1 to 10% of the steps.",
     )
 
@@ -428,7 +432,7 @@ _MUCH_DROPOUT = 0.5
 
 
 def much_dropout(view: View) -> Words:
-    """Report that more than half of the values are dropped."""
+    """Report dropout above one half."""
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     high = {
         name: rate for name in names if (rate := getattr(view.config.model, name)) > _MUCH_DROPOUT
@@ -438,12 +442,12 @@ def much_dropout(view: View) -> Words:
     values = " and ".join(f"config.model.{name} is {rate:g}" for name, rate in high.items())
     return (
         f"{values}: too little is left to learn from.",
-        "The paper has 0.1, small data up to 0.3.",
+        "BERT uses 0.1; small data sets use up to 0.3.",
     )
 
 
 Rule = Callable[[View], Words]
-# In the order in which they are asked; a run reports each once.
+# In the order in which they run; a run reports each once.
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
@@ -466,6 +470,6 @@ RULES: dict[str, Rule] = {
 
 
 def diagnose(view: View) -> list[Finding]:
-    """Ask all rules."""
+    """Apply all rules to a view; return what they report."""
     answers = ((name, rule(view)) for name, rule in RULES.items())
     return [Finding(name, view.step, *words) for name, words in answers if words is not None]

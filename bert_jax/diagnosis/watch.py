@@ -1,4 +1,4 @@
-"""Ask the rules after each line of a run's metrics, once each, also across restarts."""
+"""Apply the rules after each line of a run's metrics; each reports once, across restarts too."""
 
 import dataclasses
 import itertools
@@ -9,16 +9,17 @@ from bert_jax.config import Config, phase_of_step
 from bert_jax.diagnosis.rules import Finding, Line, PhaseFacts, View, diagnose
 from data_pipeline.io.jsonl import FINDING
 
-_MOST_LINES = 1000  # of a phase that rules read; of more, every other early one is left out
+# Lines of a phase that rules read; beyond it, every second line of the first half is dropped.
+_MOST_LINES = 1000
 
 
 @dataclasses.dataclass
 class Watch:
-    """Keep the newest phase's lines, and what has been found: reporting.metrics_writer.Watcher."""
+    """Keep the lines of the newest phase and all findings; a reporting.metrics_writer.Watcher."""
 
     config: Config
     phases: Sequence[PhaseFacts]
-    of_the_data: Sequence[Finding]  # before the first step
+    data_findings: Sequence[Finding]  # known before the first step
     show: Callable[[Finding], None]
     findings: list[Finding] = dataclasses.field(default_factory=list)
 
@@ -27,16 +28,16 @@ class Watch:
         self._index = 0
 
     def restart(self, lines: Sequence[Line]) -> list[dict[str, Any]]:
-        """Go on behind the lines of a metrics.jsonl; return what is found for the first time."""
+        """Continue after the lines of a metrics.jsonl; return the records of new findings."""
         self.findings = [Finding.from_record(line) for line in lines if line["split"] == FINDING]
         self._enter(0)
         for line in lines:
             if line["split"] != FINDING:
                 self._keep(line)
-        return self._report(self.of_the_data)
+        return self._report(self.data_findings)
 
     def add(self, line: Line) -> list[dict[str, Any]]:
-        """Take a line of metrics.jsonl; return what is found for the first time."""
+        """Read a line of metrics.jsonl; return the records of new findings."""
         self._keep(line)
         lines, facts = self._lines, self.phases[self._index]
         view = View(self.config, facts, int(line["step"]), lines["train"], lines["heldout"])

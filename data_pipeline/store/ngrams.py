@@ -1,16 +1,16 @@
-"""Compute how well the two tokens beside a token predict it, by counts in a split of a store.
+"""Predict tokens from two neighbors by n-gram counts: a reference for the loss of an encoder.
 
-The loss of this model is a reference for that of an encoder, which sees the tokens beside it too.
-With a and b the tokens at two places beside a token t, the model is a mixture (Jelinek and Mercer
-1980) of four estimates: counts of t between a and b, beside a, beside b, and how often t occurs.
-The weights depend on how often a and b, a, and b were counted (Bahl, Jelinek and Mercer 1983). They
-are fitted by expectation maximization (Chen and Goodman 1998, section 2.3) on documents of the
-training split that are left out of the counts.
+With neighbors a and b of a token t, the model is a mixture (Jelinek and Mercer 1980) of four
+estimates of p(t): given a and b, given a, given b, and the unigram frequency. The weights of the
+mixture depend on how often (a, b), a and b occur (Bahl, Jelinek and Mercer 1983). They are fitted
+by expectation maximization (Chen and Goodman 1998, section 2.3) on documents of the training split
+that are not counted.
 
-Only the tokens and neighbors of the predictions are counted, in one pass, so that memory is bounded
-by their number and not by that of the text, and the counts are exact.
+One pass over the text counts exactly, and only what the predictions need, so memory grows with the
+number of predictions and not with the text.
 
-Dimensions: N predictions, U distinct keys, C cells of the weights, K = 4 estimates.
+Dimensions: N predictions, U distinct keys, C cells (buckets of counts) with weights of their own,
+K = 4 estimates, T tokens of a block, D units (documents or parts of documents), V vocabulary.
 """
 
 import dataclasses
@@ -27,28 +27,26 @@ from data_pipeline.io.atomic import keep_json
 from data_pipeline.store.reader import Split
 
 SIDECAR_FOLDER = "references"
-BOTH_SIDES, LEFT_SIDE = (-1, 1), (-2, -1)  # the places of a and b, from that of t
+BOTH_SIDES, LEFT_SIDE = (-1, 1), (-2, -1)  # positions of a and b relative to t
 
-_VERSION = 1  # of the results; raise it when the same store and predictions give another loss
-_MOST_TOKENS = 1 << 28  # of a larger split, blocks from start to end are counted
+_VERSION = 1  # of kept losses; raise it when the same store and predictions give another loss
+_MOST_TOKENS = 1 << 28  # in a larger split, a sample of blocks from start to end is counted
 _BLOCK_TOKENS = 1 << 22
-# Documents that the weights are fitted on: one of 20, up to about so many tokens, and at least 16,
-# for which longer ones are cut.
+# Documents that the weights are fitted on: every 20th, up to about 131,072 tokens in all, and at
+# least 16; if there are too few, documents are cut into parts.
 _FITTED_SHARE, _FITTED_TOKENS, _FITTED_DOCUMENTS = 20, 1 << 17, 16
 _ROUNDS = 20  # of expectation maximization
-_PAIR_BUCKETS, _SINGLE_BUCKETS = (
-    6,
-    5,
-)  # of counts: 0, 1, 2 and 3, 4 to 7 ..; 0, 1 to 15, 16 to 255 ..
+_PAIR_BUCKETS = 6  # of counts of (a, b): 0, 1, 2 to 3, 4 to 7, 8 to 15, more
+_SINGLE_BUCKETS = 5  # of counts of a, and of b: 0, 1 to 15, 16 to 255, 256 to 4095, more
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Hold tokens to predict and the tokens beside them; the size of the vocabulary if hidden."""
+    """Hold tokens to predict and their two neighbors; a hidden neighbor is the vocabulary size."""
 
-    tokens_N: np.ndarray
-    first_N: np.ndarray
-    second_N: np.ndarray
+    tokens_N: np.ndarray  # t
+    first_N: np.ndarray  # a
+    second_N: np.ndarray  # b
 
 
 def compute_loss(
@@ -60,21 +58,23 @@ def compute_loss(
     folder: pathlib.Path,
     advance: Callable[[float], None] = lambda share: None,
 ) -> float:
-    """Compute the mean nats of predictions, or read them from the folder where they are kept.
+    """Compute the mean loss of predictions in nats, or read it from `folder` if it is kept there.
 
-    `digest` is of the store, unigram_V the frequency of each token, float64[V], of which those that
-    are predicted are above 0. `advance` receives the share of the text counted so far. The file is
-    named by a digest of all that the loss depends on; where it cannot be written, the loss is
-    computed at each start.
+    digest      of the store
+    places      positions of the two neighbors: BOTH_SIDES or LEFT_SIDE
+    unigram_V   frequency of each token, float64[V], above 0 for tokens that are predicted
+    advance     receives the share of the text counted so far
+
+    The file is named by a digest of all inputs. If it cannot be written, nothing is kept.
     """
     path = folder / f"{_digest_inputs(split, digest, predictions, places)}.json"
-    is_inside = not folder.is_symlink()  # a link may lead out of the store
+    is_inside = not folder.is_symlink()  # a link may point outside the store
     loss = _read_loss(path) if is_inside else None
     if loss is None:
-        chances_N = estimate_chances(split, predictions, places, unigram_V, advance)
-        loss = -float(np.log(chances_N).mean())
+        probs_N = estimate_probs(split, predictions, places, unigram_V, advance)
+        loss = -float(np.log(probs_N).mean())
         if is_inside:
-            keep_json(path, {"loss": loss, "predictions": len(chances_N)})
+            keep_json(path, {"loss": loss, "predictions": len(probs_N)})
     return loss
 
 
@@ -89,7 +89,7 @@ def _digest_inputs(
 
 
 def _read_loss(path: pathlib.Path) -> float | None:
-    """Read a loss that was kept; None if it is missing or damaged."""
+    """Read a kept loss; None if it is missing or damaged."""
     try:
         loss = small_files.read_object(path, path.parent).get("loss")
     except (OSError, ValueError):
@@ -97,19 +97,19 @@ def _read_loss(path: pathlib.Path) -> float | None:
     return loss if type(loss) is float and math.isfinite(loss) and loss >= 0 else None
 
 
-def estimate_chances(
+def estimate_probs(
     split: Split,
     predictions: Predictions,
     places: tuple[int, int],
     unigram_V: np.ndarray,
     advance: Callable[[float], None] = lambda share: None,
 ) -> np.ndarray:
-    """Estimate the chance of each token given those beside it: float64[N]; of all V they are 1."""
+    """Estimate the probability of each token given its neighbors: float64[N]."""
     vocab_size = len(unigram_V)
     units = _cut_units(split)
     fitted = _select_fitted(split, units, places, unigram_V)
     count = len(predictions.tokens_N)
-    # The mixture is fitted with both neighbors, with either alone, and so on all kinds of rows.
+    # The weights are fitted with both neighbors visible and with either hidden, as in masked rows.
     hidden_N = np.full(len(fitted.tokens_N), vocab_size)
     parts = [
         predictions,
@@ -123,26 +123,26 @@ def estimate_chances(
             for field in dataclasses.fields(Predictions)
         )
     )
-    chances_NK, cell_N = _estimate_each(split, units, every, places, unigram_V, advance)
-    weights_CK = _fit_weights(chances_NK[count:], cell_N[count:])
-    return np.einsum("nk,nk->n", weights_CK[cell_N[:count]], chances_NK[:count])
+    probs_NK, cell_N = _estimate_each(split, units, every, places, unigram_V, advance)
+    weights_CK = _fit_weights(probs_NK[count:], cell_N[count:])
+    return np.einsum("nk,nk->n", weights_CK[cell_N[:count]], probs_NK[:count])
 
 
 @dataclasses.dataclass(frozen=True)
 class _Units:
-    """Documents, or parts of them where they are few; one of every `distance` is left out."""
+    """Hold documents, or parts of documents; every `distance`-th is fitted on and not counted."""
 
-    starts_D: np.ndarray  # int64, of each, in tokens
+    starts_D: np.ndarray  # int64, first token of each
     distance: int
 
     def number_tokens(self, start: int, stop: int) -> np.ndarray:
-        """Return the unit of each token in a range: int64[stop - start]."""
+        """Return the number of each token's unit in a range: int64[stop - start]."""
         first, last = np.searchsorted(self.starts_D, [start, stop - 1], side="right") - 1
         bounds_D = np.append(self.starts_D[first + 1 : last + 1], stop)
         return np.repeat(np.arange(first, last + 1), np.diff(bounds_D, prepend=start))
 
     def is_fitted(self, number: np.ndarray) -> np.ndarray:
-        """Return whether the weights are fitted on a unit, so that it is not counted."""
+        """Return whether the weights are fitted on this unit; then it is not counted."""
         return np.asarray(number % self.distance == self.distance // 2)
 
 
@@ -160,7 +160,7 @@ def _cut_units(split: Split) -> _Units:
 def _select_fitted(
     split: Split, units: _Units, places: tuple[int, int], unigram_V: np.ndarray
 ) -> Predictions:
-    """Take the tokens of the units that are left out, with the tokens beside them."""
+    """Select the tokens of the units that the weights are fitted on, with their neighbors."""
     stops_D = np.append(units.starts_D[1:], split.tokens)
     chosen_D = units.is_fitted(np.arange(len(stops_D)))
     parts = [
@@ -178,7 +178,7 @@ def _select_fitted(
 def _find_neighbors(
     ids_T: np.ndarray, units_T: np.ndarray, places: tuple[int, int], hidden: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return tokens and the tokens at two places beside each, `hidden` in another unit."""
+    """Return tokens and their two neighbors; a neighbor in another unit is `hidden`."""
     ids_T = ids_T.astype(np.int64)
     columns = [ids_T]
     for place in places:
@@ -199,33 +199,33 @@ def _estimate_each(
     unigram_V: np.ndarray,
     advance: Callable[[float], None],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the four estimates of each prediction, and the cell of its weights.
+    """Compute the four estimates of each prediction, float64[N,K], and its cell, int64[N].
 
-    Shapes: float64[N,K] in the order of the module's docstring, int64[N].
+    The order of the estimates is that of the module's docstring.
     """
     vocab_size = len(unigram_V)
-    sought = [np.unique(keys_N, return_inverse=True) for keys_N in _make_keys(every, vocab_size)]
-    counts = [np.zeros(len(keys_U), np.int64) for keys_U, _ in sought]
+    keyed = [np.unique(keys_N, return_inverse=True) for keys_N in _make_keys(every, vocab_size)]
+    counts = [np.zeros(len(keys_U), np.int64) for keys_U, _ in keyed]
     beside = [np.zeros(vocab_size + 1, np.int64) for _ in places]
     for share, block in _read_blocks(split, units, places, vocab_size):
         for counted_V, tokens_T in zip(beside, (block.first_N, block.second_N), strict=True):
             counted_V += np.bincount(tokens_T, minlength=vocab_size + 1)
         for counts_U, (keys_U, _), keys_T in zip(
-            counts, sought, _make_keys(block, vocab_size), strict=True
+            counts, keyed, _make_keys(block, vocab_size), strict=True
         ):
             keys_T.sort()
             counts_U += np.searchsorted(keys_T, keys_U, side="right")
             counts_U -= np.searchsorted(keys_T, keys_U, side="left")
         advance(share)
     pair_N, with_pair_N, with_first_N, with_second_N = (
-        counts_U[inverse_N] for counts_U, (_, inverse_N) in zip(counts, sought, strict=True)
+        counts_U[inverse_N] for counts_U, (_, inverse_N) in zip(counts, keyed, strict=True)
     )
     is_pair_N = (every.first_N < vocab_size) & (every.second_N < vocab_size)
     contexts = [np.where(is_pair_N, pair_N, 0)]
     for counted_V, tokens_N in zip(beside, (every.first_N, every.second_N), strict=True):
-        counted_V[vocab_size] = 0  # of hidden tokens nothing is known
+        counted_V[vocab_size] = 0  # hidden neighbors are not counted
         contexts.append(counted_V[tokens_N])
-    chances_NK = np.stack(
+    probs_NK = np.stack(
         [
             np.where(context_N > 0, token_N / np.maximum(context_N, 1), 0.0)
             for context_N, token_N in zip(
@@ -239,14 +239,14 @@ def _estimate_each(
     for context_N in contexts[1:]:
         bucket_N = np.minimum((_count_bits(context_N) + 3) // 4, _SINGLE_BUCKETS - 1)
         cell_N = cell_N * _SINGLE_BUCKETS + bucket_N
-    return chances_NK, cell_N
+    return probs_NK, cell_N
 
 
 def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
-    """Return a number for a and b, for these with t, for a with t, and for b with t: uint64[N].
+    """Make a key for (a, b), for (a, b, t), for (a, t) and for (b, t): uint64[N] each.
 
-    Numbers wrap around where the vocabulary has more than 2.6 million tokens; that two that are
-    counted coincide is then as unlikely as for a hash.
+    With more than 2.6 million tokens in the vocabulary the numbers wrap around; collisions are then
+    as unlikely as for a hash.
     """
     size = np.uint64(vocab_size + 1)
     tokens_N, first_N, second_N = (
@@ -261,7 +261,7 @@ def _make_keys(predictions: Predictions, vocab_size: int) -> list[np.ndarray]:
 def _read_blocks(
     split: Split, units: _Units, places: tuple[int, int], vocab_size: int
 ) -> Iterator[tuple[float, Predictions]]:
-    """Yield the share that is done with a block, and the tokens in it that are counted."""
+    """Yield the share of the text that is done after each block, and its tokens to count."""
     margin = max(map(abs, places))
     starts = range(0, split.tokens, _BLOCK_TOKENS)
     starts = starts[:: -(-split.tokens // _MOST_TOKENS) or 1]
@@ -281,11 +281,11 @@ def _count_bits(counts_N: np.ndarray) -> np.ndarray:
     return np.frexp(counts_N.astype(np.float64))[1].astype(np.int64)
 
 
-def _fit_weights(chances_NK: np.ndarray, cell_N: np.ndarray) -> np.ndarray:
+def _fit_weights(probs_NK: np.ndarray, cell_N: np.ndarray) -> np.ndarray:
     """Fit the weights of the estimates in each cell, which add up to 1: float64[C,K].
 
-    An estimate whose neighbors were never counted has none. The prior is one prediction for each
-    estimate, so that a cell without any has equal weights.
+    An estimate whose neighbors were never counted has weight 0. The prior counts as one prediction
+    for each other estimate, so a cell without predictions has equal weights.
 
     Source: Chen and Goodman 1998, section 2.3.
     """
@@ -295,7 +295,7 @@ def _fit_weights(chances_NK: np.ndarray, cell_N: np.ndarray) -> np.ndarray:
     prior_CK = np.stack(counted, axis=1).astype(np.float64)
     weights_CK = prior_CK / prior_CK.sum(axis=1, keepdims=True)
     for _ in range(_ROUNDS):
-        parts_NK = weights_CK[cell_N] * chances_NK
+        parts_NK = weights_CK[cell_N] * probs_NK
         parts_NK /= parts_NK.sum(axis=1, keepdims=True)
         sums = [np.bincount(cell_N, part_N, minlength=len(cells_C)) for part_N in parts_NK.T]
         weights_CK = prior_CK + np.stack(sums, axis=1)

@@ -112,23 +112,23 @@ def oracle(split, places, predictions):
 @pytest.mark.parametrize("places", [BOTH_SIDES, LEFT_SIDE])
 def test_the_chances_are_those_of_an_oracle_and_add_up_to_one(places, monkeypatch):
     split, predictions = make_split(), pairs_and_tokens()
-    chances = ngrams.estimate_chances(split, predictions, places, unigram(split))
+    chances = ngrams.estimate_probs(split, predictions, places, unigram(split))
     np.testing.assert_allclose(chances, oracle(split, places, predictions), rtol=1e-10)
     np.testing.assert_allclose(chances.reshape(-1, VOCAB - 2).sum(axis=1), 1.0, rtol=1e-12)
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", 97)  # neighbors across the ends of blocks
     shares = []
-    again = ngrams.estimate_chances(split, predictions, places, unigram(split), shares.append)
+    again = ngrams.estimate_probs(split, predictions, places, unigram(split), shares.append)
     np.testing.assert_array_equal(again, chances)
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) > 20
 
 
 def test_a_large_split_is_counted_in_part(monkeypatch):
     split, predictions = make_split(), pairs_and_tokens()
-    whole = ngrams.estimate_chances(split, predictions, BOTH_SIDES, unigram(split))
+    whole = ngrams.estimate_probs(split, predictions, BOTH_SIDES, unigram(split))
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", 50)
     monkeypatch.setattr(ngrams, "_MOST_TOKENS", -(-split.tokens // 2))
     shares = []
-    part = ngrams.estimate_chances(split, predictions, BOTH_SIDES, unigram(split), shares.append)
+    part = ngrams.estimate_probs(split, predictions, BOTH_SIDES, unigram(split), shares.append)
     assert len(shares) == pytest.approx(split.tokens / 100, abs=2)
     assert not np.array_equal(part, whole)
     assert np.abs(part - whole).mean() < 0.1
@@ -140,11 +140,11 @@ def test_few_long_documents_are_cut_for_the_weights():
     ends = np.array([0, many.tokens // 3, many.tokens])
     long = Split("train", many.token_ids, ends, np.arange(3), many.token_counts)
     predictions = pairs_and_tokens()
-    chances = ngrams.estimate_chances(long, predictions, BOTH_SIDES, unigram(long))
+    chances = ngrams.estimate_probs(long, predictions, BOTH_SIDES, unigram(long))
     np.testing.assert_allclose(chances.reshape(-1, VOCAB - 2).sum(axis=1), 1.0, rtol=1e-12)
     taken = np.random.default_rng(1).integers(1, long.tokens - 1, 500)
     own = Predictions(*(long.token_ids[taken + shift] for shift in (0, -1, 1)))
-    nats = -np.log(ngrams.estimate_chances(long, own, BOTH_SIDES, unigram(long))).mean()
+    nats = -np.log(ngrams.estimate_probs(long, own, BOTH_SIDES, unigram(long))).mean()
     assert nats < -np.log(unigram(long)[own.tokens_N]).mean() - 0.3
 
 
@@ -159,7 +159,7 @@ def test_a_loss_is_kept_for_its_store_and_predictions_and_damage_is_computed_aga
         )
 
     loss = compute()
-    chances = ngrams.estimate_chances(split, predictions, BOTH_SIDES, unigram(split))
+    chances = ngrams.estimate_probs(split, predictions, BOTH_SIDES, unigram(split))
     assert loss == pytest.approx(-np.log(chances).mean(), rel=1e-12)
     assert (compute(), len(counts)) == (loss, 1)
     (path,) = folder.iterdir()
