@@ -32,6 +32,7 @@ ENTRIES = {
     "baseline": ("bert_jax.baseline", "vectors or a biLM from before BERT, on a store"),
     "frozen_task": ("bert_jax.frozen_task", "a task on frozen vectors, or on counts of tokens"),
     "study": ("bert_jax.study", "a table of systems compared over seeds, on one store"),
+    "ladder": ("bert_jax.ladder", "a scaling law of your text, from small models"),
     "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
 }
 MODULES = {name: module for name, (module, _) in ENTRIES.items()}

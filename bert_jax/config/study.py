@@ -47,7 +47,9 @@ class StudyConfig:
     store: str = setting("", "store that all rows train on, written by data_pipeline.build")
     seeds: int = setting(3, "runs of each row, with the seeds 0, 1, ...", minimum=1)
     equal: str = setting(
-        "tokens", "what must be equal in all rows that train", choices=("tokens", "operations")
+        "tokens",
+        "what must be equal in all rows that train; nothing in a ladder",
+        choices=("tokens", "operations", "nothing"),
     )
     tolerance: float = setting(
         0.01, "largest relative difference in config.equal", minimum=0.0, below=1.0

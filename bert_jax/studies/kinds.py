@@ -6,6 +6,7 @@ from bert_jax.studies.row_kind import RowKind
 
 KINDS: dict[str, RowKind] = {
     "pretrain": pretrained.PRETRAIN,
+    "rung": pretrained.RUNG,
     "checkpoint": pretrained.CHECKPOINT,
     "untrained": pretrained.UNTRAINED,
     "given": pretrained.GIVEN,

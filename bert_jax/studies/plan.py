@@ -103,7 +103,12 @@ def measure_baseline(row: StudyRow, store: str, most_operations: float, cost: Co
 
 
 # For each kind of row that trains a run.
-_MEASURES = {"pretrain": measure_run, "skipgram": measure_baseline, "bilm": measure_baseline}
+_MEASURES = {
+    "pretrain": measure_run,
+    "rung": measure_run,
+    "skipgram": measure_baseline,
+    "bilm": measure_baseline,
+}
 
 
 def _measure_phase(config: Config, index: int) -> float:

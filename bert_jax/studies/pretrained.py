@@ -1,8 +1,9 @@
 """Define the kinds of rows that are encoders: trained by bert_jax.train, then fine-tuned or frozen.
 
-`pretrain` trains a run. Three kinds read the run of another row: `checkpoint` fine-tunes it with
-its own settings or from another step, `untrained` fine-tunes new weights of the same sizes,
-`frozen` learns tasks on its last four layers. `given` fine-tunes a checkpoint from elsewhere.
+`pretrain` trains a run; `rung` does too, and its score is the run's own held-out loss. Three kinds
+read the run of another row: `checkpoint` fine-tunes it with its own settings or from another step,
+`untrained` fine-tunes new weights of the same sizes, `frozen` learns tasks on its last four layers.
+`given` fine-tunes a checkpoint from elsewhere.
 """
 
 import dataclasses
@@ -51,6 +52,7 @@ OWN_MEASURES = {
     "heldout_nsp_accuracy": "predict whether a sentence is the next",
     "heldout_rtd_auc": "detect replaced tokens",
 }
+HELDOUT_LOSS = "heldout_mlm_loss"  # of a summary, and the score of a rung
 _SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # scored for the pseudo-perplexity
 _STEP = "step"  # in the flags of a `checkpoint` row
@@ -115,6 +117,14 @@ def _score_run(run: Run, seq_len: int, screen: Screen) -> Scores:
     summary = small_files.read_object(run.folder / SUMMARY, run.folder)
     own = {name: float(summary[name]) for name in OWN_MEASURES if name in summary}
     return {**score_masked_words(str(run.folder), run.store, seq_len, screen), **own}
+
+
+def _score_rung(run: Run, seq_len: int, screen: Screen) -> Scores:
+    """Return the held-out loss of the run's own last evaluation alone."""
+    loss = small_files.field(
+        small_files.read_object(run.folder / SUMMARY, run.folder), HELDOUT_LOSS, float, run.folder
+    )
+    return {**explain_missing("a rung of a ladder has its own held-out loss"), HELDOUT_LOSS: loss}
 
 
 def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -> Scores:
@@ -278,6 +288,7 @@ PRETRAIN = RowKind(
     task_command=_finetune_run,
     scores_on_device=True,
 )
+RUNG = dataclasses.replace(PRETRAIN, scores=_score_rung, scores_on_device=False)
 CHECKPOINT = RowKind(
     check=_check_checkpoint,
     cost=count_no_cost,

@@ -31,7 +31,7 @@ ARGUMENTS = {
 
 # They compute nothing by themselves, or what they start ends as above.
 WITHOUT = {"build", "inspect", "grow_vocab", "plan", "replay", "report", "score"}
-OF_OTHERS = {"grid", "probe", "study", "verify_resume"}
+OF_OTHERS = {"grid", "ladder", "probe", "study", "verify_resume"}
 NEEDS_A_FINE_TUNED_MODEL = {"predict"}
 
 

@@ -11,6 +11,7 @@ TABLE = (
     *("--config.data.label_column=is_long", "--config.epochs=1"),
 )
 ROOM = "--workdir={new}"
+STORE = "--config.data.store={store}"
 NER = (
     *("--checkpoint={small}/bare", "--data_dir={small}"),
     *("--max_seq_length=16", "--output={new}"),
@@ -61,6 +62,22 @@ REFUSALS = {
             (("--seeds=0,0",), "--seeds is 0,0"),
             (("--epochs=two",), "--epochs is two"),
             (("--learning_rates=0.0,1e-5",), "config.optim.learning_rate is 0.0"),
+        ],
+    ),
+    "ladder": (
+        (TINY,),
+        [
+            ((), "--workdir is missing"),
+            ((ROOM,), "config.data.store is ''; give the one store"),
+            ((ROOM, "--config.data.store=a,b"), "config.data.store is 'a,b'"),
+            ((ROOM, STORE, "--widths=64,x"), "--widths is '64,x'; it must be whole numbers"),
+            ((ROOM, STORE, "--widths=64,72"), "--widths has 72, which heads of 32 do not divide"),
+            ((ROOM, STORE, "--tokens=2M,2000k"), "where a number stands twice"),
+            ((ROOM, STORE, "--predict=384"), "it must be WIDTH:TOKENS"),
+            ((ROOM, STORE, "--predict=384:30M", "--predict=100:1M"), "a width of 100 is not"),
+            ((ROOM, STORE, "--config.objective=causal"), "config.objective is 'causal'; a ladder"),
+            ((ROOM, STORE, "--max_operations=1e9"), "more than --max_operations=1e+09; take"),
+            ((ROOM, STORE, "--learning_rate=-1"), "config.optim.learning_rate is -1"),
         ],
     ),
     "probe": (

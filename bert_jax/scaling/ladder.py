@@ -1,0 +1,374 @@
+"""Build the rungs of a ladder: small models of one recipe, each with a schedule of its own.
+
+A rung is the first phase of the user's config at another width, with as many layers as widths of 64
+(two at least) and heads as wide as the config's, for so many tokens. Its rate is transferred from
+the narrowest width (optim.transfer=mup), and a tenth of its steps warm up. No point is read off a
+longer run: its rate would not have come down.
+"""
+
+import dataclasses
+import pathlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, ModelConfig
+from bert_jax.config.overrides import Override
+from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.scaling.fit import fit
+from bert_jax.scaling.law import LADDER, Law, Point, count_in_words, count_layer_parameters
+from bert_jax.studies.kinds import find_kind
+from bert_jax.studies.pretrained import HELDOUT_LOSS
+from bert_jax.studies.row_kind import Cost, build_flags
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import write_json
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.store import Store
+
+OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked LM loss the law is of
+FIRST_PHASE = "configs/first_phase.py"
+UNIGRAM_LOSS = "unigram_mlm_loss"  # of a summary
+# Nats under the loss without context from which a run is past its plateau. A run on the plateau
+# shows how long that takes, not what size and tokens bring (arXiv 2309.07311).
+PAST_PLATEAU = 0.3
+# Of the narrowest width: of 1e-3, 2e-3, 4e-3 and 8e-3 the best at width 64 was 4e-3, with 2e-3 less
+# than 0.01 nats behind; at width 256, by transfer, it was 2e-3 (docs/results.md).
+LEARNING_RATE = 2e-3
+_LEAST_STEPS, _LEAST_ROWS = 500, 8
+_WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32
+# The largest token count is the store's, within these; the others are a half and a quarter of it.
+# With a quarter of the smaller one, models of width 64 are past their plateau.
+_LEAST_TOKENS, _MOST_TOKENS = 16_000_000, 64_000_000
+_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What all rungs share: a config, its overrides as given, and how they are changed."""
+
+    config: Config
+    place: str  # FILE[:NAME=VALUE,...] of the config
+    overrides: tuple[Override, ...]
+    base_width: int
+    learning_rate: float
+    batch_size: int
+    head_width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """A model to train: its size, the positions it reads, and its row of the study."""
+
+    width: int
+    layers: int
+    parameters: int  # of the layers
+    steps: int
+    row: StudyRow
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A rung that was trained. Fields are keys of ladder.json and public."""
+
+    name: str
+    width: int
+    layers: int
+    parameters: int
+    tokens: float  # without padding
+    unique_tokens: float
+    operations: float
+    loss: float
+    unigram_loss: float
+    positions: int  # padding counted
+    is_used: bool  # it is past the plateau
+
+    @property
+    def point(self) -> Point:
+        """Return the point that a law is fitted to."""
+        return Point(self.parameters, self.tokens, self.unique_tokens, self.loss)
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """A larger run that was not trained. Fields are keys of ladder.json and public."""
+
+    name: str
+    width: int
+    parameters: int
+    tokens: float
+    operations: float
+    loss: float
+    low: float
+    high: float
+    command: str  # that trains it
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """The runs of a ladder, the law through them or why there is none, and what it predicts."""
+
+    outcomes: Sequence[Outcome]
+    law: Law | None
+    error: str
+    forecasts: Sequence[Forecast]
+
+    def notes(self) -> list[str]:
+        """Say what was left out, what the law is of, and why there is none."""
+        left_out = [
+            f"{each.name} is left out: its loss {each.loss:.3f} is not {PAST_PLATEAU} under that "
+            f"without context, {each.unigram_loss:.3f}; it needs more tokens"
+            for each in self.outcomes
+            if not each.is_used
+        ]
+        return [*left_out, self.law.describe() if self.law else self.error]
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Write ladder.json."""
+        rungs = [dataclasses.asdict(each) for each in self.outcomes]
+        content = {
+            "rungs": rungs,
+            "law": self.law.to_json() if self.law else None,
+            "error": self.error,
+            "predictions": [dataclasses.asdict(each) for each in self.forecasts],
+        }
+        write_json(folder / LADDER, content)
+
+
+def parse_counts(text: str, flag: str) -> list[int]:
+    """Parse counts joined by commas, as 64,128 or 4M,16M.
+
+    Raises:
+      ValueError: one of them is no whole number above 0, or stands there twice.
+    """
+    counts = []
+    for part in text.split(","):
+        parts = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmb]?)", part.strip().lower())
+        count = float(parts[1]) * _SUFFIXES[parts[2]] if parts else 0.0
+        if count < 1 or count != int(count):
+            raise ValueError(
+                f"--{flag} is {text!r:.80}; it must be whole numbers joined by commas, as 64,128 "
+                "or 4M,16M"
+            )
+        counts.append(int(count))
+    if len(set(counts)) < len(counts):
+        raise ValueError(f"--{flag} is {text!r:.80}, where a number stands twice; give each once")
+    return sorted(counts)
+
+
+def choose_tokens(unique_tokens: int) -> list[int]:
+    """Choose the token counts for a store of so many training tokens."""
+    largest = min(max(unique_tokens, _LEAST_TOKENS), _MOST_TOKENS)
+    return [largest // 4, largest // 2, largest]
+
+
+def make_recipe(
+    config: Config,
+    place: str,
+    overrides: Sequence[Override],
+    widths: Sequence[int],
+    tokens: Sequence[int],
+    learning_rate: float,
+) -> Recipe:
+    """Decide what the rungs of a config share.
+
+    Raises:
+      ValueError: the config learns something else than masked words, or begins with a checkpoint.
+    """
+    if not config.phases:
+        raise ValueError("config.phases is empty; a ladder trains the first phase")
+    first, base = config.phases[0], min(widths)
+    objective = first.objective or config.objective
+    if objective not in OBJECTIVES:
+        raise ValueError(
+            f"config.objective is {objective!r}; a ladder predicts the loss of masked words: "
+            f"set {' or '.join(OBJECTIVES)}"
+        )
+    if config.init:
+        raise ValueError(
+            f"config.init is {config.init}; a ladder trains new weights: leave it empty"
+        )
+    if any(each.path == "phases[0].batch_size" for each in overrides):
+        batch_size = first.batch_size
+    else:
+        most = min(first.batch_size, min(tokens) // (first.seq_len * _LEAST_STEPS))
+        batch_size = max(_LEAST_ROWS, 1 << max(most, 1).bit_length() - 1)
+    head_width = config.model.hidden_size // config.model.num_attention_heads
+    if base < 2 * head_width or any(width % head_width for width in widths):
+        head_width = min(_NARROW_HEAD, base // 2)
+    for width in widths:
+        if width % head_width:
+            raise ValueError(
+                f"--widths has {width}, which heads of {head_width} do not divide; take multiples"
+            )
+    own = ("phases[", "data.store")
+    kept = [
+        each
+        for each in overrides
+        if each.path.startswith("phases[0]") or not each.path.startswith(own)
+    ]
+    return Recipe(config, place, tuple(kept), base, learning_rate, batch_size, head_width)
+
+
+def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
+    """Make the rung of a width and of so many positions, rounded to steps.
+
+    Raises:
+      ValueError: the width is not a multiple of the heads' width.
+    """
+    if width % recipe.head_width:
+        raise ValueError(
+            f"a width of {width} is not a multiple of the heads' {recipe.head_width}; take one"
+        )
+    model, phase = recipe.config.model, recipe.config.phases[0]
+    inner = round(width * model.intermediate_size / model.hidden_size / 8) * 8
+    model = dataclasses.replace(
+        model,
+        hidden_size=width,
+        num_hidden_layers=max(2, width // _WIDTH_OF_A_LAYER),
+        num_attention_heads=width // recipe.head_width,
+        intermediate_size=max(8, inner),
+    )
+    steps = max(1, round(tokens / (recipe.batch_size * phase.seq_len)))
+    # Those of the user first: of two that set the same the last one counts.
+    flags = [f"{each.path}={each.text}" for each in recipe.overrides]
+    flags += _list_differences(recipe.config, _make_settings(recipe, model, steps))
+    row = StudyRow(
+        f"w{width}-{count_in_words(tokens)}",
+        kind="rung",
+        config=f"{FIRST_PHASE}:{recipe.place}",
+        flags=" ".join(map(shlex.quote, flags)),
+    )
+    return Rung(width, model.num_hidden_layers, count_layer_parameters(model), steps, row)
+
+
+def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, Any]:
+    """Return the settings of a rung that are not its config's, by their keys."""
+    config, optim = recipe.config, recipe.config.optim
+    # So that kernels of the config's own width are initialized as the config says.
+    wider = (config.model.hidden_size / recipe.base_width) ** 0.5
+    end = optim.end_learning_rate / optim.learning_rate
+    return {
+        "model.hidden_size": model.hidden_size,
+        "model.num_hidden_layers": model.num_hidden_layers,
+        "model.num_attention_heads": model.num_attention_heads,
+        "model.intermediate_size": model.intermediate_size,
+        "model.initializer_range": _round(model.initializer_range * wider),
+        "optim.learning_rate": recipe.learning_rate,
+        "optim.end_learning_rate": _round(end * recipe.learning_rate),
+        "optim.warmup_steps": steps // 10,
+        "optim.warmup_tokens": 0,
+        "optim.transfer": "mup",
+        "optim.transfer_base_width": recipe.base_width,
+        "optim.transfer_base_head_width": 0,
+        "phases[0].steps": steps,
+        "phases[0].batch_size": recipe.batch_size,
+        "phases[0].micro_batches": 1,
+        "phases[0].restart_learning_rate": 0.0,
+        "phases[0].restart_warmup_steps": 0,
+        "phases[0].restart_decay": "",
+        "phases[0].restart_end_learning_rate": 0.0,
+        "eval.every_steps": steps,
+        "checkpoint.every_steps": max(1, steps // 4),
+        "checkpoint.keep": 1,
+        "log_every_steps": max(1, steps // 50),
+    }
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _list_differences(config: Config, settings: Mapping[str, Any]) -> list[str]:
+    """List settings as KEY=VALUE, but for those that the config has anyway."""
+    own = config_lib.flatten(config)
+    return [f"{key}={value}" for key, value in settings.items() if own[key] != value]
+
+
+def make_study(rungs: Sequence[Rung], store: str) -> StudyConfig:
+    """Make the study whose rows are the rungs."""
+    return StudyConfig(
+        rows=tuple(rung.row for rung in rungs), store=store, seeds=1, equal="nothing"
+    )
+
+
+def write_command(rung: Rung, store: str) -> str:
+    """Write the command that trains a rung by itself."""
+    words = [
+        *("python", "-m", "bert_jax.train", f"--config={rung.row.config}"),
+        *(f"--config.data.store={store}", "--workdir=DIR", *build_flags(rung.row.flags)),
+    ]
+    return shlex.join(words)
+
+
+def read_outcome(rung: Rung, workdir: pathlib.Path, store: Store, cost: Cost) -> Outcome:
+    """Read what a finished run of a rung took and reached.
+
+    Raises:
+      DamagedFile: its summary lacks a number.
+    """
+    path = workdir / SUMMARY
+    content = small_files.read_object(path)
+    phases = small_files.field(content, "phases", list, path)
+    if len(phases) != 1 or not isinstance(phases[0], dict):
+        raise DamagedFile(f"{path} is not the summary of a run of one phase; delete the run")
+    tokens = small_files.field(phases[0], "tokens_per_step", float, path) * rung.steps
+    loss = float(small_files.field(content, HELDOUT_LOSS, float, path))
+    unigram_loss = float(small_files.field(content, UNIGRAM_LOSS, float, path))
+    return Outcome(
+        name=rung.row.name,
+        width=rung.width,
+        layers=rung.layers,
+        parameters=rung.parameters,
+        tokens=tokens,
+        unique_tokens=float(store.train.tokens),
+        operations=cost.operations,
+        loss=loss,
+        unigram_loss=unigram_loss,
+        positions=round(cost.tokens),
+        is_used=loss < unigram_loss - PAST_PLATEAU,
+    )
+
+
+def fit_outcomes(outcomes: Sequence[Outcome], store: Store) -> tuple[Law | None, str]:
+    """Fit a law to the rungs past their plateau; return it and "", or None and the reason."""
+    vocabulary = store.manifest["vocabulary"]
+    try:
+        law = fit(
+            [each.point for each in outcomes if each.is_used],
+            corpus=f"the store {store.directory}",
+            vocabulary=f"{vocabulary['kind']}, {vocabulary['size']:,} tokens",
+        )
+    except ValueError as error:
+        return None, str(error)
+    return law, ""
+
+
+def predict(
+    rungs: Sequence[Rung], outcomes: Sequence[Outcome], law: Law, recipe: Recipe, store: Store
+) -> list[Forecast]:
+    """Predict runs that were not trained, with the ladder's share of padding."""
+    seq_len = recipe.config.phases[0].seq_len
+    last = outcomes[-1]
+    forecasts = []
+    for rung in rungs:
+        positions = rung.steps * recipe.batch_size * seq_len
+        tokens = positions * last.tokens / last.positions
+        loss, low, high = law.predict(rung.parameters, tokens, store.train.tokens)
+        cost = find_kind(rung.row).cost(rung.row, str(store.directory), store.vocab_size)
+        forecasts.append(
+            Forecast(
+                name=rung.row.name,
+                width=rung.width,
+                parameters=rung.parameters,
+                tokens=tokens,
+                operations=cost.operations,
+                loss=loss,
+                low=low,
+                high=high,
+                command=write_command(rung, str(store.directory)),
+            )
+        )
+    return forecasts

@@ -1,0 +1,131 @@
+"""Report a ladder: a table of its rungs, and a picture of loss against operations with the law."""
+
+import io
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+import rich.box
+import rich.table
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bert_jax.reporting import plots
+from bert_jax.scaling.ladder import Forecast, Ladder, Outcome
+from bert_jax.scaling.law import CONFIDENCE, Law, count_in_words
+from data_pipeline.io.atomic import write_file
+
+PICTURE = "ladder.png"
+# Okabe and Ito's colours, apart for colour-blind eyes; they repeat after the eighth width.
+_COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
+    *("#56B4E9", "#D55E00", "#999999", "#000000"),
+)
+
+
+def make_table(ladder: Ladder) -> rich.table.Table:
+    """Build the table of the rungs, with the law's loss beside theirs."""
+    heads = ("rung", "layers", "parameters", "tokens", "epochs", "operations", "loss", "law", "off")
+    table = rich.table.Table(*heads, box=rich.box.SIMPLE)
+    for each in ladder.outcomes:
+        cells = _describe_size(each)
+        cells += [f"{each.operations:.3g}", f"{each.loss:.3f}"]
+        if ladder.law is not None and each.is_used:
+            fitted = ladder.law.predict(*each.point[:3]).loss
+            cells += [f"{fitted:.3f}", f"{each.loss / fitted - 1:+.1%}"]
+        table.add_row(*cells, *["-"] * (len(heads) - len(cells)))
+    return table
+
+
+def _describe_size(outcome: Outcome) -> list[str]:
+    return [
+        *(outcome.name, str(outcome.layers), count_in_words(outcome.parameters)),
+        count_in_words(outcome.tokens),
+        f"{outcome.tokens / outcome.unique_tokens:.2g}",
+    ]
+
+
+def describe_forecasts(forecasts: Sequence[Forecast]) -> list[str]:
+    """Write a line for each predicted run, and the command that trains it."""
+    lines = []
+    for each in forecasts:
+        lines.append(
+            f"{each.name}, {count_in_words(each.parameters)} parameters, "
+            f"{count_in_words(each.tokens)} tokens, {each.operations:.3g} operations: predicted "
+            f"loss {each.loss:.3f}, {CONFIDENCE:.0%} from {each.low:.3f} to {each.high:.3f}"
+        )
+        lines.append(f"    {each.command}")
+    return lines
+
+
+def draw(ladder: Ladder, folder: pathlib.Path) -> None:
+    """Write ladder.png."""
+    picture = io.BytesIO()
+    with style.context(["default", plots.LOOK]):
+        draw_figure(ladder).savefig(picture, format="png")
+    write_file(folder / PICTURE, picture.getvalue())
+
+
+def draw_figure(ladder: Ladder) -> Figure:
+    """Draw loss over operations: a colour for each width, dots for runs, lines for the law.
+
+    A run that was left out is a ring; one that is predicted has its interval.
+    """
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    widths = sorted(
+        {each.width for each in ladder.outcomes} | {each.width for each in ladder.forecasts}
+    )
+    colours = {width: _COLOURS[i % len(_COLOURS)] for i, width in enumerate(widths)}
+    for width in widths:
+        _draw_width(axes, ladder, width, colours[width])
+    levels = [each.unigram_loss for each in ladder.outcomes]
+    if any(not each.is_used for each in ladder.outcomes):
+        axes.axhline(min(levels), color=plots.GREY, linestyle=":", linewidth=1)
+        axes.text(
+            *(0.99, min(levels), "without context"),
+            transform=axes.get_yaxis_transform(),
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color=plots.GREY,
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("operations of training", color=plots.GREY)
+    axes.set_title("Held-out masked LM loss (nats)", loc="left")
+    axes.legend(frameon=False, fontsize=8, title="width", title_fontsize=8)
+    return figure
+
+
+def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
+    own = [each for each in ladder.outcomes if each.width == width]
+    for is_used, face in ((True, colour), (False, "none")):
+        points = [(each.operations, each.loss) for each in own if each.is_used == is_used]
+        if points:
+            operations, losses = zip(*points, strict=True)
+            axes.scatter(operations, losses, s=28, edgecolors=colour, facecolors=face)
+    label: str | None = str(width)
+    if ladder.law is not None and own:
+        axes.plot(*_follow(ladder.law, own), color=colour, linewidth=1.3, label=label)
+        label = None
+    for each in ladder.forecasts:
+        if each.width == width:
+            reach = [[each.loss - each.low], [each.high - each.loss]]
+            place = each.operations, each.loss
+            axes.errorbar(*place, reach, color=colour, marker="D", capsize=3, label=label)
+            label = None
+    if label is not None:
+        axes.plot([], [], "o", color=colour, label=label)
+
+
+def _follow(law: Law, own: Sequence[Outcome]) -> tuple[np.ndarray, list[float]]:
+    """Return operations and the law's losses of a width, around its token counts."""
+    first = own[0]
+    tokens = np.geomspace(
+        min(each.tokens for each in own) / 1.3, max(each.tokens for each in own) * 1.3, 40
+    )
+    losses = [
+        law.predict(first.parameters, float(count), first.unique_tokens).loss for count in tokens
+    ]
+    return tokens * (first.operations / first.tokens), losses
