@@ -1,6 +1,7 @@
-"""Compute self-attention: dispatch says which keys are visible and chooses an implementation.
+"""Compute self-attention, by the implementation that fits the device and the row length.
 
-Read reference (the formula), then tpu_kernel (short rows), flash and blocks (long rows).
+Read reference (the formula), dispatch (visible keys, and the choice of an implementation), then
+tpu_kernel (short rows), flash and blocks (long rows).
 """
 
 from bert_jax.model.attention.dispatch import (

@@ -1,8 +1,8 @@
 """Compute exact attention of long rows block by block, in plain JAX on any platform.
 
-No array has a number for each pair of positions and head. A layer with a window compares a block of
-queries with the keys around it; a layer without one compares all pairs of blocks in turn, with a
-running maximum and sum. Neither has dropout of the weights.
+No array has the size of all scores. A layer with a window compares a block of queries with the keys
+around it. A layer without one compares all pairs of blocks in turn, with a running maximum and sum.
+There is no dropout of the weights.
 
 Dimensions: B batch, S sequence, N blocks, W positions of a block, C keys around a block, H heads,
 K head width.
@@ -20,14 +20,14 @@ from bert_jax.model import ops
 from bert_jax.model.attention import reference
 from bert_jax.parallel import mesh
 
-BLOCK = 512  # positions that are compared with as many others at a time
+BLOCK = 512  # queries and keys of a block without a window
 SMALLEST_WINDOW_BLOCK = 128
-_HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
+_HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 _SCORES = ("batch", "heads", None, None)
 
 
 def window_block(width: int) -> int:
-    """Return the queries of a block where a query sees `width // 2` keys on each side."""
+    """Return the block size for a window of this width."""
     return max(width // 2, SMALLEST_WINDOW_BLOCK)
 
 
@@ -41,9 +41,9 @@ def attend_window(
 ) -> jax.Array:
     """Compute attention to keys at most `width // 2` positions away: float[B,S,H,K].
 
-    Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own number in
-    ids, and if causal none behind it. A block of queries is compared with itself and half a window
-    on both sides; the backward computes the scores again.
+    Shapes: float[B,S,H,K] three times, int32[B,S]. A query sees the keys with its own id, and if
+    causal no later key. A block of queries is compared with its own keys and half a window on both
+    sides; the backward pass recomputes the scores.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
     """
@@ -51,7 +51,7 @@ def attend_window(
     block, reach = window_block(width), width // 2
     blocks = -(-seq_len // block)
     around = block + 2 * reach
-    # The places of each block's queries and keys in the row, of which some lie outside.
+    # Positions of each block's queries and keys in the row; some lie outside of it.
     first_N1 = np.arange(blocks)[:, None] * block
     query_NW, key_NC = first_N1 + np.arange(block), first_N1 + np.arange(around) - reach
     is_near_NWC = np.abs(query_NW[:, :, None] - key_NC[:, None, :]) <= reach
@@ -59,8 +59,8 @@ def attend_window(
     if is_causal:
         is_near_NWC &= key_NC[:, None, :] <= query_NW[:, :, None]
 
-    def with_neighbours(x_BNW: jax.Array) -> jax.Array:
-        """Join each block with the ends of those next to it; beyond the row are zeros."""
+    def join_neighbors(x_BNW: jax.Array) -> jax.Array:
+        """Concatenate each block with the adjacent ends of its neighbors; zeros outside the row."""
         ends = [(0, 0)] * (x_BNW.ndim - 2)
         before = jnp.pad(x_BNW[:, :-1, block - reach :], [(0, 0), (1, 0), *ends])
         after = jnp.pad(x_BNW[:, 1:, :reach], [(0, 0), (0, 1), *ends])
@@ -71,12 +71,12 @@ def attend_window(
         q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array
     ) -> jax.Array:
         q, k, v, ids = (_cut(x, blocks, block) for x in (q_BSHK, k_BSHK, v_BSHK, ids_BS))
-        is_same = ids[:, :, :, None] == with_neighbours(ids)[:, :, None, :]
+        is_same = ids[:, :, :, None] == join_neighbors(ids)[:, :, None, :]
         mask = jnp.expand_dims(is_same & is_near_NWC, 2)
         out = reference.attend(
             _as_rows(q),
-            _as_rows(with_neighbours(k)),
-            _as_rows(with_neighbours(v)),
+            _as_rows(join_neighbors(k)),
+            _as_rows(join_neighbors(v)),
             _as_rows(mask),
             lambda weights: weights,
         )
@@ -87,7 +87,7 @@ def attend_window(
 
 
 def _spec(ndim: int, heads_axis: int) -> Any:
-    """Return the sharding of an array over batch and, where it has them, heads."""
+    """Return the sharding of an array over batch and, if it has that axis, heads."""
     axes: list[str | None] = ["batch", *[None] * (ndim - 1)]
     if ndim > heads_axis:
         axes[heads_axis] = "heads"
@@ -95,7 +95,7 @@ def _spec(ndim: int, heads_axis: int) -> Any:
 
 
 def _cut(x_BS: jax.Array, blocks: int, block: int) -> jax.Array:
-    """Cut rows into blocks, the last filled up with zeros: [B,S,...] -> [B,N,W,...]."""
+    """Cut rows into blocks, the last one padded with zeros: [B,S,...] -> [B,N,W,...]."""
     batch, seq_len, *others = x_BS.shape
     padded = jnp.pad(x_BS, [(0, 0), (0, blocks * block - seq_len), *[(0, 0)] * len(others)])
     return jnp.reshape(
@@ -104,7 +104,7 @@ def _cut(x_BS: jax.Array, blocks: int, block: int) -> jax.Array:
 
 
 def _as_rows(x_BNW: jax.Array) -> jax.Array:
-    """Make each block a row of its own: [B,N,...] -> [BN,...]."""
+    """Turn blocks into rows: [B,N,...] -> [BN,...]."""
     batch, blocks, *others = x_BNW.shape
     axes: list[str | None] = ["batch", *[None] * len(others)]
     if len(others) == 3 and others[0] != 1:  # not a mask, whose heads are one
@@ -138,7 +138,7 @@ def _stack(x_BS: jax.Array) -> jax.Array:
 
 
 def _unstack(x_NBW: jax.Array, seq_len: int) -> jax.Array:
-    """Put blocks side by side again: [N,B,W,H,K] -> [B,S,H,K]."""
+    """Concatenate blocks to rows again: [N,B,W,H,K] -> [B,S,H,K]."""
     blocks, batch, block, *others = x_NBW.shape
     x_BNW = jnp.moveaxis(x_NBW, 0, 1)
     sizes = (batch, blocks * block, *others)
@@ -146,7 +146,7 @@ def _unstack(x_NBW: jax.Array, seq_len: int) -> jax.Array:
 
 
 def _places(blocks: int) -> jax.Array:
-    """Return the place in the row of each position of the blocks: int32[N,W]."""
+    """Return the positions of the blocks in the row: int32[N,W]."""
     return jnp.asarray(np.arange(blocks * BLOCK, dtype=np.int32).reshape(blocks, BLOCK))
 
 
@@ -167,7 +167,7 @@ def _mask(
     return is_same_B1WC & (key_C <= last_key_W[:, None])
 
 
-def _scaled(q_BSHK: jax.Array) -> jax.Array:
+def _scale(q_BSHK: jax.Array) -> jax.Array:
     return q_BSHK * jnp.asarray(q_BSHK.shape[-1] ** -0.5, q_BSHK.dtype)
 
 
@@ -175,7 +175,7 @@ def _attend_forward(
     q_BSHK: jax.Array, k_BSHK: jax.Array, v_BSHK: jax.Array, ids_BS: jax.Array, is_causal: bool
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
-    q, k, v, ids = map(_stack, (_scaled(q_BSHK), k_BSHK, v_BSHK, ids_BS))
+    q, k, v, ids = map(_stack, (_scale(q_BSHK), k_BSHK, v_BSHK, ids_BS))
     keys = (k, v, ids, _places(len(ids)))
 
     def attend_block(query: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -216,7 +216,7 @@ def _attend_backward(
     dtype, seq_len = q_BSHK.dtype, ids_BS.shape[1]
     product_BSH = jnp.sum(dout_BSHK.astype(jnp.float32) * out_BSHK.astype(jnp.float32), axis=-1)
     q, k, v, ids, dout, delta = map(
-        _stack, (_scaled(q_BSHK), k_BSHK, v_BSHK, ids_BS, dout_BSHK, product_BSH)
+        _stack, (_scale(q_BSHK), k_BSHK, v_BSHK, ids_BS, dout_BSHK, product_BSH)
     )
     last_keys = _last_keys(len(ids), seq_len, is_causal)
     queries = (q, dout, ids, last_keys, norms, jnp.swapaxes(delta, 2, 3))
@@ -245,7 +245,7 @@ def _attend_backward(
     dq, (dk, dv) = jax.lax.scan(add_keys, nothing, keys)
     dq_BSHK, dk_BSHK, dv_BSHK = (_unstack(x, seq_len) for x in (dq, dk, dv))
     return (
-        _scaled(dq_BSHK).astype(dtype),
+        _scale(dq_BSHK).astype(dtype),
         dk_BSHK,
         dv_BSHK,
         np.zeros(ids_BS.shape, jax.dtypes.float0),

@@ -1,4 +1,4 @@
-"""Say which keys a query may attend to, and choose the implementation of attention.
+"""Define which keys a query may attend to, and choose the implementation of attention.
 
 Dimensions: B batch, S queries, T keys.
 """
@@ -11,50 +11,53 @@ import jax.numpy as jnp
 from bert_jax.config import ModelConfig
 from bert_jax.model.attention import blocks, flash, tpu_kernel
 
-# The implementations: all scores of a row at once (reference), a TPU kernel for short rows
-# (tpu_kernel), one for long rows, windows and rotary positions (flash), and plain JAX for long rows
-# (blocks).
+# reference.py computes all scores of a row at once; tpu_kernel.py is a TPU kernel for short rows,
+# flash.py one for long rows, windows and rotary positions; blocks.py is plain JAX for long rows.
 PLAIN, KERNEL, FLASH, BLOCKS = "plain", "the TPU kernel", "flash attention", "blocks"
-LONG_ROW = 1024  # tokens from which blocks were measured to take less time than the plain scores
+LONG_ROW = 1024  # tokens, from which blocks were measured to be faster than plain attention
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Visible:
-    """Hold which keys a query may attend to; an implementation reads one of the two."""
+    """Hold which keys a query may attend to, in two forms.
+
+    The plain implementation reads `mask`; the others read `ids_BS`, `width` and `is_causal`.
+    """
 
     mask: jax.Array  # bool[B or 1, 1, S or 1, T]
-    ids_BS: jax.Array | None = None  # int32: a query sees the keys with its own number; None where
-    #                                  the mask is another, which the plain implementation alone has
-    width: int = dataclasses.field(default=0, metadata={"static": True})  # of the window that ids
-    #                                                 are limited to, half on each side; 0 for none
-    is_causal: bool = dataclasses.field(default=False, metadata={"static": True})  # ids are limited
-    #                                                              to the keys up to the query
+    # int32: a query sees the keys with its own id. None if ids cannot express the mask; then only
+    # the plain implementation computes it.
+    ids_BS: jax.Array | None = None
+    # A query also sees no key more than width // 2 positions away; 0 is no window.
+    width: int = dataclasses.field(default=0, metadata={"static": True})
+    # A query also sees no later key.
+    is_causal: bool = dataclasses.field(default=False, metadata={"static": True})
 
 
 def hide_padding(input_mask_BS: jax.Array) -> Visible:
-    """Let queries see every key that is not padding."""
+    """Make every key visible that is not padding."""
     return Visible((input_mask_BS != 0)[:, None, None, :], input_mask_BS)
 
 
 def hide_other_examples(example_ids_BS: jax.Array) -> Visible:
-    """Let queries see the keys of their own example in a packed row.
+    """Make the keys of a query's own example visible in a packed row.
 
-    Padding counts as one more example: a softmax over no key would be one over all of them.
+    Padding counts as an example too, because a softmax over no key would be a softmax over all.
     """
     mask = example_ids_BS[:, None, :, None] == example_ids_BS[:, None, None, :]
     return Visible(mask, example_ids_BS)
 
 
 def hide_outside_window(visible: Visible, seq_len: int, width: int) -> Visible:
-    """Hide keys more than half a window away; the rows of an example are next to each other."""
+    """Hide keys more than half a window away; the tokens of an example must be contiguous."""
     places = jnp.arange(seq_len, dtype=jnp.int32)
     is_near_SS = jnp.abs(places[:, None] - places[None, :]) <= width // 2
     return Visible(visible.mask & is_near_SS, visible.ids_BS, width, visible.is_causal)
 
 
 def hide_later(visible: Visible, seq_len: int) -> Visible:
-    """Hide the keys behind a query; the rows of an example are next to each other."""
+    """Hide the keys after a query; the tokens of an example must be contiguous."""
     places = jnp.arange(seq_len, dtype=jnp.int32)
     mask = visible.mask & (places[:, None] >= places[None, :])
     return Visible(mask, visible.ids_BS, visible.width, is_causal=True)
@@ -62,10 +65,10 @@ def hide_later(visible: Visible, seq_len: int) -> Visible:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Name the implementation of each kind of layer, also in words for the screen."""
+    """Name the implementation of each kind of layer, and describe the choice for the screen."""
 
-    complete: str  # where a layer attends to the complete row
-    window: str  # where it has a window
+    complete: str  # of layers that attend to the complete row
+    window: str  # of layers with a window
     words: str
 
 
@@ -78,13 +81,13 @@ def choose(
     model_size: int,
     has_dropout: bool | None = None,
 ) -> Choice:
-    """Choose the implementations of config.compute.attention on these devices, for this length.
+    """Choose the implementations for config.compute.attention on a device and a row length.
 
-    device_kind is what JAX calls a device, or a chip ("v5e"); model_size is the length of the
-    mesh's model axis; has_dropout tells whether weights are dropped, as in training by default.
+    device_kind is JAX's name of a device, or a chip ("v5e"). model_size is the size of the mesh's
+    model axis. has_dropout is whether attention weights are dropped; None takes the config's rate.
 
     Raises:
-      ValueError: the setting requires an implementation that does not support this.
+      ValueError: the setting requires an implementation that does not support this attention.
     """
     if has_dropout is None:
         has_dropout = model.attention_probs_dropout_prob > 0
@@ -136,7 +139,7 @@ def choose(
 
 
 def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
-    """Say what neither blocks nor flash attention compute; None for nothing."""
+    """Explain why neither blocks nor flash attention support this model; None if they do."""
     if model.position_embedding_type == "relative":
         return "attention of long rows has no relative positions"
     if has_dropout:
@@ -149,17 +152,17 @@ def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
 
 
 def _explain_unsupported(model: ModelConfig, width: int) -> str | None:
-    """Say what the attention of a layer has that our kernel does not compute; None for nothing."""
+    """Explain why the kernel for short rows does not support this layer; None if it does."""
     if model.position_embedding_type != "learned":
         return f"the attention kernel has no {model.position_embedding_type} positions"
     return "the attention kernel has no windows" if width else None
 
 
 def _are_blocks_worthwhile(seq_len: int, width: int) -> bool:
-    """Tell whether rows are long enough for blocks to cost less than all scores at once."""
+    """Return whether rows are long enough for blocks to be faster than all scores at once."""
     if not width:
         return seq_len >= LONG_ROW
-    # Around a block of queries are far fewer keys than in the row.
+    # A block of queries sees far fewer keys than the row has.
     return seq_len > 2 * blocks.window_block(width) + width
 
 
@@ -171,10 +174,10 @@ def choose_here(
     dtype: jnp.dtype,
     has_dropout: bool,
 ) -> str:
-    """Choose the implementation for a layer of the code being traced.
+    """Choose the implementation for a layer while it is traced.
 
-    A kernel runs only on a device's own part of arrays: inside a shard_map that is manual over all
-    axes of the mesh, as in train_step/step.py.
+    Kernels run only on per-device arrays: inside a shard_map that is manual over all mesh axes, as
+    in train_step/step.py.
     """
     if visible.ids_BS is None:
         return PLAIN

@@ -1,7 +1,7 @@
-"""Compute attention of long rows by a TPU kernel, with windows, later keys hidden, and rotation.
+"""Compute attention of long rows in a TPU kernel, with windows, causal masks and rotary positions.
 
-The work is in model/attention/flash_body.py. No array of the size of the scores leaves VMEM, chunks
-of keys that no query of a block may see are skipped, and there is no dropout of the weights.
+The kernel is in model/attention/flash_body.py. No array of the size of the scores leaves VMEM, and
+chunks of keys that no query of a block sees are skipped. There is no dropout of the weights.
 
 Dimensions: B rows of one device, S sequence, D width, E = 3 D: queries, keys and values side by
 side, H heads, K head width, L lanes of a tile, T tiles, N blocks of queries.
@@ -23,7 +23,7 @@ from bert_jax.model.positions import Rotation
 from bert_jax.parallel import chips
 
 CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
-LONGEST = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192}  # whose tile fits into VMEM
+LONGEST = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192}  # tokens whose tile fits into VMEM
 VMEM_LIMIT_BYTES = {"v4": 16 * 2**20, "v5p": 64 * 2**20}
 SCOPE_OF_WINDOWS = "flash_window"
 
@@ -35,8 +35,8 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why the kernel does not support this attention; None if it does.
 
-    device is a chip ("v5e") or what JAX calls the device; dtype is that of the matmuls; heads are
-    those of one device.
+    device is a chip ("v5e") or JAX's name of the device; dtype is that of the matmuls; heads are
+    those of a single device.
     """
     chip = chips.find_tpu(device) or chips.find_chip(device)
     if chip is None or chip.name not in CHIPS:
@@ -65,25 +65,27 @@ def attend(
 ) -> jax.Array:
     """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
 
-    Shapes: bfloat16[B,S,E], int32[B,S] -> bfloat16[B,S,D]. A query sees the keys with its own
-    number in ids, which lie next to each other, at most `width // 2` positions away, unless width
-    is 0, and if causal none behind it. Queries and keys are rotated if a rotation is given.
-    Softmax in float32; weights are rounded to bfloat16 for their matmul, before they are divided by
-    their sum. Without a TPU to compile for, the kernel is interpreted.
+    Shapes: bfloat16[B,S,E], int32[B,S] -> bfloat16[B,S,D]. A query sees the keys with its own id,
+    which must be contiguous: those at most `width // 2` positions away (0 is no window), and if
+    causal no later key. Queries and keys are rotated if a rotation is given. Softmax in float32;
+    weights are rounded to bfloat16 for their matmul, before they are divided by their sum. Without
+    a TPU to compile for, the kernel is interpreted.
     """
     _, seq_len, all_width = qkv_BSE.shape
     reach = width // 2 if width else seq_len
     head_width = all_width // 3 // heads
     after = 0 if is_causal else reach
     tile = Tile(seq_len, head_width, reach, after, rotation is not None)
-    angles = () if rotation is None else _angles(rotation)
-    # The name tells prices of the two apart (bert_jax/perf/prices.py).
+    angles = () if rotation is None else _tile_angles(rotation)
+    # bert_jax/perf/prices.py distinguishes the two by this name.
     with jax.named_scope(SCOPE_OF_WINDOWS if width else "complete"):
-        return _attend(qkv_BSE, _bounds(ids_BS, tile), _codes(ids_BS, tile), angles, tile)
+        return _attend(
+            qkv_BSE, _find_chunks(ids_BS, tile), _number_positions(ids_BS, tile), angles, tile
+        )
 
 
-def _angles(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
-    """Fill tiles of lanes with cosines, and sines of which the first half of a head is negative."""
+def _tile_angles(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
+    """Fill a tile's lanes with cosines and with sines, negated in the first half of each head."""
     cos, sin = (angle[:, :, 0, :] for angle in (rotation.cos, rotation.sin))
     half = cos.shape[-1] // 2
     sign = np.repeat(np.array([-1, 1], np.float32), half)
@@ -91,22 +93,22 @@ def _angles(rotation: Rotation) -> tuple[jax.Array, jax.Array]:
     return jnp.tile(cos, copies), jnp.tile(sin * sign, copies)
 
 
-def _starts(ids_BS: jax.Array) -> jax.Array:
-    """Tell which position is the first of its example: bool[B,S]."""
+def _mark_starts(ids_BS: jax.Array) -> jax.Array:
+    """Mark the first position of each example: bool[B,S]."""
     changes = ids_BS[:, 1:] != ids_BS[:, :-1]
     return jnp.pad(changes, [(0, 0), (1, 0)], constant_values=True)
 
 
-def _codes(ids_BS: jax.Array, tile: Tile) -> jax.Array:
-    """Give the positions numbers such that those of two examples are over a row apart: [B,1,S]."""
-    examples_BS = jnp.cumsum(_starts(ids_BS), axis=1, dtype=jnp.int32)
+def _number_positions(ids_BS: jax.Array, tile: Tile) -> jax.Array:
+    """Assign numbers to positions, more than a row apart between examples: int32[B,1,S]."""
+    examples_BS = jnp.cumsum(_mark_starts(ids_BS), axis=1, dtype=jnp.int32)
     places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
     return (examples_BS * tile.code_step + places_S)[:, None, :]
 
 
-def _bounds(ids_BS: jax.Array, tile: Tile) -> jax.Array:
-    """Find the chunks of keys that each block of queries may see: first, and last but one."""
-    is_first_BS = _starts(ids_BS)
+def _find_chunks(ids_BS: jax.Array, tile: Tile) -> jax.Array:
+    """Find the chunks of keys that each block of queries sees: first, and last + 1: int32[B,2N]."""
+    is_first_BS = _mark_starts(ids_BS)
     is_last_BS = jnp.roll(is_first_BS, -1, axis=1)
     places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
     first_BS = jax.lax.cummax(jnp.where(is_first_BS, places_S, 0), axis=1)
@@ -140,18 +142,21 @@ def _each_tile(
 ) -> Any:
     """Run a kernel on every tile of every row.
 
-    Of `whole`, bounds come first, in scalar memory. An output as wide as qkv stays in HBM.
+    whole      inputs that all tiles of a row share; the first, bounds, is in scalar memory
+    by_tile    other inputs that are cut into tiles
+    outputs    cut into tiles too; one as wide as qkv stays in HBM
     """
     bounds_BN, *by_row = whole
     tiles = qkv_BSE.shape[-1] // 3 // LANES
 
-    def one_row(array: Any) -> pl.BlockSpec:
-        of_each = len(array) > 1 or len(bounds_BN) == 1
+    def spec_row(array: Any) -> pl.BlockSpec:
+        is_per_row = len(array) > 1 or len(bounds_BN) == 1
         return pl.BlockSpec(
-            (1, *array.shape[1:]), (lambda b, t, *_: (b, 0, 0)) if of_each else lambda *_: (0, 0, 0)
+            (1, *array.shape[1:]),
+            (lambda b, t, *_: (b, 0, 0)) if is_per_row else lambda *_: (0, 0, 0),
         )
 
-    def one_tile(array: Any, part: int = 0) -> pl.BlockSpec:
+    def spec_tile(array: Any, part: int = 0) -> pl.BlockSpec:
         if array.ndim == 4:
             return pl.BlockSpec((1, 1, *array.shape[2:]), lambda b, t, *_: (b, t, 0, 0))
         return pl.BlockSpec((1, tile.seq_len, LANES), lambda b, t, *_: (b, 0, part * tiles + t))
@@ -166,12 +171,12 @@ def _each_tile(
             num_scalar_prefetch=1,
             grid=(len(bounds_BN), tiles),
             in_specs=[
-                *map(one_row, by_row),
-                *(one_tile(qkv_BSE, part) for part in range(3)),
-                *map(one_tile, by_tile),
+                *map(spec_row, by_row),
+                *(spec_tile(qkv_BSE, part) for part in range(3)),
+                *map(spec_tile, by_tile),
             ],
             out_specs=[
-                pl.BlockSpec(memory_space=pl.ANY) if out.shape == qkv_BSE.shape else one_tile(out)
+                pl.BlockSpec(memory_space=pl.ANY) if out.shape == qkv_BSE.shape else spec_tile(out)
                 for out in outputs
             ],
             scratch_shapes=scratch,
@@ -185,8 +190,8 @@ def _each_tile(
     )(bounds_BN, *by_row, qkv_BSE, qkv_BSE, qkv_BSE, *by_tile)
 
 
-def _scratch(tile: Tile) -> list[Any]:
-    """Give what both directions prepare: queries, keys, values, codes, and one transposed."""
+def _list_scratch(tile: Tile) -> list[Any]:
+    """List the scratch of both passes: queries, keys, values, codes, keys or values transposed."""
     seq_len, padded, bfloat16 = tile.seq_len, tile.padded, jnp.bfloat16
     return [
         pltpu.VMEM((seq_len, LANES), bfloat16),
@@ -214,7 +219,7 @@ def _attend_forward(
             Shape((batch, seq_len, width // 3), jnp.bfloat16),
             Shape((batch, width // 3 // LANES, tile.heads, seq_len), jnp.float32),
         ),
-        _scratch(tile),
+        _list_scratch(tile),
     )
     return out_BSD, (qkv_BSE, bounds_BN, codes_B1S, angles, norms_BTHS, out_BSD)
 
@@ -223,7 +228,7 @@ def _attend_backward(tile: Tile, saved: tuple[Any, ...], dout_BSD: jax.Array) ->
     qkv_BSE, bounds_BN, codes_B1S, angles, norms_BTHS, out_BSD = saved
     sums = (tile.padded, LANES) if tile.has_band else (LANES, tile.padded)
     parts = pltpu.VMEM((3, tile.seq_len, LANES), jnp.bfloat16)
-    scratch = [parts, pltpu.SemaphoreType.DMA((3,)), *_scratch(tile)]
+    scratch = [parts, pltpu.SemaphoreType.DMA((3,)), *_list_scratch(tile)]
     scratch += [pltpu.VMEM(sums, jnp.float32)] * 2
     if not tile.has_band:
         scratch += [pltpu.VMEM((LANES, tile.seq_len), jnp.bfloat16)] * 2

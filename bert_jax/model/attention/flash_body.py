@@ -1,15 +1,17 @@
-"""Compute attention of long rows in a TPU kernel, block by block; two heads of 64 at a time.
+"""Compute attention of long rows in a TPU kernel, block by block.
 
-A step of the grid has the queries, keys and values of one tile of 128 lanes: a head of width 128,
-or two of 64. It rotates them, and transposes what the matmuls read transposed. Then each block of
-queries goes over the chunks of keys that it may see, with a running maximum and sum. A layer with a
-narrow window has one chunk a block: the keys around it, in arrays with room on both ends.
+A grid step works on the queries, keys and values of a tile of 128 lanes: a head of width 128, or
+two of 64. It rotates them, and transposes what the matmuls read transposed. Then each block of
+queries loops over the chunks of keys that it sees, with a running maximum and sum. In a layer with
+a narrow window a block has a single chunk, the band of keys around it, for which arrays of keys are
+padded on both ends.
 
-Scores are [keys, queries], as in tpu_kernel_body. Which keys a query sees is one comparison: a
-code is the number of the example times a large number, plus the place in the row.
+Scores are [keys, queries], as in tpu_kernel_body. A position's code is the number of its example
+times a large number, plus its place in the row: a single comparison of codes decides whether a
+query sees a key.
 
-Dimensions: S positions, P positions with the room on both ends, L lanes of a tile, K head width,
-W queries of a block, C keys of a chunk, H heads of a tile, N blocks of queries.
+Dimensions: S positions, P padded positions, L lanes of a tile, K head width, W queries of a block,
+C keys of a chunk, H heads of a tile, N blocks of queries, R rows of a loop.
 Source: Dao et al. 2022 (FlashAttention), algorithm 1 and appendix B.
 """
 
@@ -24,19 +26,19 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
-ROOM = 64  # keys on each side of a block of a narrow window are a multiple of it
-WIDEST_BAND = 256  # keys on each side up to which they are one chunk
-_BLOCKS_TOGETHER = (4, 2, 1)  # blocks of a narrow window that fill the chip's units together
-_ROWS = 256  # that are rotated at a time
-_HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
-_NO_KEY = -(2**30)  # the code of the room on both ends
+ROOM = 64  # the padding on each end, and a band's keys on each side, are a multiple of it
+WIDEST_BAND = 256  # most keys on each side of a band
+_BLOCKS_TOGETHER = (4, 2, 1)  # bands computed together, to keep all units of the chip busy
+_ROWS = 256  # rotated at a time
+_HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
+_NO_KEY = -(2**30)  # the code of padding
 
 Ref = Any  # an array in the chip's memory, read and written by index
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Hold the sizes of a tile of a row, and how far a query sees on each side."""
+    """Hold the sizes of a tile, and how many positions a query sees before and after itself."""
 
     seq_len: int
     head_width: int
@@ -46,22 +48,22 @@ class Tile:
 
     @property
     def heads(self) -> int:
-        """Return one or two."""
+        """Return the heads of a tile: 1 or 2."""
         return LANES // self.head_width
 
     @property
     def has_band(self) -> bool:
-        """Tell whether a block of queries sees the keys around it alone, in one chunk."""
+        """Return whether the keys that a block of queries sees are a band in a single chunk."""
         return max(self.before, self.after) <= WIDEST_BAND
 
     @property
     def room(self) -> int:
-        """Return the positions without a key on each end of the row."""
+        """Return the padding on each end of the row."""
         return -(-max(self.before, self.after) // ROOM) * ROOM if self.has_band else 0
 
     @property
     def padded(self) -> int:
-        """Return the positions of keys with the room on both ends."""
+        """Return the positions of keys with the padding on both ends."""
         return self.seq_len + 2 * self.room
 
     @property
@@ -83,7 +85,7 @@ class Tile:
 
     @property
     def code_step(self) -> int:
-        """Return what codes of two examples differ by, at least, less a row."""
+        """Return the difference of the codes at the same place in two consecutive examples."""
         return 4 * self.seq_len
 
     @property
@@ -95,13 +97,13 @@ class Tile:
 def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     """Compute attention of one tile of a row.
 
-    Shapes: int32[B,2N] the first and the last but one chunk of each block; int32[1,1,S]; if rotated
-    float32[1,S,L] twice: cosines, and sines with the sign that `_exchange` lacks; bfloat16[1,S,L]
-    of queries, keys, values -> bfloat16[1,S,L], float32[1,1,H,S]: logarithms of the sums of
+    Shapes: int32[B,2N], first and last + 1 chunk of each block; int32[1,1,S], codes; if rotated
+    float32[1,S,L] twice, cosines and sines with the sign that `_exchange` lacks; bfloat16[1,S,L] of
+    queries, keys, values -> bfloat16[1,S,L], float32[1,1,H,S], logarithms of the sums of
     exp(score).
     """
     *angles, q, k, v, out, norms, queries, keys, values, key_codes, values_LP = refs
-    row = pl.program_id(0)  # asked for outside of the loops, as the interpreter needs it
+    row = pl.program_id(0)  # outside of the loops, because the interpreter needs that
     _prepare(codes, angles, (q, k, v), (queries, keys, values, key_codes), tile)
     _transpose(values, values_LP)
 
@@ -133,7 +135,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
         for number, (n, head) in enumerate(places):
             scores = following
             if number + 1 < len(places):
-                # Asked for here, matrix units compute them during the softmax below.
+                # Started here, so that matrix units work during the softmax below.
                 following = start(*places[number + 1])
             highest_1W = jnp.max(scores, axis=0, keepdims=True)
             p_CW = jnp.exp(scores - highest_1W)
@@ -173,19 +175,19 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
 def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     """Compute the gradients of one tile of a row.
 
-    Shapes: as forward, with norms, the output's gradient and the output after the values ->
-    bfloat16[B,S,E] of queries, keys and values side by side, in HBM, of which a step writes the
-    three parts of its tile. They are on their way while the next tile is prepared.
+    Shapes: as forward, then norms, the output's gradient and the output -> bfloat16[B,S,E] in HBM,
+    the gradients of queries, keys and values side by side. A grid step writes the three parts of
+    its tile; the transfer overlaps with the preparation of the next tile.
     """
     angles, refs = refs[: 2 * tile.is_rotated], refs[2 * tile.is_rotated :]
     q, k, v, norms, dout, out, gradients, *scratch = refs
     dqkv, arrived, queries, keys, values, key_codes, keys_LP, *scratch = scratch
     dkeys, dvalues, *transposed = scratch
-    row, this_tile = pl.program_id(0), pl.program_id(1)  # asked for outside of the loops, as above
+    row, this_tile = pl.program_id(0), pl.program_id(1)  # outside of the loops, as above
     tiles = gradients.shape[-1] // 3 // LANES
 
     def each_part(number: Any) -> list[Any]:
-        """Return the transfers of a tile's gradients: queries, keys, values."""
+        """List the transfers of a tile's gradients: queries, keys, values."""
         firsts = (pl.multiple_of((part * tiles + number) * LANES, LANES) for part in range(3))
         places = (gradients.at[row, :, pl.ds(first, LANES)] for first in firsts)
         return [
@@ -207,7 +209,7 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     pl.when(this_tile > 0)(lambda: wait_for(this_tile - 1))
 
     def differentiate(first_query: Any) -> Callable[[Any, Any], tuple[jax.Array, ...]]:
-        """Return the function (first key of a chunk, sums of dq) -> sums of dq."""
+        """Make the function that adds a chunk: (its first key, sums of dq) -> sums of dq."""
         rows = pl.ds(first_query, tile.block)
         q_WL, dout_WL = queries[rows, :], dout[0, rows, :]
         deltas_HW = _deltas(dout_WL, out[0, rows, :], tile)
@@ -238,7 +240,7 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
 
     def write(rows: Any, dq_KW: Sequence[jax.Array]) -> None:
         dq_WL = jnp.concatenate(dq_KW, axis=0).T * tile.scale
-        dqkv[0, rows, :] = _turn_back(dq_WL, angles, rows, tile).astype(jnp.bfloat16)
+        dqkv[0, rows, :] = _rotate_gradient(dq_WL, angles, rows, tile).astype(jnp.bfloat16)
 
     def attend_bands(firsts: Sequence[Any]) -> None:
         for first in firsts:
@@ -262,7 +264,7 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
             sums[:, padded_rows].T if transposed else sums[padded_rows, :]
             for sums in (dkeys, dvalues)
         )
-        dqkv[1, rows, :] = _turn_back(dk_RL, angles, rows, tile).astype(jnp.bfloat16)
+        dqkv[1, rows, :] = _rotate_gradient(dk_RL, angles, rows, tile).astype(jnp.bfloat16)
         dqkv[2, rows, :] = dv_RL.astype(jnp.bfloat16)
 
     _loop_rows(write_keys, tile)
@@ -274,10 +276,10 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
 def _prepare(
     codes: Ref, angles: Sequence[Ref], qkv: Sequence[Ref], into: Sequence[Ref], tile: Tile
 ) -> None:
-    """Rotate queries and keys, scale queries, and leave room around keys, values and codes.
+    """Rotate queries and keys, scale queries, and pad keys, values and codes.
 
-    Shapes of what is filled: bfloat16[S,L], bfloat16[P,L] twice, int32[P,L], the same in all lanes.
-    The codes are those of the row: they are filled for its first tile.
+    Fills `into`: queries bfloat16[S,L], keys and values bfloat16[P,L], codes int32[P,L], the same
+    in all lanes. All tiles of a row share the codes: only the first one fills them.
     """
     q, k, v = qkv
     queries, keys, values, key_codes = into
@@ -307,13 +309,13 @@ def _prepare(
 
 
 def _ends(tile: Tile) -> list[Any]:
-    """List the rooms on both ends."""
+    """List the padding of both ends."""
     firsts = (0, tile.room + tile.seq_len) if tile.room else ()
     return [pl.ds(first, tile.room) for first in firsts]
 
 
 def _loop_rows(do: Callable[[Any, Any], None], tile: Tile) -> None:
-    """Call do for some rows after others, as indices in [S,...] and in [P,...]."""
+    """Call `do` for all rows, some at a time: with their indices in [S,...] and in [P,...]."""
     count = _ROWS if tile.seq_len % _ROWS == 0 else LANES
 
     def do_one(number: Any, _: None) -> None:
@@ -329,7 +331,7 @@ def _loop_blocks(
     attend_block: Callable[[Any, Any], None],
     tile: Tile,
 ) -> None:
-    """Call one of them for all blocks of queries: several bands at once, or a block's number."""
+    """Call one of the functions for all blocks: with several bands, or with a block's number."""
     together = next(n for n in _BLOCKS_TOGETHER if tile.blocks % n == 0)
 
     def place(number: Any) -> Any:
@@ -352,7 +354,7 @@ def _loop_blocks(
 def _loop_chunks(
     bounds: Ref, row: Any, block: Any, add: Callable[[Any, Any], Any], start: Any
 ) -> Any:
-    """Sum over the chunks of keys that a block of queries may see."""
+    """Loop over the chunks of keys that a block of queries sees."""
     return jax.lax.fori_loop(bounds[row, 2 * block], bounds[row, 2 * block + 1], add, start)
 
 
@@ -365,11 +367,11 @@ def _transpose(x_PL: Ref, x_LP: Ref) -> None:
 
 
 def _see(key_codes: Ref, codes: Ref, first_key: Any, first_query: Any, tile: Tile) -> jax.Array:
-    """Tell which keys of a chunk a block of queries sees: bool[C,W]."""
+    """Compute which keys of a chunk a block of queries sees: bool[C,W]."""
     keys_CL = key_codes[pl.ds(first_key, tile.chunk), :]
     keys_CW = jnp.concatenate([keys_CL] * (tile.block // LANES), axis=1)
     distance_CW = keys_CW - codes[0, 0:1, pl.ds(first_query, tile.block)]
-    # -before <= distance <= after, by one comparison: below -before it wraps around.
+    # -before <= distance <= after in a single comparison: below -before it wraps around.
     most = tile.before + tile.after - 2**31
     return distance_CW + jnp.int32(tile.before - 2**31) <= jnp.int32(most)
 
@@ -397,7 +399,7 @@ def _exchange(x_RL: jax.Array, tile: Tile) -> jax.Array:
 
 
 def _rotate(x_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> jax.Array:
-    """Rotate each head's pairs, in float32: bert_jax.model.positions.rotate."""
+    """Rotate the pairs of each head in float32, as bert_jax.model.positions.rotate does."""
     if not angles:
         return x_RL
     cos_RL, sin_RL = (angle[0, rows, :] for angle in angles)
@@ -405,8 +407,8 @@ def _rotate(x_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> ja
     return (x32_RL * cos_RL + _exchange(x32_RL, tile) * sin_RL).astype(x_RL.dtype)
 
 
-def _turn_back(dx_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> jax.Array:
-    """Compute the gradient of what _rotate got, in float32."""
+def _rotate_gradient(dx_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -> jax.Array:
+    """Compute the gradient of the input of _rotate, in float32."""
     if not angles:
         return dx_RL
     cos_RL, sin_RL = (angle[0, rows, :] for angle in angles)
@@ -416,7 +418,7 @@ def _turn_back(dx_RL: jax.Array, angles: Sequence[Ref], rows: Any, tile: Tile) -
 def _deltas(do_WL: jax.Array, out_WL: jax.Array, tile: Tile) -> jax.Array:
     """Compute the sum over keys of p dp from output and gradient: float32[8,W], a head a sublane.
 
-    Summed over lanes by a matmul, in two bfloat16 parts, which hold 16 bits.
+    A matmul sums over lanes, in two bfloat16 parts that hold 16 bits together.
     """
     sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
     lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)

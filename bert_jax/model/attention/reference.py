@@ -1,4 +1,4 @@
-"""Compute attention with all scores of a row at once, on any device: the reference of the others.
+"""Compute attention with all scores of a row at once: the reference implementation, on any device.
 
 Dimensions: B batch, S queries, T keys, H heads, K head width.
 """
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.model import ops
 
-# Added to the scores of keys that may not be seen (modeling.py@eedf5716ce): exp of it is 0.
+# Added to the scores of hidden keys, so that exp gives 0 (modeling.py@eedf5716ce).
 HIDDEN_SCORE = -10_000.0
 
 
@@ -21,7 +21,7 @@ def attend(
     mask: jax.Array,
     drop: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """Compute the softmax of scaled scores in float32, dropout on it, and the sum of values.
+    """Compute softmax(q k / sqrt(K)) v, with the softmax in float32 and dropout on the weights.
 
     Shapes: float[B,S,H,K], float[B,T,H,K] twice, bool[B or 1, 1, S or 1, T] -> float[B,S,H,K].
     mask is True where a query may attend to a key; drop is applied to the weights[B,H,S,T].

@@ -1,7 +1,7 @@
-"""Compute attention by a TPU kernel, forward and backward; refuse unsupported shapes or devices.
+"""Compute attention of short rows in a TPU kernel, with dropout of the weights.
 
-One grid step does one row of the batch (model/attention/tpu_kernel_body.py): no array of the size
-of the scores ever leaves VMEM, and the backward computes scores and dropout masks again.
+A grid step computes a row of the batch (model/attention/tpu_kernel_body.py). No array of the size
+of the scores leaves VMEM; the backward pass recomputes scores and dropout masks.
 
 Dimensions: B rows of one device, S sequence, D width, E = 3 D: queries, keys and values side by
 side, G groups of heads, J the queries of a group.
@@ -24,7 +24,7 @@ from bert_jax.parallel import chips
 CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
 SEQ_LENS = (128, 256, 384, 512)
 LONGEST_ON_V4 = 256
-VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores is a fifth of it
+VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores takes a fifth of it
 
 Shape = jax.ShapeDtypeStruct
 
@@ -34,8 +34,8 @@ def explain_refusal(
 ) -> str | None:
     """Explain in a sentence why the kernel does not support this attention; None if it does.
 
-    device is a chip ("v5e") or what JAX calls the device (`device.device_kind`); dtype is that of
-    the matmuls; heads are those of one device.
+    device is a chip ("v5e") or JAX's name of the device (`device.device_kind`); dtype is that of
+    the matmuls; heads are those of a single device.
     """
     chip = chips.find_tpu(device) or chips.find_chip(device)
     if chip is None or chip.name not in CHIPS:
@@ -71,10 +71,10 @@ def attend(
     """Compute the self-attention of each row, inside a shard_map that is manual over the batch.
 
     Shapes: bfloat16[B,S,E], float[E], int32[B,S], uint32[B] twice -> bfloat16[B,S,D].
-    The biases are in qkv already; bias_E is here to receive its gradient, added up in float32 in
-    the kernel. A query sees the keys that have its own number in ids, and if causal none behind
-    it. low and high are the words of the dropout masks (bert_jax/model/dropout.py, Dropout.words),
-    which are those of the plain implementation bit for bit. Softmax in float32; weights are
+    The biases are already added to qkv; bias_E is an argument so that it gets a gradient, which
+    the kernel sums in float32. A query sees the keys with its own id, and if causal no later key.
+    low and high are the words of the dropout masks (bert_jax/model/dropout.py, Dropout.words); the
+    masks equal those of the plain implementation bit for bit. Softmax in float32; weights are
     rounded to bfloat16 for their matmul, before they are divided by their sum. Without a TPU to
     compile for, the kernel is interpreted.
 
@@ -92,9 +92,9 @@ def _each_row(
     inputs: Sequence[jax.Array],
     outputs: Sequence[Shape],
 ) -> Any:
-    """Run a kernel on every row; words are in scalar memory, the other inputs come row by row."""
+    """Run a kernel on every row; words are in scalar memory, other inputs are cut into rows."""
 
-    def one_row(array: Any) -> pl.BlockSpec:
+    def spec_row(array: Any) -> pl.BlockSpec:
         return pl.BlockSpec((1, *array.shape[1:]), lambda b: (b, 0, 0))
 
     device = jax.sharding.get_abstract_mesh().abstract_device
@@ -102,8 +102,8 @@ def _each_row(
     return pl.pallas_call(
         functools.partial(kernel, row=row),
         grid=(inputs[0].shape[0],),
-        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)] * len(words) + [*map(one_row, inputs)],
-        out_specs=[*map(one_row, outputs)],
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM)] * len(words) + [*map(spec_row, inputs)],
+        out_specs=[*map(spec_row, outputs)],
         out_shape=outputs,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel",), vmem_limit_bytes=VMEM_LIMIT_BYTES

@@ -1,10 +1,10 @@
-"""Compute attention of one row of a batch in a TPU kernel; the row is in VMEM completely.
+"""Compute attention of a row in a TPU kernel; the complete row is in VMEM.
 
-Scores are transposed, [keys, queries]: the softmax adds up along sublanes, and the gradients of
-keys and values are plain matmuls. Heads of width 64 lie two in a tile of 128 lanes: a matmul runs
-over the whole tile with the other head's lanes set to zero, so nothing is ever rotated. A group is
-the heads whose scores are computed at once: both of a tile, side by side, where rows are short;
-one head where they are long and would not fit into registers.
+Scores are transposed, [keys, queries]: the softmax sums along sublanes, and the gradients of keys
+and values are plain matmuls. A tile of 128 lanes has two heads of width 64: a matmul runs over the
+whole tile with the other head's lanes set to zero, so no lanes are ever shifted. A group is the
+heads whose scores are computed at once: both of a tile in short rows; one in long rows, where two
+would not fit into registers.
 
 Dimensions: S queries, T keys, L lanes of a tile, K head width, G groups, J the queries of a
 group's heads, one head after the other, C cells (a quarter of the keys), D width, E = 3 D: queries,
@@ -23,7 +23,7 @@ from jax.experimental import pallas as pl
 from bert_jax.model import dropout
 
 LANES = 128
-_HIDDEN_SCORE = -1e30  # exp of it less any real score is 0
+_HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 
 Ref = Any  # an array in the chip's memory, read and written by index
 
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def is_short(self) -> bool:
-        """Tell whether both heads of a tile make one group."""
+        """Return whether both heads of a tile are a single group."""
         return self.seq_len <= 128
 
     @property
@@ -50,12 +50,12 @@ class Row:
 
     @property
     def heads_in_tile(self) -> int:
-        """Return one or two."""
+        """Return 1 or 2."""
         return LANES // self.head_width
 
     @property
     def heads_in_group(self) -> int:
-        """Return one or two."""
+        """Return 1 or 2."""
         return self.heads_in_tile if self.is_short else 1
 
     @property
@@ -65,7 +65,7 @@ class Row:
 
     @property
     def groups_in_tile(self) -> int:
-        """Return one or two."""
+        """Return 1 or 2."""
         return self.heads_in_tile // self.heads_in_group
 
     @property
@@ -80,7 +80,7 @@ class Row:
 
     @property
     def kept_share(self) -> float:
-        """Return one less the rate that is applied."""
+        """Return 1 - the dropout rate as it is applied, which is a multiple of 2**-32."""
         return 1.0 - dropout.threshold(self.rate) / 2**32
 
     def lanes(self, part: int, tile: int) -> slice:
@@ -95,13 +95,13 @@ def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, ro
     Shapes: uint32[B] twice, int32[1,1,S], bfloat16[1,S,E] -> bfloat16[1,S,D], float32[1,G,J]. norms
     are the logarithms of the sums of exp(score).
     """
-    same_TJ = _same_ids(ids[0], row)
+    same_TJ = _find_visible(ids[0], row)
     keep = _keep_masks(low, high, row)
 
     def scores_TJ(group: int) -> jax.Array:
         tile, number = divmod(group, row.groups_in_tile)
         q_SL, k_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(2))
-        q_JL = _by_group(q_SL * jnp.bfloat16(row.scale), row)[number]
+        q_JL = _split_groups(q_SL * jnp.bfloat16(row.scale), row)[number]
         return jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
 
     following = [scores_TJ(0)]
@@ -109,7 +109,7 @@ def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, ro
     for group in range(row.groups):
         scores = following.pop()
         if group + 1 < row.groups:
-            # Asked for here, matrix units compute them during the softmax below.
+            # Started here, so that matrix units work during the softmax below.
             following.append(scores_TJ(group + 1))
         highest_1J = jnp.max(scores, axis=0, keepdims=True)
         weights_TJ = jnp.exp(scores - highest_1J)
@@ -119,8 +119,8 @@ def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, ro
             weights_TJ = jnp.where(keep(group), weights_TJ, 0.0)
         tile = group // row.groups_in_tile
         v_LT = qkv[0, :, row.lanes(2, tile)].T
-        values = _over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
-        # Divided by their sum where there are fewest numbers: after the sum over keys.
+        values = _sum_over_keys(v_LT, weights_TJ.astype(jnp.bfloat16), len(heads_KS), row)
+        # Divided after the sum over keys, where there are the fewest numbers.
         factors = jnp.split(1.0 / (sum_1J * row.kept_share), row.heads_in_group, axis=1)
         heads_KS += [v_KS * f_1S for v_KS, f_1S in zip(values, factors, strict=True)]
         if len(heads_KS) == row.heads_in_tile:
@@ -133,12 +133,12 @@ def backward(
 ) -> None:
     """Compute the gradients of one row.
 
-    Shapes: uint32[B] twice, int32[1,1,S], bfloat16[1,S,E], float32[1,G,J], bfloat16[1,S,D], and the
-    output too where the row is long -> bfloat16[1,S,E], and its sums over positions,
-    float32[1,1,E], taken before it is rounded.
+    Shapes: uint32[B] twice, int32[1,1,S], bfloat16[1,S,E], float32[1,G,J], bfloat16[1,S,D], and for
+    long rows the output -> bfloat16[1,S,E], and its sums over positions before rounding,
+    float32[1,1,E].
     """
     *out, dqkv, dbias = others
-    same_TJ = _same_ids(ids[0], row)
+    same_TJ = _find_visible(ids[0], row)
     keep = _keep_masks(low, high, row)
     for tile in range(row.width // LANES):
         q_SL, k_TL, v_TL = (qkv[0, :, row.lanes(part, tile)] for part in range(3))
@@ -149,7 +149,7 @@ def backward(
         dq_KS: list[jax.Array] = []
         dk: list[jax.Array] = []
         dv: list[jax.Array] = []
-        for q_JL, do_JL in zip(_by_group(q_SL, row), _by_group(do_SL, row), strict=True):
+        for q_JL, do_JL in zip(_split_groups(q_SL, row), _split_groups(do_SL, row), strict=True):
             head = len(dq_KS)
             group = (tile * row.heads_in_tile + head) // row.heads_in_group
             scores_TJ = jnp.where(same_TJ, _dot(k_TL, q_JL, 1, 1), _HIDDEN_SCORE)
@@ -163,11 +163,15 @@ def backward(
             else:
                 delta_1J = deltas[head : head + 1]
             ds_TJ = (p_TJ * (dp_TJ - delta_1J)).astype(jnp.bfloat16)
-            dv.append(_over_queries(dropped_p_TJ.astype(jnp.bfloat16), do_JL, do_LS, head, row))
-            dk.append(_over_queries(ds_TJ, q_JL, q_LS, head, row))
-            dq_KS += _over_keys(k_LT, ds_TJ, head, row)
-        factor = 1.0 / row.kept_share  # which all three still lack
-        gradients = (jnp.concatenate(dq_KS, axis=0).T * row.scale, _tile(dk, row), _tile(dv, row))
+            dv.append(_sum_over_queries(dropped_p_TJ.astype(jnp.bfloat16), do_JL, do_LS, head, row))
+            dk.append(_sum_over_queries(ds_TJ, q_JL, q_LS, head, row))
+            dq_KS += _sum_over_keys(k_LT, ds_TJ, head, row)
+        factor = 1.0 / row.kept_share  # of dropout, for all three gradients
+        gradients = (
+            jnp.concatenate(dq_KS, axis=0).T * row.scale,
+            _join_groups(dk, row),
+            _join_groups(dv, row),
+        )
         for part, gradient in enumerate(gradients):
             dqkv[0, :, row.lanes(part, tile)] = (gradient * factor).astype(jnp.bfloat16)
             dbias[0, :, row.lanes(part, tile)] = jnp.sum(gradient * factor, axis=0, keepdims=True)
@@ -179,8 +183,8 @@ def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
     return jax.lax.dot_general(x, y, dims, preferred_element_type=jnp.float32)
 
 
-def _same_ids(ids_1S: jax.Array, row: Row) -> jax.Array:
-    """Compare the numbers of key and query, and their places where later keys hide: bool[T,J]."""
+def _find_visible(ids_1S: jax.Array, row: Row) -> jax.Array:
+    """Compute which keys a query sees: same id, and if causal no later key: bool[T,J]."""
     keys_T1 = jnp.broadcast_to(ids_1S, (LANES, row.seq_len)).T[:, :1]
     same_TJ = keys_T1 == jnp.concatenate([ids_1S] * row.heads_in_group, axis=1)
     if not row.is_causal:
@@ -194,8 +198,8 @@ def _same_ids(ids_1S: jax.Array, row: Row) -> jax.Array:
     return same_TJ & (key_TJ <= query_TJ)
 
 
-def _by_group(x_SL: jax.Array, row: Row) -> list[jax.Array]:
-    """Turn a tile into [J,L] for each of its groups: a head has its own lanes and zeros."""
+def _split_groups(x_SL: jax.Array, row: Row) -> list[jax.Array]:
+    """Split a tile into [J,L] for each group; the lanes of other heads are zero."""
     if row.heads_in_tile == 1:
         return [x_SL]
     in_first_1L = jax.lax.broadcasted_iota(jnp.int32, (1, LANES), 1) < row.head_width
@@ -204,7 +208,7 @@ def _by_group(x_SL: jax.Array, row: Row) -> list[jax.Array]:
     return [jnp.concatenate(heads, axis=0)] if row.is_short else heads
 
 
-def _over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) -> list[jax.Array]:
+def _sum_over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) -> list[jax.Array]:
     """Sum x y over keys for each head of a group, [K,S]; first_head counts in its tile."""
     return [
         _dot(x_LT[head * row.head_width : (head + 1) * row.head_width], y_TS, 1, 0)
@@ -212,31 +216,31 @@ def _over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) -> l
     ]
 
 
-def _over_queries(
+def _sum_over_queries(
     y_TJ: jax.Array, x_JL: jax.Array, x_LS: jax.Array, head: int, row: Row
 ) -> jax.Array:
     """Sum y x over a group's queries: [T,L] of both heads, or [K,T] of one.
 
-    The second costs more transposing and half of the matmul: a matrix unit holds y, not x of
-    which half the lanes are zeros.
+    The second form transposes more and takes half of the matmul: matrix units hold y, not x with
+    half its lanes zero.
     """
     if row.is_short:
         return _dot(y_TJ, x_JL, 1, 0)
     return _dot(x_LS[head * row.head_width : (head + 1) * row.head_width], y_TJ, 1, 1)
 
 
-def _tile(of_groups: list[jax.Array], row: Row) -> jax.Array:
-    """Make [T,L] of a tile from what _over_queries returned for its groups."""
+def _join_groups(groups: list[jax.Array], row: Row) -> jax.Array:
+    """Combine the results of _sum_over_queries for the groups of a tile: [T,L]."""
     if row.is_short:
-        return of_groups[0]
-    return jnp.concatenate(of_groups, axis=0).T
+        return groups[0]
+    return jnp.concatenate(groups, axis=0).T
 
 
 def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
     """Compute the sum over keys of p dp from output and gradient of a tile: float32[8,S].
 
-    One head a sublane. Summed over lanes by a matmul, for its result lies as columns of scores
-    do; in two bfloat16 parts, which hold 16 bits.
+    A sublane for each head. A matmul sums over lanes, because its result has the layout of columns
+    of scores; it takes two bfloat16 parts that hold 16 bits together.
     """
     sublane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 0)
     lane = jax.lax.broadcasted_iota(jnp.int32, (8, LANES), 1)
@@ -249,9 +253,9 @@ def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
 
 
 def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
-    """Make the function group -> bool[T,J]: dropout.keep_mask of its weights, keys along sublanes.
+    """Make the function group -> bool[T,J]: dropout.keep_mask of the group's weights, transposed.
 
-    The four quarters of the keys are whole registers, so laying them one under another is free.
+    The four quarters of the keys are whole registers, so concatenating them is free.
     """
     batch_row = pl.program_id(0)
     cells = row.seq_len // 4
@@ -259,8 +263,8 @@ def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
     place_CJ = jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 1) * jnp.uint32(cells)
     place_CJ += jax.lax.broadcasted_iota(jnp.uint32, dims_CJ, 0)
     places = cells * row.group_queries
-    # Where no bit of a group's first place is one of those within the group, both can be folded
-    # apart: that within it once, and the other in scalar arithmetic.
+    # If a group has a power of two places, its first place and the places within it share no bits.
+    # Both are then folded separately: the second once, the first in scalar arithmetic.
     folds_apart = places & (places - 1) == 0
     place_CJ = dropout.folded(place_CJ) if folds_apart else place_CJ
     threshold = jnp.int32(dropout.threshold(row.rate) - 2**31)
