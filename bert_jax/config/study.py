@@ -27,6 +27,11 @@ class StudyRow:
         "",
         "settings of its fine-tunings that override the task's, as KEY=VALUE separated by spaces",
     )
+    tagger: str = setting(
+        "",
+        "of a row of frozen vectors: units, epochs and learning_rate of the BiLSTM that learns "
+        "tags, as KEY=VALUE separated by spaces",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

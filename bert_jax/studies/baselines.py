@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import math
 import pathlib
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from bert_jax.baselines import bilm, skipgram, training, vectors
 from bert_jax.baselines.bilm import BiLM
 from bert_jax.baselines.skipgram import SkipGram
 from bert_jax.config.study import StudyRow, StudyTask
+from bert_jax.finetuning.frozen_ner import Training
 from bert_jax.reporting.console import Screen
 from bert_jax.studies.row_kind import (
     Cost,
@@ -36,6 +38,7 @@ OWN_MEASURES = {
 }
 _OPTIONS: dict[str, type[Any]] = {skipgram.KIND: SkipGram, bilm.KIND: BiLM}
 _TOKENS = "tokens"  # in the flags of a row: positions to read, in place of steps or epochs
+_OF_A_TAGGER = ("units", "epochs", "learning_rate")
 _HAS_NO_MASKS = {
     vectors.COUNTS: "counts predict no words",
     skipgram.KIND: "its vectors do not depend on context",
@@ -84,14 +87,39 @@ def _parse_number(kind: type[int] | type[float], name: str, text: str) -> int | 
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"its flags have {name}={text}; {name} must be a number") from None
+        raise ValueError(f"its {name} is {text}; {name} must be a number") from None
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
     training.open_text(store)
     settings = dataclasses.asdict(load_settings(row, store))
     del settings["seed"]
-    return {"kind": row.kind, **settings}
+    return {"kind": row.kind, **settings, **describe_tagger(row)}
+
+
+def describe_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
+    """Return the settings of a row's tagger as a part of its identity; {} where it has none.
+
+    Raises:
+      ValueError: there is no such setting, or its value is not allowed.
+    """
+    settings = load_tagger(row)
+    return {"tagger": settings} if settings else {}
+
+
+def load_tagger(row: StudyRow) -> dict[str, float]:
+    """Read the settings of a row's tagger, flags of bert_jax.frozen_task, by their names."""
+    values: dict[str, float] = {}
+    for name, text in parse_settings(row.tagger).items():
+        if name not in _OF_A_TAGGER:
+            raise ValueError(
+                f"its tagger has {name}, which is no setting of a tagger; choose from "
+                f"{', '.join(_OF_A_TAGGER)}"
+            )
+        values[name] = _parse_number(type(getattr(Training, name)), name, text)
+        if not 0 < values[name] < math.inf:
+            raise ValueError(f"its tagger has {name}={text}; {name} must be above 0")
+    return values
 
 
 def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
@@ -140,7 +168,7 @@ def _read_scores(run: Run, seq_len: int, screen: Screen) -> Scores:
 
 def _check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "config", "flags", "finetune")
-    return {"kind": row.kind, "reads": row.reads}
+    return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
 
 
 def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
@@ -165,6 +193,7 @@ def build_frozen_command(
         *(sys.executable, "-m", "bert_jax.frozen_task", kind, f"--from={addresses}"),
         *(f"--config={task.config}", f"--workdir={folder}", *build_flags(task.flags)),
         *(f"--config.seed={run.seed}", f"--config.data.order_seed={run.seed}"),
+        *(f"--{setting}={value}" for setting, value in load_tagger(run.row).items()),
     ]
 
 

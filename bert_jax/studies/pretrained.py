@@ -24,7 +24,7 @@ from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model.flops import count_train_flops
 from bert_jax.reporting.console import Screen
 from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
-from bert_jax.studies.baselines import build_frozen_command, count_no_cost
+from bert_jax.studies.baselines import build_frozen_command, count_no_cost, describe_tagger
 from bert_jax.studies.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -75,6 +75,7 @@ def load_row(row: StudyRow, store: str) -> Config:
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
+    refuse_settings(row, "tagger")
     config = load_row(row, store)
     validate.check(config)
     settings = config_lib.flatten(config_lib.recorded(config))
@@ -184,7 +185,7 @@ def _finetune_run(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str]:
 
 
 def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
-    refuse_settings(row, "config")
+    refuse_settings(row, "config", "tagger")
     settings = parse_settings(row.flags)
     for name, value in settings.items():
         if name != _STEP or not value.isdecimal():
@@ -219,7 +220,7 @@ def _finetune_checkpoint(run: Run, task: StudyTask, folder: pathlib.Path) -> lis
 
 
 def _check_untrained(row: StudyRow, store: str) -> dict[str, Any]:
-    refuse_settings(row, "config", "flags")
+    refuse_settings(row, "config", "flags", "tagger")
     return {"kind": row.kind, "reads": row.reads, "finetune": row.finetune}
 
 
@@ -245,7 +246,7 @@ def _parse_address(row: StudyRow) -> str:
 
 def _check_given(row: StudyRow, store: str) -> dict[str, Any]:
     """Identify a checkpoint by its weights, so that copies of it are equal."""
-    refuse_settings(row, "config")
+    refuse_settings(row, "config", "tagger")
     weights = warm_start.hash_weights(load.load(_parse_address(row)))
     return {"kind": row.kind, "weights": weights, "finetune": row.finetune}
 
@@ -268,7 +269,7 @@ def _finetune_given(run: Run, task: StudyTask, folder: pathlib.Path) -> list[str
 
 def _check_frozen(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "config", "flags", "finetune")
-    return {"kind": row.kind, "reads": row.reads}
+    return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
 
 
 def _score_frozen(run: Run, seq_len: int, screen: Screen) -> Scores:

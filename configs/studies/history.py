@@ -15,6 +15,7 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
+_TAGGER = "units=128"  # of tasks of tags: as wide as the encoder of configs/quickstart.py
 _TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.py reads
 
 
@@ -24,9 +25,9 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
     ulmfit = f"optim.layer_rate_decay=0.385 optim.unfreeze_every_steps={unfreeze}"
     rows = (
         StudyRow("counts", kind="counts"),
-        StudyRow("skip-gram", kind="skipgram", flags=_TOKENS),
-        StudyRow("ELMo", kind="bilm", flags=_TOKENS, paper="71.0"),
-        StudyRow("TagLM", kind="taglm", reads="skip-gram,ELMo"),
+        StudyRow("skip-gram", kind="skipgram", flags=_TOKENS, tagger=_TAGGER),
+        StudyRow("ELMo", kind="bilm", flags=_TOKENS, paper="71.0", tagger=_TAGGER),
+        StudyRow("TagLM", kind="taglm", reads="skip-gram,ELMo", tagger=_TAGGER),
         StudyRow("GPT", config="configs/quickstart.py:model=left_to_right", paper="75.1"),
         StudyRow(
             "ULMFiT",
@@ -35,7 +36,7 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
             finetune=f"{ulmfit} warmup_share=0.1 optim.decay_counts_warmup=False",
         ),
         StudyRow("BERT", config="configs/quickstart.py", paper="79.6"),
-        StudyRow("BERT_frozen", kind="frozen", reads="BERT"),
+        StudyRow("BERT_frozen", kind="frozen", reads="BERT", tagger=_TAGGER),
     )
     return c.to_config_dict(
         StudyConfig(rows=rows, paper="paper, table 1: GLUE", compare_with="BERT")

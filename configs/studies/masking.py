@@ -25,6 +25,7 @@ _MIXES = {
     (0, 80): "83.7 94.8 94.6",
     (0, 100): "83.6 94.9 94.6",
 }
+_TAGGER = "units=128"  # as wide as the encoder; the paper's has 768 units at a width of 768
 _PAPER = "paper, table 8: MNLI NER frozen"
 
 
@@ -37,5 +38,5 @@ def get_config(text: str = "") -> ml_collections.ConfigDict:
         flags = f"data.mask_token_share={mask / 100} data.random_token_share={random / 100}"
         rows.append(StudyRow(name, config="configs/quickstart.py", flags=flags, paper=figures))
         if has_frozen:
-            rows.append(StudyRow(f"{name}_frozen", kind="frozen", reads=name))
+            rows.append(StudyRow(f"{name}_frozen", kind="frozen", reads=name, tagger=_TAGGER))
     return c.to_config_dict(StudyConfig(rows=tuple(rows), paper=_PAPER))

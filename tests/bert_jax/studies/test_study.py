@@ -110,7 +110,8 @@ def test_commands_of_a_task(tmp_path):
     assert command(kind="counts") == "counts have no vector for each word, so they learn no tags"
     assert f"--from={places[0]},{places[1]}" in command(kind="taglm")
     assert {"elmo", "--config.epochs=2", "--config.seed=1"} <= set(command(kind="bilm"))
-    assert {"bert", f"--from=orbax:{places[0]}"} <= set(command(kind="frozen"))
+    words = command(kind="frozen", tagger="units=64 learning_rate=1e-2")
+    assert {"bert", f"--from=orbax:{places[0]}", "--units=64", "--learning_rate=0.01"} <= set(words)
     words = command(kind="checkpoint", flags="step=40", finetune="epochs=1 batch_size=16")
     assert f"--config.init=orbax:{places[0]}@40" in words
     assert words.index("--config.epochs=2") < words.index("--config.epochs=1")
@@ -176,6 +177,9 @@ def test_bundled_studies_are_equal_in_tokens(tiny_store, tmp_path, name):
         ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=-1"))}, "flags.epochs is -1"),
         ({"rows": (BERT, changed(SKIPGRAM, flags="epochs=1"))}, "row skipgram takes .* tokens"),
         ({"rows": (BERT, changed(SKIPGRAM, config="x.py"))}, "its config is 'x.py'"),
+        ({"rows": (BERT, changed(FROZEN, tagger="layers=3"))}, "tagger has layers, which is no"),
+        ({"rows": (BERT, changed(FROZEN, tagger="units=0"))}, "tagger has units=0"),
+        ({"rows": (changed(BERT, tagger="units=8"),)}, "its tagger is 'units=8'"),
         ({"rows": (BERT, FROZEN, changed(FROZEN, name="2", reads="no"))}, "row 2: its reads is"),
         ({"rows": (FROZEN, BERT)}, "an earlier row of kind pretrain"),
         ({"rows": (BERT, changed(LTR, reads="BERT"))}, "a row of kind pretrain reads no row"),
