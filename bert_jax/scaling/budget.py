@@ -21,7 +21,7 @@ from bert_jax.perf.prices import Price
 from bert_jax.perf.slices import Slice
 from bert_jax.scaling import candidates as candidates_lib
 from bert_jax.scaling.candidates import Candidate, CompileAll, Shape
-from bert_jax.scaling.law import Law
+from bert_jax.scaling.law import Law, count_in_words
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.store import TEXT
@@ -434,7 +434,14 @@ def _build_plan(
 
 def _write_notes(request: BudgetRequest, best: Candidate) -> list[str]:
     """Return what the chosen run should not be trusted with blindly."""
-    notes, model = [], request.config.model
+    notes, model, law = list[str](), request.config.model, request.law
+    unique = request.corpus.unique_tokens
+    if law.is_own and all(point.unique_tokens != unique for point in law.points):
+        theirs, ours = (count_in_words(n) for n in (law.points[0].unique_tokens, unique))
+        notes.append(
+            f"the ladder was trained on {law.corpus}, {theirs} tokens, and this text has {ours}: "
+            "its constants may not be those of this text"
+        )
     given = Shape(model.num_hidden_layers, model.hidden_size)
     if request.config.optim.transfer == "none" and given != best.shape:
         notes.append(

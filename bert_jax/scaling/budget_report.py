@@ -98,6 +98,8 @@ def format_neighbors(plan: BudgetPlan) -> Rows:
         words = "too little of the text to predict anything"
         if purchase:
             money = format_dollars(purchase.budget_dollars)
+            if purchase.dollars < 0.98 * purchase.budget_dollars:
+                money += f" ({format_dollars(purchase.dollars)} are spent)"
             words = f"{money}: {purchase.size}, {_describe_purchase(purchase)}"
         rows.append((label, words))
     return rows

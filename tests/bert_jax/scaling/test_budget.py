@@ -16,7 +16,8 @@ from bert_jax.perf.prices import Price
 from bert_jax.scaling import budget, budget_report, candidates
 from bert_jax.scaling.budget import Budget, BudgetRequest, CorpusFacts, choose
 from bert_jax.scaling.candidates import FAMILY, Shape, reshape
-from bert_jax.scaling.fit import fit_english
+from bert_jax.scaling.fit import fit, fit_english
+from bert_jax.scaling.law import Point
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.store import open_store
 
@@ -177,6 +178,22 @@ def test_a_kernel_without_a_price_is_named():
 
     (note,) = choose(request(), OfAKernel()).notes
     assert "a kernel of 12 x 768 has no price" in note
+
+
+def test_a_ladder_of_ones_own_decides_and_one_of_another_text_is_named():
+    sizes, reads = (1e5, 4e5, 1.6e6), (4e6, 1.2e7, 3.6e7)
+    points = [
+        Point(size, tokens, 7e6, 1.0 + (1e5 / size) ** 0.3 + (4e6 / tokens) ** 0.3)
+        for size in sizes
+        for tokens in reads
+    ]
+    own = fit(points, "the store mine", "WordPiece")
+    asked = dataclasses.replace(request(30.0, SMALL_TEXT), law=own)
+    plan = choose(asked, Compiler())
+    assert plan.predicted_heldout_loss < 1.6 and "fitted to 9 runs" in plan.law_in_words
+    assert not any("ladder" in note for note in plan.notes)
+    other = choose(dataclasses.replace(asked, corpus=LARGE_TEXT), Compiler())
+    assert any("trained on the store mine, 7M tokens, and this" in note for note in other.notes)
 
 
 def test_spot_chips_pay_their_preemptions_from_the_budget():
