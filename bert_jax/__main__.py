@@ -13,7 +13,7 @@ ENTRIES = {
     "build": ("data_pipeline.build", "text files to a store"),
     "inspect": ("data_pipeline.inspect", "what is in a store, and what looks wrong"),
     "grow_vocab": ("data_pipeline.grow_vocab", "a vocabulary, with words of a field"),
-    "plan": ("bert_jax.plan", "what a run on TPUs needs, takes and costs"),
+    "plan": ("bert_jax.plan", "what a run on TPUs takes and costs, and what a budget buys"),
     "train": ("bert_jax.train", "a store to a trained model"),
     "finetune": ("bert_jax.finetune", "a checkpoint to a model of a task"),
     "predict": ("bert_jax.predict", "new rows by a fine-tuned model"),

@@ -443,7 +443,12 @@ def _write_notes(request: BudgetRequest, best: Candidate) -> list[str]:
             "its constants may not be those of this text"
         )
     given = Shape(model.num_hidden_layers, model.hidden_size)
-    if request.config.optim.transfer == "none" and given != best.shape:
+    if request.config.optim.transfer == "none" and law.is_own:
+        notes.append(
+            "the ladder's runs had their rates by transfer, and this config has none, so its loss "
+            "may be higher: take the flags config.optim.* of the ladder's own --predict"
+        )
+    elif request.config.optim.transfer == "none" and given != best.shape:
         notes.append(
             f"the learning rate is the config's, of {given.name}, and may not be the best of "
             f"{best.shape.name}; --config.optim.transfer=mup scales it"

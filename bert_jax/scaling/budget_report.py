@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from bert_jax.perf.prices import format_dollars
 from bert_jax.reporting import plots
 from bert_jax.reporting.console import duration
-from bert_jax.scaling.budget import RESERVE_SHARE, BudgetPlan, Purchase
+from bert_jax.scaling.budget import BudgetPlan, Purchase
 from bert_jax.scaling.law import count_in_words
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.io.atomic import write_file
@@ -19,7 +19,7 @@ from data_pipeline.io.atomic import write_file
 Rows = list[tuple[str, str]]
 # Okabe and Ito's colours, apart for colour-blind eyes, from the smallest shape to the largest.
 _COLOURS = ("#999999", "#56B4E9", "#009E73", "#0072B2", "#E69F00", "#CC79A7")
-_BILL_WIDTH = 44
+_BILL_WIDTH = 40
 _MOST_OF_BEST = 1.6  # times the highest loss of the best size: how high the picture reaches
 
 
@@ -64,17 +64,13 @@ def format_bill(plan: BudgetPlan) -> Rows:
         words = f"{phase.steps:,} steps of {phase.rows_per_step:,} rows of {phase.seq_len}"
         pace = f"{1e3 * phase.step_secs:,.1f} ms a step, {phase.peak_share:.0%} of peak"
         origin = "compiler estimate" if phase.speed == "compiled" else f"by {phase.speed}"
-        rows.append(
-            (
-                f"phase {index}",
-                f"{words:{_BILL_WIDTH}} {format_dollars(phase.dollars):>10}  "
-                f"{duration(phase.secs):>10}  {pace} ({origin})",
-            )
-        )
+        cost = f"{format_dollars(phase.dollars):>10}  {duration(phase.secs):>10}"
+        rows.append((f"phase {index}", f"{words:{_BILL_WIDTH}} {cost}"))
+        rows.append(("", f"  {pace} ({origin})"))
     if plan.is_spot:
         words = f"preemptions, goodput {plan.goodput:.1%}"
         rows.append(("", f"{words:{_BILL_WIDTH}} {format_dollars(plan.preemption_dollars):>10}"))
-    words = f"start, evaluations, saves: {RESERVE_SHARE:.0%} or a start"
+    words = "start, evaluations, saves"
     rows.append(("", f"{words:{_BILL_WIDTH}} {format_dollars(plan.reserve_dollars):>10}"))
     kind = "spot" if plan.is_spot else "on demand"
     words = f"in all, {plan.chips:,} chips {kind} at {format_dollars(plan.usd_per_chip_hour)}"
@@ -86,9 +82,7 @@ def format_bill(plan: BudgetPlan) -> Rows:
 
 def format_sizes(plan: BudgetPlan) -> Rows:
     """Describe what the same budget buys of each size, the best first."""
-    return [
-        (each.size, f"{_describe_purchase(each)}, speed {each.speed}") for each in plan.candidates
-    ]
+    return [(each.size, f"{_describe_purchase(each)}, {each.speed}") for each in plan.candidates]
 
 
 def format_neighbors(plan: BudgetPlan) -> Rows:
@@ -107,7 +101,7 @@ def format_neighbors(plan: BudgetPlan) -> Rows:
 
 def _describe_purchase(purchase: Purchase) -> str:
     return (
-        f"{count_in_words(purchase.tokens):>6} tokens, {purchase.epochs:8,.1f} epochs: loss "
+        f"{count_in_words(purchase.tokens):>5} tokens, {purchase.epochs:>5,.3g} epochs, loss "
         f"{_predict(purchase)}"
     )
 

@@ -191,7 +191,8 @@ def test_a_ladder_of_ones_own_decides_and_one_of_another_text_is_named():
     asked = dataclasses.replace(request(30.0, SMALL_TEXT), law=own)
     plan = choose(asked, Compiler())
     assert plan.predicted_heldout_loss < 1.6 and "fitted to 9 runs" in plan.law_in_words
-    assert not any("ladder" in note for note in plan.notes)
+    assert not any("trained on" in note for note in plan.notes)
+    assert any("had their rates by transfer" in note for note in plan.notes)
     other = choose(dataclasses.replace(asked, corpus=LARGE_TEXT), Compiler())
     assert any("trained on the store mine, 7M tokens, and this" in note for note in other.notes)
 
