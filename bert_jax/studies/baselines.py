@@ -38,7 +38,7 @@ OWN_MEASURES = {
 }
 _OPTIONS: dict[str, type[Any]] = {skipgram.KIND: SkipGram, bilm.KIND: BiLM}
 _TOKENS = "tokens"  # in the flags of a row: positions to read, in place of steps or epochs
-_OF_A_TAGGER = ("units", "epochs", "learning_rate")
+_TAGGER_SETTINGS = ("units", "epochs", "learning_rate")
 _HAS_NO_MASKS = {
     vectors.COUNTS: "counts predict no words",
     skipgram.KIND: "its vectors do not depend on context",
@@ -98,7 +98,7 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
 
 
 def describe_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
-    """Return the settings of a row's tagger as a part of its identity; {} where it has none.
+    """Return the settings of a row's tagger as a part of its identity; {} if it has none.
 
     Raises:
       ValueError: there is no such setting, or its value is not allowed.
@@ -110,11 +110,11 @@ def describe_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
 def load_tagger(row: StudyRow) -> dict[str, float]:
     """Read the settings of a row's tagger, flags of bert_jax.frozen_task, by their names."""
     values: dict[str, float] = {}
-    for name, text in parse_settings(row.tagger).items():
-        if name not in _OF_A_TAGGER:
+    for name, text in parse_settings(row.tagger, "tagger").items():
+        if name not in _TAGGER_SETTINGS:
             raise ValueError(
                 f"its tagger has {name}, which is no setting of a tagger; choose from "
-                f"{', '.join(_OF_A_TAGGER)}"
+                f"{', '.join(_TAGGER_SETTINGS)}"
             )
         values[name] = _parse_number(type(getattr(Training, name)), name, text)
         if not 0 < values[name] < math.inf:

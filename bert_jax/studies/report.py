@@ -27,7 +27,7 @@ from bert_jax.studies.statistics import (
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"
-_PANELS = 3  # of the picture beside each other
+_PANELS = 3  # in a line of the picture
 _LOWER_IS_BETTER = ("loss", "perplexity")  # ends of the names of such measures
 
 

@@ -75,8 +75,8 @@ def build_flags(text: str) -> list[str]:
     return [f"--config.{part}" for part in shlex.split(text)]
 
 
-def parse_settings(text: str) -> dict[str, str]:
-    """Split "steps=100 width=64" into names and values.
+def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
+    """Split "steps=100 width=64" into names and values; `field` of the row names it in errors.
 
     Raises:
       ValueError: a part is not KEY=VALUE.
@@ -85,7 +85,7 @@ def parse_settings(text: str) -> dict[str, str]:
     for part in shlex.split(text):
         name, mark, value = part.partition("=")
         if not mark:
-            raise ValueError(f"its flags have {part}; give settings as KEY=VALUE")
+            raise ValueError(f"its {field} has {part}; give settings as KEY=VALUE")
         settings[name] = value
     return settings
 

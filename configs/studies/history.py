@@ -15,7 +15,7 @@ import ml_collections
 from bert_jax import config as c
 from bert_jax.config.study import StudyConfig, StudyRow
 
-_TAGGER = "units=128"  # of tasks of tags: as wide as the encoder of configs/quickstart.py
+_TAGGER = "units=128"  # for tagging tasks: as wide as the encoder of configs/quickstart.py
 _TOKENS = "tokens=3809280"  # as many positions as a run of configs/quickstart.py reads
 
 
