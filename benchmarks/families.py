@@ -21,9 +21,9 @@ import rich.console
 import rich.table
 
 from bert_jax.reporting.console import Screen
+from bert_jax.reporting.statistics import CONFIDENCE, paired_difference
 from bert_jax.studies.pretrained import score_masked_words
 from bert_jax.studies.row_kind import MASKED_WORDS
-from bert_jax.studies.statistics import CONFIDENCE, paired_difference
 from configs.quickstart import MODELS
 
 SEQ_LEN = 64  # of the last phase

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.diagnosis import run_report
+from bert_jax.diagnosis import comparison, run_report
 from bert_jax.diagnosis.run_state import RunState, read_run
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
@@ -40,7 +40,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     for run in runs:
         _print(run, screen)
     if len(runs) > 1:
-        for sentence in run_report.compare(runs):
+        for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
         write_file(output, run_report.render_page(runs).encode())

@@ -24,8 +24,8 @@ from benchmarks.step.cases import NOT_PREDICTED, hf_batch
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.config import Config, overrides, with_vocab_size
 from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
+from bert_jax.reporting.statistics import paired_difference
 from bert_jax.runtime.cli import find_config
-from bert_jax.studies.statistics import paired_difference
 from bert_jax.trainer.feed import HostBatch, StoreFeed, open_stores
 
 SIZES = {

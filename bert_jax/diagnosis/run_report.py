@@ -1,17 +1,17 @@
 """Put a run, or several, into words and one HTML page without links."""
 
-import collections
-import math
-import statistics
 from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.diagnosis.run_state import RunState, differing_settings
+from bert_jax.diagnosis.comparison import compare, describe_settings
+from bert_jax.diagnosis.run_state import RunState
 from bert_jax.reporting.console import duration
 from bert_jax.runtime.goodput import TRAINING
 
-_STYLES = {"-": "solid", "--": "dashed", "-.": "dash-dot", ":": "dotted"}
+_INCHES = (3.9, 2.4)  # of a picture: its words stay readable across a phone
+_APART = 0.08  # of a picture's height: two values written under one another
+_MOST_DOTS = 12  # a curve of at most this many points shows each
 
 
 def describe_verdict(run: RunState) -> str:
@@ -71,119 +71,109 @@ def _count_tokens(run: RunState) -> float:
     return total
 
 
-def compare(runs: Sequence[RunState]) -> list[str]:
-    """Say how runs differ: settings, held-out loss, and whether that is more than noise.
-
-    Runs whose settings differ in seeds only are of one group. The noise is the standard deviation
-    within groups, pooled; two groups differ by more than it if their means are further apart than
-    two standard errors. Losses are compared on one store only.
-    """
-    sentences = []
-    keys = differing_settings(runs)
-    for key in keys[:20]:
-        values = ", ".join(f"{run.folder.name} {run.settings.get(key, 'unset')}" for run in runs)
-        sentences.append(f"{key}: {values}.")
-    if not keys:
-        sentences.append("No setting differs beside seeds and places.")
-    if len({run.store for run in runs}) > 1:
-        return [*sentences, "Their stores differ, so their losses cannot be compared."]
-    if len({run.settings.get("objective") for run in runs}) > 1:
-        return [*sentences, "Their objectives differ, so their losses cannot be compared."]
-    groups: dict[tuple[str, ...], list[float]] = collections.defaultdict(list)
-    names: dict[tuple[str, ...], str] = {}
-    for run in runs:
-        loss = run.heldout_loss()
-        if loss is None:
-            sentences.append(f"{run.folder.name} has no held-out loss to compare.")
-            continue
-        if run.curves.last_step < run.steps:
-            sentences.append(f"{run.folder.name} is not at its end, where losses are compared.")
-            continue
-        group = tuple(str(run.settings.get(key)) for key in keys)
-        groups[group].append(loss)
-        names.setdefault(group, run.folder.name)
-    for group, losses in groups.items():
-        count = f"{len(losses)} run{'s' * (len(losses) > 1)}"
-        sentences.append(f"{names[group]}: held-out loss {statistics.fmean(losses):.4f}, {count}.")
-    degrees = sum(len(losses) - 1 for losses in groups.values())
-    if len(groups) > 1 and not degrees:
-        sentences.append(
-            "Each setting has one run, so the noise is not known; add runs with other seeds."
-        )
-    elif len(groups) > 1:
-        squares = sum(statistics.pvariance(losses) * len(losses) for losses in groups.values())
-        noise = math.sqrt(squares / degrees)
-        sentences.append(f"Noise between seeds: {noise:.4f}, the pooled standard deviation.")
-        (base, first), *others = groups.items()
-        for group, losses in others:
-            gap = statistics.fmean(losses) - statistics.fmean(first)
-            limit = 2 * noise * math.sqrt(1 / len(first) + 1 / len(losses))
-            verdict = "more than" if abs(gap) > limit else "within"
-            sentences.append(f"{names[group]} - {names[base]}: {gap:+.4f}, {verdict} the noise.")
-    return sentences
-
-
 def render_page(runs: Sequence[RunState]) -> str:
     """Render the page; text that was read from files is escaped."""
     from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
 
     title = escape(f"Run {runs[0].folder.name}" if len(runs) == 1 else f"{len(runs)} runs")
-    sections = [f"<h1>{title}</h1>"]
-    pictures = []
-    for term in dict.fromkeys(term for run in runs for term in run.list_terms()):
-        pictures.append(f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term)}</div>")
-    for run in runs:
-        html = f"<p>{escape(describe_verdict(run))}</p>" + "".join(
-            f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing
+    sections = [f"<h1>{title}</h1>", _render_verdicts(runs)]
+    terms = dict.fromkeys(term for run in runs for term in run.list_terms())
+    if terms:
+        kinds = ("thin: training", "thick: held out, its last value at the right")
+        pictures = "".join(
+            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term)}</div>" for term in terms
         )
-        items = "".join(
-            f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
-            for each in run.findings
-        )
-        html += f'<ul class="findings">{items}</ul>' if items else ""
-        facts = "".join(
-            f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in list_facts(run)
-        )
-        sections.append(page.section(str(run.folder), f"{html}<dl>{facts}</dl>"))
-    if pictures:
-        sections.insert(1, page.section("Curves", f'<div class="plots">{"".join(pictures)}</div>'))
+        html = f'<p class="quiet">By step; {", ".join(kinds)}.</p><br>'
+        sections.append(page.section("Curves", f'{html}<div class="plots">{pictures}</div>'))
     if len(runs) > 1:
-        lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in compare(runs))
-        sections.append(page.section("How they differ", f"<ul>{lines}</ul>"))
+        for heading, sentences in (
+            ("Which settings differ", describe_settings(runs)),
+            ("Which losses differ", compare(runs)),
+        ):
+            lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+            sections.append(page.section(heading, f"<ul>{lines}</ul>"))
+    sections += [page.section(run.folder.name, _render_run(run)) for run in runs]
     return page.document(title, sections)
 
 
-def _draw(runs: Sequence[RunState], term: str) -> str:
-    """Draw the loss of a term: training thin, held-out with dots, and the reference lines."""
-    from matplotlib import style
+def _render_verdicts(runs: Sequence[RunState]) -> str:
+    """Render a verdict a run, with the number and the colour of its curves if there are several."""
+    if len(runs) == 1:
+        return f"<p>{escape(describe_verdict(runs[0]))}</p>"
+    items = []
+    for number, run in enumerate(runs):
+        look = f"--run: var(--run{_color_index(number) + 1})"
+        items.append(f'<li style="{look}">{escape(describe_verdict(run))}</li>')
+    return f'<ol class="runs">{"".join(items)}</ol>'
 
+
+def _render_run(run: RunState) -> str:
+    findings = "".join(
+        f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
+        for each in run.findings
+    )
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        for name, value in [*list_facts(run), ("folder", str(run.folder))]
+    )
+    missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
+    html = f'<ul class="findings">{findings}</ul>' if findings else ""
+    return f"{html}<dl>{facts}</dl>{missing}"
+
+
+def _color_index(number: int) -> int:
     from data_pipeline.report import page
 
+    return number % len(page.RUN_COLOURS)
+
+
+def _draw(runs: Sequence[RunState], term: str) -> str:
+    """Draw the loss of a term: training thin, held-out thick, and the reference lines.
+
+    A run has a number and a colour; both stand with its last value, beside the curves.
+    """
+    from matplotlib import style
+
+    from bert_jax.reporting.plots import spread
+    from data_pipeline.report import page
+
+    measure = f"{term}_loss"
     with style.context(["default", page.LOOK]):
-        figure, axes = page.new_axes()
-        end = max(run.curves.last_step for run in runs)
+        figure, axes = page.new_axes(_INCHES)
+        axes.margins(y=0.08)  # a reference line at the top has its words above it
+        end = max(1, *(run.curves.last_step for run in runs))
+        labels = []
         for number, run in enumerate(runs):
-            look: dict[str, Any] = {
-                "linestyle": list(_STYLES)[number % len(_STYLES)],
-                "clip_on": False,
-            }
-            train = run.curves.select("train", f"{term}_loss")
-            axes.plot(*train, color=page.BAR, linewidth=0.8, **look)
-            heldout = run.curves.select("heldout", f"{term}_loss")
-            axes.plot(*heldout, color=page.MARK, linewidth=1.6, **look)
+            color = page.RUN_COLOURS[_color_index(number)]
+            train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
+            axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
+            axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
+            # A marker of matplotlib is a reference to an id; a line without length is not.
+            dots = heldout if len(heldout[0]) <= _MOST_DOTS else ((), ())
+            for step, loss in zip(*dots, strict=True):
+                look: dict[str, Any] = {"linewidth": 3.5, "solid_capstyle": "round"}
+                axes.plot([step, step], [loss, loss], color=color, clip_on=False, **look)
             if len(heldout[0]):
-                name = f"{run.folder.name} ({_STYLES[look['linestyle']]}) " * (len(runs) > 1)
-                axes.annotate(
-                    f"{name}{heldout[1][-1]:.3f}",
-                    (1, 0.9 - 0.08 * number),
-                    xycoords="axes fraction",
-                    horizontalalignment="right",
-                    color=page.MARK,
-                )
+                name = f"{number + 1}:  " * (len(runs) > 1)
+                labels.append((float(heldout[1][-1]), f"{name}{heldout[1][-1]:.3f}", color))
         for word, value in runs[0].reference_lines(term).items():
             axes.plot([0, end], [value] * 2, color=page.QUIET, linewidth=0.8, clip_on=False)
-            axes.annotate(word, (0, value), (3, 2), textcoords="offset points")
-        axes.set_xlim(0, max(end, 1))
-        axes.set_title("blue: training, orange: held out")
+            look = {"horizontalalignment": "right", "textcoords": "offset points"}
+            axes.annotate(word, (end, value), (-1, 2), **look)
+        axes.set_xlim(0, end)
+        low, high = axes.get_ylim()
+        labels.sort()
+        places = spread([(value - low) / (high - low) for value, _, _ in labels], _APART)
+        lift = max(0.0, -min(places, default=0.0))  # what is lower stands over the steps
+        for place, (_, text, color) in zip(places, labels, strict=True):
+            axes.annotate(
+                text,
+                (1, place + lift),
+                (4, 0),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                verticalalignment="center",
+                color=color,
+            )
         axes.set_xlabel("step")
         return page.render_svg(figure, f"{term} loss by step", {})

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from bert_jax import config as config_lib
 from bert_jax.diagnosis.curves import Curves, read_curves
 from bert_jax.reporting.console import REFERENCE_LINES
 from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS, SUMMARY
@@ -14,8 +15,6 @@ from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_records
 from data_pipeline.io.small_files import DamagedFile
 
-SEEDS = ("seed", "data.random_seed")  # two runs that differ in these only are of one setting
-_PLACES = ("data.store", "data.data_cache", *SEEDS)
 Part = TypeVar("Part")
 
 
@@ -46,9 +45,18 @@ class RunState:
         count = self.devices.partition(" ")[0]
         return int(count) if count.isdecimal() else 0
 
-    def heldout_loss(self) -> float | None:
-        """Return the newest held-out loss, the sum of all terms; None without one."""
-        return self.curves.last("heldout", "loss")
+    def list_heldout_terms(self) -> list[str]:
+        """List the parts of the loss that have a held-out loss."""
+        return [
+            term
+            for term in self.list_terms()
+            if self.curves.last("heldout", f"{term}_loss") is not None
+        ]
+
+    @property
+    def is_fine_tuning(self) -> bool:
+        """Return whether the run learns a task, by its settings."""
+        return "data.task" in self.settings
 
     def list_terms(self) -> list[str]:
         """List the parts of the loss that have an accuracy, such as mlm and nsp."""
@@ -119,7 +127,7 @@ def read_run(folder: pathlib.Path) -> RunState:
     bad_steps = read(lambda: read_records(folder / BAD_STEPS), no_lines)
     return RunState(
         folder,
-        _flatten_record(config),
+        config_lib.flatten(config),
         sum(each for each in numbers if type(each) is int),
         devices if isinstance(devices, str) else "",
         next((str(value) for key, value in digests if key.startswith("data.store (")), ""),
@@ -134,29 +142,3 @@ def read_run(folder: pathlib.Path) -> RunState:
 def _select_objects(value: Any) -> list[dict[str, Any]]:
     """Return the objects of a list; none if it is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _flatten_record(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings by keys such as optim.learning_rate and phases[0].steps."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{name}": each for name, each in _flatten_record(value).items()}
-        elif isinstance(value, list) and all(isinstance(each, dict) for each in value):
-            for index, each in enumerate(value):
-                part = _flatten_record(each)
-                flat |= {f"{key}[{index}].{name}": number for name, number in part.items()}
-        else:
-            flat[key] = value
-    return flat
-
-
-def differing_settings(runs: Sequence[RunState]) -> list[str]:
-    """List the settings whose values differ between runs; seeds and places are left out."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    return [
-        key
-        for key in keys
-        if key not in _PLACES
-        and any(run.settings.get(key) != runs[0].settings.get(key) for run in runs)
-    ]

@@ -15,15 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_jax.reporting import plots
-from bert_jax.studies.kinds import OWN_MEASURES
-from bert_jax.studies.row_kind import COMMON
-from bert_jax.studies.runner import Result
-from bert_jax.studies.statistics import (
+from bert_jax.reporting.statistics import (
     CONFIDENCE,
     Interval,
     mean_and_deviation,
     paired_difference,
 )
+from bert_jax.studies.kinds import OWN_MEASURES
+from bert_jax.studies.row_kind import COMMON
+from bert_jax.studies.runner import Result
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"

@@ -27,8 +27,15 @@ _COLOURS = {
     "#646c76": "--quiet",
     "#e4e7eb": "--faint",
     "#ffffff": "--paper",
+    # Of runs that are compared: apart for colour-blind eyes (after Okabe and Ito).
+    "#0072b2": "--run1",
+    "#d55e00": "--run2",
+    "#00845f": "--run3",
+    "#b3589a": "--run4",
+    "#8c6d00": "--run5",
+    "#4d4d4d": "--run6",
 }
-BAR, MARK, QUIET, FAINT, PAPER = _COLOURS
+BAR, MARK, QUIET, FAINT, PAPER, *RUN_COLOURS = _COLOURS
 LOOK = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "data_pipeline",  # one store gives one page, byte for byte
@@ -117,9 +124,9 @@ def draw_rank_curve(rank_counts: Sequence[tuple[int, int]]) -> str:
         return render_svg(figure, "Occurrences of vocabulary entries by rank", {})
 
 
-def new_axes() -> tuple[Figure, Axes]:
-    """Make a picture of the page's size; draw inside style.context(["default", LOOK])."""
-    figure = Figure(figsize=_INCHES, layout="constrained")
+def new_axes(inches: tuple[float, float] = _INCHES) -> tuple[Figure, Axes]:
+    """Make a picture; draw inside style.context(["default", LOOK])."""
+    figure = Figure(figsize=inches, layout="constrained")
     axes = figure.subplots()
     axes.grid(axis="y", clip_on=False)
     return figure, axes
@@ -160,23 +167,27 @@ def render_svg(figure: Figure, name: str, titles: dict[str, str]) -> str:
     svg = re.sub(r' id="[^"]*"|font-family: [^;]*; ', "", svg)
     for colour, variable in _COLOURS.items():
         svg = svg.replace(colour, f"var({variable})")
-    size = f"{72 * _INCHES[0]:g} {72 * _INCHES[1]:g}"
+    width, height = figure.get_size_inches()
+    size = f"{72 * width:g} {72 * height:g}"
     return f'<svg viewBox="0 0 {size}" role="img" aria-label="{escape(name)}">{svg}'
 
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1f2328; --quiet: #646c76; --faint: #e4e7eb;
   --paper: #ffffff; --panel: #f7f8fa; --bar: #4a7fb5; --mark: #c2571a; --warn: #9a5b00;
-  --warn-paper: #fff6e5; --good: #1a7f4b; --hidden: #0b6e99; --replaced: #9b2c86; --kept: #23783c; }
+  --warn-paper: #fff6e5; --good: #1a7f4b; --hidden: #0b6e99; --replaced: #9b2c86; --kept: #23783c;
+  --run1: #0072b2; --run2: #d55e00; --run3: #00845f; --run4: #b3589a; --run5: #8c6d00;
+  --run6: #4d4d4d; }
 @media (prefers-color-scheme: dark) { :root { --ink: #d9dee4; --quiet: #929ba6; --faint: #2c333b;
   --paper: #14181d; --panel: #1b2027; --bar: #6c9fd3; --mark: #eb8f55; --warn: #ecb65f;
   --warn-paper: #2a2418; --good: #5fc48f; --hidden: #67c1e6; --replaced: #e08fd0;
-  --kept: #74cf8c; } }
+  --kept: #74cf8c; --run1: #56b4e9; --run2: #f08a3c; --run3: #2fc79a; --run4: #e39bc6;
+  --run5: #e6d455; --run6: #c8c8c8; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 980px; padding: 40px 24px 80px; color: var(--ink);
   background: var(--paper); font: 15px/1.55 system-ui, sans-serif; }
 h1 { font-size: 24px; font-weight: 600; margin: 0; overflow-wrap: anywhere; }
-h2 { font-size: 16px; font-weight: 600; margin: 44px 0 12px; }
+h2 { font-size: 16px; font-weight: 600; margin: 44px 0 12px; overflow-wrap: anywhere; }
 h3 { font-size: 14px; font-weight: 600; margin: 0 0 6px; }
 p, li { max-width: 76ch; }
 p { margin: 4px 0; }
@@ -209,6 +220,9 @@ dd { margin: 0; overflow-wrap: anywhere; }
 .special { color: var(--quiet); }
 .token { display: inline-flex; flex-direction: column; text-align: center; vertical-align: top; }
 .token small { font-size: 12px; line-height: 1.2; }
+.runs { margin: 8px 0 0; padding-left: 28px; }
+.runs li { margin: 0 0 6px; overflow-wrap: anywhere; }
+.runs li::marker { color: var(--run); font-weight: 600; }
 .hidden { color: var(--hidden); } .kept { color: var(--kept); }
 .replaced { color: var(--replaced); }
 """

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from bert_jax.diagnosis.run_report import compare, describe_verdict, list_facts, render_page
+from bert_jax.diagnosis.comparison import compare, describe_settings, differing_settings
+from bert_jax.diagnosis.run_report import describe_verdict, list_facts, render_page
 from bert_jax.diagnosis.run_state import read_run
 
 
@@ -39,6 +40,12 @@ def make_run(folder, losses=(6.0, 5.0), rate=0.1, seed=0, store="abc", steps=20)
     summary = {"phases": [{"tokens_per_step": 128.0}], "findings": findings}
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
+
+
+def edit_record(folder, **settings):
+    record = json.loads((folder / "run.json").read_text())
+    record["config"] |= settings
+    (folder / "run.json").write_text(json.dumps(record))
 
 
 def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
@@ -85,7 +92,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_read(tmp_path):
     (folder / "attempts.jsonl").write_text("nonsense\n")
     run = read_run(folder)
     assert len(run.missing) == 3  # of attempts: that it is damaged, and what is not known
-    assert run.heldout_loss() == 5.0
+    assert run.list_heldout_terms() == ["mlm"]
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -93,20 +100,18 @@ def test_what_is_no_run_is_refused(tmp_path):
         read_run(tmp_path)
 
 
-def test_a_difference_counts_if_it_is_larger_than_the_noise_between_seeds(tmp_path):
-    losses = {"a0": (0.1, 4.9), "a1": (0.1, 5.1), "b0": (0.2, 5.9), "b1": (0.2, 6.1)}
-    near = {"a0": (0.1, 4.9), "a1": (0.1, 5.1), "b0": (0.2, 5.0), "b1": (0.2, 5.2)}
-    for name, table in (("far", losses), ("near", near)):
-        (tmp_path / name).mkdir()
-        runs = [
-            read_run(make_run(tmp_path / name / key, (6.0, loss), rate, seed=index))
-            for index, (key, (rate, loss)) in enumerate(table.items())
-        ]
-        text = " ".join(compare(runs))
-        # Both groups have a variance of 0.02: the pooled deviation is its root.
-        assert f"Noise between seeds: {math.sqrt(0.02):.4f}" in text
-        assert "optim.learning_rate: a0 0.1, a1 0.1, b0 0.2, b1 0.2." in text
-        assert ("more than the noise" in text) == (name == "far")
+@pytest.mark.parametrize(("base", "is_more"), [(5.9, True), (5.0, False)])
+def test_a_difference_counts_if_it_is_larger_than_the_noise_between_seeds(tmp_path, base, is_more):
+    table = {"a0": (0.1, 4.9), "a1": (0.1, 5.1), "b0": (0.2, base), "b1": (0.2, base + 0.2)}
+    runs = [
+        read_run(make_run(tmp_path / key, (6.0, loss), rate, seed=index))
+        for index, (key, (rate, loss)) in enumerate(table.items())
+    ]
+    # Both groups have a variance of 0.02, and t is 4.3027 at 2 degrees of freedom.
+    gap, half = base + 0.1 - 5.0, 4.3027 * math.sqrt(0.02)
+    verdict = "more than" if is_more else "within"
+    assert f"b0 - a0: {gap:+.4f} ± {half:.4f} mlm loss, {verdict} the noise." in compare(runs)
+    assert describe_settings(runs) == ["optim.learning_rate: 0.1 in a0, a1; 0.2 in b0, b1."]
 
 
 def test_losses_are_not_compared_without_a_ground(tmp_path):
@@ -117,3 +122,27 @@ def test_losses_are_not_compared_without_a_ground(tmp_path):
     assert compare([base, elsewhere])[-1].startswith("Their stores differ")
     early = read_run(make_run(tmp_path / "d", steps=400))
     assert "d is not at its end" in " ".join(compare([base, early]))
+
+
+def test_losses_of_other_objectives_are_compared_by_the_terms_they_share(tmp_path):
+    make_run(tmp_path / "a")
+    edit_record(make_run(tmp_path / "b"), objective="mlm_nsp", data={"segments": "nsp"})
+    lines = (tmp_path / "b" / "metrics.jsonl").read_text()
+    more = '"mlm_accuracy": 0.5, "nsp_loss": 0.6, "nsp_accuracy": 0.7'
+    (tmp_path / "b" / "metrics.jsonl").write_text(lines.replace('"mlm_accuracy": 0.5', more))
+    sentences = compare([read_run(tmp_path / "a"), read_run(tmp_path / "b")])
+    assert "b - a: +0.0000 mlm loss, noise unknown." in sentences
+    assert not any("nsp loss" in sentence for sentence in sentences)
+    (tmp_path / "b" / "metrics.jsonl").write_text(lines.replace("mlm_", "rtd_"))
+    sentences = compare([read_run(tmp_path / "a"), read_run(tmp_path / "b")])
+    assert sentences[-1].startswith("Their objectives share no term")
+
+
+def test_a_setting_that_an_older_record_lacks_counts_as_its_default(tmp_path):
+    older = read_run(make_run(tmp_path / "a"))
+    edit_record(make_run(tmp_path / "b"), model={"vocab_size": 1000, "bilstm_units": 0})
+    assert differing_settings([older, read_run(tmp_path / "b")]) == {}
+    phases = [{"steps": 20, "objective": "mlm", "micro_batches": 2}]
+    edit_record(tmp_path / "b", model={"vocab_size": 1000}, phases=phases)
+    differing = differing_settings([older, read_run(tmp_path / "b")])
+    assert differing == {"phases[0].micro_batches": [1, 2]}

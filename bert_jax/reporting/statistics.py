@@ -1,4 +1,4 @@
-"""Summarize runs over seeds, and compare two systems by pairs of runs with the same seed."""
+"""Summarize runs over seeds, and compare two systems with the noise between seeds."""
 
 import dataclasses
 import statistics
@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """Hold a mean of paired differences and the half width of its confidence interval."""
+    """Hold a mean difference and the half width of its confidence interval."""
 
     mean: float
     half_width: float
@@ -37,3 +37,20 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Interva
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """Return mean and sample standard deviation (N - 1), which is None for a single run."""
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def unpaired_difference(
+    ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Sequence[float]]
+) -> Interval | None:
+    """Compute the mean of ours less that of theirs, with its interval by Student's t.
+
+    The variance is pooled over `groups`, which ours and theirs are among, as in the least
+    significant difference after an analysis of variance. None if no group has two runs.
+    """
+    degrees = sum(len(group) - 1 for group in groups)
+    if not degrees:
+        return None
+    squares = sum(statistics.pvariance(group) * len(group) for group in groups)
+    error = np.sqrt(squares / degrees * (1 / len(ours) + 1 / len(theirs)))
+    t = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, degrees)
+    return Interval(statistics.fmean(ours) - statistics.fmean(theirs), float(t * error))
