@@ -123,8 +123,13 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked):
 def test_a_budget_buys_the_only_size_for_so_little_text(tiny_store, tmp_path):
     out, picture = tmp_path / "budget.json", tmp_path / "loss.png"
     written = (f"--json_out={out}", f"--plot_out={picture}")
-    asked = ("--chip_hours=8", "--spot", "--config.model.max_position_embeddings=128")
-    sizes = ("--config=configs/tiny.py", "--topology=v5e:2x2", f"--store={tiny_store}")
+    config = tmp_path / "short.py"  # one phase: one compile
+    config.write_text(
+        "from bert_jax import config as c\n\n\ndef get_config(text=''):\n"
+        "    return c.to_config_dict(c.Config(phases=(c.Phase(64, 99, batch_size=16),)))\n"
+    )
+    asked = ("--chip_hours=8", "--spot", "--config.optim.warmup_steps=9")
+    sizes = (f"--config={config}", "--topology=v5e:2x2", f"--store={tiny_store}")
     command = [sys.executable, "-m", "bert_jax.plan", *sizes, *asked, *written]
     planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (planned.returncode, planned.stderr) == (0, "")
