@@ -37,6 +37,7 @@ PAST_PLATEAU = 0.3
 # Of the narrowest width: of 1e-3, 2e-3, 4e-3 and 8e-3 the best at width 64 was 4e-3, with 2e-3 less
 # than 0.01 nats behind; at width 256, by transfer, it was 2e-3 (docs/results.md).
 LEARNING_RATE = 2e-3
+_BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override
 _LEAST_STEPS, _LEAST_ROWS = 500, 8
 _WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32
 # The largest token count is the store's, within these; the others are a half and a quarter of it.
@@ -190,7 +191,7 @@ def make_recipe(
         raise ValueError(
             f"config.init is {config.init}; a ladder trains new weights: leave it empty"
         )
-    if any(each.path == "phases[0].batch_size" for each in overrides):
+    if any(each.path == _BATCH for each in overrides):
         batch_size = first.batch_size
     else:
         most = min(first.batch_size, min(tokens) // (first.seq_len * _LEAST_STEPS))
@@ -216,7 +217,8 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
     """Make the rung of a width and of so many positions, rounded to steps.
 
     Raises:
-      ValueError: the width is not a multiple of the heads' width.
+      ValueError: the width is not a multiple of the heads' width, or an override is of a setting
+        that the ladder decides.
     """
     if width % recipe.head_width:
         raise ValueError(
@@ -232,9 +234,15 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
         intermediate_size=max(8, inner),
     )
     steps = max(1, round(tokens / (recipe.batch_size * phase.seq_len)))
-    # Those of the user first: of two that set the same the last one counts.
+    settings = _make_settings(recipe, model, steps)
+    for override in recipe.overrides:
+        if override.path in settings and override.path != _BATCH:
+            raise ValueError(
+                f"{override}: a ladder decides it, by --widths, --tokens or --learning_rate; leave "
+                "it out"
+            )
     flags = [f"{each.path}={each.text}" for each in recipe.overrides]
-    flags += _list_differences(recipe.config, _make_settings(recipe, model, steps))
+    flags += _list_differences(recipe.config, settings)
     row = StudyRow(
         f"w{width}-{count_in_words(tokens)}",
         kind="rung",
@@ -264,7 +272,7 @@ def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, 
         "optim.transfer_base_width": recipe.base_width,
         "optim.transfer_base_head_width": 0,
         "phases[0].steps": steps,
-        "phases[0].batch_size": recipe.batch_size,
+        _BATCH: recipe.batch_size,
         "phases[0].micro_batches": 1,
         "phases[0].restart_learning_rate": 0.0,
         "phases[0].restart_warmup_steps": 0,

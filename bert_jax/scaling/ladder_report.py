@@ -26,7 +26,7 @@ _COLOURS = (
 
 def make_table(ladder: Ladder) -> rich.table.Table:
     """Build the table of the rungs, with the law's loss beside theirs."""
-    heads = ("rung", "layers", "parameters", "tokens", "epochs", "operations", "loss", "law", "off")
+    heads = ("rung", "size", "tokens", "epochs", "operations", "loss", "law", "off")
     table = rich.table.Table(*heads, box=rich.box.SIMPLE)
     for each in ladder.outcomes:
         cells = _describe_size(each)
@@ -40,8 +40,7 @@ def make_table(ladder: Ladder) -> rich.table.Table:
 
 def _describe_size(outcome: Outcome) -> list[str]:
     return [
-        *(outcome.name, str(outcome.layers), count_in_words(outcome.parameters)),
-        count_in_words(outcome.tokens),
+        *(outcome.name, count_in_words(outcome.parameters), count_in_words(outcome.tokens)),
         f"{outcome.tokens / outcome.unique_tokens:.2g}",
     ]
 
@@ -99,12 +98,13 @@ def draw_figure(ladder: Ladder) -> Figure:
 
 
 def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
-    own = [each for each in ladder.outcomes if each.width == width]
+    every = [each for each in ladder.outcomes if each.width == width]
+    own = [each for each in every if each.is_used]
     for is_used, face in ((True, colour), (False, "none")):
-        points = [(each.operations, each.loss) for each in own if each.is_used == is_used]
+        points = [(each.operations, each.loss) for each in every if each.is_used == is_used]
         if points:
             operations, losses = zip(*points, strict=True)
-            axes.scatter(operations, losses, s=28, edgecolors=colour, facecolors=face)
+            axes.scatter(operations, losses, s=28, edgecolors=colour, facecolors=face, zorder=3)
     label: str | None = str(width)
     if ladder.law is not None and own:
         axes.plot(*_follow(ladder.law, own), color=colour, linewidth=1.3, label=label)
@@ -114,6 +114,16 @@ def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
             reach = [[each.loss - each.low], [each.high - each.loss]]
             place = each.operations, each.loss
             axes.errorbar(*place, reach, color=colour, marker="D", capsize=3, label=label)
+            axes.annotate(
+                f"predicted\n{each.loss:.2f}",
+                place,
+                textcoords="offset points",
+                xytext=(-8, 0),
+                ha="right",
+                va="center",
+                fontsize=8,
+                color=plots.GREY,
+            )
             label = None
     if label is not None:
         axes.plot([], [], "o", color=colour, label=label)

@@ -84,6 +84,8 @@ def test_what_the_user_sets_is_kept_and_later_phases_are_not_there():
         (["--config.objective=causal"], WIDTHS, "config.objective is 'causal'"),
         (["--config.init=hf:DIR"], WIDTHS, "config.init is hf:DIR"),
         ([], [64, 100], "--widths has 100"),
+        (["--config.model.hidden_size=9"], WIDTHS, "hidden_size=9: a ladder decides it"),
+        (["--config.phases[0].steps=9"], WIDTHS, r"steps=9: a ladder decides it"),
     ],
 )
 def test_a_ladder_of_something_else_is_refused(flags, widths, words):
