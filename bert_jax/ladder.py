@@ -4,9 +4,11 @@
     --config.data.store=STORE   the text
     --workdir=DIR           a folder for each run; ladder.json, ladder.png
     --widths=64,128,256     of the models
-    --tokens=4M,8M,16M      that each width reads; a larger store has more by default
-    --learning_rate=2e-3    peak, of the narrowest width; the others have it by transfer
+    --tokens=8M,16M,32M     that each width reads; a larger store has more by default
+    --learning_rate=3e-3    peak, of the narrowest width; the others have it by transfer
     --predict=384:30M       a run of another width and tokens: loss, interval and command
+    --learned=0.7           share of the way from the unigram loss to the n-gram loss that a run
+                            must have come to be fitted
     --max_operations=1e16   refuse a ladder of more, as 5% of those of the run it is for
     --parallel=1            runs at once, on a GPU or TPU chip each
     --plan                  print tokens, operations and time of each run, and run nothing
@@ -41,13 +43,18 @@ _CONFIG = cli.config_flag(Config)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the ladder and of its runs")
 _WIDTHS = flags.DEFINE_string("widths", "64,128,256", "widths of the models")
 _TOKENS = flags.DEFINE_string(
-    "tokens", "", "tokens that each width reads, as 4M,8M,16M; empty chooses by the store"
+    "tokens", "", "tokens that each width reads, as 8M,16M,32M; empty chooses by the store"
 )
 _RATE = flags.DEFINE_float(
     "learning_rate", ladder_lib.LEARNING_RATE, "peak of the narrowest width's learning rate"
 )
 _PREDICT = flags.DEFINE_multi_string(
     "predict", [], "a run to predict and not to train, as WIDTH:TOKENS; may be repeated"
+)
+_LEARNED = flags.DEFINE_float(
+    "learned",
+    ladder_lib.LEARNED,
+    "share of the way from the unigram loss to the n-gram loss, from which a run is fitted",
 )
 _MAX_OPERATIONS = flags.DEFINE_float(
     "max_operations", None, "refuse a ladder of more operations; take 5% of the run it is for"
@@ -72,6 +79,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
                 f"the runs of the ladder; {USAGE}"
             )
+        if not -1.0 <= _LEARNED.value <= 2.0:
+            raise ValueError(f"--learned is {_LEARNED.value}; it must be a share, as 0.7")
         store = _open_text(config)
         recipe, rungs, asked = _read_rungs(config, store)
         place = str(store.directory)
@@ -103,6 +112,11 @@ def _open_text(config: Config) -> Store:
         raise ValueError(
             f"config.data.store={config.data.store} holds prebuilt examples, whose unique tokens "
             "are unknown; build a store of the text"
+        )
+    if store.heldout.tokens == 0:
+        raise ValueError(
+            f"config.data.store={config.data.store} has no held-out text, whose loss a ladder "
+            "predicts; build it with --holdout"
         )
     return store
 
@@ -164,7 +178,7 @@ def _finish(
     from bert_jax.scaling import ladder_report
 
     outcomes = [
-        ladder_lib.read_outcome(rung, study.locate_run(rung.row, 0), store, cost)
+        ladder_lib.read_outcome(rung, study.locate_run(rung.row, 0), store, cost, _LEARNED.value)
         for rung, cost in zip(rungs, study.costs, strict=True)
     ]
     law, error = ladder_lib.fit_outcomes(outcomes, store)

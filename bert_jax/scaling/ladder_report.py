@@ -79,22 +79,27 @@ def draw_figure(ladder: Ladder) -> Figure:
     colours = {width: _COLOURS[i % len(_COLOURS)] for i, width in enumerate(widths)}
     for width in widths:
         _draw_width(axes, ladder, width, colours[width])
-    levels = [each.unigram_loss for each in ladder.outcomes]
     if any(not each.is_used for each in ladder.outcomes):
-        axes.axhline(min(levels), color=plots.GREY, linestyle=":", linewidth=1)
-        axes.text(
-            *(0.99, min(levels), "without context"),
-            transform=axes.get_yaxis_transform(),
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=plots.GREY,
-        )
+        last = ladder.outcomes[-1]
+        _draw_line(axes, last.unigram_loss, "unigram")
+        _draw_line(axes, last.ngram_loss, "n-gram")
     axes.set_xscale("log")
     axes.set_xlabel("operations of training", color=plots.GREY)
     axes.set_title("Held-out masked LM loss (nats)", loc="left")
     axes.legend(frameon=False, fontsize=8, title="width", title_fontsize=8)
     return figure
+
+
+def _draw_line(axes: Axes, loss: float, name: str) -> None:
+    axes.axhline(loss, color=plots.GREY, linestyle=":", linewidth=1)
+    axes.text(
+        *(0.99, loss, name),
+        transform=axes.get_yaxis_transform(),
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        color=plots.GREY,
+    )
 
 
 def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
