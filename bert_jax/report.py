@@ -7,12 +7,13 @@ several runs it says which settings differ, and which differences are larger tha
 
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import flags
 
 from bert_jax.diagnosis import comparison, run_report
 from bert_jax.diagnosis.run_state import RunState, read_run
+from bert_jax.perf.prices import read_prices
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
 from bert_jax.runtime.exit_codes import DONE
@@ -35,21 +36,24 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         if output is not None:
             check_file_path(output, "--output")
         runs = [read_run(pathlib.Path(run)) for run in arguments]
+        usd_per_chip_hour = {
+            chip: price.usd_on_demand for chip, price in read_prices().by_chip.items()
+        }
         log.hold()
     screen = Screen(is_writer=True)
     for run in runs:
-        _print(run, screen)
+        _print(run, usd_per_chip_hour, screen)
     if len(runs) > 1:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
-        write_file(output, run_report.render_page(runs).encode())
+        write_file(output, run_report.render_page(runs, usd_per_chip_hour).encode())
         screen.print(f"wrote {output}")
     return DONE
 
 
-def _print(run: RunState, screen: Screen) -> None:
-    screen.table(run_report.describe_verdict(run), run_report.list_facts(run))
+def _print(run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen) -> None:
+    screen.table(run_report.describe_verdict(run), run_report.list_facts(run, usd_per_chip_hour))
     for finding in run.findings:
         screen.finding(*(str(finding.get(key, "")) for key in ("rule", "sentence", "try")))
     for sentence in run.missing:

@@ -1,14 +1,17 @@
 """Put a run, or several, into words and one HTML page without links."""
 
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from bert_jax.diagnosis import receipt
 from bert_jax.diagnosis.comparison import compare, describe_settings
 from bert_jax.diagnosis.run_state import RunState
 from bert_jax.reporting.console import duration
 from bert_jax.runtime.goodput import TRAINING
 
+_UNPRICED: Mapping[str, float] = types.MappingProxyType({})
 _INCHES = (3.9, 2.4)  # of a picture: its words stay readable across a phone
 _APART = 0.08  # of a picture's height: two values written under one another
 _MOST_DOTS = 12  # a curve of at most this many points shows each
@@ -34,8 +37,8 @@ def describe_verdict(run: RunState) -> str:
     return "; ".join(words) + "."
 
 
-def list_facts(run: RunState) -> list[tuple[str, str]]:
-    """List speed, goodput, bad steps and what was spent; what is unknown is left out."""
+def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> receipt.Facts:
+    """List speed, goodput, receipt, bad steps, data and code; what is unknown is left out."""
     facts = []
     speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
     if isinstance(speed, float):
@@ -46,32 +49,14 @@ def list_facts(run: RunState) -> list[tuple[str, str]]:
         shares = (f"{kind.replace('_', ' ')} {secs / spent:.0%}" for secs, kind in reversed(parts))
         facts.append(("goodput", f"{run.secs[TRAINING] / spent:.1%}"))
         facts.append(("wall time", f"{duration(spent)}: {', '.join(shares)}"))
-        if run.device_count:
-            hours = run.device_count * (spent - run.secs["stopped"]) / 3600
-            facts.append(("device hours", f"{hours:,.2f} ({run.devices})"))
-    tokens = _count_tokens(run)
-    if tokens:
-        facts.append(("tokens", f"{tokens:,.0f}"))
+    facts += receipt.list_spent(run, usd_per_chip_hour)
     facts.append(("bad steps", f"{run.bad_steps:,}"))
-    if run.store:
-        facts.append(("store", f"digest {run.store}"))
-    return facts
+    return facts + receipt.list_probe(run) + receipt.list_data(run) + receipt.list_record(run)
 
 
-def _count_tokens(run: RunState) -> float:
-    """Return the tokens that a finished run has read, 0 if unknown: padding is not counted."""
-    phases = run.summary.get("phases")
-    total = 0.0
-    for index, phase in enumerate(phases if isinstance(phases, list) else []):
-        steps = run.settings.get(f"phases[{index}].steps")
-        tokens = phase.get("tokens_per_step") if isinstance(phase, dict) else None
-        if type(steps) is not int or not isinstance(tokens, float):
-            return 0.0
-        total += steps * tokens
-    return total
-
-
-def render_page(runs: Sequence[RunState]) -> str:
+def render_page(
+    runs: Sequence[RunState], usd_per_chip_hour: Mapping[str, float] = _UNPRICED
+) -> str:
     """Render the page; text that was read from files is escaped."""
     from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
 
@@ -92,7 +77,7 @@ def render_page(runs: Sequence[RunState]) -> str:
         ):
             lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
             sections.append(page.section(heading, f"<ul>{lines}</ul>"))
-    sections += [page.section(run.folder.name, _render_run(run)) for run in runs]
+    sections += [page.section(run.folder.name, _render_run(run, usd_per_chip_hour)) for run in runs]
     return page.document(title, sections)
 
 
@@ -107,14 +92,14 @@ def _render_verdicts(runs: Sequence[RunState]) -> str:
     return f'<ol class="runs">{"".join(items)}</ol>'
 
 
-def _render_run(run: RunState) -> str:
+def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
     findings = "".join(
         f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
         for each in run.findings
     )
     facts = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        for name, value in [*list_facts(run), ("folder", str(run.folder))]
+        for name, value in [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
     )
     missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
     html = f'<ul class="findings">{findings}</ul>' if findings else ""

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 from bert_jax import config as config_lib
 from bert_jax.diagnosis.curves import Curves, read_curves
 from bert_jax.reporting.console import REFERENCE_LINES
-from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS, SUMMARY
+from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS, PROBE_SCORES, SUMMARY
 from bert_jax.runtime import goodput, run_record
 from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address
 from data_pipeline.io.jsonl import read_records
 from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.store import is_store, read_manifest
 
 Part = TypeVar("Part")
 
@@ -31,6 +33,10 @@ class RunState:
     summary: Mapping[str, Any]  # of a finished run; empty otherwise
     secs: Mapping[str, float]  # wall time by kind, goodput.KINDS
     bad_steps: int
+    record: Mapping[str, Any]  # run.json; empty if unknown
+    began: float  # first start, in seconds since 1970; 0 if unknown
+    manifest: Mapping[str, Any]  # of the store, if it is still at its place; empty otherwise
+    probe: Sequence[Mapping[str, Any]]  # step and score of each, in the folder RUN-probe
     missing: Sequence[str]  # a sentence for each part that the workdir lacks
 
     @property
@@ -125,18 +131,43 @@ def read_run(folder: pathlib.Path) -> RunState:
     fixed, devices = record.get("fixed"), record.get("devices")
     digests = list(fixed.items()) if isinstance(fixed, dict) else []
     bad_steps = read(lambda: read_records(folder / BAD_STEPS), no_lines)
+    settings = config_lib.flatten(config)
+    digest = next((str(value) for key, value in digests if key.startswith("data.store (")), "")
+    manifest, reason = _read_manifest(settings.get("data.store"), digest)
+    missing += [reason] if reason else []
+    probe_folder = folder.absolute().with_name(f"{folder.absolute().name}-probe")
+    probe = read(lambda: read_records(probe_folder / PROBE_SCORES), no_lines)
     return RunState(
         folder,
-        config_lib.flatten(config),
+        settings,
         sum(each for each in numbers if type(each) is int),
         devices if isinstance(devices, str) else "",
-        next((str(value) for key, value in digests if key.startswith("data.store (")), ""),
+        digest,
         curves,
         summary,
         goodput.sum_by_kind(attempts),
         len(bad_steps),
+        record,
+        attempts[0][0].began if attempts else 0.0,
+        manifest,
+        _select_objects(probe),
         missing,
     )
+
+
+def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
+    """Read the record of a run's store; if that is gone or another, why there is none."""
+    if not isinstance(store, str) or not store:
+        return {}, ""
+    if "," in store or is_address(store) or not is_store(pathlib.Path(store)):
+        return {}, f"{store} is no store of this machine, so what the data was is not known."
+    try:
+        manifest = read_manifest(pathlib.Path(store))
+    except ValueError as error:
+        return {}, f"{error}."
+    if not str(manifest.get("digest")).startswith(digest):
+        return {}, f"{store} has other contents than the run's store, of digest {digest}."
+    return manifest, ""
 
 
 def _select_objects(value: Any) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from bert_jax.checkpoint import directory
 from bert_jax.config import FinetuneConfig, flatten, recorded
 from bert_jax.reporting import plots
 from bert_jax.reporting.console import FAINT, Screen, duration
-from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.reporting.metrics_writer import PROBE_SCORES, SUMMARY
 from bert_jax.runtime.exit_codes import DONE, Refused
 from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.runtime.run_record import CHECKPOINTS
@@ -36,7 +36,7 @@ from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.jsonl import append_record, read_records
 from data_pipeline.io.small_files import DamagedFile
 
-PROBE, LINES, PICTURE = "probe.json", "probe.jsonl", "probe.png"
+PROBE, PICTURE = "probe.json", "probe.png"
 
 
 _LOOK_SECS = 10.0  # between two looks at the run's folder
@@ -124,7 +124,7 @@ def claim_folder(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
 
 def read_scores(folder: pathlib.Path) -> list[ProbeScore]:
     """Read the scores so far, ordered by step; refuse a line that is not a probe's."""
-    path = folder / LINES
+    path = folder / PROBE_SCORES
     scores = [small_files.build(ProbeScore, line, path) for line in read_records(path)]
     for score in scores:
         for name in ("score", "secs"):
@@ -150,7 +150,7 @@ def run_probe(probe: Probe) -> int:
             if step is not None:
                 score = _fine_tune(probe, step, screen)
                 if score is not None:
-                    append_record(probe.folder / LINES, dataclasses.asdict(score))
+                    append_record(probe.folder / PROBE_SCORES, dataclasses.asdict(score))
                     scores = read_scores(probe.folder)
                     write_picture(probe, scores)
                     name = probe.score.replace("_", " ")

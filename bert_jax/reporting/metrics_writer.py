@@ -23,6 +23,7 @@ PREDICTIONS = "predictions"  # a folder, of fine-tuning
 EVENTS = "tensorboard"
 CURVES = "curves.png"  # written by reporting/plots.py
 BAD_STEPS = "bad_steps.jsonl"  # by trainer/bad_steps.py
+PROBE_SCORES = "probe.jsonl"  # in the folder of a probe
 LEFT_OUT = "left_out.json"  # by trainer/bad_steps.py
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.finetuning import probe
 from bert_jax.reporting import metrics_writer
+from bert_jax.reporting.metrics_writer import PROBE_SCORES
 from bert_jax.trainer.feed import STORE_DIGEST
 from tests.faults.runs import ROOT, environment
 
@@ -172,7 +173,7 @@ def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained
     done = run("bert_jax.probe", *arguments)
     assert files_of(trained) == before
     folder = trained.with_name("run-probe")
-    lines = [json.loads(line) for line in (folder / probe.LINES).read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / PROBE_SCORES).read_text().splitlines()]
     assert [line["step"] for line in lines] == [40, 0]  # 20 is less than --every from both
     assert all(0.0 <= line["score"] <= 1.0 for line in lines)
     for step in (0, 40):
@@ -184,4 +185,4 @@ def test_each_checkpoint_gets_its_score_and_the_run_is_only_read(forked, trained
     assert "the run has ended" in done.stdout
     again = forked("bert_jax.probe", *arguments)
     assert "2 checkpoints have their score" in again.stdout
-    assert (folder / probe.LINES).read_text().count("\n") == 2
+    assert (folder / PROBE_SCORES).read_text().count("\n") == 2

@@ -9,6 +9,7 @@ import pytest
 from bert_jax.diagnosis.comparison import compare, describe_settings, differing_settings
 from bert_jax.diagnosis.run_report import describe_verdict, list_facts, render_page
 from bert_jax.diagnosis.run_state import read_run
+from data_pipeline.store import FORMAT, FORMAT_VERSION, MANIFEST
 
 
 def make_run(folder, losses=(6.0, 5.0), rate=0.1, seed=0, store="abc", steps=20):
@@ -59,6 +60,53 @@ def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
     assert facts["tokens"] == "2,560"
     assert run.reference_lines("mlm") == {"unigram": 5.5, "ln V": math.log(1000)}
     assert list(run.missing) == []
+
+
+def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
+    folder = make_run(tmp_path / "a")
+    phases = [
+        {"steps": 15, "batch_size": 4, "seq_len": 8},
+        {"steps": 15, "batch_size": 2, "seq_len": 16},
+    ]
+    edit_record(folder, phases=phases)
+    record = json.loads((folder / "run.json").read_text())
+    code = {"bert_jax": "0.1.0", "commit": "0123456789abcdef", "python": "3.11.7", "packages": {}}
+    record |= {"devices": "8 x TPU v3", "processes": 2, "code": code}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "summary.json").unlink()
+    (tmp_path / "a-probe").mkdir()
+    (tmp_path / "a-probe" / "probe.jsonl").write_text('{"step": 10, "score": 0.75, "secs": 1.0}\n')
+    facts = dict(list_facts(read_run(folder), {"v3": 2.5}))
+    assert facts["positions"] == f"{15 * 32 + 5 * 32:,}, padding included"
+    assert facts["device hours"] == "8.00 (8 x TPU v3)"
+    assert facts["dollars"] == "10.00 at 2.5 per v3 and hour"  # two devices are a chip
+    assert facts["devices"] == "8 x TPU v3, 2 processes"
+    assert facts["code"] == "bert_jax 0.1.0, commit 0123456789ab"
+    assert facts["versions"] == "python 3.11.7"
+    assert facts["probe"] == "0.7500 at step 10"
+
+
+def test_the_data_are_those_of_the_store_if_it_is_the_run_s(tmp_path):
+    split = {"documents": 3, "sentences": 40, "tokens": 5000}
+    manifest = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "digest": "abc" + 61 * "0",
+        "vocabulary": {"kind": "wordpiece", "size": 1000, "lowercase": True},
+        "splits": {"train": split},
+        "sources": [{"path": "a.txt", "documents": 3}],
+    }
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest))
+    folder = make_run(tmp_path / "a")
+    edit_record(folder, data={"store": str(tmp_path / "store")})
+    facts = dict(list_facts(read_run(folder)))
+    assert facts["train split"] == "3 documents, 40 sentences, 5,000 tokens"
+    assert facts["vocabulary"] == "wordpiece, 1,000 entries, lower case"
+    assert facts["sources"] == "a.txt"
+    (tmp_path / "store" / MANIFEST).write_text(json.dumps(manifest | {"digest": 64 * "1"}))
+    run = read_run(folder)
+    assert "other contents" in run.missing[-1] and "sources" not in dict(list_facts(run))
 
 
 def test_the_page_loads_nothing_and_escapes_text(tmp_path):

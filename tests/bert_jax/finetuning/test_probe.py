@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.finetuning import probe
 from bert_jax.finetuning.probe import Probe, ProbeScore
+from bert_jax.reporting.metrics_writer import PROBE_SCORES
 from data_pipeline.io.jsonl import append_record
 
 
@@ -43,20 +44,20 @@ def test_a_folder_goes_on_with_the_same_probe_and_refuses_another(tmp_path):
     [
         ("notes.txt", "", "is not empty and holds no probe"),
         (probe.PROBE, "[1", r"probe\.json is not JSON"),
-        (probe.LINES, json.dumps({"step": 1, "split": "train"}), r"probe\.jsonl .*'split'"),
+        (PROBE_SCORES, json.dumps({"step": 1, "split": "train"}), r"probe\.jsonl .*'split'"),
     ],
 )
 def test_other_folders_are_refused(tmp_path, file, content, words):
     (tmp_path / file).write_text(f"{content}\n")
-    read = probe.read_scores if file == probe.LINES else lambda path: probe.claim_folder(path, {})
+    read = probe.read_scores if file == PROBE_SCORES else lambda path: probe.claim_folder(path, {})
     with pytest.raises(ValueError, match=words):
         read(tmp_path)
 
 
 def test_scores_are_read_by_step_without_the_half_line_of_a_killed_probe(tmp_path):
     for step, score in ((40, 0.6), (0, 0.5), (20, 0.55)):
-        append_record(tmp_path / probe.LINES, vars(ProbeScore(step, score, 1.0)))
-    with (tmp_path / probe.LINES).open("a") as file:
+        append_record(tmp_path / PROBE_SCORES, vars(ProbeScore(step, score, 1.0)))
+    with (tmp_path / PROBE_SCORES).open("a") as file:
         file.write('{"step": 60, "sc')
     scores = [(score.step, score.score) for score in probe.read_scores(tmp_path)]
     assert scores == [(0, 0.5), (20, 0.55), (40, 0.6)]
