@@ -3,6 +3,11 @@
 Prints how far a run is, how good, what looks wrong, where its time went and what it took. RUN is a
 workdir; a live or a killed run will do. With --output, also one HTML file that loads nothing. Of
 several runs it says which settings differ, and which differences are larger than noise.
+
+    python -m bert_jax.report --record=FILE RUN RUN [RUN ...]
+
+records finished runs of one config with different seeds as a band. With --band=FILE a run is drawn
+against one, and a live run's last loss is predicted; bands of the package need no flag.
 """
 
 import pathlib
@@ -12,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 
 from bert_jax.diagnosis import comparison, run_report
+from bert_jax.diagnosis.bands import Band, build_band, find_band, read_band, serialize_band
 from bert_jax.diagnosis.run_state import RunState, read_run
 from bert_jax.perf.prices import read_prices
 from bert_jax.reporting.console import Screen
@@ -19,11 +25,17 @@ from bert_jax.runtime import cli
 from bert_jax.runtime.exit_codes import DONE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import check_file_path, write_file
+from data_pipeline.io.atomic import check_file_path, check_new_file, new_file, write_file
 
 _OUTPUT = flags.DEFINE_string("output", None, "file for the page, such as report.html")
+_RECORD = flags.DEFINE_string("record", None, "new file for the band of these runs, as JSON")
+_BAND = flags.DEFINE_string(
+    "band",
+    None,
+    "band of earlier runs, by --record; default: the package's for this config, if any",
+)
 
-USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html]"
+USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--band=FILE] [--record=FILE]"
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
@@ -35,25 +47,62 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         output = pathlib.Path(_OUTPUT.value) if _OUTPUT.value else None
         if output is not None:
             check_file_path(output, "--output")
+        record = pathlib.Path(_RECORD.value) if _RECORD.value else None
+        if record is not None:
+            check_new_file(record, "--record")
         runs = [read_run(pathlib.Path(run)) for run in arguments]
         usd_per_chip_hour = {
             chip: price.usd_on_demand for chip, price in read_prices().by_chip.items()
         }
+        new_band = _build_band(record, runs) if record is not None else None
+        band = _choose_band(runs[0])
         log.hold()
     screen = Screen(is_writer=True)
+    if record is not None and new_band is not None:
+        with new_file(record) as path:
+            path.write_bytes(serialize_band(new_band))
+        screen.print(f"wrote {record}, a band of {new_band.runs} runs")
+        if output is None:
+            return DONE
     for run in runs:
-        _print(run, usd_per_chip_hour, screen)
+        _print(run, usd_per_chip_hour, screen, band)
     if len(runs) > 1:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
-        write_file(output, run_report.render_page(runs, usd_per_chip_hour).encode())
+        write_file(output, run_report.render_page(runs, usd_per_chip_hour, band).encode())
         screen.print(f"wrote {output}")
     return DONE
 
 
-def _print(run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen) -> None:
-    screen.table(run_report.describe_verdict(run), run_report.list_facts(run, usd_per_chip_hour))
+def _build_band(record: pathlib.Path, runs: Sequence[RunState]) -> Band:
+    names = " ".join(run.folder.resolve().name for run in runs)
+    return build_band(
+        runs, record.name, f"python -m bert_jax.report --record={record.name} {names}"
+    )
+
+
+def _choose_band(run: RunState) -> Band | None:
+    """Return the band of --band, or the package's for the run's config; None without one.
+
+    Raises ValueError for one of --band that is of another config.
+    """
+    if _BAND.value is None:
+        return find_band(run.settings, run.store)
+    band = read_band(pathlib.Path(_BAND.value))
+    if not band.matches(run.settings):
+        raise ValueError(
+            f"--band is {_BAND.value}, which is of another config than {run.folder}; record one of "
+            "finished runs of this config with report --record=FILE"
+        )
+    return band
+
+
+def _print(
+    run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen, band: Band | None
+) -> None:
+    facts = run_report.list_facts(run, usd_per_chip_hour, band)
+    screen.table(run_report.describe_verdict(run), facts)
     for finding in run.findings:
         screen.finding(*(str(finding.get(key, "")) for key in ("rule", "sentence", "try")))
     for sentence in run.missing:

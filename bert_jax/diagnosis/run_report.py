@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.diagnosis import receipt
+from bert_jax.diagnosis import forecast, receipt
+from bert_jax.diagnosis.bands import Band
 from bert_jax.diagnosis.comparison import compare, describe_settings
 from bert_jax.diagnosis.run_state import RunState
 from bert_jax.reporting.console import duration
@@ -37,9 +38,13 @@ def describe_verdict(run: RunState) -> str:
     return "; ".join(words) + "."
 
 
-def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> receipt.Facts:
-    """List speed, goodput, receipt, bad steps, data and code; what is unknown is left out."""
-    facts = []
+def list_facts(
+    run: RunState,
+    usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
+    band: Band | None = None,
+) -> receipt.Facts:
+    """List forecast, speed, goodput, receipt, bad steps, data and code; what is unknown is left out."""
+    facts = forecast.describe(run, band)
     speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
     if isinstance(speed, float):
         facts.append(("sequences a second", f"{speed:,.0f}"))
@@ -55,18 +60,23 @@ def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED
 
 
 def render_page(
-    runs: Sequence[RunState], usd_per_chip_hour: Mapping[str, float] = _UNPRICED
+    runs: Sequence[RunState],
+    usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
+    band: Band | None = None,
 ) -> str:
-    """Render the page; text that was read from files is escaped."""
+    """Render the page, with a band of earlier runs; text that was read from files is escaped."""
     from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
 
     title = escape(f"Run {runs[0].folder.name}" if len(runs) == 1 else f"{len(runs)} runs")
     sections = [f"<h1>{title}</h1>", _render_verdicts(runs)]
     terms = dict.fromkeys(term for run in runs for term in run.list_terms())
     if terms:
-        kinds = ("thin: training", "thick: held out, its last value at the right")
+        kinds = ["thin: training", "thick: held out, its last value at the right"]
+        if band is not None:
+            kinds.append(f"grey: held out of {band.runs} earlier runs, a bar at the end: forecast")
         pictures = "".join(
-            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term)}</div>" for term in terms
+            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term, band)}</div>"
+            for term in terms
         )
         html = f'<p class="quiet">By step; {", ".join(kinds)}.</p><br>'
         sections.append(page.section("Curves", f'{html}<div class="plots">{pictures}</div>'))
@@ -77,7 +87,9 @@ def render_page(
         ):
             lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
             sections.append(page.section(heading, f"<ul>{lines}</ul>"))
-    sections += [page.section(run.folder.name, _render_run(run, usd_per_chip_hour)) for run in runs]
+    sections += [
+        page.section(run.folder.name, _render_run(run, usd_per_chip_hour, band)) for run in runs
+    ]
     return page.document(title, sections)
 
 
@@ -92,14 +104,14 @@ def _render_verdicts(runs: Sequence[RunState]) -> str:
     return f'<ol class="runs">{"".join(items)}</ol>'
 
 
-def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
+def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float], band: Band | None) -> str:
     findings = "".join(
         f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
         for each in run.findings
     )
     facts = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        for name, value in [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
+        for name, value in [*list_facts(run, usd_per_chip_hour, band), ("folder", str(run.folder))]
     )
     missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
     html = f'<ul class="findings">{findings}</ul>' if findings else ""
@@ -112,7 +124,7 @@ def _color_index(number: int) -> int:
     return number % len(page.RUN_COLOURS)
 
 
-def _draw(runs: Sequence[RunState], term: str) -> str:
+def _draw(runs: Sequence[RunState], term: str, band: Band | None) -> str:
     """Draw the loss of a term: training thin, held-out thick, and the reference lines.
 
     A run has a number and a colour; both stand with its last value, beside the curves.
@@ -127,12 +139,15 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
         figure, axes = page.new_axes(_INCHES)
         axes.margins(y=0.08)  # a reference line at the top has its words above it
         end = max(1, *(run.curves.last_step for run in runs))
+        if band is not None:
+            end = max(end, _draw_band(axes, band, term))
         labels = []
         for number, run in enumerate(runs):
             color = page.RUN_COLOURS[_color_index(number)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
+            _draw_forecast(axes, run, term, band, color)
             # A marker of matplotlib is a reference to an id; a line without length is not.
             dots = heldout if len(heldout[0]) <= _MOST_DOTS else ((), ())
             for step, loss in zip(*dots, strict=True):
@@ -162,3 +177,30 @@ def _draw(runs: Sequence[RunState], term: str) -> str:
             )
         axes.set_xlabel("step")
         return page.render_svg(figure, f"{term} loss by step", {})
+
+
+def _draw_band(axes: Any, band: Band, term: str) -> int:
+    """Shade the held-out losses of earlier runs from lowest to highest; return the last step."""
+    from data_pipeline.report import page
+
+    table = band.summarize("heldout", f"{term}_loss")
+    if not table:
+        return 0
+    steps = [*table["steps"], *table["steps"][::-1]]
+    # Not fill_between, whose shape is a reference to an id.
+    axes.fill(steps, [*table["max"], *table["min"][::-1]], page.QUIET, alpha=0.3, linewidth=0)
+    axes.plot(table["steps"], table["mean"], color=page.QUIET, linewidth=0.8, clip_on=False)
+    return band.steps
+
+
+def _draw_forecast(axes: Any, run: RunState, term: str, band: Band | None, color: str) -> None:
+    """Draw the forecast of a live run's last loss, with its interval; nothing without one."""
+    if run.summary:
+        return
+    try:
+        guess = forecast.forecast(term, forecast.read_early(run, term), band)
+    except forecast.NotKnown:  # list_facts has the reason
+        return
+    look: dict[str, Any] = {"color": color, "clip_on": False, "solid_capstyle": "round"}
+    axes.plot([run.steps] * 2, [guess.low, guess.high], linewidth=1.2, **look)
+    axes.plot([run.steps] * 2, [guess.loss] * 2, linewidth=4.0, **look)
