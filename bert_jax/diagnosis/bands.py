@@ -17,6 +17,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
+from bert_jax.diagnosis.comparison import fill_in_defaults
 from bert_jax.diagnosis.curves import Key
 from bert_jax.diagnosis.run_state import RunState
 from data_pipeline.io import small_files
@@ -54,13 +55,7 @@ class Band:
 
     def matches(self, settings: Mapping[str, Any]) -> bool:
         """Return whether a run has these settings; one that a record lacks has its default."""
-        own = select_settings(settings)
-        defaults = _default_settings()
-        return bool(own) and all(
-            self.settings.get(key, _find_default(key, defaults))
-            == own.get(key, _find_default(key, defaults))
-            for key in {*self.settings, *own}
-        )
+        return bool(settings) and select_settings(self.settings) == select_settings(settings)
 
     def summarize(self, split: str, measure: str) -> dict[str, np.ndarray]:
         """Return steps, mean, sd, min and max over the runs, float64[N] each; {} without them."""
@@ -81,7 +76,7 @@ def select_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that identify a config: all but seeds, places and what moves no loss."""
     return {
         key: value
-        for key, value in config_lib.flatten(settings).items()
+        for key, value in fill_in_defaults(config_lib.flatten(settings)).items()
         if key.partition("[")[0] not in _NOT_COMPARED and not key.startswith(_PARTS_NOT_COMPARED)
     }
 
@@ -89,17 +84,6 @@ def select_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def flatten_config(config: Config) -> dict[str, Any]:
     """Return the settings of a config by the keys and in the types of RunState.settings."""
     return dict(json.loads(json.dumps(config_lib.flatten(config_lib.recorded(config)))))
-
-
-@functools.cache
-def _default_settings() -> dict[str, Any]:
-    return flatten_config(Config())
-
-
-def _find_default(key: str, defaults: Mapping[str, Any]) -> Any:
-    """Return a setting's default; that of the first phase for a later one, None if unknown."""
-    head, bracket, rest = key.partition("[")
-    return defaults.get(f"{head}[0]{rest[rest.find(']') + 1 :]}" if bracket else key)
 
 
 def build_band(runs: Sequence[RunState], name: str, command: str) -> Band:
@@ -153,13 +137,11 @@ def _check_alike(first: RunState, run: RunState) -> None:
             f"{run.store or 'unknown'}, not {first.store or 'unknown'}); a band is of one store"
         )
     ours, theirs = select_settings(first.settings), select_settings(run.settings)
-    defaults = _default_settings()
     for key in sorted({*ours, *theirs}):
-        default = _find_default(key, defaults)
-        if ours.get(key, default) != theirs.get(key, default):
+        if ours.get(key) != theirs.get(key):
             raise ValueError(
-                f"{run.folder} has {key}={theirs.get(key, default)!r} and {first.folder} "
-                f"{ours.get(key, default)!r}; the runs of a band may differ in seeds only"
+                f"{run.folder} has {key}={theirs.get(key)!r} and {first.folder} "
+                f"{ours.get(key)!r}; the runs of a band may differ in seeds only"
             )
 
 

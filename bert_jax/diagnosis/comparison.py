@@ -2,7 +2,7 @@
 
 import collections
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -22,7 +22,7 @@ def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
     Seeds and places are left out. A setting that a record lacks was added later and counts as its
     default.
     """
-    tables = [_fill_in_defaults(run) for run in runs]
+    tables = [fill_in_defaults(run.settings) for run in runs]
     values = {key: [table.get(key) for table in tables] for table in tables for key in table}
     return {
         key: listed
@@ -31,17 +31,18 @@ def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
     }
 
 
-def _fill_in_defaults(run: RunState) -> dict[str, Any]:
-    if not run.settings:
+def fill_in_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's settings, those it lacks at their defaults; {} for none."""
+    if not given:
         return {}
-    base = config_lib.flatten(FinetuneConfig() if run.is_fine_tuning else Config())
+    base = config_lib.flatten(FinetuneConfig() if "data.task" in given else Config())
     defaults = {key: value for key, value in base.items() if not key.startswith("phases[")}
-    phases = {key.partition(".")[0] for key in run.settings if key.startswith("phases[")}
+    phases = {key.partition(".")[0] for key in given if key.startswith("phases[")}
     for phase in phases:
         settings = config_lib.flatten(Phase(seq_len=0, steps=0))
-        settings["objective"] = run.settings.get("objective", defaults.get("objective"))
+        settings["objective"] = given.get("objective", defaults.get("objective"))
         defaults |= {f"{phase}.{key}": value for key, value in settings.items()}
-    return defaults | {MOVED.get(key, key): value for key, value in run.settings.items()}
+    return defaults | {MOVED.get(key, key): value for key, value in given.items()}
 
 
 def describe_settings(runs: Sequence[RunState]) -> list[str]:
