@@ -43,7 +43,7 @@ def list_facts(
     usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
     band: Band | None = None,
 ) -> receipt.Facts:
-    """List forecast, speed, goodput, receipt, bad steps, data and code; what is unknown is left out."""
+    """List forecast, speed, receipt, bad steps, data and code; what is unknown is left out."""
     facts = forecast.describe(run, band)
     speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
     if isinstance(speed, float):

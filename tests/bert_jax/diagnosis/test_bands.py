@@ -140,8 +140,8 @@ def test_the_end_is_that_of_the_band_moved_by_three_quarters_of_the_distance(tmp
     assert (guess.low, guess.high) == pytest.approx(
         (guess.loss - half, guess.loss + half), abs=1e-4
     )
-    assert f"{guess.loss:.3f}" in dict(list_facts(run, band))["forecast"]
-    html = render_page([run], band)
+    assert f"{guess.loss:.3f}" in dict(list_facts(run, band=band))["forecast"]
+    html = render_page([run], band=band)
     assert html.count("<svg") == 1 and "grey: held out of 3 earlier runs" in html
 
 
