@@ -11,6 +11,7 @@ from bert_jax.diagnosis import bands, forecast
 from bert_jax.diagnosis.curves import Curves
 from bert_jax.diagnosis.run_report import list_facts, render_page
 from bert_jax.diagnosis.run_state import RunState
+from bert_jax.runtime import goodput
 from data_pipeline.io.small_files import DamagedFile
 
 STEPS = 1000
@@ -35,16 +36,20 @@ def make_run(tmp_path, seed, shift, step=STEPS, noise=0.0, **changes):
     config = config_lib.Config(seed=seed, phases=(config_lib.Phase(32, STEPS),), objective="mlm")
     settings = json.loads(json.dumps(config_lib.flatten(config_lib.recorded(config)))) | changes
     return RunState(
-        tmp_path / f"run{seed}",
-        settings,
-        STEPS,
-        "1 x cpu",
-        "abc",
-        Curves(points, step, (), 0),
-        {"loss": 1.0} if step == STEPS else {},
-        dict.fromkeys(("training", "stopped"), 0.0),
-        0,
-        [],
+        folder=tmp_path / f"run{seed}",
+        settings=settings,
+        steps=STEPS,
+        devices="1 x cpu",
+        store="abc",
+        curves=Curves(points, step, (), 0),
+        summary={"loss": 1.0} if step == STEPS else {},
+        secs=dict.fromkeys(goodput.KINDS, 0.0),
+        bad_steps=0,
+        record={},
+        began=0.0,
+        manifest={},
+        probe=[],
+        missing=[],
     )
 
 
