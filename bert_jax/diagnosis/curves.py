@@ -4,8 +4,10 @@ A file of a million lines is read in blocks and thinned meanwhile. What a kill l
 lines that are damaged, are skipped and counted.
 """
 
+import collections
+import contextlib
 import dataclasses
-import itertools
+import gc
 import json
 import math
 import pathlib
@@ -97,10 +99,9 @@ class CurvesBuilder:
 
     def add_records(self, records: Sequence[Any]) -> None:
         """Add parsed lines of metrics.jsonl, those of a split at once if nothing is wrong."""
-        splits: dict[str, list[Any]] = {}
+        splits: dict[str, list[Any]] = collections.defaultdict(list)
         for record in records:
-            split = str(record.get("split")) if isinstance(record, dict) else ""
-            splits.setdefault(split, []).append(record)
+            splits[str(record.get("split")) if isinstance(record, dict) else ""].append(record)
         for split, members in splits.items():
             if not self._add_table(split, members):
                 for record in members:
@@ -155,7 +156,10 @@ def _are_numbers(values: Sequence[Any]) -> bool:
     kinds = set(map(type, values))
     if not kinds <= {int, float}:
         return False
-    return int not in kinds or all(abs(each) <= 1 << 53 for each in values if type(each) is int)
+    if int not in kinds:
+        return True
+    whole = values if kinds == {int} else [each for each in values if type(each) is int]
+    return max(whole) <= 1 << 53 and min(whole) >= -(1 << 53)
 
 
 def thin(steps_N: np.ndarray, values_N: np.ndarray, most: int) -> Points:
@@ -167,13 +171,14 @@ def thin(steps_N: np.ndarray, values_N: np.ndarray, most: int) -> Points:
     if len(steps_N) <= most:
         return steps_N, values_N
     edges = np.linspace(steps_N[0], steps_N[-1], most // 4 + 1)
-    firsts = np.unique(np.searchsorted(steps_N, edges[:-1]))
-    kept = set()
-    for first, end in itertools.pairwise([*firsts.tolist(), len(steps_N)]):
-        part = values_N[first:end]
-        kept |= {first, end - 1, first + int(part.argmin()), first + int(part.argmax())}
-    chosen = sorted(kept)
-    return steps_N[chosen], values_N[chosen]
+    firsts_S = np.unique(np.searchsorted(steps_N, edges[:-1]))
+    span_N = np.repeat(np.arange(len(firsts_S)), np.diff(firsts_S, append=len(steps_N)))
+    chosen = [firsts_S, np.append(firsts_S[1:], len(steps_N)) - 1]
+    for extreme in (np.minimum, np.maximum):
+        hits = np.flatnonzero(values_N == extreme.reduceat(values_N, firsts_S)[span_N])
+        chosen.append(hits[np.unique(span_N[hits], return_index=True)[1]])  # the first of equals
+    chosen_M = np.unique(np.concatenate(chosen))
+    return steps_N[chosen_M], values_N[chosen_M]
 
 
 def read_curves(path: pathlib.Path, most_points: int = MOST_POINTS) -> Curves:
@@ -185,9 +190,22 @@ def read_curves(path: pathlib.Path, most_points: int = MOST_POINTS) -> Curves:
     """
     builder = CurvesBuilder(most_points)
     if path.exists() or path.is_symlink():
-        for lines in _read_blocks(path, builder):
-            builder.add_records(_parse(lines, builder))
+        with _without_collections():
+            for lines in _read_blocks(path, builder):
+                builder.add_records(_parse(lines, builder))
     return builder.build()
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Pause the search for cycles, which JSON has none of: it walks all modules again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _read_blocks(path: pathlib.Path, builder: CurvesBuilder) -> Iterator[Sequence[bytes]]:
