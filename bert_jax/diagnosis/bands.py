@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config
+from bert_jax.config import RunConfig
 from bert_jax.diagnosis.comparison import fill_in_defaults
 from bert_jax.diagnosis.curves import Key
 from bert_jax.diagnosis.run_state import RunState
@@ -81,7 +81,7 @@ def select_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def flatten_config(config: Config) -> dict[str, Any]:
+def flatten_config(config: RunConfig) -> dict[str, Any]:
     """Return the settings of a config by the keys and in the types of RunState.settings."""
     return dict(json.loads(json.dumps(config_lib.flatten(config_lib.recorded(config)))))
 

@@ -10,6 +10,8 @@ What was compared, and the errors: docs/experiments.md, "Forecast of the last lo
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -128,6 +130,54 @@ def _mean_of_window(points: Points, step: float, steps: int) -> np.ndarray:
             f"and a forecast needs {_FEWEST_LINES}; log more often (config.log_every_steps)"
         )
     return np.asarray(values)[..., in_window_N].mean(axis=-1)
+
+
+@dataclasses.dataclass
+class Forecaster:
+    """Predict a training run's end at its held-out lines; show nothing where that is not known."""
+
+    band: Band
+    steps: int  # of the complete run
+    store: str  # digest
+    unigrams: Mapping[str, float]  # lines of the last phase's held-out set, by term
+    show: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._train: list[Mapping[str, Any]] = []
+
+    def restart(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Go on behind the lines of a metrics.jsonl."""
+        self._train = []
+        for line in lines:
+            self._keep(line)
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Take a line of metrics; at one of held-out losses show the forecasts."""
+        self._keep(line)
+        if line["split"] != "heldout" or line["step"] >= self.steps:
+            return
+        for term in TERMS:
+            points = [
+                (each["step"], each[f"{term}_loss"])
+                for each in self._train
+                if f"{term}_loss" in each
+            ]
+            if not points:
+                continue
+            train_N2 = np.asarray(points, np.float64)
+            unigram = self.unigrams.get(term)
+            train = (train_N2[:, 0], train_N2[:, 1])
+            early = Early(int(line["step"]), self.steps, self.store, train, unigram)
+            try:
+                guess = forecast(term, early, self.band)
+            except NotKnown:  # report has the reason
+                continue
+            self.show(f"forecast: {guess}")
+
+    def _keep(self, line: Mapping[str, Any]) -> None:
+        if line["split"] == "train":
+            first = line["step"] - _WINDOW_SHARE * self.steps
+            self._train = [*(each for each in self._train if each["step"] > first), line]
 
 
 def describe(run: RunState, band: Band | None) -> list[tuple[str, str]]:

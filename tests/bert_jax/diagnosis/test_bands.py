@@ -159,6 +159,29 @@ def test_the_unigram_line_of_the_last_phase_moves_the_forecast(tmp_path):
     assert forecast.forecast("mlm", harder, band).loss == pytest.approx(first.loss + 0.1)
 
 
+def test_a_training_run_shows_its_forecast_at_held_out_lines_also_after_a_restart(tmp_path):
+    band, printed = make_band(tmp_path), []
+    forecaster = forecast.Forecaster(band, STEPS, "abc", {"mlm": 6.5}, printed.append)
+    run = make_run(tmp_path, 7, 0.05)
+    lines = [
+        {"step": int(step), "split": split, "mlm_loss": float(loss)}
+        for split in ("train", "heldout")
+        for step, loss in zip(*run.curves.select(split, "mlm_loss"), strict=True)
+    ]
+    lines.sort(key=lambda line: line["step"])
+    for line in lines:
+        forecaster.add(line)
+    assert len(printed) == 9  # held out at 100 to 900; the last line is the end itself
+    early = forecast.read_early(make_run(tmp_path, 7, 0.05, step=400), "mlm")
+    assert printed[3] == f"forecast: {forecast.forecast('mlm', early, band)}"
+    again = forecast.Forecaster(band, STEPS, "abc", {"mlm": 6.5}, printed.append)
+    again.restart([line for line in lines if line["step"] <= 380])
+    for line in lines:
+        if 380 < line["step"] <= 400:
+            again.add(line)
+    assert printed[9:] == [printed[3]]
+
+
 def test_what_cannot_be_known_is_not_predicted(tmp_path):
     band = make_band(tmp_path)
     run = make_run(tmp_path, 7, 0.0, step=400)
