@@ -213,7 +213,7 @@ def test_it_gives_vectors_and_guesses_words_or_says_why_not(exported, forked):
         refused = forked("bert_jax.fill_mask", *given, code=2)
         assert "is the encoder of replaced-token detection" in refused.stdout + refused.stderr
         scores = score_masked_words(str(folder / "run"), "", 16, Screen(is_writer=False))
-        assert "finds replaced tokens" in scores[MASKED_WORDS]
+        assert "detects replaced tokens" in scores[MASKED_WORDS]
         convert(forked, folder / "run", folder / "generator", "--part=generator")
         given[0] = f"--checkpoint={folder / 'generator'}"
     done = forked("bert_jax.fill_mask", *given, code=0 if kind.guesses else 2)

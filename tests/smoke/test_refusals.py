@@ -155,7 +155,7 @@ REFUSALS = {
             ((), "KIND is missing; it must be one of skipgram, bilm"),
             (("glove",), "KIND is 'glove'; it must be one of skipgram, bilm"),
             (("skipgram", "--window=0"), "--window is 0; it must be 1 or more"),
-            (("bilm", "--window=3"), "--window is no setting of bilm; its settings are width"),
+            (("bilm", "--window=3"), "--window is no setting of bilm; choose from width"),
             (("skipgram", "--workdir="), "--workdir is missing"),
             (("skipgram", "--workdir={small}"), "is not empty and holds no baseline"),
             (("skipgram", "--store={small}"), "is not a store"),
