@@ -134,7 +134,10 @@ def _mean_of_window(points: Points, step: float, steps: int) -> np.ndarray:
 
 @dataclasses.dataclass
 class Forecaster:
-    """Predict a training run's end at its held-out lines; show nothing where that is not known."""
+    """Predict a training run's end at its held-out lines.
+
+    A run without a forecast shows none; one that had one and loses it shows why, once.
+    """
 
     band: Band
     steps: int  # of the complete run
@@ -144,6 +147,7 @@ class Forecaster:
 
     def __post_init__(self) -> None:
         self._train: list[Mapping[str, Any]] = []
+        self._predicted: set[str] = set()  # terms whose newest line has a forecast
 
     def restart(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Go on behind the lines of a metrics.jsonl."""
@@ -170,8 +174,12 @@ class Forecaster:
             early = Early(int(line["step"]), self.steps, self.store, train, unigram)
             try:
                 guess = forecast(term, early, self.band)
-            except NotKnown:  # report has the reason
+            except NotKnown as reason:
+                if term in self._predicted:
+                    self.show(f"forecast: {reason}")
+                self._predicted.discard(term)
                 continue
+            self._predicted.add(term)
             self.show(f"forecast: {guess}")
 
     def _keep(self, line: Mapping[str, Any]) -> None:

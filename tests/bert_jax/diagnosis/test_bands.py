@@ -180,6 +180,11 @@ def test_a_training_run_shows_its_forecast_at_held_out_lines_also_after_a_restar
         if 380 < line["step"] <= 400:
             again.add(line)
     assert printed[9:] == [printed[3]]
+    for line in lines:  # from here on unlike all runs of the band: said once
+        if line["step"] > 400:
+            again.add({**line, "mlm_loss": line["mlm_loss"] + 1.0})
+    (reason,) = printed[10:]
+    assert "far from" in reason
 
 
 def test_what_cannot_be_known_is_not_predicted(tmp_path):
