@@ -425,8 +425,8 @@ class MeshConfig:
     model_size: int = setting(2, "devices on the model axis of a preset with tp", minimum=1)
     num_slices: int = setting(
         1,
-        "TPU slices joined by the data-center network; the data axis spans them, the other axes "
-        "lie inside a slice",
+        "TPU slices joined by the data-center network; each has a copy of the weights and the "
+        "state, sharded over its own chips",
         minimum=1,
     )
     gradient_dtype: str = setting(

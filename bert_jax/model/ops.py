@@ -44,8 +44,19 @@ def lookup(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Arra
     (decision 6) and cast after the lookup: the gradients of a row that occurs thousands
     of times in a batch are then added up in float32.
     """
-    whole = jax.sharding.reshard(table_VD, PartitionSpec(None, None))
+    whole = _fence_gradient(jax.sharding.reshard(table_VD, PartitionSpec(None, None)))
     return whole.at[ids_BS].get(out_sharding=mesh.spec("batch", None, None)).astype(dtype)
+
+
+@jax.custom_vjp
+def _fence_gradient(x: jax.Array) -> jax.Array:
+    """Return x; XLA fuses nothing across its gradient."""
+    return x
+
+
+_fence_gradient.defvjp(
+    lambda x: (x, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),)
+)
 
 
 def select_rows(table_VD: jax.Array, ids_BS: jax.Array, dtype: jnp.dtype) -> jax.Array:

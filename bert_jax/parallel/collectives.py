@@ -4,17 +4,23 @@ In between each device computes on its own rows with unsharded weights, inside o
 manual over the batch axes: nothing else of the model crosses devices along them.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.parallel import mesh, processes
 
 Tree = Any
+Path = tuple[Any, ...]  # of an array in a tree
+
+ALL_TO_ALL_CHIPS = {"TPU v5 lite": 16, "": 64}  # the most chips of a slice, by kind of device
+JOINED = ("query", "key", "value")  # in the order in which one matmul computes them
+FIRST_LAYERS = 3  # whose gradients are sent after the word table's
 
 
 def manual_axes() -> frozenset[str]:
@@ -30,6 +36,12 @@ def manual_axes() -> frozenset[str]:
 def specs(tree: Tree) -> Tree:
     """Return the PartitionSpec of each array, from its type."""
     return jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, tree)
+
+
+def compiler_options(of: Mesh) -> dict[str, bool]:
+    """Return what the compiler of a step on this mesh has to be told."""
+    is_tpu = of.devices.flat[0].platform == "tpu"
+    return {"xla_tpu_enable_async_all_to_all": True} if is_tpu and sums_pieces(of) else {}
 
 
 def map_over_batch(function: Callable[..., Any], args: tuple[Any, ...], out_specs: Any) -> Any:
@@ -87,19 +99,46 @@ def gather_params(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
     return jax.tree.map(whole, params, specs)
 
 
+def sums_pieces(of: mesh.AnyMesh) -> bool:
+    """Return whether gradients on this mesh are summed by an all-to-all of their pieces.
+
+    The TPU's compiler runs an all-to-all beside the backward pass, and no reduce-scatter (decision
+    23): but not on v5e slices of more than 16 chips, and over many chips it loads the links in
+    the middle of a slice too much.
+    """
+    chips = of.size // of.shape["slice"]
+    return chips <= ALL_TO_ALL_CHIPS.get(mesh.device_kind(of), ALL_TO_ALL_CHIPS[""])
+
+
 def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
     """Sum over an axis; device i keeps the i-th piece along dim.
 
-    In two rounds, among devices a stride apart and then among neighbours: columns and rows of a TPU
-    slice. For a sum over a complete slice of v5e XLA makes the unsharded result on every chip and
-    discards most of it; over a row or a column it does not (decision 23). Two rounds send as many
-    bytes as one. Between CPU processes it is a sum of which each keeps its piece (decision 23).
+    In float32 by an all-to-all and local sums where `sums_pieces`; else by reduce-scatters in the
+    dtype of part. Between CPU processes it is a sum of which each keeps its piece (decision 23).
     """
-    size = jax.sharding.get_abstract_mesh().shape[axis]
+    of = jax.sharding.get_abstract_mesh()
+    size = of.shape[axis]
     if jax.default_backend() == "cpu" and processes.are_joined():
         piece = part.shape[dim] // size
         start = jax.lax.axis_index(axis) * piece
         return jax.lax.dynamic_slice_in_dim(jax.lax.psum(part, axis), start, piece, dim)
+    if jax.default_backend() == "gpu":
+        return jax.lax.psum_scatter(part, axis, scatter_dimension=dim, tiled=True)
+    if sums_pieces(of):
+        received = jax.lax.all_to_all(part, axis, dim, dim, tiled=True)
+        # One after the other, which XLA fuses; a sum over a dimension is a reduction with copies.
+        pieces = (piece.astype(jnp.float32) for piece in jnp.split(received, size, dim))
+        return functools.reduce(jnp.add, pieces)
+    return _reduce_scatter_in_rounds(part, axis, dim)
+
+
+def _reduce_scatter_in_rounds(part: jax.Array, axis: str, dim: int) -> jax.Array:
+    """Sum among devices a stride apart, then among neighbours: columns and rows of a TPU slice.
+
+    For a sum over a complete slice of v5e XLA makes the unsharded result on every chip and discards
+    most of it; over a row or a column it does not. Two rounds send as many bytes as one.
+    """
+    size = jax.sharding.get_abstract_mesh().shape[axis]
     near = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
     apart = [[far * near + i for far in range(size // near)] for i in range(near)]
     together = [[far * near + i for i in range(near)] for far in range(size // near)]
@@ -112,21 +151,47 @@ def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
 
 
 def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
-    """Sum gradients over the batch axes, each in its dtype; return float32 shards by specs."""
+    """Sum gradients over the batch axes, each in its dtype; return float32 shards by specs.
 
-    def total(grad: jax.Array, spec: PartitionSpec, dtype: jnp.dtype) -> jax.Array:
-        cuts = _cuts(spec)
-        part = grad.astype(dtype)
-        for dim, axis in cuts:
-            part = reduce_scatter(part, axis, dim)
-        cut_along = [axis for _, axis in cuts]
+    The kernels of queries, keys and values, whose gradients one matmul computes, are sent as one.
+    The largest array, the word table, is sent before the matrices of the first layers: all of these
+    are complete at the end of the backward pass, and in this order something is left to compute
+    beside the longest transfer.
+    """
+
+    def scatter(part: jax.Array, spec: PartitionSpec) -> jax.Array:
+        dtype = part.dtype
+        for dim, axis in _cuts(spec):
+            part = reduce_scatter(part.astype(dtype), axis, dim)
+        return part
+
+    def finish(part: jax.Array, spec: PartitionSpec, dtype: jnp.dtype) -> jax.Array:
+        cut_along = [axis for _, axis in _cuts(spec)]
         left = tuple(axis for axis in _exchanging() if axis not in cut_along)
-        return (jax.lax.psum(part, left) if left else part).astype(grad.dtype)
+        return (jax.lax.psum(part.astype(dtype), left) if left else part).astype(jnp.float32)
 
     def total_of_each(grads: Tree) -> Tree:
-        return jax.tree.map(total, grads, specs, dtypes)
+        found, tree = jax.tree.flatten_with_path(grads)
+        cut, sent_in = jax.tree.leaves(specs), jax.tree.leaves(dtypes)
+        paths = [path for path, _ in found]
+        parts = [grad.astype(dtype) for (_, grad), dtype in zip(found, sent_in, strict=True)]
+        longest = max(range(len(parts)), key=lambda i: parts[i].size)
+        parts[longest] = scatter(parts[longest], cut[longest])
+        for members in _send_together(paths, parts, cut):
+            first = members[0]
+            if first == longest or not _cuts(cut[first]):
+                continue
+            sent = [parts[i] for i in members]
+            if _is_of_first_layers(paths[first]):
+                sent, _ = jax.lax.optimization_barrier((sent, parts[longest]))
+            beside = 1 - _cuts(cut[first])[0][0]
+            joined = sent[0] if len(sent) == 1 else jnp.concatenate(sent, beside)
+            pieces = jnp.split(scatter(joined, cut[first]), len(sent), beside)
+            for i, piece in zip(members, pieces, strict=True):
+                parts[i] = piece
+        return jax.tree.unflatten(tree, list(map(finish, parts, cut, sent_in)))
 
-    # jax 0.10 cannot lower psum_scatter of an array whose type names an axis: none may be left.
+    # jax 0.10 cannot lower a collective of an array whose type names an axis: none may be left.
     left = set(mesh.AXES) - manual_axes()
     lies = jax.tree.map(lambda spec: mesh.restrict_spec(spec, left), specs)
     return (
@@ -136,3 +201,24 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
         if left
         else total_of_each(grads)
     )
+
+
+def _is_of_first_layers(path: Path) -> bool:
+    names = [key.key for key in path]
+    return "layers" in names and int(names[names.index("layers") + 1]) < FIRST_LAYERS
+
+
+def _send_together(
+    paths: list[Path], parts: list[jax.Array], specs: list[PartitionSpec]
+) -> list[list[int]]:
+    """Return the numbers of the arrays of each transfer."""
+    transfers: dict[Any, list[int]] = {}
+    for i, (path, part, spec) in enumerate(zip(paths, parts, specs, strict=True)):
+        name = path[-2].key if len(path) > 1 else ""
+        is_joined = name in JOINED and part.ndim == 2 and len(_cuts(spec)) == 1
+        key = (path[:-2], part.shape, tuple(spec)) if is_joined else i
+        transfers.setdefault(key, []).append(i)
+    for members in transfers.values():
+        if len(members) > 1:
+            members.sort(key=lambda i: JOINED.index(paths[i][-2].key))
+    return list(transfers.values())

@@ -2,14 +2,13 @@
 
 Every array of the model names its dimensions by logical axes; RULES alone maps them to mesh axes:
 
-    data    shards of the batch, and the only axis across TPU slices. zero1 also shards weights and
-            optimizer state over it between steps
+    slice   TPU slices, each with shards of the batch and a copy of the weights
+    data    shards of the batch. zero1 also shards weights and optimizer state over it between steps
     fsdp    as data, with weights and optimizer state sharded along their width and gathered for use
     model   heads, feed-forward units and vocabulary rows sharded (tensor parallel)
 
 The chips of a slice are wired to each other (ICI); slices meet over the data-center network. So
-data is the outermost axis: it carries one sum of gradients a step, while fsdp and model carry
-weights and activations all the time.
+only sums of gradients cross slices, and of these each chip sends the part that it keeps.
 """
 
 import math
@@ -58,30 +57,33 @@ def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
     return slices
 
 
-def arrange_devices(sizes: tuple[int, int, int], slices: Sequence[Sequence[Any]]) -> np.ndarray:
-    """Arrange devices on the axes data, fsdp and model; a slice is contiguous along data.
+def arrange_devices(
+    sizes: tuple[int, int, int, int], slices: Sequence[Sequence[Any]]
+) -> np.ndarray:
+    """Arrange devices on the axes slice, data, fsdp and model.
 
-    Shapes: object[data, fsdp, model]. Inside a slice the order follows the wiring of its chips.
-    Where data is the only axis the chips are taken row by row: then the exchanges of neighbours
-    and those of chips one row apart (collectives.reduce_scatter) share no link.
+    Shapes: object[slice, data, fsdp, model]. Inside a slice the order follows the wiring of its
+    chips. Where data is the only axis the chips are taken row by row: then the exchanges of
+    neighbours and those of chips one row apart (collectives.reduce_scatter) share no link.
     """
-    data, fsdp, model = sizes
-    inside = (data // len(slices), fsdp, model)
+    _, *inside = sizes
+    _, fsdp, model = inside
     if fsdp == model == 1 and slices[0][0].platform == "tpu":
         rows = [
             sorted(members, key=lambda device: (*device.coords, device.core_on_chip))
             for members in slices
         ]
-        return np.concatenate([np.array(row) for row in rows]).reshape(sizes)
+        return np.array(rows).reshape(sizes)
     grids = [
         mesh_utils.create_device_mesh(inside, members, allow_split_physical_axes=True)
         for members in map(list, slices)
     ]
-    return np.concatenate(grids)
+    return np.stack(grids)
 
 
-AXES = ("data", "fsdp", "model")
-BATCH_AXES = ("data", "fsdp")
+AnyMesh = Mesh | jax.sharding.AbstractMesh
+AXES = ("slice", "data", "fsdp", "model")
+BATCH_AXES = ("slice", "data", "fsdp")
 PRESETS = ("dp", "zero1", "fsdp", "tp")
 
 # Mesh axis of each logical axis of weights and activations. A name that is absent here would be a
@@ -131,8 +133,8 @@ def parse_preset(config: MeshConfig) -> tuple[str, ...]:
     return parts
 
 
-def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int]:
-    """Compute the sizes of the axes data, fsdp and model; ValueError if they do not divide."""
+def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, int]:
+    """Compute the sizes of the AXES; ValueError if they do not divide."""
     parts = parse_preset(config)
     in_a_slice, left_over = divmod(device_count, config.num_slices)
     if left_over:
@@ -153,7 +155,7 @@ def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int]:
             f"config.mesh.fsdp_size is {fsdp}, which does not divide the {rest} devices left "
             f"beside the model axis; try one of {_divisors(rest)}, or 0 for all of them"
         )
-    return config.num_slices * rest // fsdp, fsdp, model
+    return config.num_slices, rest // fsdp, fsdp, model
 
 
 def _divisors(number: int) -> list[int]:
@@ -175,20 +177,28 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return Mesh(np.array(chosen).reshape(sizes), AXES, axis_types=explicit)
 
 
-def batch_shards(mesh: Mesh | jax.sharding.AbstractMesh) -> int:
+def device_kind(mesh: AnyMesh) -> str:
+    """Return what jax calls the devices of a mesh, such as TPU v5 lite; "" if it does not know."""
+    abstract = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+    device = abstract.abstract_device
+    return "" if device is None else device.device_kind
+
+
+def batch_shards(mesh: AnyMesh) -> int:
     """Count the shards of a batch."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
 def batch_unit(config: MeshConfig, device_count: int, micro_batches: int) -> int:
     """Return the number that the rows of a batch must be a multiple of."""
-    data, fsdp, _ = mesh_shape(config, device_count)
-    return data * fsdp * micro_batches
+    *batch, _ = mesh_shape(config, device_count)
+    return math.prod(batch) * micro_batches
 
 
 def check_divides(config: RunConfig, device_count: int) -> None:
     """Raise ValueError with values that divide if batch or model do not divide over the mesh."""
-    data, fsdp, model = mesh_shape(config.mesh, device_count)
+    *batch, model = mesh_shape(config.mesh, device_count)
+    fsdp = batch[-1]
     for index, phase in enumerate(config.phases):
         unit = batch_unit(config.mesh, device_count, phase.micro_batches)
         if phase.batch_size % unit:
@@ -196,8 +206,8 @@ def check_divides(config: RunConfig, device_count: int) -> None:
             near = [size for size in (below, below + unit) if size > 0]
             raise ValueError(
                 f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of "
-                f"{unit} ({data * fsdp} devices on mesh axes data*fsdp x {phase.micro_batches} "
-                f"micro-batches); try {' or '.join(map(str, near))}"
+                f"{unit} ({math.prod(batch)} devices on mesh axes slice*data*fsdp x "
+                f"{phase.micro_batches} micro-batches); try {' or '.join(map(str, near))}"
             )
     sizes = config.model
     divided = [

@@ -172,7 +172,7 @@ def _model_cycles(
     config: Config, index: int, tpu_slice: Slice, compiled: Compiled, model: ModelConfig
 ) -> dict[str, float | None]:
     phase = config.phases[index]
-    shards = compiled.mesh["data"] * compiled.mesh["fsdp"]
+    shards = math.prod(compiled.mesh[axis] for axis in mesh_lib.BATCH_AXES)
     rows = phase.batch_size / (shards * phase.micro_batches)
     shape = prices.Shape(
         chip=tpu_slice.chip.name,
@@ -296,8 +296,7 @@ def _list_ladders(config: Config, index: int, tpu_slice: Slice) -> Iterator[list
     if not {"zero1", "fsdp"} & set(mesh_lib.parse_preset(config.mesh)):
         sharded = "zero1" if sharded == "dp" else f"{sharded}+zero1"
         yield [_change(config, index, preset=sharded)]
-    data, fsdp, _ = mesh_lib.mesh_shape(config.mesh, tpu_slice.devices)
-    rows = phase.batch_size // (data * fsdp)
+    rows = phase.batch_size // mesh_lib.batch_unit(config.mesh, tpu_slice.devices, 1)
     parts = [n for n in range(phase.micro_batches + 1, rows + 1) if rows % n == 0]
     doubled = [n for n in parts if math.log2(n / phase.micro_batches).is_integer()] or parts
     yield [_change(config, index, micro_batches=n) for n in doubled]

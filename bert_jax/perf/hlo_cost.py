@@ -280,12 +280,22 @@ class _Computation:
             rate = self._machine.hop(hlo.read_pairs(instruction.rest))
             return Traffic(kind, LINKS, 1, size, size, size / rate)
         group = hlo.read_first_group(instruction.rest, self._machine.devices)
+        if kind == "all-to-all":
+            secs, wire = self._all_to_all(group, size)
+            return Traffic(kind, LINKS, 1, size, wire, secs)
         chips, rate = self._machine.ring(group)
         of_a_chip = size
         if kind in ("reduce-scatter", "all-to-all"):  # the result is one device's part
             of_a_chip = size * len(group) // chips
         wire = compute_wire_bytes(kind, of_a_chip, chips)
         return Traffic(kind, LINKS, 1, size, wire, wire / rate)
+
+    def _all_to_all(self, group: Sequence[int], size: float) -> tuple[float, float]:
+        """Return seconds and bytes that a device sends, if each sends every other one its piece."""
+        piece = size / len(group)
+        pairs = [(sender, receiver) for sender in group for receiver in group if sender != receiver]
+        rate = self._machine.hop(pairs)
+        return piece / rate, piece * (len(group) - 1)
 
     def _start(self, key: str, transfer: Traffic) -> None:
         """Begin a transfer once its path is free."""

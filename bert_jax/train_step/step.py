@@ -198,7 +198,13 @@ def make_train_step(
         sums |= {"learning_rate": learning_rate, "guard": verdict}
         return TrainState(state.step + 1, params, opt_state, window), sums
 
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+    options = collectives.compiler_options(shardings.step.mesh)
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        out_shardings=(shardings, None),
+        compiler_options=options or None,
+    )
 
 
 def make_eval_step(

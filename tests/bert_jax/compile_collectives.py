@@ -1,4 +1,4 @@
-"""Compiles small steps of dp and tp for v5e:4x4, and prints as JSON what devices exchange.
+"""Compiles small steps for v5e:4x4, and prints as JSON what devices exchange.
 
     python -m tests.bert_jax.compile_collectives
 
@@ -36,14 +36,15 @@ MODEL = ModelConfig(
 SEQ_LEN = 128
 ROWS = 4  # of a device of the batch axes, times micro-batches
 STEPS = {
+    "zero1": (MeshConfig(preset="zero1"), 1),
+    "slices": (MeshConfig(preset="zero1", num_slices=2), 1),
     "dp": (MeshConfig(preset="dp"), 2),
     "tp": (MeshConfig(preset="tp", gradient_dtype="float32"), 1),
 }
 
 
 def configured(of: MeshConfig, micro_batches: int, devices: int) -> Config:
-    data, fsdp, _ = mesh.mesh_shape(of, devices)
-    rows = ROWS * data * fsdp * micro_batches
+    rows = ROWS * mesh.batch_unit(of, devices, micro_batches)
     phase = Phase(SEQ_LEN, 10, rows, max_predictions_per_seq=20, micro_batches=micro_batches)
     compute = ComputeConfig(attention="plain")
     return Config(model=MODEL, phases=(phase,), mesh=of, compute=compute)
@@ -58,11 +59,12 @@ def parameters(config: Config, devices) -> list[dict]:
         where = state.make_shardings(model, tx, of, config.mesh)
         params = state.make_abstract_state(model, tx, where).params
     found = []
-    for leaf in jax.tree.leaves(params):
+    for path, leaf in jax.tree.leaves_with_path(params):
         cut = {axis: of.shape[axis] for axis in leaf.sharding.spec if axis}
         along_model = cut.pop("model", 1)
         found.append(
             {
+                "name": jax.tree_util.keystr(path),
                 "size": leaf.size,
                 "is_matrix": leaf.ndim > 1,
                 "batch_parts": math.prod(cut.values()),
@@ -107,7 +109,11 @@ def exchanged(text: str, devices: int) -> list[dict]:
     for name, body in program.computations.items():
         for one in body:
             kind = one.opcode.removesuffix("-start")
-            if kind in KINDS:
+            between = one.quoted("_xla_megascale_transfer_type")
+            if one.opcode == "send" and between:  # to another slice
+                kind, is_begun, members = f"network {between.lower()}", False, 2
+                result = hlo.split_tuple(one.result)[0]
+            elif kind in KINDS:
                 is_begun = one.opcode.endswith("-start") and kind != "all-reduce"
                 result = hlo.split_tuple(one.result)[1] if is_begun else one.result
                 members = len(hlo.read_first_group(one.rest, devices))
@@ -118,6 +124,7 @@ def exchanged(text: str, devices: int) -> list[dict]:
                 "kind": kind,
                 "arrays": arrays(result),
                 "devices": members,
+                "is_asynchronous": one.opcode.endswith("-start"),
                 "in_a_loop": name in loops,
             }
     return list(found.values())

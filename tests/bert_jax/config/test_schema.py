@@ -261,13 +261,13 @@ def test_rows_of_phases_of_one_length_follow_each_other():
 @pytest.mark.parametrize(
     ("preset", "sizes", "shape"),
     [
-        ("dp", {}, (8, 1, 1)),
-        ("zero1", {}, (8, 1, 1)),
-        ("fsdp", {}, (1, 8, 1)),
-        ("fsdp", {"fsdp_size": 4}, (2, 4, 1)),
-        ("tp", {}, (4, 1, 2)),
-        ("fsdp+tp", {"model_size": 4}, (1, 2, 4)),
-        ("zero1+tp", {}, (4, 1, 2)),
+        ("dp", {}, (1, 8, 1, 1)),
+        ("zero1", {}, (1, 8, 1, 1)),
+        ("fsdp", {}, (1, 1, 8, 1)),
+        ("fsdp", {"fsdp_size": 4}, (1, 2, 4, 1)),
+        ("tp", {}, (1, 4, 1, 2)),
+        ("fsdp+tp", {"model_size": 4}, (1, 1, 2, 4)),
+        ("zero1+tp", {}, (1, 4, 1, 2)),
     ],
 )
 def test_mesh_shapes(preset, sizes, shape):

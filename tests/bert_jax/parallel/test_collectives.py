@@ -1,6 +1,7 @@
-"""What devices exchange: sums in two rounds against sums in NumPy."""
+"""What devices exchange: sums of pieces against sums in NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
@@ -9,24 +10,46 @@ from bert_jax.config import MeshConfig
 from bert_jax.parallel import collectives, mesh, processes
 
 
-@pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize(("devices", "dim"), [(8, 0), (8, 1), (6, 0), (4, 1), (2, 0), (3, 0)])
-def test_each_device_gets_its_piece_of_the_sum(devices, dim, joined, monkeypatch):
-    monkeypatch.setattr(processes, "are_joined", lambda: joined)
-    of = mesh.make_mesh(MeshConfig(), jax.devices()[:devices])
-    rng = np.random.default_rng(devices)
-    parts = rng.integers(-99, 99, (devices, 24, 48)).astype(np.float32)
+def scatter(parts, devices, dim):
+    """The sum of one array of each device, put together from the pieces, and the program."""
     kept = PartitionSpec("data", None) if dim == 0 else PartitionSpec(None, "data")
 
     def on_a_device(part):
         return collectives.reduce_scatter(part[0], "data", dim)
 
-    with jax.set_mesh(of):
-        scatter = jax.shard_map(
+    with jax.set_mesh(mesh.make_mesh(MeshConfig(), jax.devices()[:devices])):
+        summed = jax.shard_map(
             on_a_device, in_specs=PartitionSpec("data"), out_specs=kept, check_vma=False
         )
-        compiled = jax.jit(scatter).lower(jax.device_put(parts, PartitionSpec("data"))).compile()
-        got = compiled(jax.device_put(parts, PartitionSpec("data")))
+        placed = jax.device_put(parts, PartitionSpec("data"))
+        compiled = jax.jit(summed).lower(placed).compile()
+        return compiled(placed), compiled.as_text()
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize(("devices", "dim"), [(8, 0), (8, 1), (6, 0), (4, 1), (2, 0), (3, 0)])
+def test_each_device_gets_its_piece_of_the_sum(devices, dim, joined, monkeypatch):
+    monkeypatch.setattr(processes, "are_joined", lambda: joined)
+    rng = np.random.default_rng(devices)
+    parts = rng.integers(-99, 99, (devices, 24, 48)).astype(np.float32)
+    got, program = scatter(parts, devices, dim)
     # Gloo gives up on a reduce-scatter after 30 s, whatever its time limit.
-    assert ("reduce-scatter" in compiled.as_text()) is not joined
+    assert ("all-to-all" in program) is not joined
     np.testing.assert_array_equal(got, parts.sum(0))
+
+
+@pytest.mark.parametrize(("devices", "dim"), [(8, 0), (8, 1), (6, 0), (3, 0)])
+def test_a_long_axis_takes_rounds_of_reduce_scatters(devices, dim, monkeypatch):
+    monkeypatch.setitem(collectives.ALL_TO_ALL_CHIPS, "", 2)
+    parts = np.random.default_rng(1).integers(-99, 99, (devices, 24, 48)).astype(np.float32)
+    got, program = scatter(parts, devices, dim)
+    assert "reduce-scatter" in program
+    assert "all-to-all" not in program
+    np.testing.assert_array_equal(got, parts.sum(0))
+
+
+def test_pieces_in_bfloat16_are_added_up_in_float32():
+    parts = jnp.ones((8, 8, 8), jnp.bfloat16).at[0].set(256.0)  # 256 + 1 is 256 in bfloat16
+    got, _ = scatter(parts, 8, 0)
+    assert got.dtype == jnp.float32
+    np.testing.assert_array_equal(got, np.full((8, 8), 263.0))

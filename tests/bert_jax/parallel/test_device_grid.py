@@ -71,28 +71,27 @@ def test_slices_divide_the_devices(config, words):
 @pytest.mark.parametrize(
     ("config", "sizes"),
     [
-        (MeshConfig(preset="zero1", num_slices=2), (8, 1, 1)),
-        (MeshConfig(preset="fsdp", num_slices=2), (2, 4, 1)),
-        (MeshConfig(preset="fsdp", fsdp_size=2, num_slices=2), (4, 2, 1)),
-        (MeshConfig(preset="fsdp+tp", num_slices=2), (2, 2, 2)),
+        (MeshConfig(preset="zero1", num_slices=2), (2, 4, 1, 1)),
+        (MeshConfig(preset="fsdp", num_slices=2), (2, 1, 4, 1)),
+        (MeshConfig(preset="fsdp", fsdp_size=2, num_slices=2), (2, 2, 2, 1)),
+        (MeshConfig(preset="fsdp+tp", num_slices=2), (2, 1, 2, 2)),
     ],
 )
-def test_only_the_data_axis_spans_slices(config, sizes):
+def test_only_the_slice_axis_spans_slices(config, sizes):
     assert mesh.mesh_shape(config, 8) == sizes
     devices = jax.devices()
     grid = mesh.arrange_devices(sizes, [devices[1::2], devices[::2]])
     assert grid.shape == sizes
-    half = sizes[0] // 2
-    assert {device.id % 2 for device in grid[:half].flat} == {1}
-    assert {device.id % 2 for device in grid[half:].flat} == {0}
+    assert {device.id % 2 for device in grid[0].flat} == {1}
+    assert {device.id % 2 for device in grid[1].flat} == {0}
     assert len(set(grid.flat)) == 8
 
 
 def test_rows_of_a_batch_follow_the_slices():
     """Each device gets its rows though its number is no neighbour of the one before it."""
     devices = jax.devices()
-    grid = mesh.arrange_devices((4, 2, 1), [devices[1::2], devices[::2]])
-    of = jax.sharding.Mesh(grid, mesh.AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 3)
+    grid = mesh.arrange_devices((2, 2, 2, 1), [devices[1::2], devices[::2]])
+    of = jax.sharding.Mesh(grid, mesh.AXES, axis_types=(jax.sharding.AxisType.Explicit,) * 4)
     np.testing.assert_array_equal(mesh.process_rows(16, of), np.arange(16))
     placed = mesh.place_batch({"input_ids": np.arange(16 * 3).reshape(16, 3)}, of)["input_ids"]
     held = {
@@ -115,6 +114,6 @@ class Placed:
 def test_chips_stand_row_by_row_where_data_is_the_only_axis():
     rows = [Placed((x, y, 0), core) for x in range(2) for y in range(3) for core in range(2)]
     shuffled = [rows[number * 5 % 12] for number in range(12)]
-    assert list(mesh.arrange_devices((12, 1, 1), [shuffled]).flat) == rows
-    two = mesh.arrange_devices((12, 1, 1), [shuffled[:6], shuffled[6:]])
+    assert list(mesh.arrange_devices((1, 12, 1, 1), [shuffled]).flat) == rows
+    two = mesh.arrange_devices((2, 6, 1, 1), [shuffled[:6], shuffled[6:]])
     assert set(two.flat[:6]) == set(shuffled[:6])

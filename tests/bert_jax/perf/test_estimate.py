@@ -31,7 +31,7 @@ def compiled(size: int = GIB) -> Compiled:
     return Compiled(
         text=TEXT,
         memory=Memory(0, 0, 0, size, 0),
-        mesh={"data": 4, "fsdp": 1, "model": 1},
+        mesh={"slice": 1, "data": 4, "fsdp": 1, "model": 1},
         coordinates=[(0, 0), (0, 1), (1, 0), (1, 1)],
         parameters=110,
         matmul_dtype="bfloat16",
@@ -58,7 +58,7 @@ def test_an_estimate_is_work_and_what_collectives_add(monkeypatch):
 def test_a_price_is_asked_for_the_heads_of_a_device(monkeypatch):
     asked = []
     monkeypatch.setattr(prices, "look_up_cycles", lambda shape: asked.append(shape) or {})
-    of_two = dataclasses.replace(compiled(), mesh={"data": 2, "fsdp": 1, "model": 2})
+    of_two = dataclasses.replace(compiled(), mesh={"slice": 1, "data": 2, "fsdp": 1, "model": 2})
     estimate.estimate_step(CONFIG, 0, V5E, of_two)
     flash = prices.Shape("v5e", 128, 6, 64, False, "flash")
     assert asked == [prices.Shape("v5e", 128, 6, 64, True), flash]

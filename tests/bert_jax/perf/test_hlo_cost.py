@@ -90,7 +90,6 @@ def test_a_kernel_is_priced_by_all_words_of_its_name_and_scope():
         ("all-reduce", 2 * 3 / 4 * 4),
         ("all-gather", 3 / 4 * 4),
         ("reduce-scatter", 3 * 4),  # 4 MB is what each of the four keeps
-        ("all-to-all", 3 / 4 * 4),
     ],
 )
 def test_a_collective_that_nothing_hides_is_waited_for(kind, wire_megabytes):
@@ -103,6 +102,15 @@ def test_a_collective_that_nothing_hides_is_waited_for(kind, wire_megabytes):
     assert traffic.wire_bytes == pytest.approx(wire_megabytes * 1e6)
     assert traffic.exposed_secs == pytest.approx(wire_megabytes * MS)
     assert found.secs(MACHINE.clock_hz) == pytest.approx((1 + wire_megabytes) * MS)
+
+
+def test_an_all_to_all_takes_the_rate_of_all_pairs_at_once():
+    text = program(
+        work("a", 1), "  %c = f32[1000000]{0} all-to-all(%a), replica_groups={{0,1,2,3}}"
+    )
+    traffic = cost(text).traffic["all-to-all", LINKS]
+    assert (traffic.result_bytes, traffic.wire_bytes) == (4e6, 3e6)
+    assert traffic.exposed_secs == pytest.approx(4 * 3 * 1 * MS)  # 1 MB for each of twelve pairs
 
 
 def test_a_permute_takes_the_rate_of_its_pairs():

@@ -70,7 +70,7 @@ class Compiler:
         return Compiled(
             text=TEXT.format(cycles),
             memory=Memory(0, 0, 0, 0, 0),
-            mesh={"data": 4, "fsdp": 1, "model": 1},
+            mesh={"slice": 1, "data": 4, "fsdp": 1, "model": 1},
             coordinates=[(0, 0), (0, 1), (1, 0), (1, 1)],
             parameters=12_345,
             matmul_dtype="bfloat16",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from bert_jax.train_step import optim, state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, abstract_batch
 
-REDUCED, SCATTERED, GATHERED = "psum", "reduce_scatter", "all_gather"
+REDUCED, SCATTERED, GATHERED = "psum", "all_to_all", "all_gather"
 SCALARS = 6  # loss, hits and weight of words, and of next sentences
 
 
@@ -46,7 +47,7 @@ def exchanges(jaxpr, lengths: dict[str, int], in_a_loop: bool = False) -> Iterat
 
 
 def of_a_step(config: MeshConfig, micro_batches: int = 1):
-    """The abstract parameters of a step on eight devices, and what these exchange."""
+    """The tree of abstract parameters of a step on eight devices, and what these exchange."""
     phase = dataclasses.replace(CONFIG.phases[0], micro_batches=micro_batches)
     config = dataclasses.replace(CONFIG, phases=(phase,), mesh=config)
     of = mesh.make_mesh(config.mesh, jax.devices())
@@ -58,7 +59,7 @@ def of_a_step(config: MeshConfig, micro_batches: int = 1):
         first = state.make_abstract_state(model, tx, where)
         traced = take_step.trace(first, abstract_batch(config, phase, of))
     found = list(exchanges(traced.jaxpr.jaxpr, dict(of.shape)))
-    return jax.tree.leaves(first.params), found
+    return first.params, found
 
 
 def cut_over_batch(leaf) -> bool:
@@ -70,19 +71,25 @@ def sizes(found, kind):
     return Counter(one.size for one in found if one.kind == kind)
 
 
-def in_rounds(scattered: Counter) -> Counter:
-    """Sizes before each of two rounds: eight devices sum by four first, and then by two."""
-    return scattered + Counter({size // 4: count for size, count in scattered.items()})
+def sent_as_one(params) -> Counter:
+    """Sizes of the sharded arrays; the kernels of queries, keys and values of a layer are one."""
+    arrays: Counter = Counter()
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if cut_over_batch(leaf):
+            name = jax.tree_util.keystr(path)
+            arrays[re.sub("query|key|value", "", name)] += leaf.size
+    return Counter(arrays.values())
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("preset", ["dp", "zero1", "fsdp"])
 def test_each_parameter_is_exchanged_once_a_step(preset, micro_batches):
-    params, found = of_a_step(MeshConfig(preset=preset), micro_batches)
+    tree, found = of_a_step(MeshConfig(preset=preset), micro_batches)
+    params = jax.tree.leaves(tree)
     cut = Counter(leaf.size for leaf in params if cut_over_batch(leaf))
     whole = Counter(leaf.size for leaf in params if not cut_over_batch(leaf))
     assert bool(cut) == (preset != "dp")
-    assert sizes(found, SCATTERED) == in_rounds(cut)  # gradients
+    assert sizes(found, SCATTERED) == sent_as_one(tree)  # gradients
     assert sizes(found, GATHERED) == cut  # weights
     assert sizes(found, REDUCED) == whole + Counter({1: SCALARS})
     assert not any(one.in_a_loop for one in found)
@@ -90,26 +97,27 @@ def test_each_parameter_is_exchanged_once_a_step(preset, micro_batches):
 
 @pytest.mark.parametrize("preset", ["fsdp+tp", "zero1+tp"])
 def test_a_model_axis_changes_nothing_of_how_often(preset):
-    params, found = of_a_step(MeshConfig(preset=preset), micro_batches=2)
+    tree, found = of_a_step(MeshConfig(preset=preset), micro_batches=2)
+    params = jax.tree.leaves(tree)
     cut = sum(map(cut_over_batch, params))
+    scattered = sent_as_one(tree).total()
     kinds = Counter(one.kind for one in found)
-    assert kinds == {SCATTERED: 2 * cut, GATHERED: cut, REDUCED: len(params) - cut + SCALARS}
+    assert kinds == {SCATTERED: scattered, GATHERED: cut, REDUCED: len(params) - cut + SCALARS}
     assert not any(one.in_a_loop for one in found)
 
 
 def test_tensor_parallel_alone_exchanges_what_data_parallel_does():
-    params, found = of_a_step(MeshConfig(preset="tp"))
-    assert Counter(one.kind for one in found) == {REDUCED: len(params) + SCALARS}
+    tree, found = of_a_step(MeshConfig(preset="tp"))
+    assert Counter(one.kind for one in found) == {REDUCED: len(jax.tree.leaves(tree)) + SCALARS}
 
 
 @pytest.mark.parametrize("preset", ["dp", "zero1"])
 def test_gradients_of_matrices_are_exchanged_in_bfloat16_on_request(preset):
     for dtype in ("float32", "bfloat16"):
-        params, found = of_a_step(MeshConfig(preset=preset, gradient_dtype=dtype))
-        matrices = [leaf for leaf in params if leaf.ndim > 1]
-        cut = Counter(leaf.size for leaf in matrices if cut_over_batch(leaf))
+        tree, found = of_a_step(MeshConfig(preset=preset, gradient_dtype=dtype))
+        matrices = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim > 1]
         whole = Counter(leaf.size for leaf in matrices if not cut_over_batch(leaf))
         sent = [one for one in found if one.kind != GATHERED and one.dtype == "bfloat16"]
         in_bfloat16 = dtype == "bfloat16"
-        assert sizes(sent, SCATTERED) == (in_rounds(cut) if in_bfloat16 else Counter())
+        assert sizes(sent, SCATTERED) == (sent_as_one(tree) if in_bfloat16 else Counter())
         assert sizes(sent, REDUCED) == (whole if in_bfloat16 else Counter())

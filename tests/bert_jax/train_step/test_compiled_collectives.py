@@ -1,10 +1,11 @@
-"""What the devices of a v5e:4x4 exchange in compiled steps of dp and tp, by sums over sizes."""
+"""What the devices of a v5e:4x4 exchange in compiled steps, by sums over sizes."""
 
 import functools
 import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -68,6 +69,35 @@ def sizes(of, dtype, parts="model_parts"):
 @pytest.mark.parametrize("name", STEPS)
 def test_nothing_is_exchanged_in_a_loop(name):
     assert not any(one["in_a_loop"] for one in compiled()[name]["exchanged"])
+
+
+def sent_as_one(name):
+    """Sizes of the sharded arrays; the kernels of queries, keys and values of a layer are one."""
+    arrays = Counter()
+    for one in params(name):
+        if one["batch_parts"] > 1:
+            arrays[re.sub("query|key|value", "", one["name"])] += one["size"]
+    return Counter(("bf16", size) for size in arrays.values())
+
+
+@pytest.mark.parametrize("name", ["zero1", "slices"])
+def test_shards_are_gathered_and_summed_inside_a_slice_beside_the_work(name):
+    assert found(name, "all-gather", 16) >= sizes(params(name, batch_parts=16), "bf16")
+    assert found(name, "all-to-all", 16) == sent_as_one(name)
+    assert not found(name, "reduce-scatter")
+    sums = [one for one in compiled()[name]["exchanged"] if one["kind"] == "all-to-all"]
+    assert all(one["is_asynchronous"] for one in sums)
+
+
+def test_between_slices_each_chip_sends_the_part_of_the_gradients_that_it_keeps():
+    elements = sum(one["size"] / one["batch_parts"] for one in params("slices"))
+    sent = sum(
+        size
+        for one in compiled()["slices"]["exchanged"]
+        if one["kind"].startswith("network")
+        for _, size in one["arrays"]
+    )
+    assert 0.9 * elements < sent < 1.1 * elements
 
 
 def test_data_parallel_adds_each_gradient_up_once_for_two_micro_batches():
