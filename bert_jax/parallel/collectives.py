@@ -38,10 +38,10 @@ def specs(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, tree)
 
 
-def compiler_options(of: Mesh) -> dict[str, bool]:
+def compiler_options(devices: Mesh) -> dict[str, bool]:
     """Return what the compiler of a step on this mesh has to be told."""
-    is_tpu = of.devices.flat[0].platform == "tpu"
-    return {"xla_tpu_enable_async_all_to_all": True} if is_tpu and sums_pieces(of) else {}
+    is_tpu = devices.devices.flat[0].platform == "tpu"
+    return {"xla_tpu_enable_async_all_to_all": True} if is_tpu and sums_pieces(devices) else {}
 
 
 def map_over_batch(function: Callable[..., Any], args: tuple[Any, ...], out_specs: Any) -> Any:
@@ -99,15 +99,15 @@ def gather_params(params: Tree, specs: Tree, dtype: jnp.dtype) -> Tree:
     return jax.tree.map(whole, params, specs)
 
 
-def sums_pieces(of: mesh.AnyMesh) -> bool:
+def sums_pieces(devices: mesh.AnyMesh) -> bool:
     """Return whether gradients on this mesh are summed by an all-to-all of their pieces.
 
     The TPU's compiler runs an all-to-all beside the backward pass, and no reduce-scatter (decision
     23): but not on v5e slices of more than 16 chips, and over many chips it loads the links in
     the middle of a slice too much.
     """
-    chips = of.size // of.shape["slice"]
-    return chips <= ALL_TO_ALL_CHIPS.get(mesh.device_kind(of), ALL_TO_ALL_CHIPS[""])
+    chips = devices.size // devices.shape["slice"]
+    return chips <= ALL_TO_ALL_CHIPS.get(mesh.device_kind(devices), ALL_TO_ALL_CHIPS[""])
 
 
 def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
@@ -116,15 +116,15 @@ def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
     In float32 by an all-to-all and local sums where `sums_pieces`; else by reduce-scatters in the
     dtype of part. Between CPU processes it is a sum of which each keeps its piece (decision 23).
     """
-    of = jax.sharding.get_abstract_mesh()
-    size = of.shape[axis]
+    devices = jax.sharding.get_abstract_mesh()
+    size = devices.shape[axis]
     if jax.default_backend() == "cpu" and processes.are_joined():
         piece = part.shape[dim] // size
         start = jax.lax.axis_index(axis) * piece
         return jax.lax.dynamic_slice_in_dim(jax.lax.psum(part, axis), start, piece, dim)
     if jax.default_backend() == "gpu":
         return jax.lax.psum_scatter(part, axis, scatter_dimension=dim, tiled=True)
-    if sums_pieces(of):
+    if sums_pieces(devices):
         received = jax.lax.all_to_all(part, axis, dim, dim, tiled=True)
         # One after the other, which XLA fuses; a sum over a dimension is a reduction with copies.
         pieces = (piece.astype(jnp.float32) for piece in jnp.split(received, size, dim))
@@ -171,10 +171,10 @@ def reduce_scatter_grads(grads: Tree, specs: Tree, dtypes: Tree) -> Tree:
         return (jax.lax.psum(part.astype(dtype), left) if left else part).astype(jnp.float32)
 
     def total_of_each(grads: Tree) -> Tree:
-        found, tree = jax.tree.flatten_with_path(grads)
+        leaves, tree = jax.tree.flatten_with_path(grads)
         cut, sent_in = jax.tree.leaves(specs), jax.tree.leaves(dtypes)
-        paths = [path for path, _ in found]
-        parts = [grad.astype(dtype) for (_, grad), dtype in zip(found, sent_in, strict=True)]
+        paths = [path for path, _ in leaves]
+        parts = [grad.astype(dtype) for (_, grad), dtype in zip(leaves, sent_in, strict=True)]
         longest = max(range(len(parts)), key=lambda i: parts[i].size)
         parts[longest] = scatter(parts[longest], cut[longest])
         for members in _send_together(paths, parts, cut):
