@@ -1,7 +1,7 @@
 """Diagnose a run while it trains: named rules that report what looks wrong.
 
 A rule reads the metrics of a phase up to a step, the settings and facts about the data. It returns
-a sentence and advice, or None. docs/guide/runs.md lists all rules. Normal behavior is not reported,
+a sentence and advice, or None. docs/guide/on_track.md lists all rules. Normal behavior is not reported,
 such as a short plateau at the unigram loss before a sudden drop, or a loss that changes with the
 phase.
 

@@ -28,7 +28,7 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     if rates := optim.describe_rates(config.optim, config.model.num_hidden_layers, total):
         rows.append(("rates", rates))
     if scaled := transfer.describe(config):
-        rows.append(("rates", scaled))
+        rows.append(("transfer", scaled))
     folder = cast(Any, jax.config).jax_compilation_cache_dir
     kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
     is_ahead = len(config.phases) > 1 and compiles_ahead(mesh)

@@ -192,6 +192,6 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
 
 
 def test_each_rule_is_in_the_guide():
-    text = (pathlib.Path(__file__).parents[3] / "docs/guide/runs.md").read_text()
+    text = (pathlib.Path(__file__).parents[3] / "docs/guide/on_track.md").read_text()
     for rule in [*rules.RULES, "next_sentence_inverted", "document_copies", "pieces_per_word"]:
         assert f"`{rule}`" in text

@@ -240,7 +240,7 @@ def test_a_run_begins_and_descends_with_them(tiny_store, tmp_path):
     kernel, bias = (directions["layers"]["00"]["mlp"]["output"][n] for n in ("kernel", "bias"))
     decay = config.optim.weight_decay * params["layers"]["00"]["mlp"]["output"]["kernel"]
     np.testing.assert_allclose(kernel - decay, 0.5 * bias[0], rtol=1e-4)
-    (words,) = [text for label, text in opening_rows(setup, None) if label == "rates"]
+    (words,) = [text for label, text in opening_rows(setup, None) if label == "transfer"]
     assert words == (
         "tuned at width 64; kernels are 2 times as wide here and have 0.5 of the learning rate"
     )
