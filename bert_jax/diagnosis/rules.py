@@ -1,9 +1,9 @@
 """Diagnose a run while it trains: named rules that report what looks wrong.
 
 A rule reads the metrics of a phase up to a step, the settings and facts about the data. It returns
-a sentence and advice, or None. docs/guide/on_track.md lists all rules. Normal behavior is not reported,
-such as a short plateau at the unigram loss before a sudden drop, or a loss that changes with the
-phase.
+a sentence and advice, or None. docs/guide/on_track.md lists all rules. Normal behavior is not
+reported, such as a short plateau at the unigram loss before a sudden drop, or a loss that changes
+with the phase.
 
 Source: thresholds chosen with benchmarks/planted_faults.py; Chen et al. 2023 (2309.07311) on the
 drop.

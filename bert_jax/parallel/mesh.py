@@ -184,6 +184,13 @@ def device_kind(mesh: AnyMesh) -> str:
     return "" if device is None else device.device_kind
 
 
+def describe_axes(sizes: Mapping[str, int]) -> str:
+    """Describe the sizes of the mesh axes for the screen, without those of one device but data."""
+    return " x ".join(
+        f"{name} {size}" for name, size in sizes.items() if size > 1 or name == "data"
+    )
+
+
 def batch_shards(mesh: AnyMesh) -> int:
     """Count the shards of a batch."""
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)

@@ -1,5 +1,6 @@
 """Describe a plan for the screen, as rows of a label and a text."""
 
+from bert_jax.parallel.mesh import describe_axes
 from bert_jax.perf.aot_compile import Memory
 from bert_jax.perf.estimate import Alternative, Estimate, PhasePlan
 from bert_jax.perf.plan import Plan, RunTotals, ScaleRow
@@ -50,7 +51,7 @@ def _mesh(plan: Plan) -> str:
     preset = f"preset {plan.config['mesh']['preset']}"
     if plan.mesh is None:
         return preset
-    return f"{preset}: " + " x ".join(f"{name} {size}" for name, size in plan.mesh.items())
+    return f"{preset}: {describe_axes(plan.mesh)}"
 
 
 NO_TEXT = "none: this jaxlib cannot print the program that libtpu made for this chip"

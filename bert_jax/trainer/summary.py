@@ -8,6 +8,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import RunConfig
 from bert_jax.model import attention
 from bert_jax.model.bert import Model
+from bert_jax.parallel.mesh import describe_axes
 from bert_jax.train_step import optim, transfer
 from bert_jax.trainer.compile import compiles_ahead
 from bert_jax.trainer.prefetch import BATCHES_AHEAD
@@ -48,7 +49,7 @@ def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list
       ValueError: config.compute.attention requires the kernel and it does not support a phase.
     """
     shape = config.model
-    axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+    axes = describe_axes(mesh.shape)
     sizes = f"{shape.num_hidden_layers} layers of {shape.hidden_size}, {shape.vocab_size:,} pieces"
     if shape.generator is not None:
         small = shape.generator

@@ -126,7 +126,7 @@ def test_the_opening_says_what_a_run_is_made_of(config, feed, done, words):
     rows = opening(feed, [count_phase(feed, 0, MLM_NSP)], done, devices=5)
     assert dict(rows)["attention"].startswith("plain: the attention kernel is for TPU v4")
     said = dict(rows)
-    assert said["devices"] == "5 x cpu, mesh data 5 x fsdp 1 x model 1"
+    assert said["devices"] == "5 x cpu, mesh data 5"
     assert said["model"].startswith(
         f"{bert.build(config.model, 'cpu').parameter_count:,} parameters: 2 layers of 32"
     )
