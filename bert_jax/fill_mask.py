@@ -17,21 +17,19 @@ import rich.text
 from absl import flags
 
 from bert_jax.inference.fill_mask import (
-    Guess,
     Question,
+    format_guesses,
     guess_tokens,
     hide_heldout_words,
+    open_stores_of_run,
     read_question,
 )
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
 from bert_jax.runtime import cli
-from bert_jax.trainer.feed import open_stores, short_digest
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console, wrap_text
-from data_pipeline.store import EXAMPLES, Store
-from data_pipeline.vocab import WORD_START
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
@@ -51,7 +49,9 @@ def _main(log: LibraryLog, sentences: list[str]) -> int:
         if not sentences and _HELDOUT.value == 0:
             raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
         log.hold()
-        stores = _open_stores(address) if _HELDOUT.value else ()
+        stores = (
+            open_stores_of_run(address, f"--heldout is {_HELDOUT.value}") if _HELDOUT.value else ()
+        )
         with LINE.doing(f"reading {address}"):
             checkpoint = load.load_masked_lm(address)
             refuse_causal(checkpoint, "and guesses no [MASK]: give a masked language model")
@@ -77,28 +77,6 @@ def _choose_address() -> str:
     return checkpoint or f"{load.ORBAX}:{workdir}"
 
 
-def _open_stores(address: str) -> tuple[Store, ...]:
-    """Open the stores that the run of a checkpoint was trained on."""
-    run = load.read_run(address)
-    if run is None or run.converted_from:
-        raise ValueError(
-            f"--heldout is {_HELDOUT.value}, of what a run held out, and {address} is no run of "
-            "bert_jax; ask your own sentences without --heldout"
-        )
-    stores = open_stores(run.config.data)
-    if short_digest(stores) != run.store_digest:
-        raise ValueError(
-            f"{run.config.data.store} is not the store that the run of {address} was trained "
-            "on; put that one back, or ask your own sentences without --heldout"
-        )
-    if stores[0].kind == EXAMPLES:  # which are not mixed
-        raise ValueError(
-            f"--heldout is {_HELDOUT.value}, but {run.config.data.store} holds ready-made examples "
-            "and no sentences; ask your own sentences without --heldout"
-        )
-    return stores
-
-
 def _answer(model: PlacedModel, questions: Sequence[Question]) -> int:
     console = make_console(highlight=False, soft_wrap=True)
     top = min(_TOP.value, model.vocabulary.size - len(model.vocabulary.special_ids))
@@ -109,21 +87,8 @@ def _answer(model: PlacedModel, questions: Sequence[Question]) -> int:
         for line in wrap_text(text, console.width) if console.is_terminal else [text]:
             console.print(rich.text.Text(line, "bold"))
         for guesses_of_mask, answer in zip(guesses, question.answers, strict=True):
-            console.print(_format_line(guesses_of_mask, answer))
+            console.print(format_guesses(guesses_of_mask, answer))
     return 0
-
-
-def _format_line(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
-    parts = []
-    for guess in guesses:
-        style = "bold green" if guess.token == answer else "cyan"
-        token = (guess.token.removeprefix(WORD_START), style)
-        parts.append(rich.text.Text.assemble(token, f" {guess.probability:.0%}"))
-    if answer:
-        tokens = [guess.token for guess in guesses]
-        place = f", guess {tokens.index(answer) + 1}" if answer in tokens else ""
-        parts.append(rich.text.Text(f"it was: {answer.removeprefix(WORD_START)}{place}", "dim"))
-    return rich.text.Text("  ") + rich.text.Text("   ").join(parts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

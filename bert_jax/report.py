@@ -7,7 +7,8 @@ several runs it says which settings differ, and which differences are larger tha
     python -m bert_jax.report --record=FILE RUN RUN [RUN ...]
 
 records finished runs of one config with different seeds as a band. With --band=FILE a run is drawn
-against one, and a live run's last loss is predicted; bands of the package need no flag.
+against one, and a live run's last loss is predicted; bands of the package need no flag. With
+--guesses=5, the newest checkpoint of each run guesses a hidden word of five held-out sentences.
 """
 
 import pathlib
@@ -23,6 +24,7 @@ from bert_jax.perf.prices import read_prices
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
 from bert_jax.runtime.exit_codes import DONE
+from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import check_file_path, check_new_file, new_file, write_file
@@ -34,6 +36,11 @@ _BAND = flags.DEFINE_string(
     None,
     "band of earlier runs, by --record; default: the package's for this config, if any",
 )
+
+_GUESSES = flags.DEFINE_integer(
+    "guesses", 0, "held-out sentences of each run to hide a word of", lower_bound=0
+)
+_TOP_GUESSES = 3
 
 USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--band=FILE] [--record=FILE]"
 
@@ -64,13 +71,15 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         screen.print(f"wrote {record}, a band of {new_band.runs} runs")
         if output is None:
             return DONE
+    samples = []
     for run in runs:
         _print(run, usd_per_chip_hour, screen, band)
+        samples.append(_guess(run, screen) if _GUESSES.value else [])
     if len(runs) > 1:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
-        write_file(output, run_report.render_page(runs, usd_per_chip_hour, band).encode())
+        write_file(output, run_report.render_page(runs, usd_per_chip_hour, band, samples).encode())
         screen.print(f"wrote {output}")
     return DONE
 
@@ -107,6 +116,25 @@ def _print(
         screen.finding(*(str(finding.get(key, "")) for key in ("rule", "sentence", "try")))
     for sentence in run.missing:
         screen.print(sentence)
+
+
+def _guess(run: RunState, screen: Screen) -> list[run_report.Sample]:
+    """Print sentences with a hidden word and the guesses for it; return them for the page.
+
+    A run that cannot guess, such as one without a checkpoint, says why.
+    """
+    from bert_jax.inference.fill_mask import guess_heldout_words  # loads what a report needs not
+
+    try:
+        with LINE.doing(f"guessing words by {run.folder}"):
+            answered = guess_heldout_words(str(run.folder), _GUESSES.value, _TOP_GUESSES)
+    except (OSError, ValueError) as error:
+        screen.print(f"no guesses: {error}")
+        return []
+    for sentence, guesses in answered:
+        screen.print(sentence)
+        screen.print(guesses)
+    return answered
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,8 @@ from bert_jax.diagnosis.run_state import RunState
 from bert_jax.reporting.console import duration
 from bert_jax.runtime.goodput import TRAINING
 
+Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
+
 _UNPRICED: Mapping[str, float] = types.MappingProxyType({})
 _INCHES = (3.9, 2.4)  # of a picture: its words stay readable across a phone
 _APART = 0.08  # of a picture's height: two values written under one another
@@ -63,8 +65,12 @@ def render_page(
     runs: Sequence[RunState],
     usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
     band: Band | None = None,
+    samples: Sequence[Sequence[Sample]] = (),
 ) -> str:
-    """Render the page, with a band of earlier runs; text that was read from files is escaped."""
+    """Render the page, with a band of earlier runs; text that was read from files is escaped.
+
+    `samples` has the guesses of each run, if there are any.
+    """
     from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
 
     title = escape(f"Run {runs[0].folder.name}" if len(runs) == 1 else f"{len(runs)} runs")
@@ -88,7 +94,10 @@ def render_page(
             lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
             sections.append(page.section(heading, f"<ul>{lines}</ul>"))
     sections += [
-        page.section(run.folder.name, _render_run(run, usd_per_chip_hour, band)) for run in runs
+        page.section(
+            run.folder.name, _render_run(run, usd_per_chip_hour, band) + _render_samples(guessed)
+        )
+        for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
     ]
     return page.document(title, sections)
 
@@ -116,6 +125,15 @@ def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float], band: Ban
     missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
     html = f'<ul class="findings">{findings}</ul>' if findings else ""
     return f"{html}<dl>{facts}</dl>{missing}"
+
+
+def _render_samples(samples: Sequence[Sample]) -> str:
+    if not samples:
+        return ""
+    items = "".join(
+        f"<dt>{escape(text)}</dt><dd>{escape(guesses)}</dd>" for text, guesses in samples
+    )
+    return f"<h3>Guesses for a hidden word of held-out sentences</h3><dl>{items}</dl>"
 
 
 def _color_index(number: int) -> int:

@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
+import rich.text
 
 from bert_jax.inference import batches
-from bert_jax.interop.pretrained import PlacedModel
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
+from bert_jax.trainer.feed import open_stores, short_digest
 from data_pipeline.labelled.rows import build_rows
-from data_pipeline.store import Split
+from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
 
 MASK = "[MASK]"
@@ -85,6 +88,63 @@ def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
     if first == tokens[token_ids[0]]:
         return token_ids
     return [tokens.index(first), *token_ids[1:]] if first in tokens else token_ids
+
+
+def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
+    """Open the stores that the run of a checkpoint was trained on.
+
+    Raises:
+      ValueError: there are none, or they hold no sentences; `wish` begins the sentence.
+    """
+    run = load.read_run(address)
+    if run is None or run.converted_from:
+        raise ValueError(
+            f"{wish}, of what a run held out, and {address} is no run of bert_jax; give the "
+            "workdir of a run, or ask your own sentences with fill_mask"
+        )
+    stores = open_stores(run.config.data)
+    if short_digest(stores) != run.store_digest:
+        raise ValueError(
+            f"{run.config.data.store} is not the store that the run of {address} was trained on; "
+            "put that one back, or ask your own sentences with fill_mask"
+        )
+    if stores[0].kind == EXAMPLES:  # which are not mixed
+        raise ValueError(
+            f"{wish}, but {run.config.data.store} holds ready-made examples and no sentences; ask "
+            "your own sentences with fill_mask"
+        )
+    return stores
+
+
+def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, str]]:
+    """Hide a word of `count` held-out sentences of a run: sentences, and what it guesses.
+
+    The newest checkpoint answers. Raises ValueError if the run guesses no words.
+    """
+    address = f"{load.ORBAX}:{workdir}"
+    stores = open_stores_of_run(address, f"--guesses is {count}")
+    checkpoint = load.load_masked_lm(address)
+    refuse_causal(checkpoint, "and guesses no [MASK]")
+    model = place_masked_lm(checkpoint, jax.local_devices()[:1])
+    questions = hide_heldout_words(model.vocabulary, stores[0].heldout, count)
+    return [
+        (question.text, format_guesses(guesses[0], question.answers[0]).plain)
+        for question, guesses in zip(questions, guess_tokens(model, questions, top), strict=True)
+    ]
+
+
+def format_guesses(guesses: Sequence[Guess], answer: str) -> rich.text.Text:
+    """Format the guesses for a mask; with an answer, that and its place among them."""
+    parts = []
+    for guess in guesses:
+        style = "bold green" if guess.token == answer else "cyan"
+        token = (guess.token.removeprefix(WORD_START), style)
+        parts.append(rich.text.Text.assemble(token, f" {guess.probability:.0%}"))
+    if answer:
+        tokens = [guess.token for guess in guesses]
+        place = f", guess {tokens.index(answer) + 1}" if answer in tokens else ""
+        parts.append(rich.text.Text(f"it was: {answer.removeprefix(WORD_START)}{place}", "dim"))
+    return rich.text.Text("  ") + rich.text.Text("   ").join(parts)
 
 
 def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> list[Question]:

@@ -117,6 +117,15 @@ def copy_with(trained, folder, change):
     return folder
 
 
+def test_a_report_shows_guesses_or_says_why_there_are_none(forked, trained, tmp_path):
+    page = tmp_path / "report.html"
+    said = forked("bert_jax.report", str(trained), "--guesses=2", f"--output={page}").stdout
+    assert said.count("it was: ") == page.read_text().count("it was: ") == 2
+    lost = tmp_path / "lost"
+    shutil.copytree(trained, lost, ignore=shutil.ignore_patterns("checkpoints"))
+    assert "no guesses: " in forked("bert_jax.report", str(lost), "--guesses=2").stdout
+
+
 def test_another_store_in_the_place_of_the_runs_is_refused(forked, trained, tmp_path):
     other = copy_with(trained, tmp_path / "a", lambda record: record["fixed"].update(OTHER))
     said = forked("bert_jax.fill_mask", f"--workdir={other}", "--heldout=1", code=2).stderr

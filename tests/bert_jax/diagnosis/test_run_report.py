@@ -194,3 +194,11 @@ def test_a_setting_that_an_older_record_lacks_counts_as_its_default(tmp_path):
     edit_record(tmp_path / "b", model={"vocab_size": 1000}, phases=phases)
     differing = differing_settings([older, read_run(tmp_path / "b")])
     assert differing == {"phases[0].micro_batches": [1, 2]}
+
+
+def test_the_page_has_the_guesses_of_each_run(tmp_path):
+    runs = [read_run(make_run(tmp_path / name)) for name in "ab"]
+    page = render_page(runs, samples=[[("a [MASK] & b", "the 50%")], []])
+    assert page.count("Guesses for a hidden word") == 1
+    assert "<dt>a [MASK] &amp; b</dt><dd>the 50%</dd>" in page
+    assert "Guesses for a hidden word" not in render_page(runs)
