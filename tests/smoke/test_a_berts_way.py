@@ -129,7 +129,7 @@ def test_a_report_shows_guesses_or_says_why_there_are_none(forked, trained, tmp_
 def test_another_store_in_the_place_of_the_runs_is_refused(forked, trained, tmp_path):
     other = copy_with(trained, tmp_path / "a", lambda record: record["fixed"].update(OTHER))
     said = forked("bert_jax.fill_mask", f"--workdir={other}", "--heldout=1", code=2).stderr
-    assert "is not the store that the run of" in said and "without --heldout" in said
+    assert "is not the store that the run of" in said and "ask your own sentences" in said
     said = forked("bert_jax.replay", f"--workdir={other}", "--step=1", code=2).stderr
     assert "is not the store that the run of" in said
 
