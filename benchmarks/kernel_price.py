@@ -23,15 +23,15 @@ import sys
 import tempfile
 from typing import Any
 
-from bert_jax.perf.prices import NAMES
+from bert_jax.perf.prices import NAMES, digest_code
 
 PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/perf/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
 # Cores of a device: they share the rows of its batch.
-CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
+CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1, "tpu7x": 1}
 KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout", "kernel", "window")
 UNSTATED = {"kernel": "attention", "window": 0}  # what a price without these keys is of
-Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
+Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles, and a digest of the code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Schedule:
 def main() -> None:
     """Price the kernels asked for, one compile after another."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel_price")
-    parser.add_argument("--topology", default="v5e:4x4", help="v4, v5e, v5p, v6e; one or several")
+    parser.add_argument("--topology", default="v5e:4x4", help="of v4 to tpu7x, one or several")
     parser.add_argument("--seq_len", default="128", help="128 to 512; of flash, from 128 to 8192")
     parser.add_argument("--heads", default="12", help="of one device, such as 12,16")
     parser.add_argument("--head_width", default="64", help="of 64 and 128")
@@ -77,9 +77,14 @@ def price(case: tuple[str, ...], cycles: dict[str, int]) -> Price:
     chip = topology.split(":")[0]
     values = (chip, int(seq_len), int(heads), int(head_width), float(rate) > 0)
     values = (*values, kernel, int(window))
-    return dict(zip(KEYS, values, strict=True)) | {
-        f"{direction}_cycles": round(cycles[direction] / CORES[chip]) for direction in DIRECTIONS
-    }
+    return (
+        dict(zip(KEYS, values, strict=True))
+        | {
+            f"{direction}_cycles": round(cycles[direction] / CORES[chip])
+            for direction in DIRECTIONS
+        }
+        | {"code": digest_code(kernel)}
+    )
 
 
 def described(price: Price, direction: str, schedule: Schedule) -> str:

@@ -279,11 +279,10 @@ def _write_pictures(config: Config, compiled: Compiled | None, screen: Screen) -
     """Write the files of --plot_out and --hlo_out."""
     if _PLOT_OUT.value:
         plots.draw_rates(config, pathlib.Path(_PLOT_OUT.value))
-    if _HLO_OUT.value and compiled and compiled.text is not None:
+    if _HLO_OUT.value and compiled:
         pathlib.Path(_HLO_OUT.value).write_text(compiled.text, encoding="utf-8")
     elif _HLO_OUT.value:
-        why = "no text of the program" if compiled else "no phase fits"
-        screen.print(f"{_HLO_OUT.value} is not written: {why}")
+        screen.print(f"{_HLO_OUT.value} is not written: no phase fits")
 
 
 def _show(request: PlanRequest, plan: Plan, screen: Screen) -> None:

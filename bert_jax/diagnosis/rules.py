@@ -199,6 +199,7 @@ def rate_too_low(view: View) -> Words:
 
 
 _RISE = 0.3  # nats
+_WORSE_THAN_GUESS = 0.03  # nats; on its plateau a sound run has up to 0.02 more than a guess
 
 
 def rate_too_high(view: View) -> Words:
@@ -218,7 +219,7 @@ def rate_too_high(view: View) -> Words:
     if losses is None:
         return None
     nsp_N = view.curve("nsp_loss")[1][-3:]
-    if is_stuck(view, losses) and len(nsp_N) and nsp_N.mean() > math.log(2) + 0.01:
+    if is_stuck(view, losses) and len(nsp_N) and nsp_N.mean() > math.log(2) + _WORSE_THAN_GUESS:
         return (
             f"the loss on {losses.words} stays at {losses.unigram:.2f}, that of word frequencies "
             f"alone, and the loss on next sentences is {nsp_N.mean():.2f}; a guess has 0.69.",

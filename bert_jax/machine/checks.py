@@ -229,7 +229,7 @@ def _estimate_step(config: Config, objective: objectives.Objective) -> float | N
     if isinstance(compiled, TooLarge):
         return None
     priced = estimate.estimate_step(config, 0, tpu_slice, compiled)
-    return None if priced is None or priced.unpriced_kernels else priced.step_secs
+    return None if priced.unpriced_kernels else priced.step_secs
 
 
 def check_input(

@@ -33,9 +33,10 @@ _GIB = 2**30
 # links of a chip, in both directions in newer pages (v5e: 400 GB/s over 4 links). Links of v2 and
 # v3, and their clocks: Jouppi et al. 2020, "A domain-specific supercomputer for training deep
 # neural networks", table 3; of v4: Jouppi et al. 2023, "TPU v4", table 4. Network: bandwidth a pod
-# of v5e and v6e over its 256 chips; v5p: https://jax-ml.github.io/scaling-book/tpus.
-# Clocks of v5e and v5p follow from their peaks: 4 matrix units of 128 x 128 a core, and one or two
-# cores. That of v6e is not published; it is taken to be v5p's.
+# of v5e over its 256 chips; v6e and tpu7x: the page of tpu7x; v5p:
+# https://jax-ml.github.io/scaling-book/tpus. Clocks from v5e on follow from the peaks: a core does
+# 4 x 128 x 128 multiplications a cycle, one of v6e and tpu7x 4 x 256 x 256, to which the compiler's
+# estimates of large matmuls come near.
 TPUS = (
     Chip("v2", 45e12, 16 * _GIB, 700e9, 62e9, 4, 0, 0.70e9, devices_per_chip=2),
     Chip("v3", 123e12, 32 * _GIB, 900e9, 82e9, 4, 0, 0.94e9, devices_per_chip=2),
@@ -43,6 +44,7 @@ TPUS = (
     Chip("v5e", 197e12, 16 * _GIB, 819e9, 50e9, 4, 3.125e9, 1.50e9),
     Chip("v5p", 459e12, 95 * _GIB, 2765e9, 100e9, 6, 6.25e9, 1.75e9),
     Chip("v6e", 918e12, 32 * _GIB, 1638e9, 100e9, 4, 12.5e9, 1.75e9),
+    Chip("tpu7x", 2307e12, 192 * _GIB, 7380e9, 100e9, 6, 12.5e9, 2.20e9, devices_per_chip=2),
 )
 
 # NVIDIA's data sheets; peaks are of dense matrices, links are all of NVLink's in one direction
@@ -66,6 +68,7 @@ _TPU_KINDS = {
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
 }
 
 

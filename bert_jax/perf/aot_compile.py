@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
+import pathlib
 import re
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +47,7 @@ class Memory:
 class Compiled:
     """A step that fits."""
 
-    text: str | None  # of the compiled program; None where jaxlib cannot print it
+    text: str  # of the compiled program, with the compiler's estimates of cycles
     memory: Memory
     mesh: dict[str, int]
     coordinates: list[tuple[int, ...]]  # of the chip of each device of a slice, as the text counts
@@ -84,10 +86,13 @@ def compile_step(
     start = time.perf_counter()
     parts = build_parts(config, objectives, devices=devices, backend="tpu", teacher=teacher)
     batch_shape = shape.arrays(phase.batch_size)
-    try:
-        compiled: Any = lower_step(parts, index, batch_shape).compile()
-    except jax.errors.JaxRuntimeError as error:
-        return _too_large(error, tpu_slice.chip.devices_per_chip)
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, str | bool] = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
+        try:
+            compiled: Any = lower_step(parts, index, batch_shape).compile(options)
+        except jax.errors.JaxRuntimeError as error:
+            return _too_large(error, tpu_slice.chip.devices_per_chip)
+        text = _read_text(compiled, pathlib.Path(folder))
     mesh, state, used = parts.mesh, parts.abstract_state, compiled.memory_analysis()
     device_bytes = {
         "parameters": _stored_bytes(state.params),
@@ -102,7 +107,7 @@ def compile_step(
     per_chip = tpu_slice.chip.devices_per_chip
     slice_devices = list(mesh.devices.flat)[: len(devices) // tpu_slice.num_slices]
     return Compiled(
-        text=_text(compiled),
+        text=text,
         memory=Memory(**{part: per_chip * size for part, size in device_bytes.items()}),
         mesh=dict(mesh.shape),
         coordinates=[tuple(device.coords[: len(tpu_slice.dims)]) for device in slice_devices],
@@ -112,17 +117,13 @@ def compile_step(
     )
 
 
-def _text(compiled: jax.stages.Compiled) -> str | None:
-    """Return the compiled text, or None where this jaxlib cannot print it.
+def _read_text(compiled: jax.stages.Compiled, folder: pathlib.Path) -> str:
+    """Return the compiled text as the compiler dumped it, or as jaxlib prints it.
 
-    jaxlib 0.10 and 0.12 refuse the asynchronous updates in the programs of some chips.
+    jaxlib 0.10 and 0.12 refuse to print asynchronous updates, which programs for v6e contain.
     """
-    try:
-        return compiled.as_text()
-    except jax.errors.JaxRuntimeError as error:
-        if "async-update" not in str(error):
-            raise
-        return None
+    dumped = next(folder.glob("*.after_codegen.txt"), None)
+    return compiled.as_text() or "" if dumped is None else dumped.read_text(encoding="utf-8")
 
 
 def _stored_bytes(tree: Any) -> int:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -36,6 +36,7 @@ class Estimate:
     kernel_calls: dict[str, int]
     kernel_cycles: dict[str, float]  # of a call
     unpriced_kernels: dict[str, int]  # calls of kernels without a known price, counted as 0
+    stale_kernels: list[str]  # whose price was counted for other code
     collectives: list[Traffic]
 
 
@@ -75,10 +76,8 @@ def estimate_step(
     tpu_slice: Slice,
     compiled: Compiled,
     teacher: ModelConfig | None = None,
-) -> Estimate | None:
-    """Price a compiled step of a phase; None where its text cannot be read."""
-    if compiled.text is None:
-        return None
+) -> Estimate:
+    """Price a compiled step of a phase."""
     chip, coordinates = tpu_slice.chip, compiled.coordinates
     machine = Machine(
         clock_hz=chip.clock_hz,
@@ -108,6 +107,7 @@ def estimate_step(
         kernel_calls=dict(cost.kernel_calls),
         kernel_cycles=priced if cost.kernel_calls else {},
         unpriced_kernels=dict(cost.unpriced_calls),
+        stale_kernels=_list_stale(config, index, tpu_slice, compiled, cost.kernel_calls, teacher),
         collectives=sorted(cost.traffic.values(), key=lambda traffic: -traffic.wire_bytes),
     )
 
@@ -156,37 +156,73 @@ def _kernel_cycles(
     A call does the rows of a micro-batch on one device, with that device's heads. The kernels of a
     teacher or of a generator have a scope in their names, and come first.
     """
-    others: dict[str, ModelConfig] = {}
-    if teacher is not None:
-        others[TEACHER_SCOPE] = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
-    if config.model.generator is not None:
-        others[GENERATOR_SCOPE] = config.model.generator
     cycles: dict[str, float | None] = {}
-    for scope, model in others.items():
-        priced = _model_cycles(config, index, tpu_slice, compiled, model)
+    *others, own = _list_models(config, teacher)
+    for scope, model in others:
+        priced = _model_cycles(_list_shapes(config, index, tpu_slice, compiled, model))
         cycles |= {f"{scope} {words}": price for words, price in priced.items()} | {scope: None}
-    return cycles | _model_cycles(config, index, tpu_slice, compiled, config.model)
+    cycles |= _model_cycles(_list_shapes(config, index, tpu_slice, compiled, own[1]))
+    rows = _rows_of_call(config, index, compiled)
+    return {words: price and rows * price for words, price in cycles.items()}
 
 
-def _model_cycles(
-    config: Config, index: int, tpu_slice: Slice, compiled: Compiled, model: ModelConfig
-) -> dict[str, float | None]:
+def _list_models(config: Config, teacher: ModelConfig | None) -> list[tuple[str, ModelConfig]]:
+    """List the models of a step by the scope in their kernels' names; the config's own is last."""
+    models = [("", config.model)]
+    if config.model.generator is not None:
+        models.insert(0, (GENERATOR_SCOPE, config.model.generator))
+    if teacher is not None:
+        without = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
+        models.insert(0, (TEACHER_SCOPE, without))
+    return models
+
+
+def _rows_of_call(config: Config, index: int, compiled: Compiled) -> float:
     phase = config.phases[index]
     shards = math.prod(compiled.mesh[axis] for axis in mesh_lib.BATCH_AXES)
-    rows = phase.batch_size / (shards * phase.micro_batches)
+    return phase.batch_size / (shards * phase.micro_batches)
+
+
+def _list_shapes(
+    config: Config, index: int, tpu_slice: Slice, compiled: Compiled, model: ModelConfig
+) -> list[prices.Shape]:
+    """List the shapes of the kernels that a model may call.
+
+    The name of a kernel with a window has all words of that of one without: it comes first.
+    """
     shape = prices.Shape(
         chip=tpu_slice.chip.name,
-        seq_len=phase.seq_len,
+        seq_len=config.phases[index].seq_len,
         heads=model.num_attention_heads // compiled.mesh["model"],
         head_width=model.hidden_size // model.num_attention_heads,
         has_dropout=model.attention_probs_dropout_prob > 0,
     )
     flash = dataclasses.replace(shape, kernel="flash", has_dropout=False)
     window = dataclasses.replace(flash, window=model.local_attention)
-    # The name of a kernel with a window has all words of that of one without: it comes first.
-    shapes = [shape, *([window] if window.window else []), flash]
+    return [shape, *([window] if window.window else []), flash]
+
+
+def _model_cycles(shapes: list[prices.Shape]) -> dict[str, float]:
     priced = [price for each in shapes for price in prices.look_up_cycles(each).items()]
-    return {name: rows * cycles for name, cycles in priced}
+    return dict(priced)
+
+
+def _list_stale(
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compiled: Compiled,
+    calls: Mapping[str, int],
+    teacher: ModelConfig | None,
+) -> list[str]:
+    """List the kernels that are called and whose price was counted for other code."""
+    stale = {
+        shape.kernel
+        for _, model in _list_models(config, teacher)
+        for shape in _list_shapes(config, index, tpu_slice, compiled, model)
+        if prices.is_stale(shape)
+    }
+    return sorted(kernel for kernel in stale if any(f"{kernel}_" in call for call in calls))
 
 
 def plan_phase(
@@ -268,8 +304,7 @@ def _try_alternatives(
         if isinstance(result, TooLarge):
             return Alternative(changes, False, result.needed, None)
         estimate = estimate_step(changed, index, tpu_slice, result, teacher)
-        secs = None if estimate is None else estimate.step_secs
-        return Alternative(changes, True, result.memory.total, secs)
+        return Alternative(changes, True, result.memory.total, estimate.step_secs)
 
     *single_changes, together = _list_ladders(config, index, tpu_slice)
     something_fits = False

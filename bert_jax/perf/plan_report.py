@@ -54,9 +54,6 @@ def _mesh(plan: Plan) -> str:
     return f"{preset}: {describe_axes(plan.mesh)}"
 
 
-NO_TEXT = "none: this jaxlib cannot print the program that libtpu made for this chip"
-
-
 def format_phase_title(plan: PhasePlan, index: int) -> str:
     """Describe steps and rows of a phase in one line."""
     parts = f" in {plan.micro_batches} parts" if plan.micro_batches > 1 else ""
@@ -68,13 +65,11 @@ def format_phase_title(plan: PhasePlan, index: int) -> str:
 
 def format_phase(plan: PhasePlan, sequences_per_row: float | None) -> Rows:
     """Describe memory, time and collectives of a phase, or the settings that would fit."""
-    if plan.memory is None:
+    if plan.memory is None or plan.estimate is None:
         needed, available = _gib(plan.needed_bytes), _gib(plan.available_bytes)
         words = f"does not fit: it needs {needed} or more, and a chip has {available}"
         return [("memory", words), *_alternatives(plan), ("attention", plan.attention)]
     memory = _memory(plan.memory, plan.available_bytes)
-    if plan.estimate is None:
-        return [*memory, ("estimate", NO_TEXT), ("attention", plan.attention)]
     time = _time(plan.estimate, sequences_per_row)
     return [*memory, *time, ("attention", plan.attention), *_collectives(plan.estimate)]
 
@@ -105,6 +100,9 @@ def _time(estimate: Estimate, sequences_per_row: float | None) -> Rows:
         words = f"{calls} calls of the kernel {name}, which has no price for this shape and counts "
         words += "as nothing: price it with python -m benchmarks.kernel_price"
         rows.append(("too low by", words))
+    for kernel in estimate.stale_kernels:
+        words = f"the price of the kernel {kernel} was counted before its code changed: count it "
+        rows.append(("stale", f"{words}again with python -m benchmarks.kernel_price --update"))
     return rows
 
 
@@ -204,11 +202,9 @@ def _epochs(run: RunTotals) -> str:
 def format_scaled(row: ScaleRow) -> str:
     """Describe a slice of another size in one line."""
     text = f"{row.topology:10} {row.rows_per_step:8,} rows, rate {row.learning_rate:.2e}: "
-    if not row.fits:
-        return f"{text}does not fit, {_gib(row.needed_bytes)} or more"
-    if row.estimate is None:
-        return f"{text}fits; estimate {NO_TEXT}"
     estimate = row.estimate
+    if estimate is None:
+        return f"{text}does not fit, {_gib(row.needed_bytes)} or more"
     return (
         f"{text}{_ms(estimate.step_secs)} a step, waiting {_ms(estimate.exposed_secs)}, "
         f"{estimate.rows_per_sec_per_chip:,.0f} rows/s a chip, {estimate.peak_share:.1%} of peak"

@@ -4,7 +4,10 @@ prices.json has dollars for a chip and an hour with their source, and users may 
 kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel_price.py.
 """
 
+import ast
 import dataclasses
+import functools
+import hashlib
 import json
 import math
 import pathlib
@@ -101,6 +104,7 @@ NAMES = {
     "attention": ("attention_forward", "attention_backward"),
     "flash": ("flash_forward", "flash_backward"),
 }
+_CODE = {"attention": "attention/tpu_kernel_body.py", "flash": "attention/flash_body.py"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,11 +126,42 @@ class Shape:
 
 def look_up_cycles(shape: Shape) -> dict[str, float]:
     """Return the cycles of a row by words of the kernels' names; empty if not priced."""
+    row = _find_row(shape)
+    if row is None:
+        return {}
+    scope = f"{flash.SCOPE_OF_WINDOWS} " if shape.window else ""
+    cycles = (row["forward_cycles"], row["backward_cycles"])
+    names = (f"{scope}{name}" for name in NAMES[shape.kernel])
+    return dict(zip(names, cycles, strict=True))
+
+
+def is_stale(shape: Shape) -> bool:
+    """Return whether the price of this shape was counted for other code than today's."""
+    row = _find_row(shape)
+    return row is not None and row.get("code") != digest_code(shape.kernel)
+
+
+def _find_row(shape: Shape) -> dict[str, Any] | None:
     sizes = dataclasses.asdict(shape)
     for row in json.loads(KERNEL_PRICES.read_text(encoding="utf-8")):
         if sizes.items() <= {"kernel": "attention", "window": 0, **row}.items():
-            scope = f"{flash.SCOPE_OF_WINDOWS} " if shape.window else ""
-            cycles = (row["forward_cycles"], row["backward_cycles"])
-            names = (f"{scope}{name}" for name in NAMES[shape.kernel])
-            return dict(zip(names, cycles, strict=True))
-    return {}
+            return dict(row)
+    return None
+
+
+@functools.cache
+def digest_code(kernel: str) -> str:
+    """Return a digest of a kernel's code that comments and docstrings do not change."""
+    model = pathlib.Path(flash.__file__).parent.parent
+    texts = []
+    for name in (_CODE[kernel], "dropout.py"):
+        tree = ast.parse((model / name).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                node.body = [each for each in node.body if not _is_docstring(each)]
+        texts.append(ast.unparse(tree))
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

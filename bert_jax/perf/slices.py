@@ -26,21 +26,23 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "v5e": _SQUARES,
     "v5p": _BOXES + _LARGE_BOXES + ("16x16x16", "16x16x24"),
     "v6e": _SQUARES,
+    "tpu7x": _BOXES + _LARGE_BOXES,
 }
 
 # gcloud's accelerator types: how a version is written, and whether they count its cores (two a
 # chip) or its chips.
 _GCLOUD = {name: (name, 2) for name in ("v2", "v3", "v4", "v5p")}
-_GCLOUD |= {"v5e": ("v5litepod", 1), "v6e": ("v6e", 1)}
+_GCLOUD |= {"v5e": ("v5litepod", 1), "v6e": ("v6e", 1), "tpu7x": ("tpu7x", 2)}
 
-# Chips along an edge of the block from which slices of v4 and v5p get wrap-around links; of others,
-# only an edge of so many chips wraps around.
+# Chips along an edge of the block from which slices of v4, v5p and tpu7x get wrap-around links; of
+# others, only an edge of so many chips wraps around.
 _CUBE_EDGE = 4
 _POD_EDGE = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
 
 # Memory of a device that libtpu 0.0.52 leaves to programs, as its compiler says of one that is too
 # large for it, in GiB.
 _USABLE_GIB = {"v2": 7.48, "v3": 15.48, "v4": 30.75, "v5e": 15.75, "v5p": 95.73, "v6e": 31.24}
+_USABLE_GIB |= {"tpu7x": 94.74}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +151,7 @@ def find_slice(name: str, num_slices: int = 1) -> Slice:
     if num_slices > 1 and tpu_slice.chip.name in ("v2", "v3"):
         raise ValueError(
             f"config.mesh.num_slices is {num_slices}, and slices of {tpu_slice.chip.name} cannot "
-            "be joined by the network; take one slice, or v4, v5e, v5p or v6e"
+            "be joined by the network; take one slice, or v4 to tpu7x"
         )
     return tpu_slice
 

@@ -173,28 +173,22 @@ def compile_phases(
     return dataclasses.replace(
         candidate,
         speeds=_take_estimates(candidate, tpu_slice, estimates),
-        has_unpriced_kernels=any(each and each.unpriced_kernels for each in estimates.values()),
+        has_unpriced_kernels=any(each.unpriced_kernels for each in estimates.values()),
     )
 
 
 def _take_estimates(
-    candidate: Candidate, tpu_slice: Slice, estimates: Mapping[int, Estimate | None]
+    candidate: Candidate, tpu_slice: Slice, estimates: Mapping[int, Estimate]
 ) -> tuple[PhaseSpeed, ...]:
-    """Return the speeds of all phases from the estimates of some.
-
-    Where the compiled program cannot be printed, its time stays assumed.
-    """
-    known = {index: each for index, each in estimates.items() if each is not None}
-    if not known:
-        return candidate.speeds
+    """Return the speeds of all phases from the estimates of some."""
     lengths = [phase.seq_len for phase in candidate.config.phases]
     speeds = []
     for index, length in enumerate(lengths):
-        if index in known:
-            speed = PhaseSpeed(known[index].step_secs, known[index].peak_share, "compiled")
+        if index in estimates:
+            speed = PhaseSpeed(estimates[index].step_secs, estimates[index].peak_share, "compiled")
         else:
-            near = min(known, key=lambda other: abs(math.log(lengths[other] / length)))
-            share = known[near].peak_share
+            near = min(estimates, key=lambda other: abs(math.log(lengths[other] / length)))
+            share = estimates[near].peak_share
             speed = _assume_speeds(candidate.config, tpu_slice, share, "operations")[index]
         speeds.append(speed)
     return tuple(speeds)

@@ -1,4 +1,4 @@
-"""Compiles small steps for v5e:4x4, and prints as JSON what devices exchange.
+"""Compiles small steps for slices of v5e, and prints as JSON what devices exchange.
 
     python -m tests.bert_jax.compile_collectives
 
@@ -35,11 +35,12 @@ MODEL = ModelConfig(
 )
 SEQ_LEN = 128
 ROWS = 4  # of a device of the batch axes, times micro-batches
-STEPS = {
-    "zero1": (MeshConfig(preset="zero1"), 1),
-    "slices": (MeshConfig(preset="zero1", num_slices=2), 1),
-    "dp": (MeshConfig(preset="dp"), 2),
-    "tp": (MeshConfig(preset="tp", gradient_dtype="float32"), 1),
+STEPS = {  # topology, mesh, micro-batches
+    "zero1": ("v5e:4x4", MeshConfig(preset="zero1"), 1),
+    "chips64": ("v5e:8x8", MeshConfig(preset="zero1"), 1),
+    "slices": ("v5e:4x4", MeshConfig(preset="zero1", num_slices=2), 1),
+    "dp": ("v5e:4x4", MeshConfig(preset="dp"), 2),
+    "tp": ("v5e:4x4", MeshConfig(preset="tp", gradient_dtype="float32"), 1),
 }
 
 
@@ -105,6 +106,10 @@ def exchanged(text: str, devices: int) -> list[dict]:
     """Each collective of a program once, however many pieces the compiler cut it into."""
     program = hlo.parse(text)
     loops = in_loops(program)
+    bodies = program.computations.values()
+    begun = {
+        one.attribute("calls") for body in bodies for one in body if one.opcode == "async-start"
+    }
     found: dict[str, dict] = {}
     for name, body in program.computations.items():
         for one in body:
@@ -124,17 +129,17 @@ def exchanged(text: str, devices: int) -> list[dict]:
                 "kind": kind,
                 "arrays": arrays(result),
                 "devices": members,
-                "is_asynchronous": one.opcode.endswith("-start"),
+                "is_asynchronous": one.opcode.endswith("-start") or name in begun,
                 "in_a_loop": name in loops,
             }
     return list(found.values())
 
 
 def main() -> None:
-    for name, (of, micro_batches) in STEPS.items():
+    for name, (topology, of, micro_batches) in STEPS.items():
         if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
-        slice_ = slices.find_slice("v5e:4x4", of.num_slices)
+        slice_ = slices.find_slice(topology, of.num_slices)
         devices = slices.open_devices(slice_)
         config = configured(of, micro_batches, len(devices))
         compiled = aot_compile.compile_step(config, 0, [MLM_NSP], slice_, devices)

@@ -22,8 +22,10 @@ from bert_jax.model.attention.flash_body import LANES, Tile
 from bert_jax.model.positions import Rotation
 from bert_jax.parallel import chips
 
-CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
-LONGEST = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192}  # tokens whose tile fits into VMEM
+# The compiler of kernels has no bfloat16 matmul on v2 and v3.
+CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+# Tokens whose tile fits into VMEM.
+LONGEST = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192, "tpu7x": 4096}
 VMEM_LIMIT_BYTES = {"v4": 16 * 2**20, "v5p": 64 * 2**20}
 SCOPE_OF_WINDOWS = "flash_window"
 

@@ -21,7 +21,8 @@ from bert_jax.model.attention import tpu_kernel_body
 from bert_jax.model.attention.tpu_kernel_body import Row
 from bert_jax.parallel import chips
 
-CHIPS = ("v4", "v5e", "v5p", "v6e")  # the compiler of kernels has no bfloat16 matmul on v2 and v3
+# The compiler of kernels has no bfloat16 matmul on v2 and v3.
+CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 SEQ_LENS = (128, 256, 384, 512)
 LONGEST_ON_V4 = 256
 VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores takes a fifth of it

@@ -125,6 +125,8 @@ def test_early_faults_are_found_within_a_tenth_of_the_run():
 def test_a_rate_that_spoils_next_sentences_too_is_too_high():
     lines = lines_of(np.full(100, UNIGRAM), nsp_loss=np.full(100, 0.74))
     assert list(watch(lines)) == ["rate_too_high"]
+    plateau = lines_of(np.full(100, UNIGRAM), nsp_loss=np.full(100, 0.71))
+    assert list(watch(plateau)) == ["stuck_at_unigram"]
 
 
 def test_a_heldout_loss_that_rises_twice_is_found():

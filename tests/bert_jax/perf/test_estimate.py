@@ -116,11 +116,19 @@ def test_a_step_that_fits_is_compiled_once():
     assert step is not None and len(calls) == 1 and made.alternatives == []
 
 
-def test_a_step_whose_text_cannot_be_printed_fits_without_an_estimate():
-    made, _ = plan(lambda config, words: dataclasses.replace(compiled(), text=None))
-    assert (made.fits, made.estimate) == (True, None)
-    rows = dict(plan_report.format_phase(made, None))
-    assert rows["memory"].startswith("fits") and rows["estimate"] == plan_report.NO_TEXT
+def test_a_price_of_other_code_is_reported(monkeypatch):
+    shape = prices.Shape("v5e", 128, 12, 64, True)
+    monkeypatch.setattr(prices, "look_up_cycles", lambda _: {"attention_forward": 1.0})
+    monkeypatch.setattr(prices, "is_stale", lambda asked: asked == shape)
+    made, _ = plan(lambda config, words: compiled())
+    assert made.estimate.stale_kernels == ["attention"]
+    rows = plan_report.format_phase(made, None)
+    assert "kernel attention was counted before its code changed" in dict(rows)["stale"]
+    monkeypatch.undo()
+    made, _ = plan(lambda config, words: compiled())
+    assert made.estimate.stale_kernels == [] and "stale" not in dict(
+        plan_report.format_phase(made, None)
+    )
 
 
 def tried(fits) -> tuple[list[tuple[str, str, int]], estimate.PhasePlan]:

@@ -19,6 +19,7 @@ from bert_jax.perf import slices
         ("v5litepod-64", "v5e:8x8", 64, 64),
         ("v5p-32", "v5p:2x2x4", 16, 16),
         ("v6e-16", "v6e:4x4", 16, 16),
+        ("tpu7x-32", "tpu7x:2x2x4", 16, 32),
     ],
 )
 def test_a_slice_has_two_names(gcloud, topology, chips, devices):

@@ -160,15 +160,6 @@ def test_a_size_that_does_not_fit_is_left_out():
         choose(request(2000), Compiler(too_large=widths))
 
 
-def test_a_program_without_text_leaves_the_time_assumed():
-    class Silent(Compiler):
-        def compile(self, config, index):
-            return dataclasses.replace(super().compile(config, index), text=None)
-
-    plan = choose(request(), Silent())
-    assert {phase.speed for phase in plan.phases} == {"assumed"}
-
-
 def test_a_kernel_without_a_price_is_named():
     class OfAKernel(Compiler):
         def compile(self, config, index):

@@ -1,4 +1,4 @@
-"""What the devices of a v5e:4x4 exchange in compiled steps, by sums over sizes."""
+"""What the devices of v5e:4x4 and v5e:8x8 exchange in compiled steps, by sums over sizes."""
 
 import functools
 import importlib.util
@@ -89,6 +89,18 @@ def test_shards_are_gathered_and_summed_inside_a_slice_beside_the_work(name):
     assert all(one["is_asynchronous"] for one in sums)
 
 
+def test_on_64_chips_gradients_are_summed_among_8_and_then_among_8_while_nothing_else_runs():
+    """The compiler refuses asynchronous all-to-alls there, and gathers as an all-reduce."""
+    assert found("chips64", "all-reduce", 64) >= sizes(params("chips64", batch_parts=64), "bf16")
+    # Of a small sum it makes all parts everywhere.
+    kept = [(kind, size // 8) for kind, size in found("chips64", "all-reduce", 8).elements()]
+    sums = sent_as_one("chips64").elements()
+    expected = Counter((kind, size // of) for kind, size in sums for of in (8, 64))
+    assert found("chips64", "reduce-scatter", 8) + Counter(kept) == expected
+    assert not found("chips64", "all-to-all")
+    assert not any(one["is_asynchronous"] for one in compiled()["chips64"]["exchanged"])
+
+
 def test_between_slices_each_chip_sends_the_part_of_the_gradients_that_it_keeps():
     elements = sum(one["size"] / one["batch_parts"] for one in params("slices"))
     sent = sum(
@@ -101,7 +113,7 @@ def test_between_slices_each_chip_sends_the_part_of_the_gradients_that_it_keeps(
 
 
 def test_data_parallel_adds_each_gradient_up_once_for_two_micro_batches():
-    assert STEPS["dp"][1] == 2
+    assert STEPS["dp"][2] == 2
     matrices, others = (params("dp", is_matrix=kind) for kind in (True, False))
     assert found("dp", "all-reduce", 16) == sizes(matrices, "bf16") + sizes(others, "f32")
     assert {one["kind"] for one in compiled()["dp"]["exchanged"]} == {"all-reduce"}

@@ -148,7 +148,7 @@ TAKEN = {
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, not for TPU v3"),
+        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, tpu7x, not for TPU v3"),
         ({"device": "cpu"}, "not for cpu"),
         ({"seq_len": 1000}, "of a multiple of 128 tokens, not 1000"),
         ({"seq_len": 16384}, "up to 8192 tokens on v5e, not 16384"),

@@ -164,7 +164,7 @@ TAKEN = {
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, not for TPU v3"),
+        ({"device": "TPU v3"}, "for TPU v4, v5e, v5p, v6e, tpu7x, not for TPU v3"),
         ({"device": "cpu"}, "not for cpu"),
         ({"seq_len": 320}, "128, 256, 384, 512 tokens, not 320"),
         ({"device": "TPU v4", "seq_len": 384}, "up to 256 tokens on v4"),
