@@ -1,11 +1,20 @@
-"""Compile the training step of a phase for a TPU slice, on a machine without one."""
+"""Compile the training step of a phase for a TPU slice, on a machine without one.
 
+A cache keeps what was compiled, so that the next question about the same step is answered at once.
+"""
+
+import contextlib
 import dataclasses
+import gzip
+import hashlib
+import json
 import math
+import os
 import pathlib
 import re
 import tempfile
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +24,11 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf.slices import Slice
+from bert_jax.runtime.code_version import package_versions
 from bert_jax.train_step.objectives import Objective
-from bert_jax.trainer.compile import build_parts, lower_step
+from bert_jax.trainer.compile import StepParts, build_parts, lower_step
+from bert_jax.trainer.feed import BatchShape
+from data_pipeline.io.atomic import write_file
 from data_pipeline.spec.schema import row_shape
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -64,6 +76,60 @@ class TooLarge:
     available: int
 
 
+@dataclasses.dataclass(frozen=True)
+class StepCache:
+    """Keep compiled steps as files of a folder: the newest ones, and none that is damaged."""
+
+    folder: pathlib.Path
+    most: int = 32  # steps; one of BERT-Large takes 2 MB
+
+    def key(self, lowered: str, tpu_slice: Slice) -> str:
+        """Hash everything that the result depends on."""
+        names = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+        parts = [
+            lowered,
+            f"{tpu_slice.name} x {tpu_slice.num_slices}",
+            str(package_versions(("jax", "jaxlib", "libtpu"))),
+            *(os.environ.get(name, "") for name in names),
+            *(field.name for field in dataclasses.fields(Compiled)),
+        ]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    def read(self, key: str) -> Compiled | TooLarge | None:
+        """Return what was kept; None if there is nothing or it is damaged."""
+        try:
+            with gzip.open(self._path(key)) as file:
+                content = file.read(_MOST_CACHED_BYTES + 1)
+            if len(content) > _MOST_CACHED_BYTES:
+                return None
+            fields = json.loads(content)
+            if "needed" in fields:
+                return TooLarge(**fields)
+            coordinates = [tuple(place) for place in fields.pop("coordinates")]
+            return Compiled(
+                memory=Memory(**fields.pop("memory")), coordinates=coordinates, **fields
+            )
+        except (OSError, EOFError, RuntimeError, zlib.error, ValueError, TypeError, KeyError):
+            return None
+
+    def write(self, key: str, step: Compiled | TooLarge) -> None:
+        """Keep a step and drop the oldest; do nothing where the folder is not writable."""
+        with contextlib.suppress(OSError, RuntimeError, ValueError):
+            path = self._path(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, gzip.compress(json.dumps(dataclasses.asdict(step)).encode(), 1))
+            kept = sorted(path.parent.glob("*.json.gz"), key=lambda each: each.stat().st_mtime)
+            for each in kept[: -self.most]:
+                each.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> pathlib.Path:
+        return self.folder.expanduser() / f"{key}.json.gz"
+
+
+_MOST_CACHED_BYTES = 512 << 20
+PLANS = StepCache(pathlib.Path("~/.cache/bert_jax/compiled_steps"))
+
+
 def compile_step(
     config: Config,
     index: int,
@@ -71,10 +137,12 @@ def compile_step(
     tpu_slice: Slice,
     devices: Sequence[Any],
     teacher: ModelConfig | None = None,
+    cache: StepCache | None = None,
 ) -> Compiled | TooLarge:
     """Compile the step of a phase; objectives are of all phases, devices of the slice.
 
-    `teacher` has the sizes of config.teacher, if the run has one.
+    `teacher` has the sizes of config.teacher, if the run has one. With a cache a step that was
+    compiled before is read from it; its compile_secs are those of that compile.
 
     Raises:
       ValueError: the batch or the model does not divide over the devices.
@@ -85,11 +153,26 @@ def compile_step(
     )
     start = time.perf_counter()
     parts = build_parts(config, objectives, devices=devices, backend="tpu", teacher=teacher)
-    batch_shape = shape.arrays(phase.batch_size)
+    batch = shape.arrays(phase.batch_size)
+    lowered = lower_step(parts, index, batch)
+    key = cache.key(lowered.as_text(), tpu_slice) if cache else ""
+    kept = cache.read(key) if cache else None
+    if kept is None:
+        kept = _compile(lowered, parts, batch, tpu_slice)
+        if isinstance(kept, Compiled):
+            kept = dataclasses.replace(kept, compile_secs=time.perf_counter() - start)
+        if cache:
+            cache.write(key, kept)
+    return kept
+
+
+def _compile(
+    lowered: jax.stages.Lowered, parts: StepParts, batch: BatchShape, tpu_slice: Slice
+) -> Compiled | TooLarge:
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, str | bool] = {"xla_dump_to": folder, "xla_dump_hlo_as_text": True}
         try:
-            compiled: Any = lower_step(parts, index, batch_shape).compile(options)
+            compiled: Any = lowered.compile(options)
         except jax.errors.JaxRuntimeError as error:
             return _too_large(error, tpu_slice.chip.devices_per_chip)
         text = _read_text(compiled, pathlib.Path(folder))
@@ -97,7 +180,7 @@ def compile_step(
     device_bytes = {
         "parameters": _stored_bytes(state.params),
         "optimizer": _stored_bytes((state.step, state.opt_state)),
-        "batch": _stored_bytes(mesh_lib.abstract_batch(batch_shape, mesh)),
+        "batch": _stored_bytes(mesh_lib.abstract_batch(batch, mesh)),
         "temporaries": used.temp_size_in_bytes
         + used.output_size_in_bytes
         - used.alias_size_in_bytes,
@@ -105,7 +188,7 @@ def compile_step(
         "teacher": _stored_bytes(parts.abstract_frozen),
     }
     per_chip = tpu_slice.chip.devices_per_chip
-    slice_devices = list(mesh.devices.flat)[: len(devices) // tpu_slice.num_slices]
+    slice_devices = list(mesh.devices.flat)[: mesh.size // tpu_slice.num_slices]
     return Compiled(
         text=text,
         memory=Memory(**{part: per_chip * size for part, size in device_bytes.items()}),
@@ -113,7 +196,7 @@ def compile_step(
         coordinates=[tuple(device.coords[: len(tpu_slice.dims)]) for device in slice_devices],
         parameters=parts.model.parameter_count,
         matmul_dtype=str(parts.model.dtype),
-        compile_secs=time.perf_counter() - start,
+        compile_secs=0.0,
     )
 
 

@@ -243,7 +243,9 @@ def _plan_phase(
         past = "" if secs is None else f", {duration(secs)} last time"
         began = time.perf_counter()
         with screen.spinning(doing + past):
-            result = aot_compile.compile_step(changed, index, learned, tpu_slice, devices, teacher)
+            result = aot_compile.compile_step(
+                changed, index, learned, tpu_slice, devices, teacher, aot_compile.PLANS
+            )
         compile.remember(key, time.perf_counter() - began)
         return result
 

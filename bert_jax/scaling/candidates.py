@@ -95,7 +95,9 @@ def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:
     def compile_phase(part: tuple[Config, int]) -> Compiled | TooLarge:
         config, index = part
         learned = objectives.find_each(config)
-        return aot_compile.compile_step(config, index, learned, tpu_slice, devices)
+        return aot_compile.compile_step(
+            config, index, learned, tpu_slice, devices, cache=aot_compile.PLANS
+        )
 
     def compile_all(parts: Sequence[tuple[Config, int]]) -> list[Compiled | TooLarge]:
         names = [
