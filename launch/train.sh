@@ -8,7 +8,7 @@ source "$LAUNCH/lib/config_check.sh"
 
 usage() {
     cat <<'USAGE'
-usage: launch/train.sh [--dry-run] [--cluster=FILE] [--follow] [--skip_config_check]
+usage: launch/train.sh [--dry-run] [--cluster=FILE] [--follow] [--doctor] [--skip_config_check]
                        --config=FILE --workdir=DIR [TRAIN_FLAG ...]
        launch/train.sh [--dry-run] [--cluster=FILE] --stop
 
@@ -22,6 +22,8 @@ resolved here first, has a mistake.
   --cluster=FILE   PROJECT, ZONE, TPU_NAME, BUCKET, INTERNAL_IPS, COORDINATOR_PORT, REMOTE_DIR and
                    REMOTE_PYTHON (default: cluster.env beside this script)
   --follow         then show all workers' output until Ctrl-C, which does not disturb training
+  --doctor         first check all workers with `python -m bert_jax.doctor`, some eight minutes; train only
+                   if nothing is wrong. Its numbers are in REMOTE_DIR/logs/doctor.json of the first worker
   --skip_config_check
                    do not resolve the config here: for workers with another commit than this clone
   --stop           stop it on all workers: SIGTERM, upon which it saves, and SIGKILL 60 s later
@@ -47,6 +49,20 @@ has_flag() {
     return 1
 }
 
+# The doctor knows these flags of training and no others. It waits for all workers, as training does.
+examine() {
+    local flag known=()
+    for flag in "$@"; do
+        [[ $flag != --config[=.[]* && $flag != --workdir=* && $flag != --multihost ]] || known+=("$flag")
+    done
+    on_workers all "$1$(quoted timeout "$DOCTOR_SECS" "$REMOTE_PYTHON" -m bert_jax.doctor "${known[@]}" \
+        "--json_out=${LOG%/*}/doctor.json")" || {
+        local status=$?
+        echo "nothing was started on $TPU_NAME: the doctor found it wrong; its words are above" >&2
+        return "$status"
+    }
+}
+
 start() {
     local here port='' folder=''
     here="cd $(quoted "$REMOTE_DIR")"
@@ -54,6 +70,7 @@ start() {
     [[ -z $BUCKET ]] || folder=${BUCKET%/}/logs/$TPU_NAME
     # First on all of them: a run that starts on some workers waits forever for the others.
     on_workers all "$here && bash launch/worker/on_worker_clear.sh $LOG"
+    if $DOCTOR; then examine "$here && $port" "$@" || return; fi
     on_workers all "$here && ${port}bash launch/worker/on_worker_train.sh $(quoted "$REMOTE_PYTHON" "$LOG" "$folder" "$@")" || {
         local status=$?
         echo "$TPU_NAME may train on some workers only; stop it: launch/train.sh$SAME_CLUSTER --stop" >&2
@@ -76,11 +93,15 @@ follow_logs() {
     "${command[@]}"
 }
 
+DOCTOR=false
+readonly DOCTOR_SECS=900
+
 main() {
     local flags=(--multihost) follow=false stop=false is_checked=false
     while (($#)); do
         case $1 in
             --follow) follow=true ;;
+            --doctor) DOCTOR=true ;;
             --skip_config_check) is_checked=true ;;
             --stop) stop=true ;;
             *) take_option "$1" || flags+=("$1") ;;

@@ -34,6 +34,8 @@ running watch.sh also restarts what launch/train.sh --stop has stopped: end the 
                      stacks are collected, and it is restarted (default: 4000, more than the 3600 of
                      config.hosts.stuck_secs, whose watchdog names what hangs and ends the run)
   --tries=N          give up after so many tries in a row without a newer checkpoint (default: 5)
+  --doctor           check a TPU VM that was just set up, as launch/train.sh --doctor does, before training on
+                     it; where something is wrong it is set up and checked again, which counts as a try
   --price=USD        dollars a chip and hour (default: bert_jax/perf/prices.json, which is on demand)
   --state_dir=DIR    folder of events.log, stacks and this script's state (default:
                      ~/.local/state/bert_jax/PROJECT.ZONE.TPU_NAME)
@@ -47,7 +49,7 @@ USAGE
 }
 
 POLL_SECS=60 HUNG_SECS=4000 MAX_TRIES=5 STATE_DIR='' REVISION='' DELETE_AT_END=false WORK_DIR=''
-TRAIN_FLAGS=()
+IS_EXAMINED=false TRAIN_FLAGS=()
 # Longest outage of Google Cloud before this gives up, and longest pause between two queries.
 readonly OUTAGE_SECS=43200 LONGEST_PAUSE_SECS=600
 
@@ -69,6 +71,7 @@ take_arguments() {
             --price=*) PRICE=${1#*=} ;;
             --state_dir=?*) STATE_DIR=${1#*=} ;;
             --delete_at_end) DELETE_AT_END=true ;;
+            --doctor) IS_EXAMINED=true ;;
             *) take_option "$1" || TRAIN_FLAGS+=("$1") ;;
         esac
         shift
@@ -95,12 +98,14 @@ script() { "$LAUNCH/$1" "--cluster=$CLUSTER" ${2+"${@:2}"}; }
 
 # The other scripts refuse here, before anything costs money.
 print_round() {
+    local examine=()
     DRY_RUN=true
     describe_queued
     script create.sh --dry-run || exit
     describe_node
     script setup.sh --dry-run ${REVISION:+"--revision=$REVISION"} || exit
-    script train.sh --dry-run --skip_config_check "${TRAIN_FLAGS[@]}" || exit
+    if $IS_EXAMINED; then examine=(--doctor); fi
+    script train.sh --dry-run --skip_config_check ${examine[@]+"${examine[@]}"} "${TRAIN_FLAGS[@]}" || exit
     ask_workers
     ask_for_stacks
     stop_workers

@@ -5,7 +5,7 @@
 # that find training on some workers only, after which it is restarted.
 readonly UNREACHED_LIMIT=5 PARTIAL_LIMIT=2
 # How long a question to all workers, --stop included, a setup.sh and a train.sh may take.
-readonly LOOK_SECS=180 SETUP_SECS=3600 START_SECS=600
+readonly LOOK_SECS=180 SETUP_SECS=3600 START_SECS=600 EXAMINE_SECS=1000
 # So much of what the workers answer is read: an answer has some 50 bytes, and a pod at most 2,048 workers.
 readonly ANSWERS_BYTES=1000000
 # An answer behind the word worker: its name, and what on_worker_train.sh --status says. File systems whose
@@ -268,7 +268,7 @@ restart() {
 
 # A look in which something fails is followed by another, which sees what there is.
 start() {
-    local words status=0
+    local words status=0 examine=() secs=$START_SECS
     PARTIAL=0
     check_tries
     # shellcheck disable=SC2034  # watch.sh asks
@@ -284,12 +284,15 @@ start() {
             return
         fi
         IS_READY=true
+        if $IS_EXAMINED; then examine=(--doctor) secs=$((secs + EXAMINE_SECS)); fi
     fi
-    within "$START_SECS" "$STATE_DIR/train_sh_said" script train.sh --skip_config_check "${TRAIN_FLAGS[@]}" || status=$?
+    within "$secs" "$STATE_DIR/train_sh_said" script train.sh --skip_config_check \
+        ${examine[@]+"${examine[@]}"} "${TRAIN_FLAGS[@]}" || status=$?
     if ((status == 0)); then
         HAS_TRAINED=true
         event "started training, newest checkpoint $SEEN, try $TRIES of $MAX_TRIES"
     else
+        ((${#examine[@]} == 0)) || IS_READY=false # else the next try would train on it unchecked
         event "train.sh failed: $(gcloud_words "$(<"$STATE_DIR/gcloud_said")")"
     fi
 }

@@ -59,6 +59,10 @@ case "$*" in
     --version) echo Python 3.12.0 ;;
     *"import jax"*) echo jax 0 ;;
     *--print_config*) exit "${TRAIN_EXIT-0}" ;;
+    *bert_jax.doctor*)
+        echo "$HOSTNAME" >>"$STARTS/examined"
+        [[ ! -e $WORKERS/wrong ]] || { rm "$WORKERS/wrong" && exit 1; }
+        ;;
     *bert_jax.train*)
         echo "$HOSTNAME trains: $*"
         [[ -z ${TRAINER-} ]] || exec "$TRAINER" "$@"

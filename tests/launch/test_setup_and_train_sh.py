@@ -97,6 +97,10 @@ STOPS = [
         *("train.sh", TRAIN_FLAGS, "on_worker_train.sh", "trains. Show its output"),
         "may train on some workers only; stop it: launch/train.sh {} --stop",
     ),
+    (
+        *("train.sh", ("--doctor", *TRAIN_FLAGS), "bert_jax.doctor", "on_worker_train.sh"),
+        "nothing was started on my-tpu: the doctor found it wrong",
+    ),
 ]
 
 
@@ -106,6 +110,21 @@ def test_nothing_follows_a_step_that_fails(pod, script, flags, failing, after, s
     ran = pod.run(script, *flags, code=7)
     assert failing in ran.stdout and after not in ran.stdout
     assert said.format(pod.cluster) in ran.stderr
+
+
+def test_the_doctor_gets_the_flags_that_it_knows_and_comes_before_training(cluster):
+    flags = (*TRAIN_FLAGS, "--config.phases[0].steps=7", "--print_config")
+    clear, doctor, train = commands(
+        "train.sh", cluster(COORDINATOR_PORT="8476"), "--doctor", *flags
+    )
+    assert "on_worker_clear.sh" in clear[-1] and "on_worker_train.sh" in train[-1]
+    assert "--doctor" not in train[-1]
+    words = doctor[-1].partition("&& ")[2].split()
+    assert words[:2] == ["JAX_COORDINATOR_PORT=8476", "timeout"]
+    assert words[4:] == [
+        *("-m", "bert_jax.doctor", "--multihost", *TRAIN_FLAGS),
+        *("'--config.phases[0].steps=7'", "--json_out=logs/doctor.json"),
+    ]
 
 
 def test_dry_run_after_the_flags_of_training_is_a_dry_run(cluster):

@@ -4,6 +4,7 @@ import datetime
 import re
 import signal
 import time
+from collections import Counter
 
 import pytest
 
@@ -104,6 +105,18 @@ def test_a_week(pod, api):
     assert {"worker-0: stacks of worker-0", "worker-1: stacks of worker-1"} <= set(
         stacks.read_text().splitlines()
     )
+
+
+def test_the_doctor_examines_a_tpu_vm_once_and_again_where_it_was_wrong(pod):
+    (pod.workers / "wrong").touch()
+    said = pod.watch("--doctor", plan="1 exit 134 1\n1 exit 0\n")
+    in_order(
+        said,
+        *["train.sh failed", "started training", "training failed with exit code 134"],
+        *["started training", "training has finished"],
+    )
+    examined = (pod.plan.parent / "starts" / "examined").read_text().split()
+    assert sorted(Counter(examined).values()) == [2, 2]  # not before the last start
 
 
 @pytest.mark.parametrize("code", [pytest.param(2, marks=pytest.mark.long), 3])
