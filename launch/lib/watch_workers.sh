@@ -4,8 +4,8 @@
 # Looks in a row without an answer from all workers after which the TPU VM is recreated; looks in a row
 # that find training on some workers only, after which it is restarted.
 readonly UNREACHED_LIMIT=5 PARTIAL_LIMIT=2
-# How long a question to all workers, --stop included, a setup.sh and a train.sh may take.
-readonly LOOK_SECS=180 SETUP_SECS=3600 START_SECS=600 EXAMINE_SECS=1000
+# How long a question to all workers, --stop included, a setup.sh, a train.sh and one with --doctor may take.
+readonly LOOK_SECS=180 SETUP_SECS=3600 START_SECS=600 EXAMINED_START_SECS=1600
 # So much of what the workers answer is read: an answer has some 50 bytes, and a pod at most 2,048 workers.
 readonly ANSWERS_BYTES=1000000
 # An answer behind the word worker: its name, and what on_worker_train.sh --status says. File systems whose
@@ -284,7 +284,7 @@ start() {
             return
         fi
         IS_READY=true
-        if $IS_EXAMINED; then examine=(--doctor) secs=$((secs + EXAMINE_SECS)); fi
+        if $IS_EXAMINED; then examine=(--doctor) secs=$EXAMINED_START_SECS; fi
     fi
     within "$secs" "$STATE_DIR/train_sh_said" script train.sh --skip_config_check \
         ${examine[@]+"${examine[@]}"} "${TRAIN_FLAGS[@]}" || status=$?
