@@ -257,16 +257,22 @@ def _count_steps_at_line(view: View, losses: _Losses) -> int:
 
 
 def stuck_at_unigram(view: View) -> Words:
-    """Report a loss that stays at the unigram line."""
+    """Report a loss that stays at the unigram line.
+
+    If an n-gram line shows that targets fit their neighbors, a plateau is most likely only long,
+    and is reported after 30% of the run.
+    """
     losses = _find_losses(view)
     if losses is None or not is_stuck(view, losses) or rate_too_high(view):
+        return None
+    if f"ngram_{view.term}_loss" in view.facts.baseline and view.share < _LATE:
         return None
     since = _count_steps_at_line(view, losses)
     return (
         f"the loss on {losses.words} has stayed at {losses.newest:.2f} for {since:,} steps, and "
         f"word frequencies alone give {losses.unigram:.2f}: the model does not use context yet. A "
         "short plateau here that ends in a drop is normal.",
-        "If it does not end soon, check that labels and masks belong to their rows (python -m "
+        "If it does not end soon, check that targets and masks belong to their rows (python -m "
         f"bert_jax.replay shows them), then try a third of {_name_rate(view)} and less dropout.",
     )
 

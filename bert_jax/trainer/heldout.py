@@ -276,8 +276,9 @@ def count_phase(
 
 
 def find_in_data(feed: StoreFeed, phases: Sequence[PhaseFacts]) -> list[Finding]:
-    """Find what looks wrong about the text and the pairs of the first phase."""
+    """Find what looks wrong about the text, the targets and the pairs of the first phase."""
     findings = [each for store in feed.stores for each in data.find_in_store(store)]
+    findings += data.find_in_targets(phases[0].baseline)
     if "majority_nsp_accuracy" in phases[0].baseline and feed.config.data.segments == "nsp":
         counts_V = np.sum([store.train.token_counts for store in feed.stores], axis=0)
         findings += data.find_in_pairs(feed.first_rows(0, _LABELLED_ROWS), counts_V)

@@ -122,6 +122,14 @@ def test_early_faults_are_found_within_a_tenth_of_the_run():
         assert watch(lines_of(losses, **others))[rule].step <= STEPS / 10
 
 
+def test_a_plateau_is_reported_late_where_targets_fit_their_neighbors():
+    baseline = BASELINE | {"ngram_mlm_loss": UNIGRAM - 1.5}
+    losses = np.maximum(good_losses(), UNIGRAM - 0.01)
+    assert watch(lines_of(losses), baseline=baseline)["stuck_at_unigram"].step == 0.3 * STEPS
+    losses[LINES > 0.25 * STEPS] -= 1.0
+    assert watch(lines_of(losses), baseline=baseline) == {}
+
+
 def test_a_rate_that_spoils_next_sentences_too_is_too_high():
     lines = lines_of(np.full(100, UNIGRAM), nsp_loss=np.full(100, 0.74))
     assert list(watch(lines)) == ["rate_too_high"]
@@ -195,5 +203,6 @@ def test_findings_are_written_once_also_by_a_run_that_resumes_or_rolls_back(tmp_
 
 def test_each_rule_is_in_the_guide():
     text = (pathlib.Path(__file__).parents[3] / "docs/guide/on_track.md").read_text()
-    for rule in [*rules.RULES, "next_sentence_inverted", "document_copies", "pieces_per_word"]:
+    before_training = ["next_sentence_inverted", "document_copies", "pieces_per_word"]
+    for rule in [*rules.RULES, *before_training, "targets_misplaced"]:
         assert f"`{rule}`" in text

@@ -80,6 +80,23 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
     assert facts.per_step["epochs"] == pytest.approx(600 / np.mean(passes))
 
 
+def test_targets_of_other_places_are_reported_before_the_first_step(feed, monkeypatch):
+    assert heldout.find_in_data(feed, [count_phase(feed, 0, MLM)]) == []
+    plain = feed.heldout_batches
+
+    def shuffle_targets(*numbers):
+        batches, random = plain(*numbers), np.random.default_rng(0)
+        ids = np.concatenate([batch["masked_lm_ids"] for batch in batches])
+        is_used = np.concatenate([batch["masked_lm_weights"] for batch in batches]) > 0
+        ids[is_used] = random.permutation(ids[is_used])
+        parts = np.split(ids, len(batches))
+        return [b | {"masked_lm_ids": part} for b, part in zip(batches, parts, strict=True)]
+
+    monkeypatch.setattr(feed, "heldout_batches", shuffle_targets)
+    (finding,) = heldout.find_in_data(feed, [count_phase(feed, 0, MLM)])
+    assert (finding.rule, finding.step) == ("targets_misplaced", 0)
+
+
 def test_the_next_tokens_of_a_model_without_context_are_counted_by_hand(config, feed):
     """Of rows that were never masked; [SEP] by its share of these rows."""
     plain = dataclasses.replace(config.data, mask_token_share=0.0, random_token_share=0.0)
