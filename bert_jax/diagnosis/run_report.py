@@ -130,10 +130,12 @@ def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float], band: Ban
 def _render_samples(samples: Sequence[Sample]) -> str:
     if not samples:
         return ""
+    look = 'class="quiet" style="white-space: pre-wrap"'  # spaces separate the guesses
     items = "".join(
-        f"<dt>{escape(text)}</dt><dd>{escape(guesses)}</dd>" for text, guesses in samples
+        f"<li>{escape(text)}<br><span {look}>{escape(guesses.strip())}</span></li>"
+        for text, guesses in samples
     )
-    return f"<h3>Guesses for a hidden word of held-out sentences</h3><dl>{items}</dl>"
+    return f"<h3>Guesses for a hidden word of held-out sentences</h3><ul>{items}</ul>"
 
 
 def _color_index(number: int) -> int:
@@ -174,7 +176,7 @@ def _draw(runs: Sequence[RunState], term: str, band: Band | None) -> str:
             if len(heldout[0]):
                 name = f"{number + 1}:  " * (len(runs) > 1)
                 labels.append((float(heldout[1][-1]), f"{name}{heldout[1][-1]:.3f}", color))
-        for word, value in runs[0].reference_lines(term).items():
+        for word, value in _list_lines(runs, term).items():
             axes.plot([0, end], [value] * 2, color=page.QUIET, linewidth=0.8, clip_on=False)
             look = {"horizontalalignment": "right", "textcoords": "offset points"}
             axes.annotate(word, (end, value), (-1, 2), **look)
@@ -195,6 +197,11 @@ def _draw(runs: Sequence[RunState], term: str, band: Band | None) -> str:
             )
         axes.set_xlabel("step")
         return page.render_svg(figure, f"{term} loss by step", {})
+
+
+def _list_lines(runs: Sequence[RunState], term: str) -> Mapping[str, float]:
+    """Return the reference lines of a term; none for runs on different stores."""
+    return runs[0].reference_lines(term) if len({run.store for run in runs}) == 1 else {}
 
 
 def _draw_band(axes: Any, band: Band, term: str) -> int:

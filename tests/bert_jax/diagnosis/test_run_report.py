@@ -200,5 +200,14 @@ def test_the_page_has_the_guesses_of_each_run(tmp_path):
     runs = [read_run(make_run(tmp_path / name)) for name in "ab"]
     page = render_page(runs, samples=[[("a [MASK] & b", "the 50%")], []])
     assert page.count("Guesses for a hidden word") == 1
-    assert "<dt>a [MASK] &amp; b</dt><dd>the 50%</dd>" in page
+    assert re.search(
+        "<li>a \\[MASK\\] &amp; b<br><span [^>]*pre-wrap[^>]*>the 50%</span></li>", page
+    )
     assert "Guesses for a hidden word" not in render_page(runs)
+
+
+def test_runs_on_different_stores_have_no_reference_lines(tmp_path):
+    runs = [read_run(make_run(tmp_path / name)) for name in "ab"]
+    assert ">unigram<" in render_page(runs)
+    elsewhere = read_run(make_run(tmp_path / "c", store="xyz"))
+    assert ">unigram<" not in render_page([*runs, elsewhere])
