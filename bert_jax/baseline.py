@@ -17,30 +17,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from absl import flags
 
-from bert_jax.baselines import bilm, skipgram, training
-from bert_jax.baselines.bilm import BiLM
-from bert_jax.baselines.skipgram import SkipGram
-from bert_jax.reporting.console import Screen, duration
+from bert_jax.config.vectors import BASELINES
 from bert_jax.runtime import cli
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.spec.fields import check_fields, help_of
-from data_pipeline.store import Store
-
-# Kind -> its settings, and the function that trains it.
-KINDS: dict[str, tuple[type[Any], Callable[[pathlib.Path, Store, Any, Screen], None]]] = {
-    skipgram.KIND: (SkipGram, skipgram.train),
-    bilm.KIND: (BiLM, bilm.train),
-}
+from data_pipeline.spec.fields import help_of
 
 
 def _define_settings() -> dict[str, flags.FlagHolder]:
     """Define a flag for each setting of any kind; None means the default of the kind."""
     words: dict[str, list[str]] = {}
     is_whole: dict[str, bool] = {}
-    for kind, (options, _) in KINDS.items():
+    for kind, options in BASELINES.items():
         for field in dataclasses.fields(options):
             words.setdefault(field.name, []).append(f"{kind}: {help_of(field)}")
             is_whole[field.name] = isinstance(field.default, int)
@@ -56,18 +44,34 @@ _STORE = flags.DEFINE_string("store", "", "folder that data_pipeline.build wrote
 _WORKDIR = flags.DEFINE_string("workdir", "", "folder of the baseline")
 _SETTINGS = _define_settings()
 
-USAGE = f"python -m bert_jax.baseline {'|'.join(KINDS)} --store=STORE --workdir=DIR"
+USAGE = f"python -m bert_jax.baseline {'|'.join(BASELINES)} --store=STORE --workdir=DIR"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import jax
+
+from bert_jax.baselines import bilm, skipgram, training
+from bert_jax.config.vectors import BILM, SKIPGRAM
+from bert_jax.reporting.console import Screen, duration
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.spec.fields import check_fields
+from data_pipeline.store import Store
+
+_TRAIN: dict[str, Callable[[pathlib.Path, Store, Any, Screen], None]] = {
+    SKIPGRAM: skipgram.train,
+    BILM: bilm.train,
+}
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
-        if not arguments or arguments[0] not in KINDS:
+        if not arguments or arguments[0] not in BASELINES:
             given = repr(arguments[0]) if arguments else "missing"
-            raise ValueError(f"KIND is {given}; it must be one of {', '.join(KINDS)}; {USAGE}")
+            raise ValueError(f"KIND is {given}; it must be one of {', '.join(BASELINES)}; {USAGE}")
         cli.refuse_arguments(arguments[1:], USAGE)
         kind = arguments[0]
-        options, train = KINDS[kind]
-        settings = _read_settings(kind, options)
+        settings = _read_settings(kind, BASELINES[kind])
         for flag in (_STORE, _WORKDIR):
             if not flag.value:
                 raise ValueError(f"--{flag.name} is missing; {USAGE}")
@@ -79,7 +83,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     screen = Screen(is_writer=True)
     screen.table(f"{kind} on {_STORE.value}", [(k, str(v)) for k, v in vars(settings).items()])
     if training.read_summary(folder) is None:
-        train(folder, store, settings, screen)
+        _TRAIN[kind](folder, store, settings, screen)
     summary = training.read_summary(folder) or {}
     rows = [(name, str(value)) for name, value in summary.items() if name != "seconds"]
     screen.table("done", [*rows, ("time", duration(summary["seconds"])), ("in", str(folder))])

@@ -17,22 +17,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import jax
-import numpy as np
 from absl import flags, logging
 
-from bert_jax.config import Config, ModelConfig, validate
-from bert_jax.interop import warm_start
-from bert_jax.model import bert
-from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import measure, measure_report, synthetic
-from bert_jax.reporting.console import Screen
-from bert_jax.runtime import cli, exit_codes
-from bert_jax.train_step import objectives
-from bert_jax.trainer.feed import StoreFeed
-from bert_jax.trainer.summary import model_rows
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path
+from bert_jax.runtime import cli
 
 _CONFIG = cli.config_flag()
 _SEQ_LEN = flags.DEFINE_integer(
@@ -55,6 +42,26 @@ _SECS = flags.DEFINE_float(
 _JSON_OUT = flags.DEFINE_string("json_out", None, "file to write every number to")
 
 USAGE = "python -m bert_jax.benchmark --config=configs/base.py [--config.data.store=STORE]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import jax
+import numpy as np
+
+from bert_jax.config import Config, ModelConfig, validate
+from bert_jax.interop import warm_start
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.perf import measure, measure_report, synthetic
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import exit_codes
+from bert_jax.train_step import objectives
+from bert_jax.trainer.feed import StoreFeed
+from bert_jax.trainer.summary import model_rows
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_file_path
+
 BATCHES = 4  # taken in turn
 
 Batches = list[dict[str, np.ndarray]]

@@ -14,18 +14,8 @@ from collections.abc import Callable, Sequence
 
 from absl import flags
 
-from bert_jax.config.schema import HIDDEN_ACTS
-from bert_jax.interop import export, hub, huggingface, load
-from bert_jax.interop.export import Target
-from bert_jax.interop.load import GOOGLE, HF
-from bert_jax.interop.pretrained import DISCRIMINATOR, PARTS, Pretrained
-from bert_jax.interop.tensor_names import list_names
-from bert_jax.reporting.console import BAD, Screen
+from bert_jax.config.schema import DISCRIMINATOR, HIDDEN_ACTS, PARTS
 from bert_jax.runtime import cli
-from bert_jax.runtime.exit_codes import DONE, FAILED
-from data_pipeline.cli.main import find_python
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.vocab import WORDPIECE
 
 _FROM = flags.DEFINE_string(
     "from", None, "hf:DIR, google:DIR/bert_model.ckpt, or orbax:DIR, the workdir of a run"
@@ -47,6 +37,21 @@ _PUSH_TO_HUB = flags.DEFINE_string(
 _PUBLIC = flags.DEFINE_boolean("public", False, "let everybody read what is uploaded")
 
 USAGE = "python -m bert_jax.convert --from=orbax:RUN --to=hf:DIR"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.interop import export, hub, huggingface, load
+from bert_jax.interop.export import Target
+from bert_jax.interop.load import GOOGLE, HF
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.tensor_names import list_names
+from bert_jax.reporting.console import BAD, Screen
+from bert_jax.runtime.exit_codes import DONE, FAILED
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.vocab import WORDPIECE
+
 _PARTS = {"pooler": "pooler", "mlm": "MLM head", "nsp": "NSP head", "rtd": "replaced-token head"}
 _LAYER = {"classifier": "layer of the task", "bilstm": "its LSTMs"}
 

@@ -18,25 +18,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from absl import flags, logging
 
-from bert_jax.config import Config, MeshConfig, validate
-from bert_jax.interop import warm_start
-from bert_jax.machine import checks, kernel
-from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
-from bert_jax.model import bert
-from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.parallel import processes
-from bert_jax.perf import measure
-from bert_jax.reporting.console import BAD, FAINT, Screen
-from bert_jax.runtime import cli, startup
+from bert_jax.runtime import cli
 from bert_jax.runtime.cli import ProcessFlags
-from bert_jax.runtime.exit_codes import DONE, FAILED
-from bert_jax.train_step import objectives
-from bert_jax.trainer import run
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path, write_json
 
 _CONFIG = cli.config_flag()
 _PROCESS = ProcessFlags()
@@ -53,6 +38,27 @@ _LIMIT_SECS = flags.DEFINE_float(
 _STEP_SECS = flags.DEFINE_float("step_secs", 10.0, "seconds to time steps", lower_bound=0.1)
 
 USAGE = "python -m bert_jax.doctor --config=configs/base.py [--workdir=DIR] [--json_out=FILE]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import jax
+
+from bert_jax.config import Config, MeshConfig, validate
+from bert_jax.interop import warm_start
+from bert_jax.machine import checks, kernel
+from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel import processes
+from bert_jax.perf import measure
+from bert_jax.reporting.console import BAD, FAINT, Screen
+from bert_jax.runtime import startup
+from bert_jax.runtime.exit_codes import DONE, FAILED
+from bert_jax.train_step import objectives
+from bert_jax.trainer import run
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_file_path, write_json
 
 Part = tuple[str, Callable[[], Verdict]]
 

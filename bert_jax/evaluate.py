@@ -18,26 +18,13 @@ from typing import Any
 
 from absl import flags
 
-from bert_jax.config import data_in_evaluations
-from bert_jax.inference import pseudo_likelihood, store_scores
-from bert_jax.inference.pseudo_likelihood import Score
-from bert_jax.inference.store_scores import SPLITS, Selection
-from bert_jax.interop import huggingface, load
-from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
-from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
-from bert_jax.reporting.console import Screen, list_lines
 from bert_jax.runtime import cli
-from bert_jax.runtime.run_record import PretrainingRun
-from bert_jax.trainer.feed import open_store
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_new_file, new_file
-from data_pipeline.labelled.lines import STDIN, check_lines, open_lines
-from data_pipeline.spec.options import SEGMENTS, PretrainOptions
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.spec.options import SEGMENTS
+from data_pipeline.store import HELDOUT, TRAIN
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", None, "a workdir, hf:DIR or google:PREFIX")
 _STORE = flags.DEFINE_string("store", None, "folder that data_pipeline.build wrote, or gs://")
-_SPLIT = flags.DEFINE_enum("split", SPLITS[0], SPLITS, "of the store")
+_SPLIT = flags.DEFINE_enum("split", HELDOUT, (HELDOUT, TRAIN), "of the store")
 _SEQ_LEN = flags.DEFINE_integer(
     "seq_len", 0, "tokens of the store's examples at most; 0: 128, or all that the model has"
 )
@@ -54,6 +41,26 @@ _BATCH_SIZE = flags.DEFINE_integer(
 )
 
 USAGE = "python -m bert_jax.evaluate --checkpoint=ADDRESS [--store=STORE] [--sentences=FILE]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.config import data_in_evaluations
+from bert_jax.inference import pseudo_likelihood, store_scores
+from bert_jax.inference.pseudo_likelihood import Score
+from bert_jax.inference.store_scores import Selection
+from bert_jax.interop import huggingface, load
+from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
+from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
+from bert_jax.reporting.console import Screen, list_lines
+from bert_jax.runtime.run_record import PretrainingRun
+from bert_jax.trainer.feed import open_store
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_new_file, new_file
+from data_pipeline.labelled.lines import STDIN, check_lines, open_lines
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.vocab import load_vocabulary
+
 _LEAST_SEQ_LEN, _USUAL_SEQ_LEN = 8, 128  # 128: of the first phase of the paper's configs
 _SHOWN_SENTENCES = 20
 _SHOWN_CHARS = 60

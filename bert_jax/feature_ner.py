@@ -15,17 +15,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.config.schema import TaskOptions, with_length
-from bert_jax.finetuning import frozen_ner
-from bert_jax.finetuning.frozen_ner import FEATURES, Training
-from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained
-from bert_jax.reporting.console import Screen
+from bert_jax.config.vectors import Training
 from bert_jax.runtime import cli
-from bert_jax.tasks.ner import task as ner
-from bert_jax.tasks.task import Task
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import write_file
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "folder of the training, dev and test files")
@@ -41,6 +32,20 @@ _RATE = flags.DEFINE_float("learning_rate", Training.learning_rate, "Adam's, at 
 _SEED = flags.DEFINE_integer("seed", Training.seed, "of the BiLSTM and the order of the rows")
 
 USAGE = "python -m bert_jax.feature_ner --checkpoint=CK --data_dir=DIR --output=OUT"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.config.schema import TaskOptions, with_length
+from bert_jax.finetuning import frozen_ner
+from bert_jax.finetuning.frozen_ner import FEATURES
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.reporting.console import Screen
+from bert_jax.tasks.ner import task as ner
+from bert_jax.tasks.task import Task
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import write_file
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

@@ -26,27 +26,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
-from bert_jax.inference import batches, vector_files
-from bert_jax.inference.hidden_states import (
-    CLS,
-    POOLS,
-    Group,
-    Layers,
-    choose_layers,
-    collect_vectors,
-    compute_vectors,
-    slide,
-)
-from bert_jax.interop import load
-from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
-from bert_jax.model.bert import Heads
-from bert_jax.reporting.console import Screen
+from bert_jax.config.vectors import POOLS
 from bert_jax.runtime import cli
-from bert_jax.runtime.exit_codes import Refused
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_new_file, new_file
-from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
-from data_pipeline.labelled.rows import EncodedRows
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR, or the place alone"
@@ -71,6 +52,30 @@ _WINDOWS = flags.DEFINE_integer(
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "lines in a batch", lower_bound=1)
 
 USAGE = "python -m bert_jax.features --checkpoint=CK --input=TEXT --output=OUT.npz [--layers=-1]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.config.vectors import CLS
+from bert_jax.inference import batches, vector_files
+from bert_jax.inference.hidden_states import (
+    Group,
+    Layers,
+    choose_layers,
+    collect_vectors,
+    compute_vectors,
+    slide,
+)
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
+from bert_jax.model.bert import Heads
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.exit_codes import Refused
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_new_file, new_file
+from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
+from data_pipeline.labelled.rows import EncodedRows
+
 _GROUP_BYTES = 256 << 20  # of vectors in memory before they are written
 _MOST_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
 

@@ -12,24 +12,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import jax
-import rich.text
 from absl import flags
 
-from bert_jax.inference.fill_mask import (
-    Question,
-    format_guesses,
-    guess_tokens,
-    hide_heldout_words,
-    open_stores_of_run,
-    read_question,
-)
-from bert_jax.interop import load
-from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
 from bert_jax.runtime import cli
-from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.cli.terminal import make_console, wrap_text
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
@@ -41,6 +26,26 @@ _HELDOUT = flags.DEFINE_integer(
 _TOP = flags.DEFINE_integer("top", 5, "guesses for each [MASK]", lower_bound=1)
 
 USAGE = "python -m bert_jax.fill_mask --checkpoint=CK 'A sentence with one [MASK] in it.' ..."
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import jax
+import rich.text
+
+from bert_jax.inference.fill_mask import (
+    Question,
+    format_guesses,
+    guess_tokens,
+    hide_heldout_words,
+    open_stores_of_run,
+    read_question,
+)
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_causal
+from data_pipeline.cli.live_line import LINE
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.cli.terminal import make_console, wrap_text
 
 
 def _main(log: LibraryLog, sentences: list[str]) -> int:

@@ -16,17 +16,9 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax.config import validate
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.finetuning import predict
-from bert_jax.finetuning import setup as finetuning
-from bert_jax.parallel import mesh
-from bert_jax.runtime import cli, profiler
+from bert_jax.runtime import cli
 from bert_jax.runtime.cli import RunFlags
-from bert_jax.trainer import run
-from bert_jax.trainer.setup import Setup
-from data_pipeline.cli.main import find_python
-from data_pipeline.cli.stderr_log import LibraryLog
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _RUN = RunFlags()
@@ -37,6 +29,19 @@ USAGE = (
     "python -m bert_jax.finetune --config=configs/finetune/glue.py:task=rte "
     "--config.init=CHECKPOINT --config.data.dir=DIR --workdir=DIR"
 )
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.config import validate
+from bert_jax.finetuning import predict
+from bert_jax.finetuning import setup as finetuning
+from bert_jax.parallel import mesh
+from bert_jax.runtime import profiler
+from bert_jax.trainer import run
+from bert_jax.trainer.setup import Setup
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import LibraryLog
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

@@ -22,15 +22,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from bert_jax.baselines import frozen_task, training, vectors
-from bert_jax.baselines.vectors import KINDS
-from bert_jax.config.schema import FinetuneConfig, with_length
-from bert_jax.finetuning.frozen_ner import Training
-from bert_jax.reporting.console import Screen, duration
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.config.vectors import Training
 from bert_jax.runtime import cli
-from bert_jax.tasks.registry import open_task
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import write_json
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _FROM = flags.DEFINE_string("from", "", "the store, workdirs or checkpoint, separated by commas")
@@ -45,7 +39,19 @@ _RATE = flags.DEFINE_float(
     "learning_rate", Training.learning_rate, "tagging: initial learning rate of Adam"
 )
 
-USAGE = f"python -m bert_jax.frozen_task {'|'.join(KINDS)} --from=... --config=... --workdir=DIR"
+USAGE = "python -m bert_jax.frozen_task KIND --from=... --config=... --workdir=DIR"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.baselines import frozen_task, training, vectors
+from bert_jax.baselines.vectors import KINDS
+from bert_jax.config.schema import with_length
+from bert_jax.reporting.console import Screen, duration
+from bert_jax.tasks.registry import open_task
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import write_json
+
 _PREDICTIONS = "predictions"
 
 

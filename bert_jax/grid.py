@@ -21,15 +21,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax import config as config_lib
-from bert_jax.config import validate
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.finetuning import grid_runs
-from bert_jax.finetuning.grid import Grid, run_grid
-from bert_jax.finetuning.grid_runs import GridRun
 from bert_jax.runtime import cli
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.address import is_address
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the grid and of its runs")
@@ -44,6 +37,18 @@ USAGE = (
     "python -m bert_jax.grid --config=configs/finetune/glue.py:task=rte --config.init=CHECKPOINT "
     "--config.data.dir=DIR --workdir=DIR --seeds=0,1,2"
 )
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax import config as config_lib
+from bert_jax.config import validate
+from bert_jax.finetuning import grid_runs
+from bert_jax.finetuning.grid import Grid, run_grid
+from bert_jax.finetuning.grid_runs import GridRun
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.address import is_address
+
 _SET_BY = {
     "optim.learning_rate": _RATES,
     "epochs": _EPOCHS,

@@ -44,29 +44,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
-from bert_jax.interop import warm_start
-from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import estimate, measure, plan_report, preemptions, slices
-from bert_jax.perf.aot_compile import Compiled
-from bert_jax.perf.plan import Plan, PlanRequest, build_plan, read_corpus, scale_config
-from bert_jax.perf.prices import FILE, Prices, format_dollars, read_prices
-from bert_jax.perf.slices import Slice
-from bert_jax.reporting import plots
-from bert_jax.reporting.console import Screen
-from bert_jax.runtime import cli, exit_codes
-from bert_jax.scaling import budget as budget_lib
-from bert_jax.scaling import budget_report
-from bert_jax.scaling.budget import Budget, BudgetPlan, BudgetRequest
-from bert_jax.scaling.candidates import make_compiler
-from bert_jax.scaling.fit import fit_english
-from bert_jax.scaling.law import read_ladder
-from bert_jax.train_step import objectives
-from bert_jax.trainer import heldout
-from data_pipeline.cli.main import find_python
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_file_path
+from bert_jax.perf import preemptions
+from bert_jax.runtime import cli
 
 _CONFIG = cli.config_flag()
 _TOPOLOGY = flags.DEFINE_string("topology", None, "such as v5e:8x8 or v5litepod-64")
@@ -82,7 +61,9 @@ _PER_CHIP_BATCH = flags.DEFINE_integer(
     lower_bound=1,
 )
 _SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
-_PRICES = flags.DEFINE_string("prices", str(FILE), "price list, in the form of the default")
+_PRICES = flags.DEFINE_string(
+    "prices", None, "price list, in the form of the default, bert_jax/perf/prices.json"
+)
 _PREEMPTION_HOURS = flags.DEFINE_float(
     "preemption_hours",
     preemptions.PREEMPTION_HOURS,
@@ -106,6 +87,34 @@ _LADDER = flags.DEFINE_string(
 )
 
 USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--store=STORE]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, validate
+from bert_jax.interop import warm_start
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.perf import estimate, measure, plan_report, slices
+from bert_jax.perf.aot_compile import Compiled
+from bert_jax.perf.plan import Plan, PlanRequest, build_plan, read_corpus, scale_config
+from bert_jax.perf.prices import FILE, Prices, format_dollars, read_prices
+from bert_jax.perf.slices import Slice
+from bert_jax.reporting import plots
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime import exit_codes
+from bert_jax.scaling import budget as budget_lib
+from bert_jax.scaling import budget_report
+from bert_jax.scaling.budget import Budget, BudgetPlan, BudgetRequest
+from bert_jax.scaling.candidates import make_compiler
+from bert_jax.scaling.fit import fit_english
+from bert_jax.scaling.law import read_ladder
+from bert_jax.train_step import objectives
+from bert_jax.trainer import heldout
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_file_path
+
 CURVE_WIDTH, CURVE_HEIGHT = 60, 4  # of the learning-rate plot on the screen, in characters
 
 
@@ -172,7 +181,7 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     others = [slices.resize_slice(tpu_slice, int(chips)) for chips in _SCALE.value]
     for other in others:
         mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
-    prices = read_prices(pathlib.Path(_PRICES.value))
+    prices = read_prices(pathlib.Path(_PRICES.value or FILE))
     learned = objectives.find_each(config)
     screen = _start(log, tpu_slice)
     config, corpus = read_corpus(config, screen)
@@ -192,7 +201,7 @@ def _asks_for_budget() -> bool:
 def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     """Read what may be spent, on which text and by which law."""
     config, tpu_slice = _read_config()
-    budget = _make_budget(read_prices(pathlib.Path(_PRICES.value)), tpu_slice)
+    budget = _make_budget(read_prices(pathlib.Path(_PRICES.value or FILE)), tpu_slice)
     for flag in (_SCALE, _HLO_OUT, _SEQ_LEN, _PER_CHIP_BATCH):
         if flag.value:
             raise ValueError(f"--{flag.name} is not for a budget; leave it out")

@@ -18,26 +18,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from absl import flags
 
-from bert_jax.finetuning.objectives import OBJECTIVES
-from bert_jax.inference import batches
-from bert_jax.interop import load
-from bert_jax.interop.pretrained import PlacedModel, Pretrained, place_model
-from bert_jax.model.bert import Heads
-from bert_jax.reporting.console import Screen, duration
 from bert_jax.runtime import cli
-from bert_jax.runtime.exit_codes import Refused
-from bert_jax.tasks.ner.predict import TagPredictor
-from bert_jax.tasks.predict_table import TablePredictor
-from bert_jax.tasks.predicting import Predictor, PredictRequest
-from bert_jax.tasks.squad.predict import AnswerPredictor
-from bert_jax.tasks.task import SPAN, TAG
-from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.atomic import check_new_file
-from data_pipeline.labelled.rows import EncodedRows
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "a fine-tuned run's workdir, or hf:DIR")
 _INPUT = flags.DEFINE_string("input", "", "the rows to predict")
@@ -60,6 +43,29 @@ _MAX_SEQ_LENGTH = flags.DEFINE_integer(
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 64, "rows in a batch")
 
 USAGE = "python -m bert_jax.predict --checkpoint=RUN --input=FILE --output=FILE"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import numpy as np
+
+from bert_jax.finetuning.objectives import OBJECTIVES
+from bert_jax.inference import batches
+from bert_jax.interop import load
+from bert_jax.interop.pretrained import PlacedModel, Pretrained, place_model
+from bert_jax.model.bert import Heads
+from bert_jax.reporting.console import Screen, duration
+from bert_jax.runtime.exit_codes import Refused
+from bert_jax.tasks.ner.predict import TagPredictor
+from bert_jax.tasks.predict_table import TablePredictor
+from bert_jax.tasks.predicting import Predictor, PredictRequest
+from bert_jax.tasks.squad.predict import AnswerPredictor
+from bert_jax.tasks.task import SPAN, TAG
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.atomic import check_new_file
+from data_pipeline.labelled.rows import EncodedRows
+
 _OPENED: dict[str, Callable[..., Predictor]] = {SPAN: AnswerPredictor, TAG: TagPredictor}
 
 

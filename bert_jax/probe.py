@@ -18,18 +18,9 @@ import tempfile
 from collections.abc import Sequence
 
 from absl import flags, logging
-from etils import epath
 
-from bert_jax import config as config_lib
-from bert_jax.checkpoint import directory
-from bert_jax.config import validate
-from bert_jax.config.schema import FinetuneConfig, with_length
-from bert_jax.finetuning.probe import Probe, claim_folder, run_probe
-from bert_jax.runtime import cli, run_record
-from bert_jax.runtime import workdir as workdir_lib
-from bert_jax.tasks.registry import open_task
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.address import is_address
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.runtime import cli
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run of pre-training, or gs://...")
@@ -45,6 +36,22 @@ USAGE = (
     "python -m bert_jax.probe --workdir=RUN --config=configs/finetune/glue.py:task=rte "
     "--config.data.dir=DIR"
 )
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from etils import epath
+
+from bert_jax import config as config_lib
+from bert_jax.checkpoint import directory
+from bert_jax.config import validate
+from bert_jax.config.schema import with_length
+from bert_jax.finetuning.probe import Probe, claim_folder, run_probe
+from bert_jax.runtime import run_record
+from bert_jax.runtime import workdir as workdir_lib
+from bert_jax.tasks.registry import open_task
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.address import is_address
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

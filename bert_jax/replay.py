@@ -17,12 +17,26 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import rich.text
 from absl import flags
+
+from bert_jax.runtime import cli
+
+_WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")
+_STEP = flags.DEFINE_integer("step", None, "a step of it, counted from 1 over all phases")
+_ROWS = flags.DEFINE_string("rows", "3", "rows to show, or all")
+_BAD = flags.DEFINE_bool("bad", False, "show the bad steps of the run instead")
+_STORE = flags.DEFINE_string("store", None, "where the run's store lies now, if it was moved")
+
+USAGE = "python -m bert_jax.replay --workdir=DIR --step=N"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import rich.text
 from rich.console import Console
 
 from bert_jax import config as config_lib
-from bert_jax.runtime import cli, run_record
+from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.trainer import bad_steps
 from bert_jax.trainer.feed import StoreFeed, open_stores, short_digest
@@ -82,15 +96,6 @@ def _token_text(token: ShownToken) -> str:
     if token.original is None:
         return token.text
     return f"[{token.piece.strip('[]')}->{token.original}]"
-
-
-_WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")
-_STEP = flags.DEFINE_integer("step", None, "a step of it, counted from 1 over all phases")
-_ROWS = flags.DEFINE_string("rows", "3", "rows to show, or all")
-_BAD = flags.DEFINE_bool("bad", False, "show the bad steps of the run instead")
-_STORE = flags.DEFINE_string("store", None, "where the run's store lies now, if it was moved")
-
-USAGE = "python -m bert_jax.replay --workdir=DIR --step=N"
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

@@ -17,17 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import flags
 
-from bert_jax.diagnosis import comparison, run_report
-from bert_jax.diagnosis.bands import Band, build_band, find_band, read_band, serialize_band
-from bert_jax.diagnosis.run_state import RunState, read_run
-from bert_jax.perf.prices import read_prices
-from bert_jax.reporting.console import Screen
 from bert_jax.runtime import cli
-from bert_jax.runtime.exit_codes import DONE
-from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import check_file_path, check_new_file, new_file, write_file
 
 _OUTPUT = flags.DEFINE_string("output", None, "file for the page, such as report.html")
 _RECORD = flags.DEFINE_string("record", None, "new file for the band of these runs, as JSON")
@@ -43,6 +33,20 @@ _GUESSES = flags.DEFINE_integer(
 _TOP_GUESSES = 3
 
 USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--band=FILE] [--record=FILE]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.diagnosis import comparison, run_report
+from bert_jax.diagnosis.bands import Band, build_band, find_band, read_band, serialize_band
+from bert_jax.diagnosis.run_state import RunState, read_run
+from bert_jax.perf.prices import read_prices
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.exit_codes import DONE
+from data_pipeline.cli.live_line import LINE
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.address import is_address
+from data_pipeline.io.atomic import check_file_path, check_new_file, new_file, write_file
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

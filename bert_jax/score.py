@@ -18,6 +18,22 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.runtime import cli
+
+_TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")
+_DATA = flags.DEFINE_string("data", None, "squad only: its own file, with the right answers")
+_PREDICTIONS = flags.DEFINE_string("predictions", None, "the file to score")
+_NULL_ODDS = flags.DEFINE_string(
+    "null_odds", None, "SQuAD 2.0 only: file of the null odds of each question"
+)
+_NULL_THRESHOLD = flags.DEFINE_float(
+    "null_threshold", None, "SQuAD 2.0 only: questions of higher null odds get no answer (1.0)"
+)
+
+USAGE = "python -m bert_jax.score --task=TASK --predictions=FILE [--data=FILE] [--null_odds=FILE]"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
 from bert_jax.tasks import multiple_choice
 from bert_jax.tasks.ner import conlleval, data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
@@ -58,18 +74,6 @@ def read_score(path: pathlib.Path) -> EntityScore:
 
 SQUAD, NER, CHOICES = "squad", "ner", ("swag", "codah")
 _OFFICIAL_THRESHOLD = 1.0  # the default of evaluate-v2.0.py
-
-_TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")
-_DATA = flags.DEFINE_string("data", None, "squad only: its own file, with the right answers")
-_PREDICTIONS = flags.DEFINE_string("predictions", None, "the file to score")
-_NULL_ODDS = flags.DEFINE_string(
-    "null_odds", None, "SQuAD 2.0 only: file of the null odds of each question"
-)
-_NULL_THRESHOLD = flags.DEFINE_float(
-    "null_threshold", None, "SQuAD 2.0 only: questions of higher null odds get no answer (1.0)"
-)
-
-USAGE = "python -m bert_jax.score --task=TASK --predictions=FILE [--data=FILE] [--null_odds=FILE]"
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

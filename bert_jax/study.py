@@ -21,17 +21,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.config.study import StudyConfig, StudyTask
-from bert_jax.perf.prices import read_prices
-from bert_jax.perf.slices import Slice, find_slice
-from bert_jax.reporting.console import Screen
+from bert_jax.config.study import StudyConfig
 from bert_jax.runtime import cli
-from bert_jax.runtime.exit_codes import DONE, FAILED
-from bert_jax.studies import plan
-from bert_jax.studies.runner import Study
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.cli.terminal import make_console
-from data_pipeline.io.address import is_address
 
 _CONFIG = cli.config_flag(StudyConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the study and of its runs")
@@ -61,6 +52,20 @@ _TOPOLOGY = flags.DEFINE_string(
 USAGE = (
     "python -m bert_jax.study --config=configs/studies/quick.py --config.store=STORE --workdir=DIR"
 )
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax.config.study import StudyTask
+from bert_jax.perf.prices import read_prices
+from bert_jax.perf.slices import Slice, find_slice
+from bert_jax.reporting.console import Screen
+from bert_jax.runtime.exit_codes import DONE, FAILED
+from bert_jax.studies import plan
+from bert_jax.studies.runner import Study
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.cli.terminal import make_console
+from data_pipeline.io.address import is_address
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

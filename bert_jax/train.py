@@ -15,18 +15,8 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
-from bert_jax.parallel import mesh
-from bert_jax.runtime import cli, profiler
+from bert_jax.runtime import cli
 from bert_jax.runtime.cli import RunFlags
-from bert_jax.train_step import objectives
-from bert_jax.trainer import feed, run
-from bert_jax.trainer import setup as setup_lib
-from bert_jax.trainer.setup import Setup
-from data_pipeline.cli.main import find_python
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.io.address import is_address
 
 _CONFIG = cli.config_flag()
 _RUN = RunFlags()
@@ -34,6 +24,21 @@ flags.adopt_module_key_flags(cli)  # or --help leaves them out
 _PRINT_CONFIG = flags.DEFINE_bool("print_config", False, "print the resolved config and stop")
 
 USAGE = "python -m bert_jax.train --config=configs/base.py --workdir=DIR"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, validate
+from bert_jax.parallel import mesh
+from bert_jax.runtime import profiler
+from bert_jax.train_step import objectives
+from bert_jax.trainer import feed, run
+from bert_jax.trainer import setup as setup_lib
+from bert_jax.trainer.setup import Setup
+from data_pipeline.cli.main import find_python
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.address import is_address
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:

@@ -15,20 +15,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-import jax
-import rich.box
-import rich.table
 from absl import flags, logging
 
-from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
-from bert_jax.reporting.console import BAD, FAINT, GOOD, Screen, duration
-from bert_jax.runtime import cli, exit_codes
-from bert_jax.trainer import resume_check
-from bert_jax.trainer.resume_check import Attempt, Comparison, KilledRun, RunEnded
-from data_pipeline.cli.stderr_log import LibraryLog
-from data_pipeline.cli.terminal import make_console
-from data_pipeline.io.address import is_address
+from bert_jax.runtime import cli
 
 _CONFIG = cli.config_flag()
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder for both runs; a new or an empty one")
@@ -37,6 +26,24 @@ _PROCESSES = flags.DEFINE_integer("processes", 1, "processes of each run, on thi
 _SEED = flags.DEFINE_integer("seed", 0, "of the moments")
 
 USAGE = "python -m bert_jax.verify_resume --config=configs/tiny.py --workdir=DIR --kills=10"
+
+if __name__ == "__main__":
+    cli.check_command_line(USAGE)
+
+import jax
+import rich.box
+import rich.table
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, validate
+from bert_jax.reporting.console import BAD, FAINT, GOOD, Screen, duration
+from bert_jax.runtime import exit_codes
+from bert_jax.trainer import resume_check
+from bert_jax.trainer.resume_check import Attempt, Comparison, KilledRun, RunEnded
+from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.cli.terminal import make_console
+from data_pipeline.io.address import is_address
+
 _WHOLE, _KILLED = "whole", "killed"
 
 

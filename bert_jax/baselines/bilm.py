@@ -9,7 +9,6 @@ Source: Peters et al. 2018, sections 3.1 and 3.2; bilm/training.py of allenai/bi
 computes embeddings from characters and samples the softmax.
 """
 
-import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping
@@ -22,15 +21,14 @@ import optax
 
 from bert_jax.baselines import training
 from bert_jax.baselines.rows import cut_documents, frame_rows
+from bert_jax.config.vectors import BILM, BiLM
 from bert_jax.finetuning import bilstm
 from bert_jax.finetuning.bilstm import DIRECTIONS
 from bert_jax.model import ops
 from bert_jax.reporting.console import Screen
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream
-from data_pipeline.spec.fields import setting
 from data_pipeline.store import Store
 
-KIND = "bilm"
 _CLIP_NORM = 1.0
 _MOST_HELDOUT_ROWS = 1024
 _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
@@ -38,27 +36,6 @@ _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DI
 Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
 State = tuple[Params, optax.OptState]
 Batch = Mapping[str, np.ndarray | jax.Array]
-
-
-@dataclasses.dataclass(frozen=True)
-class BiLM:
-    """Hold the size of a biLM and how it is trained."""
-
-    width: int = setting(64, "width of the embeddings and of each direction's output", minimum=1)
-    units: int = setting(256, "LSTM cells of a layer in each direction", minimum=1)
-    layers: int = setting(2, "layers of each direction", minimum=1)
-    clip: float = setting(3.0, "bound of cells and projections", above=0)
-    dropout: float = setting(
-        0.1,
-        "share of the embeddings and of each layer's outputs that is dropped",
-        minimum=0,
-        below=1,
-    )
-    seq_len: int = setting(128, "tokens of the longest row, with [CLS] and [SEP]", minimum=3)
-    batch_size: int = setting(32, "rows of a step", minimum=1)
-    steps: int = setting(1000, "steps of Adam", minimum=1)
-    learning_rate: float = setting(4e-3, "initial learning rate, decayed linearly to 0", above=0)
-    seed: int = setting(0, "seed of weights, rows and dropout", minimum=0, maximum=2**32 - 1)
 
 
 def init_params(settings: BiLM, vocab_size: int) -> Params:
@@ -184,7 +161,7 @@ def train(folder: pathlib.Path, store: Store, settings: BiLM, screen: Screen) ->
     training.write_summary(
         folder,
         {
-            "kind": KIND,
+            "kind": BILM,
             "seed": settings.seed,
             "steps": settings.steps,
             "tokens": settings.steps * settings.batch_size * settings.seq_len,

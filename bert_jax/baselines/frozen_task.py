@@ -13,8 +13,9 @@ import numpy as np
 import scipy.sparse
 
 from bert_jax.baselines.vectors import Encoder
+from bert_jax.config.vectors import Training
 from bert_jax.finetuning import frozen_ner
-from bert_jax.finetuning.frozen_ner import Features, Training
+from bert_jax.finetuning.frozen_ner import Features
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers
 from bert_jax.reporting.console import Screen

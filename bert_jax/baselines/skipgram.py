@@ -19,16 +19,16 @@ import numpy as np
 
 from bert_jax.baselines import training
 from bert_jax.baselines.rows import cut_documents
+from bert_jax.config.vectors import SKIPGRAM, SkipGram
 from bert_jax.inference import vector_files
 from bert_jax.inference.hidden_states import Group, Layers
 from bert_jax.reporting.console import Screen
 from data_pipeline.io.atomic import new_file
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream
-from data_pipeline.spec.fields import setting
 from data_pipeline.store import Store
 from data_pipeline.vocab import load_vocabulary
 
-KIND, VECTORS = "skipgram", "vectors.npz"
+VECTORS = "vectors.npz"
 _LONGEST_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
 _ROWS = 16  # rows of a step
 _PAIRS = 256  # pairs of a batch
@@ -40,25 +40,6 @@ _MOST_HELDOUT_TOKENS = 100_000
 Tables = tuple[
     jax.Array, jax.Array
 ]  # float32[V,D] twice: vectors of tokens, and of tokens as contexts
-
-
-@dataclasses.dataclass(frozen=True)
-class SkipGram:
-    """Hold how vectors are trained; the defaults are word2vec's."""
-
-    width: int = setting(100, "dimensions of a vector", minimum=1)
-    window: int = setting(5, "largest distance between the tokens of a pair", minimum=1)
-    negatives: int = setting(5, "negatives drawn for each pair", minimum=1)
-    subsample: float = setting(
-        1e-3,
-        "share of the text above which occurrences of a token are dropped at random",
-        above=0,
-    )
-    learning_rate: float = setting(0.025, "initial learning rate, decayed linearly", above=0)
-    epochs: float = setting(5.0, "passes over the training text", above=0)
-    seed: int = setting(
-        0, "seed of the initial vectors and of all random draws", minimum=0, maximum=2**32 - 1
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +193,7 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
     training.write_summary(
         folder,
         {
-            "kind": KIND,
+            "kind": SKIPGRAM,
             "seed": settings.seed,
             "steps": steps.count,
             "tokens": round(settings.epochs * store.train.tokens),

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 from bert_jax.baselines import bilm, skipgram, training
-from bert_jax.baselines.bilm import BiLM
-from bert_jax.baselines.skipgram import SkipGram
+from bert_jax.config.vectors import BILM, SKIPGRAM, BiLM, SkipGram
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers, compute_vectors
 from bert_jax.interop import load
@@ -26,7 +25,7 @@ from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
 from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
-COUNTS, SKIPGRAM, ELMO, TAGLM, BERT = "counts", "skipgram", "elmo", "taglm", "bert"
+COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
 _MOST_POSITIONS = 512
 _BERT_LAYERS = 4  # the last ones, concatenated: the best of table 7 of the paper
@@ -92,7 +91,7 @@ def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, objec
 
 
 def _open_skipgram(address: str) -> Encoder:
-    folder, content, vocabulary = _read_record(address, skipgram.KIND)
+    folder, content, vocabulary = _read_record(address, SKIPGRAM)
     settings = small_files.build(SkipGram, content, folder / training.RECORD)
     like = skipgram.init_tables(settings, vocabulary.size)
     table_VD = np.asarray(training.read_state(folder, like)[0])
@@ -105,7 +104,7 @@ def _open_skipgram(address: str) -> Encoder:
 
 
 def _open_bilm(address: str) -> Encoder:
-    folder, content, vocabulary = _read_record(address, bilm.KIND)
+    folder, content, vocabulary = _read_record(address, BILM)
     settings = small_files.build(BiLM, content, folder / training.RECORD)
     like = bilm.init_state(settings, vocabulary.size)
     params, _ = training.read_state(folder, like)

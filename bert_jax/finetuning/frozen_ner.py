@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from bert_jax.config.vectors import Training
 from bert_jax.finetuning import bilstm
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
@@ -38,17 +39,6 @@ FEATURES = {
 _CLIP_NORM = 1.0
 _BATCH_SIZE = 32  # rows that the encoder sees at once
 Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """Set how the BiLSTM is trained; the paper gives only its layers and width."""
-
-    units: int = 768  # of each direction
-    epochs: int = 10
-    batch_size: int = 32  # rows
-    learning_rate: float = 1e-3  # of Adam, decayed linearly to 0
-    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

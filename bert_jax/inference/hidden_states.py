@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax.config.vectors import CLS, MEAN
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from data_pipeline.labelled.rows import EncodedRows
 from data_pipeline.labelled.windows import window_of_most_context, window_spans
 
-CLS, MEAN = "cls", "mean"
-POOLS = (CLS, MEAN)
 VECTORS, LENGTHS = "vectors", "lengths"
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")

@@ -17,9 +17,7 @@ from bert_jax.trainer.feed import single_pass
 from data_pipeline.sampling import batches as pretrain
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.store import HELDOUT, TRAIN, Store
-
-SPLITS = (HELDOUT, TRAIN)
+from data_pipeline.store import HELDOUT, Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Selection:
     """The examples of a store that are scored."""
 
     store: Store
-    split: str  # one of SPLITS
+    split: str  # train or heldout
     options: PretrainOptions
     seq_len: int
     examples: int  # maximum number, from the start of the split's first pass

@@ -19,8 +19,9 @@ import jax
 
 from bert_jax.checkpoint import directory, reader
 from bert_jax.config import MeshConfig
+from bert_jax.config.schema import DISCRIMINATOR, GENERATOR
 from bert_jax.interop import hub, huggingface, model_json, pretrained, tensor_names, tf1, vocabulary
-from bert_jax.interop.pretrained import DISCRIMINATOR, GENERATOR, Pretrained, select_part
+from bert_jax.interop.pretrained import Pretrained, select_part
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_identity, run_record
 from bert_jax.runtime import workdir as workdir_lib

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
+from bert_jax.config.schema import GENERATOR
 from bert_jax.interop import tensor_names
 from bert_jax.model import bert
 from bert_jax.model.bert import Declared, Heads, Model, Params
@@ -47,8 +48,6 @@ class Pretrained:
         return sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
 
 
-DISCRIMINATOR, GENERATOR = "discriminator", "generator"
-PARTS = (DISCRIMINATOR, GENERATOR)  # of a run of replaced-token detection
 _OF_EMBEDDINGS = ("word", "position", "segment", "layer_norm")
 
 

@@ -15,20 +15,20 @@ import numpy as np
 # Before the import: matplotlib logs that it indexes fonts or that the home folder is read-only.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
-from matplotlib import style  # noqa: E402
-from matplotlib.artist import Artist  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: E402
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator  # noqa: E402
+from matplotlib import style
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
-from bert_jax import config as config_lib  # noqa: E402
-from bert_jax.config import Config, Phase, RunConfig  # noqa: E402
-from bert_jax.reporting.console import REFERENCE_LINES  # noqa: E402
-from bert_jax.reporting.metrics_writer import CURVES, METRICS  # noqa: E402
-from bert_jax.train_step import optim  # noqa: E402
-from data_pipeline.io.atomic import write_file  # noqa: E402
-from data_pipeline.io.jsonl import read_metrics  # noqa: E402
+from bert_jax import config as config_lib
+from bert_jax.config import Config, Phase, RunConfig
+from bert_jax.reporting.console import REFERENCE_LINES
+from bert_jax.reporting.metrics_writer import CURVES, METRICS
+from bert_jax.train_step import optim
+from data_pipeline.io.atomic import write_file
+from data_pipeline.io.jsonl import read_metrics
 
 Line = Mapping[str, Any]  # of metrics.jsonl
 Points = tuple[np.ndarray, np.ndarray]  # steps and values

@@ -1,10 +1,12 @@
 """Run a command: parse flags and --config, print errors as one line, return the exit code.
 
 A command is `main(argv) -> int`. It passes run() a function that does its setup inside preparing()
-and then its work. RunFlags are the flags of the commands that train.
+and then its work. As a program it first calls check_command_line(), between its flags and its slow
+imports. RunFlags are the flags of the commands that train.
 """
 
 import contextlib
+import copy
 import dataclasses
 import difflib
 import math
@@ -21,12 +23,12 @@ from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, overrides
-from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.exit_codes import BAD_NUMBERS, BY_SIGNAL, DONE, FAILED, Refused
 from data_pipeline.cli import main
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import INTERRUPTED, REFUSED, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.small_files import DamagedFile
 
@@ -39,6 +41,9 @@ _ABSENT = re.compile(r"NOT_FOUND|not in the list of known backends")
 
 # Flags that name a model; each command has one or two.
 _OF_A_MODEL = ("checkpoint", "from", "workdir", "model", "init")
+
+_ADDRESS = re.compile(r"gs://[^/]+/+[^/].*")
+SCRATCH = "~/.cache/bert_jax"  # default of --scratch
 
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
@@ -123,6 +128,23 @@ def preparing() -> Iterator[None]:
     main.raise_on_ctrl_c()
 
 
+def check_command_line(usage: str) -> None:
+    """Print --help or the error of a wrong flag and exit, or else return.
+
+    A command calls it as a program, before it imports JAX and what builds on it, so that these
+    answers do not wait for the imports. The flags keep their defaults until run() sets them.
+    """
+    if _asks_for_help():
+        LINE.show("")
+        print(_help(usage))
+        sys.exit(DONE)
+    try:
+        _parse_flags(copy.deepcopy(flags.FLAGS))
+    except ValueError as error:
+        LibraryLog().say(f"error: {error}")
+        sys.exit(REFUSED)
+
+
 def run(
     command: Command,
     usage: str,
@@ -141,9 +163,9 @@ def run(
     if argv is not None:
         sys.argv[1:] = argv
     LINE.show("")  # libraries are imported
-    if {"--help", "-h"} & set(sys.argv[1:]):
+    if _asks_for_help():
         print(_help(usage))
-        return 0
+        return DONE
     try:
         with LibraryLog() as log:
             code, message = _run_to_code(command, log, how_to_resume)
@@ -160,7 +182,7 @@ def _run_to_code(command: Command, log: LibraryLog, how_to_resume: str) -> tuple
     """Return the exit code and the line for stderr."""
     try:
         with preparing():
-            arguments = _parse_flags()
+            arguments = _parse_flags(flags.FLAGS)
         code = command(log, arguments)
         sys.stdout.flush()
         return code, ""
@@ -255,20 +277,24 @@ def _config_kind() -> type[Any] | None:
     return flag.kind if isinstance(flag, _ConfigFlag) else None
 
 
-def _parse_flags() -> list[str]:
-    """Parse sys.argv and return the positional arguments, or raise ValueError in one sentence."""
+def _asks_for_help() -> bool:
+    return bool({"--help", "-h"} & set(sys.argv[1:]))
+
+
+def _parse_flags(values: flags.FlagValues) -> list[str]:
+    """Set values by sys.argv; return the positional arguments, or raise a one-line ValueError."""
     kind = _config_kind()
     try:
         arguments = _arguments()
         if kind is not None:
             _, arguments = overrides.take(arguments, kind)
-        rest = flags.FLAGS([sys.argv[0], *arguments])
+        rest = values([sys.argv[0], *arguments])
     except flags.UnrecognizedFlagError as error:
         raise ValueError(_unknown_flag(error.flagname, error.flagvalue, kind)) from error
     except flags.Error as error:
         raise ValueError(_wrong_value(str(error).splitlines()[0])) from error
-    for name in flags.FLAGS:
-        value = flags.FLAGS[name].value
+    for name in values:
+        value = values[name].value
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"--{name} is {value}; it must be a finite number")
     return list(rest[1:])
@@ -387,7 +413,7 @@ class RunFlags:
         )
         self._scratch = flags.DEFINE_string(
             "scratch",
-            workdir_lib.SCRATCH,
+            SCRATCH,
             "folder of this host for small files of runs on gs://",
         )
         self._profile_steps = flags.DEFINE_string(
@@ -408,7 +434,19 @@ class RunFlags:
         address = self._workdir.value or ""
         if not address:
             raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {usage}")
-        workdir_lib.check_address(address)
+        check_address(address)
         return RunLocation(
             **dataclasses.asdict(process), address=address, scratch=self._scratch.value
+        )
+
+
+def check_address(address: str) -> None:
+    """Raise ValueError if an address cannot be a workdir; nothing is read from a bucket."""
+    if not is_address(address):
+        if pathlib.Path(address).exists() and not pathlib.Path(address).is_dir():
+            raise ValueError(f"--workdir={address} is a file; give a new or an empty folder")
+    elif not _ADDRESS.fullmatch(address):
+        raise ValueError(
+            f"--workdir is {address}; it may be a folder, or a folder in a bucket, as "
+            "gs://BUCKET/PATH; mount other storage and give that path"
         )

@@ -79,7 +79,6 @@ def check_bucket(bucket: Bucket) -> None:
     bucket.look_at_bucket()
 
 
-SCRATCH = "~/.cache/bert_jax"
 PATIENCE_SECS = 300.0  # duration of retries, after which the run ends and must be restarted
 _PAUSE_SECS = 5.0
 _THREADS = 8
@@ -89,7 +88,6 @@ _OF_A_PROCESS = re.compile(r"(stacks|libraries)-([1-9]\d*)\.(txt|log)")
 COMPILED = "compiled"  # folder of programs compiled on this host
 _OF_THE_HOST = {COMPILED, wandb_writer.FOLDER, workdir_lock.FILE, _ID}
 _NOT_PUBLISHED = {*_OF_THE_HOST, CHECKPOINTS}
-_ADDRESS = re.compile(r"gs://[^/]+/+[^/].*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,18 +165,6 @@ class Workdir:
 def local_workdir(folder: pathlib.Path) -> Workdir:
     """Return the Workdir of a local folder."""
     return Workdir(folder, str(folder), folder / CHECKPOINTS)
-
-
-def check_address(address: str) -> None:
-    """Raise ValueError if an address cannot be a workdir; nothing is read from a bucket."""
-    if not is_address(address):
-        if pathlib.Path(address).exists() and not pathlib.Path(address).is_dir():
-            raise ValueError(f"--workdir={address} is a file; give a new or an empty folder")
-    elif not _ADDRESS.fullmatch(address):
-        raise ValueError(
-            f"--workdir is {address}; it may be a folder, or a folder in a bucket, as "
-            "gs://BUCKET/PATH; mount other storage and give that path"
-        )
 
 
 def open_workdir(address: str, scratch: str, number: int) -> Workdir:

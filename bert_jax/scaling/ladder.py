@@ -31,14 +31,6 @@ from data_pipeline.store import Store
 OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked LM loss the law is of
 FIRST_PHASE = "configs/first_phase.py"
 UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # of a summary
-# Of the way from the loss of unigrams to that of n-grams, how much a run must have come to be
-# fitted. Before attention finds the words that tell, a run lies on a plateau and then falls fast:
-# its loss shows when that happens, not what size and tokens bring (arXiv 2309.07311). The
-# quickstart, whose n-grams have 4.6 nats and unigrams 6.4, falls from 5.6 to 4.7 in 400 steps.
-LEARNED = 0.7
-# Of the narrowest width: of 1e-3, 2e-3, 4e-3 and 8e-3 the best of a short run at width 64 was 4e-3,
-# with 2e-3 less than 0.01 nats behind; at width 256, by transfer, it was 2e-3 (docs/results.md).
-LEARNING_RATE = 3e-3
 _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override
 _LEAST_STEPS, _LEAST_ROWS = 500, 8
 _WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bert_jax.baselines import bilm, skipgram, training, vectors
-from bert_jax.baselines.bilm import BiLM
-from bert_jax.baselines.skipgram import SkipGram
 from bert_jax.config.study import StudyRow, StudyTask
-from bert_jax.finetuning.frozen_ner import Training
+from bert_jax.config.vectors import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Training
 from bert_jax.reporting.console import Screen
 from bert_jax.studies.row_kind import (
     Cost,
@@ -36,13 +34,12 @@ OWN_MEASURES = {
     "heldout_skipgram_loss": "tell a neighbor from negatives",
     "heldout_bilm_loss": "predict the next token in both directions",
 }
-_OPTIONS: dict[str, type[Any]] = {skipgram.KIND: SkipGram, bilm.KIND: BiLM}
 _TOKENS = "tokens"  # in the flags of a row: positions to read, in place of steps or epochs
 _TAGGER_SETTINGS = ("units", "epochs", "learning_rate")
 _HAS_NO_MASKS = {
     vectors.COUNTS: "counts predict no words",
-    skipgram.KIND: "its vectors do not depend on context",
-    bilm.KIND: "it reads from one side at a time",
+    SKIPGRAM: "its vectors do not depend on context",
+    BILM: "it reads from one side at a time",
     vectors.TAGLM: "it only combines the runs of other rows",
 }
 
@@ -54,7 +51,7 @@ def load_settings(row: StudyRow, store: str) -> Any:
       ValueError: there is no such setting, or its value is not allowed.
     """
     refuse_settings(row, "config", "finetune")
-    options = _OPTIONS[row.kind]
+    options = BASELINES[row.kind]
     fields: dict[str, Any] = {
         field.name: type(field.default) for field in dataclasses.fields(options)
     }
@@ -231,5 +228,5 @@ TAGLM_ROW = dataclasses.replace(
     task_command=_make_task_command(
         vectors.TAGLM, lambda run: ",".join(str(source) for source in run.sources)
     ),
-    reads=(skipgram.KIND, bilm.KIND),
+    reads=(SKIPGRAM, BILM),
 )

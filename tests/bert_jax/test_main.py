@@ -1,10 +1,36 @@
 """bert-jax: the entries by their names, beside python -m."""
 
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from bert_jax import __main__, __version__
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What takes most of a second to import, and no answer about flags needs.
+SLOW = ("jax", "flax", "optax", "orbax", "tensorflow", "tensorboardX", "matplotlib", "scipy")
+# Runs each module named by its arguments in a child, with a flag; prints what is not as it should.
+CHECK_IMPORTS = f"""
+import contextlib, io, os, runpy, sys
+import bert_jax.runtime.cli, data_pipeline.store
+
+flag, code, *modules = sys.argv[1:]
+for module in modules:
+    if not os.fork():
+        sys.argv = ["", flag]
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                runpy.run_module(module, run_name="__main__", alter_sys=True)
+            except SystemExit as end:
+                wrong = [name for name in {SLOW} if name in sys.modules]
+                wrong += [f"exit code {{end.code}}"] * (end.code != int(code))
+        if wrong:
+            print(module, *wrong, flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
 @pytest.mark.parametrize("name", __main__.MODULES)
@@ -37,3 +63,14 @@ def test_every_entry_of_the_package_has_a_name():
     }
     mains = {name for name in runnable if name != "bert_jax.runtime.cli"}
     assert mains <= set(__main__.MODULES.values())
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--help", 0), ("--nope", 2)])
+def test_help_and_a_wrong_flag_do_not_wait_for_slow_imports(flag, code):
+    modules = ["bert_jax", *__main__.MODULES.values()]
+    if flag == "--nope":
+        modules.remove("bert_jax")
+    command = [sys.executable, "-c", CHECK_IMPORTS, flag, str(code), *modules]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == ""
+    assert ran.stderr.count("error: ") == (0 if flag == "--help" else len(modules))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax.baselines import bilm, training
-from bert_jax.baselines.bilm import BiLM
+from bert_jax.config.vectors import BiLM
 from bert_jax.finetuning import bilstm
 from bert_jax.model import ops
 from bert_jax.reporting.console import Screen
@@ -144,7 +144,7 @@ def test_it_learns_and_a_killed_training_resumes_to_the_same_weights(
     settings = BiLM(width=16, units=32, seq_len=24, batch_size=16, steps=80, learning_rate=2e-2)
     folders = [tmp_path / name for name in ("complete", "killed")]
     for folder in folders:
-        training.claim_baseline(folder, bilm.KIND, settings, store)
+        training.claim_baseline(folder, "bilm", settings, store)
     bilm.train(folders[0], store, settings, screen)
     save = training._save
 

@@ -10,9 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from bert_jax.baselines import bilm, frozen_task, skipgram, training, vectors
-from bert_jax.baselines.bilm import BiLM
-from bert_jax.baselines.skipgram import SkipGram
 from bert_jax.baselines.vectors import Encoder
+from bert_jax.config.vectors import BiLM, SkipGram
 from bert_jax.finetuning.frozen_ner import Training
 from bert_jax.inference.hidden_states import VECTORS
 from bert_jax.reporting.console import Screen

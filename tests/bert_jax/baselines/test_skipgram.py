@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.baselines import rows as rows_lib
 from bert_jax.baselines import skipgram, training
-from bert_jax.baselines.skipgram import SkipGram
+from bert_jax.config.vectors import SkipGram
 from bert_jax.reporting.console import Screen
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
@@ -118,7 +118,7 @@ def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, mon
     screen = Screen(is_writer=True)
     monkeypatch.setattr(training, "_SAVE_SECS", 0.0)
     for name in ("complete", "killed"):
-        training.claim_baseline(tmp_path / name, skipgram.KIND, settings, store)
+        training.claim_baseline(tmp_path / name, "skipgram", settings, store)
     skipgram.train(tmp_path / "complete", store, settings, screen)
     save = training._save
 
@@ -146,10 +146,10 @@ def test_a_killed_training_resumes_to_the_same_vectors(tiny_store, tmp_path, mon
 def test_a_folder_of_another_training_or_with_damage_is_refused(tiny_store, tmp_path):
     store, run = open_store(tiny_store), tmp_path / "run"
     settings = SkipGram(seed=3)
-    training.claim_baseline(run, skipgram.KIND, settings, store)
-    training.claim_baseline(run, skipgram.KIND, settings, store)
+    training.claim_baseline(run, "skipgram", settings, store)
+    training.claim_baseline(run, "skipgram", settings, store)
     with pytest.raises(ValueError, match="seed = 3, now 4"):
-        training.claim_baseline(run, skipgram.KIND, dataclasses.replace(settings, seed=4), store)
+        training.claim_baseline(run, "skipgram", dataclasses.replace(settings, seed=4), store)
     tables = skipgram.init_tables(settings, store.vocab_size)
     training._save(run / training.STATE, tables, 1, 0.0)
     complete = (run / training.STATE).read_bytes()

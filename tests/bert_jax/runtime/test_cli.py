@@ -1,5 +1,6 @@
 """How an entry ends: its exit code, and the one line that says why."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -171,3 +172,19 @@ def test_help_shows_a_config_of_the_command(forked):
     assert "configs/finetune/" in forked("bert_jax.finetune", "--help").stdout
     missing = forked("bert_jax.finetune", "--workdir=x", code=2).stderr
     assert "configs/finetune/ner.py" in missing and "configs/base.py" not in missing
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("gs://runs/mine", None),
+        ("gs://runs", "gs://BUCKET/PATH"),
+        ("gs://runs/", "gs://BUCKET/PATH"),
+        ("s3://runs/mine", "mount other storage"),
+        (__file__, "is a file; give a new or an empty folder"),
+    ],
+)
+def test_an_address_is_looked_at_before_anything_is_asked(address, words):
+    expected = contextlib.nullcontext() if words is None else pytest.raises(ValueError, match=words)
+    with expected:
+        cli.check_address(address)

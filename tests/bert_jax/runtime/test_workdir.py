@@ -9,7 +9,6 @@ import pytest
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime import workdir_lock
 from bert_jax.runtime.workdir import (
-    check_address,
     check_all_see,
     check_bucket,
     check_folder,
@@ -209,22 +208,6 @@ def test_a_folder_is_its_own_workdir(tmp_path):
     run.claim(is_writer=True)
     assert [path.name for path in run.home.iterdir()] == ["lock"]
     assert open_workdir(str(tmp_path / "run"), "unused", 0).home == run.home
-
-
-@pytest.mark.parametrize(
-    ("address", "words"),
-    [
-        ("gs://runs/mine", None),
-        ("gs://runs", "gs://BUCKET/PATH"),
-        ("gs://runs/", "gs://BUCKET/PATH"),
-        ("s3://runs/mine", "mount other storage"),
-        (__file__, "is a file; give a new or an empty folder"),
-    ],
-)
-def test_an_address_is_looked_at_before_anything_is_asked(address, words):
-    expected = contextlib.nullcontext() if words is None else pytest.raises(ValueError, match=words)
-    with expected:
-        check_address(address)
 
 
 def test_a_folder_is_made_and_left_empty_and_refused_below_a_file(tmp_path):

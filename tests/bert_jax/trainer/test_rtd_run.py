@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, MeshConfig, OptimConfig, Phase
+from bert_jax.config.schema import GENERATOR
 from bert_jax.inference.fill_mask import guess_tokens, read_question
 from bert_jax.interop import export, load
-from bert_jax.interop.pretrained import GENERATOR, place_masked_lm, place_model, place_params
+from bert_jax.interop.pretrained import place_masked_lm, place_model, place_params
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding

@@ -1,0 +1,68 @@
+"""Hold the settings of frozen vectors: of the baselines that make them, and of what reads them.
+
+They are flags of bert_jax.baseline, bert_jax.features, bert_jax.feature_ner and
+bert_jax.frozen_task.
+"""
+
+import dataclasses
+from typing import Any
+
+from data_pipeline.spec.fields import setting
+
+CLS, MEAN = "cls", "mean"
+POOLS = (CLS, MEAN)  # how the vectors of a text become one
+SKIPGRAM, BILM = "skipgram", "bilm"  # kinds of baselines
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipGram:
+    """Hold how vectors are trained; the defaults are word2vec's."""
+
+    width: int = setting(100, "dimensions of a vector", minimum=1)
+    window: int = setting(5, "largest distance between the tokens of a pair", minimum=1)
+    negatives: int = setting(5, "negatives drawn for each pair", minimum=1)
+    subsample: float = setting(
+        1e-3,
+        "share of the text above which occurrences of a token are dropped at random",
+        above=0,
+    )
+    learning_rate: float = setting(0.025, "initial learning rate, decayed linearly", above=0)
+    epochs: float = setting(5.0, "passes over the training text", above=0)
+    seed: int = setting(
+        0, "seed of the initial vectors and of all random draws", minimum=0, maximum=2**32 - 1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BiLM:
+    """Hold the size of a biLM and how it is trained."""
+
+    width: int = setting(64, "width of the embeddings and of each direction's output", minimum=1)
+    units: int = setting(256, "LSTM cells of a layer in each direction", minimum=1)
+    layers: int = setting(2, "layers of each direction", minimum=1)
+    clip: float = setting(3.0, "bound of cells and projections", above=0)
+    dropout: float = setting(
+        0.1,
+        "share of the embeddings and of each layer's outputs that is dropped",
+        minimum=0,
+        below=1,
+    )
+    seq_len: int = setting(128, "tokens of the longest row, with [CLS] and [SEP]", minimum=3)
+    batch_size: int = setting(32, "rows of a step", minimum=1)
+    steps: int = setting(1000, "steps of Adam", minimum=1)
+    learning_rate: float = setting(4e-3, "initial learning rate, decayed linearly to 0", above=0)
+    seed: int = setting(0, "seed of weights, rows and dropout", minimum=0, maximum=2**32 - 1)
+
+
+BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM}
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """Set how the BiLSTM is trained; the paper gives only its layers and width."""
+
+    units: int = 768  # of each direction
+    epochs: int = 10
+    batch_size: int = 32  # rows
+    learning_rate: float = 1e-3  # of Adam, decayed linearly to 0
+    seed: int = 0
