@@ -57,6 +57,7 @@ from bert_jax.runtime import startup
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.train_step import objectives
 from bert_jax.trainer import run
+from data_pipeline.cli.main import describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path, write_json
 
@@ -83,18 +84,26 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         phase = measure.set_rows(config.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(config, phases=(phase,))
     verdicts = check_parts(_list_parts(config, source), screen, _LIMIT_SECS.value)
-    wrong = [verdict.part for verdict in verdicts if verdict.outcome == WRONG]
     for verdict in verdicts if not is_writer else ():
         if verdict.outcome == WRONG:  # here and perhaps on no other worker
             log.say(f"{verdict.part}: {verdict.sentence}")
-    words = f"{', '.join(wrong)}: wrong" if wrong else "nothing is wrong"
-    screen.print(f"{words}; {sum(each.outcome == SKIPPED for each in verdicts)} parts skipped")
+    screen.print(summarize(verdicts))
     if _JSON_OUT.value and is_writer:
         write_json(
             pathlib.Path(_JSON_OUT.value),
             {"config": dataclasses.asdict(config), "parts": [*map(dataclasses.asdict, verdicts)]},
         )
-    return FAILED if wrong else DONE
+    return FAILED if any(verdict.outcome == WRONG for verdict in verdicts) else DONE
+
+
+def summarize(verdicts: Sequence[Verdict]) -> str:
+    """Name the parts that are wrong, and count the skipped ones, in one line."""
+    wrong = [verdict.part for verdict in verdicts if verdict.outcome == WRONG]
+    skipped = sum(verdict.outcome == SKIPPED for verdict in verdicts)
+    words = f"{', '.join(wrong)}: wrong" if wrong else "nothing is wrong"
+    if skipped == len(verdicts):
+        words = "nothing was checked"
+    return f"{words}; {skipped} of {len(verdicts)} parts skipped"
 
 
 def _refuse_alone(place: cli.ProcessLocation, config: Config) -> None:
@@ -160,7 +169,7 @@ def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> lis
     began, verdicts = time.monotonic(), []
     for name, check in parts:
         if time.monotonic() - began > limit_secs:
-            verdict = Verdict(name, SKIPPED, f"--limit_secs={limit_secs:g} are over")
+            verdict = Verdict(name, SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
         else:
             with screen.spinning(f"checking: {name}"):
                 verdict = _run(name, check)
@@ -175,7 +184,8 @@ def _run(name: str, check: Callable[[], Verdict]) -> Verdict:
         return check()
     except (OSError, RuntimeError, MemoryError, ValueError, AssertionError) as error:
         # Of a device, a disk, or a compiler: what the command is there to report.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = describe_os_error(error) if isinstance(error, OSError) else str(error)
+        reason = text.splitlines()[0] if text else type(error).__name__
         return Verdict(name, WRONG, reason)
 
 

@@ -25,6 +25,7 @@ from bert_jax.train_step import metrics, objectives
 from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.address import is_address
 from data_pipeline.io.bucket import Bucket
+from data_pipeline.io.errors import explain_errors
 
 FINE, WRONG, SKIPPED = "fine", "wrong", "skipped"
 _MEGABYTE = 10**6
@@ -214,6 +215,7 @@ def check_step(config: Config, secs: float) -> Verdict:
     sentence += f"; compiled in {program.compile_secs:.0f} s"
     expected = _estimate_step(config, objective)
     if expected is None:
+        sentence += "; there is no estimate to compare it with"
         return Verdict("step", FINE, sentence, numbers)
     numbers["estimated_step_secs"] = expected
     sentence += f"; plan estimates {1e3 * expected:,.1f} ms"
@@ -263,6 +265,11 @@ def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> Verdic
     Raises:
       OSError: the place cannot be written or read.
     """
+    with explain_errors(address, f"writing and reading {megabytes} MB as a test"):
+        return _check_storage(address, state_bytes, megabytes)
+
+
+def _check_storage(address: str, state_bytes: int, megabytes: int) -> Verdict:
     data = np.random.default_rng(0).bytes(megabytes * _MEGABYTE)
     name = f"doctor-{uuid.uuid4().hex}"
     numbers: dict[str, Any] = {"checkpoint_bytes": state_bytes}

@@ -139,11 +139,13 @@ def find_slice(name: str, num_slices: int = 1) -> Slice:
     known |= {member.accelerator_type: member for member in known.values()}
     if name not in known:
         version = name.partition(":")[0].partition("-")[0].replace("v5litepod", "v5e")
-        if version in SHAPES:
-            members = _list_slices(version)
-            names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
-        else:
-            names = "; ".join(f"{each}: {', '.join(shapes)}" for each, shapes in SHAPES.items())
+        if version not in SHAPES:
+            raise ValueError(
+                f"--topology={name}: {version!r} is no TPU that is known here; known are "
+                f"{', '.join(SHAPES)}, as in --topology=v5e:4x4"
+            )
+        members = _list_slices(version)
+        names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
         raise ValueError(f"--topology={name}: there is no such TPU slice; there are {names}")
     tpu_slice = dataclasses.replace(known[name], num_slices=num_slices)
     if num_slices < 1:

@@ -1,6 +1,8 @@
 """python -m bert_jax.doctor: each part on sound and on faulty machines, and the command as used."""
 
+import errno
 import json
+import os
 import shutil
 from types import SimpleNamespace
 
@@ -42,6 +44,27 @@ def test_a_disk_without_room_for_two_checkpoints_is_wrong(tmp_path, monkeypatch)
     verdict = checks.check_storage(str(tmp_path), state_bytes=10**10, megabytes=1)
     assert verdict.outcome == WRONG
     assert "15.00 GB" in verdict.sentence
+
+
+def test_a_full_disk_is_named_with_what_to_do_and_left_as_it_was(tmp_path, monkeypatch):
+    def fill(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fill)
+    place = str(tmp_path / "run")
+    parts = [("storage", lambda: checks.check_storage(place, state_bytes=10, megabytes=1))]
+    (verdict,) = doctor.check_parts(parts, doctor.Screen(is_writer=True), 60.0)
+    assert verdict.outcome == WRONG
+    assert verdict.sentence.startswith(f"{place}: ")
+    assert "GB free); make room" in verdict.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_line_claims_no_more_than_was_checked():
+    fine, wrong, skipped = (checks.Verdict(name, name, "") for name in (FINE, WRONG, SKIPPED))
+    assert doctor.summarize([skipped, skipped]) == "nothing was checked; 2 of 2 parts skipped"
+    assert doctor.summarize([fine, skipped]) == "nothing is wrong; 1 of 2 parts skipped"
+    assert doctor.summarize([fine, wrong]) == "wrong: wrong; 0 of 2 parts skipped"
 
 
 def test_the_kernel_needs_a_tpu():
@@ -131,4 +154,4 @@ def test_the_command_checks_this_machine(tmp_path, capsys):
     assert len(parts["losses"]["numbers"]["losses"]) == 20
     screen = capsys.readouterr()
     assert all(name in screen.out + screen.err for name in parts)
-    assert "nothing is wrong; 2 parts skipped" in screen.out + screen.err
+    assert "nothing is wrong; 2 of 7 parts skipped" in screen.out + screen.err
