@@ -7,10 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import tensorboardX.summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-
 from bert_jax.reporting.wandb_writer import WandbWriter
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
@@ -92,10 +88,7 @@ class Records:
             if self._watcher is not None:
                 self._write_findings(self._watcher.add(line))
             named = {f"{split}/{name}": value for name, value in numbers.items()}
-            for name, value in named.items():
-                scalar = tensorboardX.summary.scalar(name, value)
-                self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar))
-            self._events.flush()
+            _write_scalars(self._events, step, named)
         if self._wandb is not None:
             self._wandb.write(step, named)
 
@@ -112,12 +105,27 @@ class Records:
                 write_json(self._workdir / SUMMARY, summary)
 
 
-def _events(folder: pathlib.Path, first_step: int) -> EventsWriter:
+# tensorboardX is imported inside what writes events: it loads every cloud client that is installed,
+# a twelfth of the imports of a command that writes none.
+def _write_scalars(events: Any, step: int, numbers: Mapping[str, float]) -> None:
+    from tensorboardX import summary
+    from tensorboardX.proto.event_pb2 import Event
+
+    for name, value in numbers.items():
+        scalar = summary.scalar(name, value)
+        events.write_event(Event(wall_time=time.time(), step=step, summary=scalar))
+    events.flush()
+
+
+def _events(folder: pathlib.Path, first_step: int) -> Any:
     """Open a file of TensorBoard events that hides those of later steps in earlier files.
 
     Not tensorboardX's SummaryWriter: it writes in a thread, where the error of a full disk is lost
     and the run then waits forever for the thread to take the next event.
     """
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
     folder.mkdir(exist_ok=True)
     events = EventsWriter(str(folder / "events"), f".{time.time_ns()}")  # not twice in a second
     if first_step:

@@ -36,7 +36,6 @@ def compiled(constant):
 def test_a_program_compiled_before_is_found_in_the_workdir(tmp_path):
     compiled(2.5)  # jax has looked for a folder by then, and found none
     assert compile.keep_in(tmp_path, is_writer=True) == str(tmp_path / "compiled")
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     hits = []
     jax.monitoring.register_event_listener(lambda name, **_: hits.append(name == HIT))
     compiled(3.5)
