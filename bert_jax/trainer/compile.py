@@ -32,6 +32,7 @@ from bert_jax.train_step.objectives import Objective
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
 from bert_jax.trainer.prefetch import PlacedBatch
+from data_pipeline.io.address import is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.small_files import read_object
 
@@ -246,12 +247,15 @@ def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
     """Set jax's compilation cache to a folder in the workdir; return the folder, "" if disabled.
 
     Only the writer, process 0, deletes old programs, as jax writes the cache in that process alone.
-    JAX_COMPILATION_CACHE_DIR overrides the folder; JAX_ENABLE_COMPILATION_CACHE=false disables it.
+    JAX_COMPILATION_CACHE_DIR overrides the folder, and may be a gs:// address;
+    JAX_ENABLE_COMPILATION_CACHE=false disables it.
     """
     settings: Any = jax.config
     if not settings.jax_enable_compilation_cache:
         return ""
     if settings.jax_compilation_cache_dir:
+        if is_address(settings.jax_compilation_cache_dir):
+            use_one_driver()
         return str(settings.jax_compilation_cache_dir)
     folder = workdir / COMPILED
     if is_writer:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.trainer import compile
+from tests.faults.bucket_server import NAME, fake_bucket
 
 NAMES = (
     "jax_compilation_cache_dir",
@@ -103,3 +106,31 @@ def test_a_home_that_cannot_be_written_or_is_none_is_left_alone(tmp_path):
     (tmp_path / "secs.json").mkdir()
     compile.remember("key", 5, tmp_path / "secs.json")
     assert compile.secs_of("key", tmp_path / "secs.json") is None
+
+
+COMPILE = """
+import pathlib, sys
+import jax
+from bert_jax.trainer import compile
+
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
+print(compile.keep_in(pathlib.Path(sys.argv[1]), is_writer=True))
+jax.jit(lambda x: x * 3.5).lower(1.0).compile()
+print("cache_hits" in events)
+"""
+
+
+@pytest.mark.slow
+def test_programs_kept_in_a_bucket_are_found_by_a_machine_made_anew(tmp_path):
+    place = f"gs://{NAME}/compiled"
+    settings = {"JAX_COMPILATION_CACHE_DIR": place, "JAX_PLATFORMS": "cpu"}
+    settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    with fake_bucket() as bucket:
+        for machine, is_there in (("old", False), ("new", True)):
+            command = [sys.executable, "-c", COMPILE, str(tmp_path / machine)]
+            environment = {**os.environ, **bucket.environment, **settings}
+            ran = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True
+            )
+            assert ran.stdout.split() == [place, str(is_there)], ran.stderr
