@@ -205,11 +205,8 @@ def check_step(config: Config, secs: float) -> Verdict:
         "peak_memory_bytes": report.peak_memory_bytes,
         "compile_secs": program.compile_secs,
     }
-    sentence = (
-        f"{program.phase.batch_size:,} rows of {program.phase.seq_len} take "
-        f"{1e3 * median:,.1f} ms, "
-        f"{report.rows_per_sec:,.0f} rows a second"
-    )
+    rows = f"{program.phase.batch_size:,} rows of {program.phase.seq_len}"
+    sentence = f"{rows} take {describe_pace(median, report.rows_per_sec)}"
     if report.utilisation:
         sentence += f", {report.utilisation:.0%} of the peak"
     sentence += f"; compiled in {program.compile_secs:.0f} s"
@@ -220,6 +217,13 @@ def check_step(config: Config, secs: float) -> Verdict:
     numbers["estimated_step_secs"] = expected
     sentence += f"; plan estimates {1e3 * expected:,.1f} ms"
     return Verdict("step", FINE if median < 1.5 * expected else WRONG, sentence, numbers)
+
+
+def describe_pace(step_secs: float, rows_per_sec: float) -> str:
+    """Write the time of a step and its rows a second, readable on slow machines too."""
+    step = f"{1e3 * step_secs:,.1f} ms" if step_secs < 10 else f"{step_secs:,.1f} s"
+    rows = f"{rows_per_sec:,.0f}" if rows_per_sec >= 10 else f"{rows_per_sec:.2g}"
+    return f"{step}, {rows} rows a second"
 
 
 def _estimate_step(config: Config, objective: objectives.Objective) -> float | None:

@@ -67,6 +67,11 @@ def test_the_last_line_claims_no_more_than_was_checked():
     assert doctor.summarize([fine, wrong]) == "wrong: wrong; 0 of 2 parts skipped"
 
 
+def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
+    assert checks.describe_pace(80.4626, 0.19885) == "80.5 s, 0.2 rows a second"
+    assert checks.describe_pace(0.0105, 6095.2) == "10.5 ms, 6,095 rows a second"
+
+
 def test_the_kernel_needs_a_tpu():
     verdict = kernel.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
     assert verdict.outcome == SKIPPED
