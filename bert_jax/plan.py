@@ -100,11 +100,10 @@ from bert_jax.perf.aot_compile import Compiled
 from bert_jax.perf.plan import Plan, PlanRequest, build_plan, read_corpus, scale_config
 from bert_jax.perf.prices import FILE, Prices, format_dollars, read_prices
 from bert_jax.perf.slices import Slice
-from bert_jax.reporting import plots
 from bert_jax.reporting.console import Screen
+from bert_jax.reporting.rates import render_rates_as_text
 from bert_jax.runtime import exit_codes
 from bert_jax.scaling import budget as budget_lib
-from bert_jax.scaling import budget_report
 from bert_jax.scaling.budget import Budget, BudgetPlan, BudgetRequest
 from bert_jax.scaling.candidates import make_compiler
 from bert_jax.scaling.fit import fit_english
@@ -244,6 +243,8 @@ def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:
 
 def _spend(log: LibraryLog) -> int:
     """Choose what the budget buys, and show it."""
+    from bert_jax.scaling import budget_report  # here: it imports matplotlib
+
     request, screen = _read_budget(log)
     plan = budget_lib.choose(request, make_compiler(request.tpu_slice, screen))
     money = format_dollars(request.budget.usd)
@@ -287,6 +288,8 @@ def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:
 def _write_pictures(config: Config, compiled: Compiled | None, screen: Screen) -> None:
     """Write the files of --plot_out and --hlo_out."""
     if _PLOT_OUT.value:
+        from bert_jax.reporting import plots  # here: matplotlib takes half a second to import
+
         plots.draw_rates(config, pathlib.Path(_PLOT_OUT.value))
     if _HLO_OUT.value and compiled:
         pathlib.Path(_HLO_OUT.value).write_text(compiled.text, encoding="utf-8")
@@ -300,7 +303,7 @@ def _show(request: PlanRequest, plan: Plan, screen: Screen) -> None:
     for index, phase in enumerate(plan.phases):
         rows = plan_report.format_phase(phase, sequences[index] if sequences else None)
         screen.table(plan_report.format_phase_title(phase, index), rows)
-    curve = plots.render_rates_as_text(request.config, CURVE_WIDTH, CURVE_HEIGHT)
+    curve = render_rates_as_text(request.config, CURVE_WIDTH, CURVE_HEIGHT)
     warnings = heldout.too_many_epochs(request.config, request.corpus.epochs or [])
     screen.table("the run", plan_report.format_run(plan, request.prices, curve, warnings))
     if plan.scale:

@@ -98,7 +98,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     if _PLAN.value:
         return DONE
     results = study.run(screen, _PARALLEL.value)
-    # Imported here, so that refusals and --help do not wait for matplotlib.
+    # Imported here, so that refusals do not wait for matplotlib.
     from bert_jax.studies import report
 
     summary = report.Report(results, config.paper, config.compare_with)

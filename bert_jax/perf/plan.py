@@ -17,8 +17,8 @@ from bert_jax.perf.estimate import Estimate, PhasePlan
 from bert_jax.perf.preemptions import Expected, Stretch
 from bert_jax.perf.prices import Price, Prices
 from bert_jax.perf.slices import Slice
-from bert_jax.reporting import plots
 from bert_jax.reporting.console import Screen, duration
+from bert_jax.reporting.rates import sample_rates
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer import compile
 
@@ -201,7 +201,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
         phase, compiled = _plan_phase(request, config, index, tpu_slice, f"phase {index}: ", screen)
         phases.append(phase)
         first = first or compiled
-    steps, rates = plots.sample_rates(config, RATE_POINTS)
+    steps, rates = sample_rates(config, RATE_POINTS)
     plan = Plan(
         topology=tpu_slice.name,
         accelerator_type=tpu_slice.accelerator_type,

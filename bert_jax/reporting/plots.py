@@ -1,4 +1,4 @@
-"""Draw a run: curves.png from metrics.jsonl, and the learning rate as picture or text."""
+"""Draw a run: curves.png from metrics.jsonl, and the learning rate as a picture."""
 
 import dataclasses
 import io
@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 # Before the import: matplotlib logs that it indexes fonts or that the home folder is read-only.
@@ -23,10 +22,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, Phase, RunConfig
+from bert_jax.config import Config, Phase
 from bert_jax.reporting.console import REFERENCE_LINES
 from bert_jax.reporting.metrics_writer import CURVES, METRICS
-from bert_jax.train_step import optim
+from bert_jax.reporting.rates import sample_rates
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.jsonl import read_metrics
 
@@ -353,36 +352,6 @@ def _describe_progress(phases: Sequence[Phase], last_step: int) -> str:
     total = sum(phase.steps for phase in phases)
     now = next((p for p, end in zip(phases, ends, strict=True) if last_step <= end), phases[-1])
     return f"Step {last_step:,} of {total:,}, sequences of {now.seq_len}"
-
-
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-
-
-def sample_rates(config: RunConfig, most: int = 2000) -> Points:
-    """Sample the schedule: steps from first to last, every bend among them, and their rates."""
-    total = config_lib.total_steps(config)
-    bends = [
-        ramp.first_step + step
-        for ramp in optim.list_ramps(config)
-        for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)
-    ]
-    even = np.linspace(0, total - 1, min(most, total)).astype(int)
-    inside = [step for step in bends if 0 <= step < total]
-    steps_N = np.unique(np.concatenate([even, np.asarray(inside, int)]))
-    return steps_N, np.asarray(optim.make_schedule(config)(jnp.asarray(steps_N, jnp.int32)))
-
-
-def render_rates_as_text(config: Config, width: int, height: int) -> list[str]:
-    """Render the schedule as lines of block characters, top line first."""
-    total = config_lib.total_steps(config)
-    edges = np.linspace(0, total, width + 1)
-    steps_N, rates_N = sample_rates(config)
-    means = np.interp((edges[:-1] + edges[1:]) / 2, steps_N, rates_N)
-    eighths = np.ceil(means / max(means.max(), 1e-30) * height * 8).astype(int)
-    return [
-        "".join(_BLOCKS[min(max(level - 8 * row, 0), 8)] for level in eighths)
-        for row in reversed(range(height))
-    ]
 
 
 def draw_rates(config: Config, path: pathlib.Path) -> None:

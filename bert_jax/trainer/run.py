@@ -12,6 +12,7 @@ import jax
 from bert_jax.config import HostsConfig
 from bert_jax.parallel import processes
 from bert_jax.reporting import metrics_writer as log_lib
+from bert_jax.reporting.rates import sample_rates
 from bert_jax.runtime import exit_codes, goodput, preemption, startup
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import ProcessLocation, RunLocation
@@ -131,7 +132,7 @@ def _curves(setup: Setup) -> str:
 
     try:
         with setup.screen.spinning("drawing the curves"):
-            steps_N, rates_N = plots.sample_rates(setup.config)
+            steps_N, rates_N = sample_rates(setup.config)
             picture = plots.draw_curves(setup.workdir, setup.config.phases, (steps_N + 1, rates_N))
             return str(picture or "nothing to draw yet")
     except (OSError, ValueError) as error:

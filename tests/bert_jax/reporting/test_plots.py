@@ -12,6 +12,7 @@ from matplotlib import image
 
 from bert_jax.config import Config, OptimConfig, Phase
 from bert_jax.reporting import plots
+from bert_jax.reporting.rates import render_rates_as_text, sample_rates
 
 PHASES = (Phase(seq_len=32, steps=60), Phase(seq_len=64, steps=40))
 
@@ -332,7 +333,7 @@ def rate(step: int) -> float:
 
 
 def test_rates_are_those_of_the_schedule_and_every_bend_is_among_them():
-    steps, rates = plots.sample_rates(RATES_OF, most=11)
+    steps, rates = sample_rates(RATES_OF, most=11)
     expected = [rate(int(step)) for step in steps]
     np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
     assert {0, 69, 70, 699, 700, 729, 730, 999} <= set(steps.tolist())
@@ -341,7 +342,7 @@ def test_rates_are_those_of_the_schedule_and_every_bend_is_among_them():
 
 def test_letters_rise_and_fall_with_the_rate():
     one = dataclasses.replace(RATES_OF, phases=RESTARTED[:1])
-    lines = plots.render_rates_as_text(one, width=70, height=3)
+    lines = render_rates_as_text(one, width=70, height=3)
     assert [len(line) for line in lines] == [70, 70, 70]
     heights = [sum(" ▁▂▃▄▅▆▇█".index(line[column]) for line in lines) for column in range(70)]
     expected = [24 * rate(10 * column + 5) for column in range(70)]
