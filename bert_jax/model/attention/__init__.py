@@ -1,12 +1,13 @@
 """Compute self-attention, by the implementation that fits the device and the row length.
 
 Read reference (the formula), dispatch (visible keys, and the choice of an implementation), then
-tpu_kernel (short rows), flash and blocks (long rows).
+tpu_kernel (short rows), flash and blocks (long rows), gpu_kernel (all rows on NVIDIA GPUs).
 """
 
 from bert_jax.model.attention.dispatch import (
     BLOCKS,
     FLASH,
+    GPU_KERNEL,
     KERNEL,
     PLAIN,
     Choice,
@@ -23,6 +24,7 @@ from bert_jax.model.attention.reference import attend
 __all__ = [
     "BLOCKS",
     "FLASH",
+    "GPU_KERNEL",
     "KERNEL",
     "PLAIN",
     "Choice",

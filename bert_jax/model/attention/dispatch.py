@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
-from bert_jax.model.attention import blocks, flash, tpu_kernel
+from bert_jax.model.attention import blocks, flash, gpu_kernel, tpu_kernel
 
 # reference.py computes all scores of a row at once; tpu_kernel.py is a TPU kernel for short rows,
-# flash.py one for long rows, windows and rotary positions; blocks.py is plain JAX for long rows.
+# flash.py one for long rows, windows and rotary positions; gpu_kernel.py is a kernel for NVIDIA
+# GPUs; blocks.py is plain JAX for long rows.
 PLAIN, KERNEL, FLASH, BLOCKS = "plain", "the TPU kernel", "flash attention", "blocks"
+GPU_KERNEL = "the GPU kernel"
 LONG_ROW = 1024  # tokens, from which blocks were measured to be faster than plain attention
 
 
@@ -94,16 +96,23 @@ def choose(
     heads, head_width = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     only_plain = _explain_plain_only(model, has_dropout)
 
-    def refuse_kernels(width: int) -> tuple[str | None, str | None]:
-        ours = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(
-            device_kind, seq_len, heads, head_width, dtype
-        )
-        other = only_plain or flash.explain_refusal(device_kind, seq_len, heads, head_width, dtype)
-        if model_size > 1:
-            whole = f"requires all heads on one device, not on {model_size}"
-            ours = ours or f"the attention kernel {whole}"
-            other = other or f"flash attention {whole}"
-        return ours, other
+    shape = (device_kind, seq_len, heads, head_width, dtype)
+    whole = f"requires all heads on one device, not on {model_size}" if model_size > 1 else ""
+
+    def refuse_kernels(width: int) -> dict[str, str | None]:
+        """Explain why each kernel of this kind of device does not fit, None if it does."""
+        if gpu_kernel.is_gpu(device_kind):
+            gpus = None
+            if model.position_embedding_type == "relative":
+                gpus = "the GPU kernel has no relative positions"
+            gpus = gpus or gpu_kernel.explain_refusal(*shape)
+            return {GPU_KERNEL: gpus or (f"the GPU kernel {whole}" if whole else None)}
+        ours = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(*shape)
+        other = only_plain or flash.explain_refusal(*shape)
+        return {
+            KERNEL: ours or (f"the attention kernel {whole}" if whole else None),
+            FLASH: other or (f"flash attention {whole}" if whole else None),
+        }
 
     def choose_layer(width: int) -> tuple[str, str]:
         if setting == "plain":
@@ -115,19 +124,19 @@ def choose(
                     "which takes plain attention"
                 )
             return BLOCKS, "blocks, as config.compute.attention says"
-        ours, other = refuse_kernels(width)
-        if ours is None:
-            return KERNEL, KERNEL
-        if other is None:
-            return FLASH, FLASH
+        refusals = refuse_kernels(width)
+        for name, refusal in refusals.items():
+            if refusal is None:
+                return name, name
+        reasons = [refusal for refusal in refusals.values() if refusal is not None]
         if setting == "kernel":
             raise ValueError(
-                f"config.compute.attention is 'kernel', but {ours}, and {other}; set it to auto, "
-                "which takes another implementation where no kernel fits"
+                f"config.compute.attention is 'kernel', but {', and '.join(reasons)}; set it to "
+                "auto, which takes another implementation where no kernel fits"
             )
         if not only_plain and _are_blocks_worthwhile(seq_len, width):
             return BLOCKS, BLOCKS
-        return PLAIN, f"plain: {ours}"
+        return PLAIN, f"plain: {reasons[0]}"
 
     complete, words = choose_layer(0)
     if model.global_attn_every_n_layers == 1:

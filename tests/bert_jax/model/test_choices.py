@@ -86,6 +86,7 @@ WINDOWS = ModelConfig(
     local_attention=128,
     attention_probs_dropout_prob=0.0,
 )
+A100 = "NVIDIA A100-SXM4-40GB"
 CAUSAL = ModelConfig(is_causal=True, attention_probs_dropout_prob=0.0)
 
 
@@ -135,11 +136,38 @@ def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, wo
         ("auto", "cpu", 2048, CAUSAL, attention.BLOCKS, attention.BLOCKS),
         ("plain", "v5e", 8192, WINDOWS, attention.PLAIN, attention.PLAIN),
         ("blocks", "v5e", 128, NO_DROPOUT, attention.BLOCKS, attention.BLOCKS),
+        ("auto", A100, 128, ModelConfig(), attention.GPU_KERNEL, attention.GPU_KERNEL),
+        ("auto", A100, 2048, ModelConfig(), attention.GPU_KERNEL, attention.GPU_KERNEL),
+        ("kernel", A100, 8192, WINDOWS, attention.GPU_KERNEL, attention.GPU_KERNEL),
+        ("auto", A100, 100, ModelConfig(), attention.PLAIN, attention.PLAIN),
+        ("auto", A100, 8000, WINDOWS, attention.GPU_KERNEL, attention.GPU_KERNEL),
+        ("auto", A100, 8001, WINDOWS, attention.BLOCKS, attention.BLOCKS),
+        ("auto", "Tesla V100-SXM2-16GB", 2048, CAUSAL, attention.BLOCKS, attention.BLOCKS),
+        ("plain", A100, 128, ModelConfig(), attention.PLAIN, attention.PLAIN),
     ],
 )
 def test_long_rows_take_what_keeps_no_scores(setting, device, seq_len, model, complete, window):
     choice = attention.choose(setting, device, seq_len, model, jnp.dtype("bfloat16"), 1)
     assert (choice.complete, choice.window) == (complete, window)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"device_kind": "Tesla T4"}, "unlike Tesla T4"),
+        ({"seq_len": 130}, "a multiple of 64 tokens, not 130"),
+        ({"dtype": jnp.dtype("float32")}, "in bfloat16, not in float32"),
+        ({"model_size": 2}, "the GPU kernel requires all heads on one device, not on 2"),
+        ({"model": ModelConfig(position_embedding_type="relative")}, "no relative positions"),
+    ],
+)
+def test_a_gpu_is_told_the_reasons_of_its_own_kernel(change, reason):
+    names = ("device_kind", "seq_len", "model", "dtype", "model_size")
+    fits = dict(zip(names, (A100, 128, ModelConfig(), jnp.dtype("bfloat16"), 1), strict=True))
+    words = attention.choose("auto", **(fits | change)).words
+    assert words.startswith("plain: ") and reason in words and "TPU" not in words
+    with pytest.raises(ValueError, match=f"'kernel', but .*{reason}; set it to auto"):
+        attention.choose("kernel", **(fits | change))
 
 
 def test_blocks_are_refused_with_dropout_of_the_probabilities():
@@ -149,7 +177,8 @@ def test_blocks_are_refused_with_dropout_of_the_probabilities():
 
 
 @pytest.mark.slow
-def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch):
+@pytest.mark.parametrize("name", [attention.KERNEL, attention.GPU_KERNEL])
+def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch, name):
     """Its one matmul, the order of queries, keys and values, its biases and its dropout."""
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 1}
     model = dataclasses.replace(MODEL, **sizes, max_position_embeddings=128)
@@ -158,7 +187,7 @@ def test_the_kernel_in_the_model_is_the_plain_attention(monkeypatch):
 
     def always(_, visible, *sizes):
         calls.append(sizes)
-        return attention.KERNEL if visible.ids_BS is not None else attention.PLAIN
+        return name if visible.ids_BS is not None else attention.PLAIN
 
     compute = ComputeConfig(compute_dtype="bfloat16")
     expected = losses_and_gradients(model, batch, compute)
