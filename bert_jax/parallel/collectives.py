@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from bert_jax.parallel import mesh, processes
 
@@ -38,9 +38,9 @@ def specs(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, tree)
 
 
-def compiler_options(devices: Mesh) -> dict[str, bool]:
+def compiler_options(devices: mesh.AnyMesh) -> dict[str, bool]:
     """Return what the compiler of a step on this mesh has to be told."""
-    is_tpu = devices.devices.flat[0].platform == "tpu"
+    is_tpu = mesh.platform(devices) == "tpu"
     return {"xla_tpu_enable_async_all_to_all": True} if is_tpu and sums_pieces(devices) else {}
 
 
@@ -117,12 +117,12 @@ def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
     dtype of part. Between CPU processes it is a sum of which each keeps its piece (decision 23).
     """
     devices = jax.sharding.get_abstract_mesh()
-    size = devices.shape[axis]
-    if jax.default_backend() == "cpu" and processes.are_joined():
+    size, platform = devices.shape[axis], mesh.platform(devices)
+    if platform == "cpu" and processes.are_joined():
         piece = part.shape[dim] // size
         start = jax.lax.axis_index(axis) * piece
         return jax.lax.dynamic_slice_in_dim(jax.lax.psum(part, axis), start, piece, dim)
-    if jax.default_backend() == "gpu":
+    if platform == "gpu":
         return jax.lax.psum_scatter(part, axis, scatter_dimension=dim, tiled=True)
     if sums_pieces(devices):
         received = jax.lax.all_to_all(part, axis, dim, dim, tiled=True)

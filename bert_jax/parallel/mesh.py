@@ -184,6 +184,13 @@ def device_kind(mesh: AnyMesh) -> str:
     return "" if device is None else device.device_kind
 
 
+def platform(mesh: AnyMesh) -> str:
+    """Return the platform of a mesh's devices, which need not be this process's: "gpu"."""
+    abstract = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+    device = abstract.abstract_device
+    return jax.default_backend() if device is None else str(device.platform)
+
+
 def describe_axes(sizes: Mapping[str, int]) -> str:
     """Describe the sizes of the mesh axes for the screen, without those of one device but data."""
     return " x ".join(
