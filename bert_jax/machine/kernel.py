@@ -11,15 +11,18 @@ from jax.sharding import Mesh, PartitionSpec
 from bert_jax.config import ModelConfig
 from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
 from bert_jax.model import attention
-from bert_jax.model.attention import tpu_kernel
+from bert_jax.model.attention import gpu_kernel, tpu_kernel
 from bert_jax.model.dropout import Dropout, keep_mask, number_rows
 from bert_jax.parallel import mesh as mesh_lib
+
+LENGTHS = (128, 256, 384, 512)  # of compared rows: plain attention keeps all scores in float32
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
     """Hold the inputs of a comparison of attention: some rows on each device of a mesh."""
 
+    kernel: str  # attention.KERNEL or attention.GPU_KERNEL
     qkv_BSE: jax.Array
     dout_BSD: jax.Array
     ids_BS: jax.Array
@@ -27,21 +30,26 @@ class _Rows:
 
 
 def check_kernel(
-    mesh: Mesh, model: ModelConfig, seq_len: int, rows_per_device: int = 2, interpret: bool = False
+    mesh: Mesh, model: ModelConfig, seq_len: int, rows_per_device: int = 2, interpret: str = ""
 ) -> Verdict:
-    """Compare the attention kernel with plain attention on these devices.
+    """Compare the attention kernel for these devices with plain attention.
 
-    Output and gradients within bfloat16's rounding of float32; dropout masks bit for bit.
-    interpret compares the interpreted kernel where no device can run it.
+    Output and gradients within bfloat16's rounding of float32; dropout masks bit for bit. Rows of
+    another length are compared on a GPU at the next of LENGTHS below. interpret names a kernel that
+    is interpreted where no device can run it.
     """
-    part = f"attention kernel at {seq_len}"
     heads, width = model.num_attention_heads, model.hidden_size
     kind = mesh.devices.flat[0].device_kind
-    refusal = tpu_kernel.explain_refusal(
+    is_gpu = interpret == attention.GPU_KERNEL or gpu_kernel.is_gpu(kind)
+    part = f"attention kernel at {seq_len}"
+    refusal = (gpu_kernel if is_gpu else tpu_kernel).explain_refusal(
         kind, seq_len, heads, width // heads, jnp.dtype("bfloat16")
     )
     if refusal and not interpret:
         return Verdict(part, SKIPPED, refusal)
+    seq_len = max((length for length in LENGTHS if length <= seq_len), default=LENGTHS[0])
+    part = f"attention kernel at {seq_len}"
+    name = attention.GPU_KERNEL if is_gpu else attention.KERNEL
     rate, batch = 0.1, rows_per_device * mesh.size
     rng = np.random.default_rng(seq_len)
 
@@ -53,6 +61,7 @@ def check_kernel(
     with jax.set_mesh(mesh):
         words = Dropout(jnp.uint32(3), jnp.uint32(8), number_rows(batch)).words(5, 0)
         rows = _Rows(
+            name,
             place(rng.normal(size=(batch, seq_len, 3 * width)), jnp.bfloat16),
             place(rng.normal(size=(batch, seq_len, width)), jnp.bfloat16),
             place(np.arange(seq_len) < lengths[:, None], jnp.int32),
@@ -69,7 +78,7 @@ def check_kernel(
                 strict=True,
             )
         }
-        wrong_bits = _count_wrong_bits(mesh, heads, width // heads, seq_len, rate)
+        wrong_bits = _count_wrong_bits(mesh, name, heads, width // heads, seq_len, rate)
     worst = max(errors.values())
     numbers = {"errors": errors, "wrong_mask_bits": wrong_bits}
     if worst > 2**-7 or wrong_bits:
@@ -95,7 +104,10 @@ def _attend_by_kernel(rows: _Rows, heads: int, rate: float) -> tuple[jax.Array, 
         qkv_BSE: jax.Array, dout_BSD: jax.Array, ids_BS: jax.Array, low_B: Any, high_B: Any
     ) -> tuple[jax.Array, ...]:
         def attend(qkv_BSE: jax.Array, bias_E: jax.Array) -> jax.Array:
-            return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)
+            if rows.kernel == attention.KERNEL:
+                return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, low_B, high_B, heads, rate)
+            qkv_BSE += bias_E.astype(qkv_BSE.dtype)
+            return gpu_kernel.attend(qkv_BSE, ids_BS, low_B, high_B, None, heads, rate)
 
         bias_E = jnp.zeros(qkv_BSE.shape[-1], jnp.float32)
         out_BSD, backward = jax.vjp(attend, qkv_BSE, bias_E)
@@ -144,7 +156,9 @@ def _error(got: jax.Array, expected: jax.Array) -> float:
     return float(jnp.max(difference) / jnp.max(jnp.abs(expected.astype(jnp.float32))))
 
 
-def _count_wrong_bits(mesh: Mesh, heads: int, head_width: int, seq_len: int, rate: float) -> int:
+def _count_wrong_bits(
+    mesh: Mesh, kernel: str, heads: int, head_width: int, seq_len: int, rate: float
+) -> int:
     """Count the elements of a dropout mask in which the kernel differs from the hash.
 
     With equal scores and each value that of one key, the output spells the mask of head_width keys;
@@ -164,6 +178,7 @@ def _count_wrong_bits(mesh: Mesh, heads: int, head_width: int, seq_len: int, rat
 
     low_B, high_B = (place(np.full(batch, word), jnp.uint32) for word in (0x12345678, 0x9ABCDEF0))
     rows = _Rows(
+        kernel,
         place(np.concatenate([nothing, one_hot], -1), jnp.bfloat16),
         place(one_hot, jnp.bfloat16),
         place(np.ones((batch, seq_len)), jnp.int32),

@@ -14,6 +14,7 @@ from bert_jax import doctor
 from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.machine import checks, kernel
 from bert_jax.machine.checks import FINE, SKIPPED, WRONG
+from bert_jax.model import attention
 from bert_jax.parallel import mesh
 from bert_jax.runtime import startup
 
@@ -72,7 +73,7 @@ def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
     assert checks.describe_pace(0.0105, 6095.2) == "10.5 ms, 6,095 rows a second"
 
 
-def test_the_kernel_needs_a_tpu():
+def test_the_kernel_needs_a_tpu_or_a_gpu():
     verdict = kernel.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
     assert verdict.outcome == SKIPPED
     assert "cpu" in verdict.sentence
@@ -121,14 +122,15 @@ def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
 
 
 @pytest.mark.slow
-def test_the_kernel_is_compared_with_plain_attention(monkeypatch):
+@pytest.mark.parametrize("name", [attention.KERNEL, attention.GPU_KERNEL])
+def test_the_kernel_is_compared_with_plain_attention(monkeypatch, name):
     devices = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
-    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=True)
+    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=name)
     assert verdict.outcome == FINE
     assert verdict.numbers["wrong_mask_bits"] == 0
     # A device that draws other masks.
     monkeypatch.setattr(kernel, "keep_mask", lambda x, *others: jnp.ones_like(x, bool))
-    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=True)
+    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=name)
     assert verdict.outcome == WRONG
     assert verdict.numbers["wrong_mask_bits"] > 1000
 
