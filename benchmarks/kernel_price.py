@@ -7,6 +7,9 @@ cycles of a row are the compiler's estimate, not a measurement. Bundles in a loo
 it runs; the loop over chunks of keys as in a row that is one example, where none is skipped.
 Waiting for HBM and starting a step are not in them. With --update they go
 into bert_jax/perf/kernel_prices.json, where bert_jax.plan finds them.
+
+With --store=STORE --packed_examples=1,8 it also prints the mean cycles of that store's packed rows,
+of which flash attention skips chunks of keys.
 """
 
 import argparse
@@ -23,7 +26,17 @@ import sys
 import tempfile
 from typing import Any
 
+import jax
+import numpy as np
+
+from bert_jax.model.attention import flash
+from bert_jax.model.attention.flash_body import Tile
 from bert_jax.perf.prices import NAMES, digest_code
+from data_pipeline.sampling.packing import plan_rows
+from data_pipeline.sampling.pairs import measure_examples
+from data_pipeline.sampling.stream import open_examples
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import open_store
 
 PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/perf/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
@@ -38,8 +51,14 @@ Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles, and a digest
 class Schedule:
     """What the compiler wrote of one kernel."""
 
-    cycles: int  # of a row
+    text: str
+    steps: int  # of the grid, for a row
+    chunks: int  # of keys, for a block of queries of a row that is one example
     slots: dict[str, float]  # kind of instruction -> share of its places that are taken
+
+    def count_cycles(self, share: float = 1.0) -> int:
+        """Count the cycles of a row of which a share of the chunks is not skipped."""
+        return count_cycles(self.text, self.steps, self.chunks * share)[1]
 
 
 def main() -> None:
@@ -52,6 +71,10 @@ def main() -> None:
     parser.add_argument("--dropout_rate", default="0.1", help="such as 0,0.1")
     parser.add_argument("--kernel", default="attention", help="attention, or flash")
     parser.add_argument("--window", default="0", help="of flash, such as 0,128; 0 for none")
+    parser.add_argument("--store", help="of flash without a window: price its packed rows as well")
+    parser.add_argument("--packed_examples", default="8", help="most in a row, such as 1,8")
+    parser.add_argument("--segments", default="nsp", help="as config.data.segments")
+    parser.add_argument("--short_seq_prob", default="0.1", help="as config.data.short_seq_prob")
     parser.add_argument("--json_out", help="a file for the prices")
     parser.add_argument("--update", action="store_true", help=f"put them into {PRICES.name}")
     given = parser.parse_args()
@@ -61,17 +84,23 @@ def main() -> None:
     lists = (*lists, given.kernel, given.window)
     priced: list[Price] = []
     for case in itertools.product(*(text.split(",") for text in lists)):
-        schedules, cycles = schedules_of(*case)
-        priced.append(price(case, cycles))
+        schedules = schedules_of(*case)
+        priced.append(price(case, schedules))
         for direction, schedule in schedules.items():
             print(described(priced[-1], direction, schedule), flush=True)
+        if given.store and given.kernel == "flash":
+            data = PretrainOptions(
+                segments=given.segments, short_seq_prob=float(given.short_seq_prob)
+            )
+            for most in map(int, given.packed_examples.split(",")):
+                print(describe_packed(case, schedules, given.store, data, most), flush=True)
     if given.json_out:
         pathlib.Path(given.json_out).write_text(as_text(priced))
     if given.update:
         PRICES.write_text(as_text(merged(json.loads(PRICES.read_text()), priced)))
 
 
-def price(case: tuple[str, ...], cycles: dict[str, int]) -> Price:
+def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
     """Write a line of the table of prices: cycles of a device for each row of its batch."""
     topology, seq_len, heads, head_width, rate, kernel, window = case
     chip = topology.split(":")[0]
@@ -80,7 +109,7 @@ def price(case: tuple[str, ...], cycles: dict[str, int]) -> Price:
     return (
         dict(zip(KEYS, values, strict=True))
         | {
-            f"{direction}_cycles": round(cycles[direction] / CORES[chip])
+            f"{direction}_cycles": round(schedules[direction].count_cycles() / CORES[chip])
             for direction in DIRECTIONS
         }
         | {"code": digest_code(kernel)}
@@ -97,6 +126,49 @@ def described(price: Price, direction: str, schedule: Schedule) -> str:
         f"{price['head_width']}, {dropout}, {direction}: {price[f'{direction}_cycles']} "
         f"cycles a row (compiler estimate); slots used: {slots}"
     )
+
+
+def describe_packed(
+    case: tuple[str, ...],
+    schedules: dict[str, Schedule],
+    store: str,
+    data: PretrainOptions,
+    most: int,
+) -> str:
+    """Describe the rows that the packer makes of a store, and their mean price, in a line."""
+    topology, seq_len, _, head_width, *_, window = case
+    fill, examples, share = measure_rows(store, data, int(seq_len), int(head_width), most)
+    share = 1.0 if int(window) else share
+    chip = topology.split(":")[0]
+    cycles = [round(each.count_cycles(share) / CORES[chip]) for each in schedules.values()]
+    return (
+        f"  at most {most} examples a row: {examples:.2f} on average, {fill:.1%} of the positions "
+        f"hold a token, {share:.1%} of the chunks are seen: {' + '.join(map(str, cycles))} cycles"
+    )
+
+
+def measure_rows(
+    folder: str, data: PretrainOptions, seq_len: int, head_width: int, most: int
+) -> tuple[float, float, float]:
+    """Return the share of positions with a token, examples a row, and the share of chunks seen.
+
+    Of an epoch of packed rows; padding is an example of its own, as in training.
+    """
+    store = open_store(folder)
+    slots = max(1, round(seq_len * data.masked_lm_prob))
+    source = open_examples(store, store.train, data, seq_len, slots)
+    lengths_E = measure_examples(store.train, source.walks.get(0).walk)
+    plan = plan_rows(lengths_E, 1, seq_len, most)
+    examples_BN = plan.find_examples(np.arange(plan.rows))
+    lengths_BN = np.where(examples_BN >= 0, lengths_E[examples_BN], 0)
+    ends_BN = np.cumsum(lengths_BN, axis=1, dtype=np.int64)
+    ids_BS = np.stack([np.searchsorted(ends, np.arange(seq_len), "right") for ends in ends_BN])
+    tile = Tile(seq_len, head_width, seq_len, seq_len, is_rotated=True)
+    jax.config.update("jax_platforms", "cpu")  # libtpu is here as a compiler only
+    bounds = flash._find_chunks(jax.numpy.asarray(ids_BS, np.int32), tile)
+    seen = np.asarray(bounds)[:, 1::2].mean() * tile.chunk / seq_len
+    fill = lengths_BN.sum() / (plan.rows * seq_len)
+    return float(fill), len(lengths_E) / plan.rows, float(seen)
 
 
 def merged(old: list[Price], new: list[Price]) -> list[Price]:
@@ -119,7 +191,7 @@ def schedules_of(
     rate: str,
     kernel: str,
     window: str,
-) -> tuple[dict[str, Schedule], dict[str, int]]:
+) -> dict[str, Schedule]:
     """Compile the kernels of one case in a process of its own and read what libtpu dumped."""
     with tempfile.TemporaryDirectory() as folder:
         # libtpu reads them once, when it is loaded: each case has a process and a folder.
@@ -141,14 +213,13 @@ def schedules_of(
         if done.returncode:
             sys.exit(f"{done.stderr[-3000:]}\n{topology} was not compiled: the reason is above")
         (facts,) = (json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{")
-        schedules = {
+        return {
             direction: read_schedule(pathlib.Path(folder), name, facts["steps"], facts["chunks"])
             for direction, name in zip(DIRECTIONS, NAMES[kernel], strict=True)
         }
-        return schedules, {of: each.cycles for of, each in schedules.items()}
 
 
-def count_cycles(text: str, steps: int, chunks: int) -> tuple[int, int]:
+def count_cycles(text: str, steps: int, chunks: float) -> tuple[int, int]:
     """Count the bundles of a final schedule, and the cycles of a row.
 
     The outermost loop runs over the grid, `steps` times a row, and is counted with the little that
@@ -189,7 +260,8 @@ def count_trips(body: str) -> int | None:
 def read_schedule(folder: pathlib.Path, name: str, steps: int, chunks: int) -> Schedule:
     """Read the final schedule of the kernel of this name in a dump."""
     (path,) = folder.glob(f"*{name}*[0-9]-final_bundles.txt")
-    bundles, cycles = count_cycles(path.read_text(), steps, chunks)
+    text = path.read_text()
+    bundles, _ = count_cycles(text, steps, chunks)
     stem = path.name.rsplit("-", 2)[0]
     (use,) = folder.glob(f"{stem}-*final_hlo-static-per-bundle-utilization.txt")
     _, names, places, _, *taken = use.read_text().splitlines()
@@ -198,7 +270,7 @@ def read_schedule(folder: pathlib.Path, name: str, steps: int, chunks: int) -> S
     totals = [sum(column) for column in zip(*rows, strict=True)]
     shares = (total / most for total, most in zip(totals, capacity, strict=True))
     kinds = (kind.strip() for kind in names.split(","))
-    return Schedule(cycles, dict(zip(kinds, shares, strict=True)))
+    return Schedule(text, steps, chunks, dict(zip(kinds, shares, strict=True)))
 
 
 if __name__ == "__main__":

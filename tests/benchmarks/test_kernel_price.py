@@ -28,7 +28,10 @@ def test_bundles_in_loops_count_as_often_as_they_run():
     outside, in_first_loop, in_second_loop = 8, 3, 4
     steps, chunks = 6, 5
     expected = steps * (outside + chunks * in_second_loop) + 3 * in_first_loop
-    assert kernel_price.count_cycles(SCHEDULE, steps, chunks) == (15, expected)
+    schedule = kernel_price.Schedule(SCHEDULE, steps, chunks, slots={})
+    assert schedule.count_cycles() == expected
+    skipped = steps * 2 * in_second_loop
+    assert schedule.count_cycles(share=3 / 5) == expected - skipped
 
 
 def test_bundles_of_a_kernel_without_loops_count_once():

@@ -109,7 +109,11 @@ def _number_positions(ids_BS: jax.Array, tile: Tile) -> jax.Array:
 
 
 def _find_chunks(ids_BS: jax.Array, tile: Tile) -> jax.Array:
-    """Find the chunks of keys that each block of queries sees: first, and last + 1: int32[B,2N]."""
+    """Find the chunks of keys that each block of queries sees: first key, and count: int32[B,2N].
+
+    The first chunk begins with the tile of LANES keys that holds the first key seen, or earlier
+    where the last one would end behind the row.
+    """
     is_first_BS = _mark_starts(ids_BS)
     is_last_BS = jnp.roll(is_first_BS, -1, axis=1)
     places_S = jnp.arange(tile.seq_len, dtype=jnp.int32)
@@ -118,8 +122,10 @@ def _find_chunks(ids_BS: jax.Array, tile: Tile) -> jax.Array:
     last_BS = jax.lax.cummin(last_BS, axis=1, reverse=True)
     first_BN = jnp.maximum(first_BS, places_S - tile.before)[:, :: tile.block]
     last_BN = jnp.minimum(last_BS, places_S + tile.after)[:, tile.block - 1 :: tile.block]
-    both_BN2 = jnp.stack([first_BN // tile.chunk, last_BN // tile.chunk + 1], axis=-1)
-    return jnp.reshape(both_BN2, (len(ids_BS), -1))
+    first_BN -= first_BN % LANES
+    count_BN = (last_BN - first_BN) // tile.chunk + 1
+    first_BN = jnp.minimum(first_BN, tile.seq_len - count_BN * tile.chunk)
+    return jnp.reshape(jnp.stack([first_BN, count_BN], axis=-1), (len(ids_BS), -1))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

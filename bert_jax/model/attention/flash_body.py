@@ -2,9 +2,9 @@
 
 A grid step works on the queries, keys and values of a tile of 128 lanes: a head of width 128, or
 two of 64. It rotates them, and transposes what the matmuls read transposed. Then each block of
-queries loops over the chunks of keys that it sees, with a running maximum and sum. In a layer with
-a narrow window a block has a single chunk, the band of keys around it, for which arrays of keys are
-padded on both ends.
+queries loops over the chunks of keys that it sees, with a running maximum and sum; the first begins
+with the tile of its first key. In a layer with a narrow window a block has a single chunk, the band
+of keys around it, for which arrays of keys are padded on both ends.
 
 Scores are [keys, queries], as in tpu_kernel_body. A position's code is the number of its example
 times a large number, plus its place in the row: a single comparison of codes decides whether a
@@ -97,10 +97,10 @@ class Tile:
 def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     """Compute attention of one tile of a row.
 
-    Shapes: int32[B,2N], first and last + 1 chunk of each block; int32[1,1,S], codes; if rotated
-    float32[1,S,L] twice, cosines and sines with the sign that `_exchange` lacks; bfloat16[1,S,L] of
-    queries, keys, values -> bfloat16[1,S,L], float32[1,1,H,S], logarithms of the sums of
-    exp(score).
+    Shapes: int32[B,2N], first key and count of chunks of each block; int32[1,1,S], codes; if
+    rotated float32[1,S,L] twice, cosines and sines with the sign that `_exchange` lacks;
+    bfloat16[1,S,L] of queries, keys, values -> bfloat16[1,S,L], float32[1,1,H,S], logarithms of the
+    sums of exp(score).
     """
     *angles, q, k, v, out, norms, queries, keys, values, key_codes, values_LP = refs
     row = pl.program_id(0)  # outside of the loops, because the interpreter needs that
@@ -148,8 +148,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     def attend_block(number: Any, first_query: Any) -> None:
         q_WL = queries[pl.ds(first_query, tile.block), :]
 
-        def add_chunk(chunk: Any, heads: Any) -> Any:
-            first = pl.multiple_of(chunk * tile.chunk, tile.chunk)
+        def add_chunk(first: Any, heads: Any) -> Any:
             visible_CW = _see(key_codes, codes, first, first_query, tile)
             following, added = scores_CW(visible_CW, first, q_WL, 0), []
             for head, (highest_1W, sum_1W, out_KW) in enumerate(heads):
@@ -166,7 +165,7 @@ def forward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
         zero_1W = jnp.zeros((1, tile.block), jnp.float32)
         zero_KW = jnp.zeros((tile.head_width, tile.block), jnp.float32)
         heads = ((zero_1W + _HIDDEN_SCORE, zero_1W, zero_KW),) * tile.heads
-        heads = _loop_chunks(bounds, row, number, add_chunk, heads)
+        heads = _loop_chunks(bounds, row, number, add_chunk, heads, tile)
         write(pl.ds(first_query, tile.block), heads)
 
     _loop_blocks(attend_bands, attend_block, tile)
@@ -250,11 +249,7 @@ def backward(bounds: Ref, codes: Ref, *refs: Ref, tile: Tile) -> None:
     def attend_block(number: Any, first_query: Any) -> None:
         add_chunk = differentiate(first_query)
         zero_KW = jnp.zeros((tile.head_width, tile.block), jnp.float32)
-
-        def add_one(chunk: Any, dq_KW: Any) -> Any:
-            return add_chunk(pl.multiple_of(chunk * tile.chunk, tile.chunk), dq_KW)
-
-        dq_KW = _loop_chunks(bounds, row, number, add_one, (zero_KW,) * tile.heads)
+        dq_KW = _loop_chunks(bounds, row, number, add_chunk, (zero_KW,) * tile.heads, tile)
         write(pl.ds(first_query, tile.block), dq_KW)
 
     _loop_blocks(attend_bands, attend_block, tile)
@@ -352,10 +347,15 @@ def _loop_blocks(
 
 
 def _loop_chunks(
-    bounds: Ref, row: Any, block: Any, add: Callable[[Any, Any], Any], start: Any
+    bounds: Ref, row: Any, block: Any, add: Callable[[Any, Any], Any], start: Any, tile: Tile
 ) -> Any:
-    """Loop over the chunks of keys that a block of queries sees."""
-    return jax.lax.fori_loop(bounds[row, 2 * block], bounds[row, 2 * block + 1], add, start)
+    """Loop over the chunks of keys that a block of queries sees; add(first key, sums) -> sums."""
+    first = bounds[row, 2 * block]
+
+    def add_one(number: Any, sums: Any) -> Any:
+        return add(pl.multiple_of(first + number * tile.chunk, LANES), sums)
+
+    return jax.lax.fori_loop(0, bounds[row, 2 * block + 1], add_one, start)
 
 
 def _transpose(x_PL: Ref, x_LP: Ref) -> None:

@@ -99,6 +99,7 @@ CASES = [
     pytest.param(384, 2, 64, 0, False, 10_000.0, id="three chunks of keys"),
     pytest.param(512, 4, 64, 128, False, 10_000.0, id="four blocks in turn with keys around them"),
     pytest.param(384, 2, 64, 70, True, 10_000.0, id="half a window of no whole tile, causal"),
+    pytest.param(768, 2, 64, 0, False, 10_000.0, id="chunks begin inside of one another"),
     pytest.param(640, 2, 64, 0, True, 0.0, id="later keys hidden, not rotated"),
     pytest.param(256, 2, 128, 0, False, 10_000.0, id="one head a tile"),
 ]
@@ -118,6 +119,33 @@ def test_flash_attention_is_the_plain_one(
     got = both_ways(by_kernel, *drawn, *examples(seq_len), *settings)
     wide = [x.astype(jnp.float32) for x in drawn]
     assert_close(got, both_ways(by_scores, *wide, *examples(seq_len), *settings))
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "is_causal"),
+    [(640, True), (768, False), (1024, True), (1536, False), (8192, False)],
+)
+def test_chunks_hold_the_keys_that_are_seen_and_are_as_few_as_can_be(seq_len, is_causal):
+    """Of rows with 1 to 12 examples, the last of which may be padding."""
+    tile = flash_body.Tile(seq_len, 64, seq_len, 0 if is_causal else seq_len, is_rotated=False)
+    rng, rows = np.random.default_rng(seq_len), 12
+    ids = np.zeros((rows, seq_len), np.int32)
+    for row in range(rows):
+        ends = rng.choice(np.arange(1, seq_len), row, replace=False)
+        ids[row] = np.searchsorted(np.sort(ends), np.arange(seq_len), "right")
+    bounds = np.reshape(flash._find_chunks(jnp.asarray(ids), tile), (rows, tile.blocks, 2))
+    for row, block in np.ndindex(rows, tile.blocks):
+        queries = np.arange(block * tile.block, (block + 1) * tile.block)
+        seen = np.isin(ids[row], ids[row][queries])
+        if is_causal:
+            seen[queries[-1] + 1 :] = False
+        keys = np.flatnonzero(seen)
+        first, count = bounds[row, block]
+        assert first % 128 == 0
+        assert 0 <= first <= keys[0]
+        assert keys[-1] < first + count * tile.chunk <= seq_len
+        tiles = keys[-1] // 128 - keys[0] // 128 + 1
+        assert count == -(-tiles * 128 // tile.chunk)
 
 
 @pytest.mark.slow
