@@ -18,9 +18,18 @@ from bert_jax.parallel import mesh, processes
 Tree = Any
 Path = tuple[Any, ...]  # of an array in a tree
 
-ALL_TO_ALL_CHIPS = {"TPU v5 lite": 16, "": 64}  # the most chips of a slice, by kind of device
+V5E = "TPU v5 lite"
+ALL_TO_ALL_CHIPS = {V5E: 16, "": 64}  # the most chips of a slice, by kind of device
 JOINED = ("query", "key", "value")  # in the order in which one matmul computes them
 FIRST_LAYERS = 3  # whose gradients are sent after the word table's
+# Options of v5e's compiler that run all-reduces and gathers beside the work (decision 23). Sums of
+# less than a MiB are joined; matrices are not, as a joined sum waits for its last gradient.
+ASYNC_ALL_REDUCE: dict[str, bool | int] = {
+    "xla_enable_async_all_reduce": True,
+    "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": True,
+    "xla_jf_crs_combiner_threshold_in_bytes": 1 << 20,
+    "xla_tpu_prefer_async_allgather_to_allreduce": True,
+}
 
 
 def manual_axes() -> frozenset[str]:
@@ -38,10 +47,13 @@ def specs(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: jax.typeof(leaf).sharding.spec, tree)
 
 
-def compiler_options(devices: mesh.AnyMesh) -> dict[str, bool]:
+def compiler_options(devices: mesh.AnyMesh) -> dict[str, bool | int]:
     """Return what the compiler of a step on this mesh has to be told."""
-    is_tpu = mesh.platform(devices) == "tpu"
-    return {"xla_tpu_enable_async_all_to_all": True} if is_tpu and sums_pieces(devices) else {}
+    if mesh.platform(devices) != "tpu":
+        return {}
+    if sums_pieces(devices):
+        return {"xla_tpu_enable_async_all_to_all": True}
+    return ASYNC_ALL_REDUCE if sums_unsharded(devices) else {}
 
 
 def map_over_batch(function: Callable[..., Any], args: tuple[Any, ...], out_specs: Any) -> Any:
@@ -110,15 +122,25 @@ def sums_pieces(devices: mesh.AnyMesh) -> bool:
     return chips <= ALL_TO_ALL_CHIPS.get(mesh.device_kind(devices), ALL_TO_ALL_CHIPS[""])
 
 
+def sums_unsharded(devices: mesh.AnyMesh) -> bool:
+    """Return whether gradients are summed by all-reduces, of which each device keeps its piece.
+
+    On v5e, where no all-to-all can, they run beside the backward pass.
+    """
+    return not sums_pieces(devices) and mesh.device_kind(devices) == V5E
+
+
 def reduce_scatter(part: jax.Array, axis: str, dim: int) -> jax.Array:
     """Sum over an axis; device i keeps the i-th piece along dim.
 
-    In float32 by an all-to-all and local sums where `sums_pieces`; else by reduce-scatters in the
-    dtype of part. Between CPU processes it is a sum of which each keeps its piece (decision 23).
+    In float32 by an all-to-all and local sums where `sums_pieces`; else in the dtype of part, by an
+    all-reduce where `sums_unsharded` and between CPU processes, by reduce-scatters elsewhere
+    (decision 23).
     """
     devices = jax.sharding.get_abstract_mesh()
     size, platform = devices.shape[axis], mesh.platform(devices)
-    if platform == "cpu" and processes.are_joined():
+    is_between_cpus = platform == "cpu" and processes.are_joined()
+    if is_between_cpus or sums_unsharded(devices):
         piece = part.shape[dim] // size
         start = jax.lax.axis_index(axis) * piece
         return jax.lax.dynamic_slice_in_dim(jax.lax.psum(part, axis), start, piece, dim)

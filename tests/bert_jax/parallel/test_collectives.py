@@ -38,12 +38,17 @@ def test_each_device_gets_its_piece_of_the_sum(devices, dim, joined, monkeypatch
     np.testing.assert_array_equal(got, parts.sum(0))
 
 
+@pytest.mark.parametrize("kind", ["", collectives.V5E])
 @pytest.mark.parametrize(("devices", "dim"), [(8, 0), (8, 1), (6, 0), (3, 0)])
-def test_a_long_axis_takes_rounds_of_reduce_scatters(devices, dim, monkeypatch):
-    monkeypatch.setitem(collectives.ALL_TO_ALL_CHIPS, "", 2)
+def test_a_long_axis_takes_rounds_of_reduce_scatters_or_on_v5e_an_all_reduce(
+    devices, dim, kind, monkeypatch
+):
+    monkeypatch.setitem(collectives.ALL_TO_ALL_CHIPS, kind, 2)
+    monkeypatch.setattr(mesh, "device_kind", lambda _: kind)
     parts = np.random.default_rng(1).integers(-99, 99, (devices, 24, 48)).astype(np.float32)
     got, program = scatter(parts, devices, dim)
-    assert "reduce-scatter" in program
+    assert ("reduce-scatter" in program) is (kind == "")
+    assert ("all-reduce" in program) is (kind == collectives.V5E)
     assert "all-to-all" not in program
     np.testing.assert_array_equal(got, parts.sum(0))
 
