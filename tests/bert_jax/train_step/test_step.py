@@ -9,7 +9,7 @@ import pytest
 from bert_jax.config import OptimConfig
 from bert_jax.model import ops
 from bert_jax.model.dropout import Dropout, number_rows
-from bert_jax.parallel import mesh
+from bert_jax.parallel import collectives, mesh
 from bert_jax.train_step import step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
@@ -92,6 +92,15 @@ def test_devices_and_micro_batches_give_the_losses_and_gradients_of_one(
 ):
     got = loss_and_gradients(params, devices, preset, model_size, micro_batches)
     assert_same(got, one_device)
+
+
+@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_the_exchange_of_large_v5e_slices_gives_the_losses_and_gradients_of_one(
+    params, one_device, devices, monkeypatch
+):
+    monkeypatch.setitem(collectives.ALL_TO_ALL_CHIPS, collectives.V5E, 1)
+    monkeypatch.setattr(mesh, "device_kind", lambda _: collectives.V5E)
+    assert_same(loss_and_gradients(params, devices, "zero1", 1), one_device)
 
 
 @pytest.mark.parametrize(
