@@ -34,9 +34,9 @@ def check_kernel(
 ) -> Verdict:
     """Compare the attention kernel for these devices with plain attention.
 
-    Output and gradients within bfloat16's rounding of float32; dropout masks bit for bit. Rows of
-    another length are compared on a GPU at the next of LENGTHS below. interpret names a kernel that
-    is interpreted where no device can run it.
+    Output and gradients must agree within bfloat16's rounding of float32, and dropout masks bit for
+    bit. The rows compared have the largest of LENGTHS that is not above seq_len. interpret names a
+    kernel that is interpreted where no device can run it.
     """
     heads, width = model.num_attention_heads, model.hidden_size
     kind = mesh.devices.flat[0].device_kind
@@ -49,7 +49,7 @@ def check_kernel(
         return Verdict(part, SKIPPED, refusal)
     seq_len = max((length for length in LENGTHS if length <= seq_len), default=LENGTHS[0])
     part = f"attention kernel at {seq_len}"
-    name = attention.GPU_KERNEL if is_gpu else attention.KERNEL
+    name_of_kernel = attention.GPU_KERNEL if is_gpu else attention.KERNEL
     rate, batch = 0.1, rows_per_device * mesh.size
     rng = np.random.default_rng(seq_len)
 
@@ -61,7 +61,7 @@ def check_kernel(
     with jax.set_mesh(mesh):
         words = Dropout(jnp.uint32(3), jnp.uint32(8), number_rows(batch)).words(5, 0)
         rows = _Rows(
-            name,
+            name_of_kernel,
             place(rng.normal(size=(batch, seq_len, 3 * width)), jnp.bfloat16),
             place(rng.normal(size=(batch, seq_len, width)), jnp.bfloat16),
             place(np.arange(seq_len) < lengths[:, None], jnp.int32),
@@ -78,7 +78,7 @@ def check_kernel(
                 strict=True,
             )
         }
-        wrong_bits = _count_wrong_bits(mesh, name, heads, width // heads, seq_len, rate)
+        wrong_bits = _count_wrong_bits(mesh, name_of_kernel, heads, width // heads, seq_len, rate)
     worst = max(errors.values())
     numbers = {"errors": errors, "wrong_mask_bits": wrong_bits}
     if worst > 2**-7 or wrong_bits:

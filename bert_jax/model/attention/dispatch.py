@@ -100,18 +100,17 @@ def choose(
     whole = f"requires all heads on one device, not on {model_size}" if model_size > 1 else ""
 
     def refuse_kernels(width: int) -> dict[str, str | None]:
-        """Explain why each kernel of this kind of device does not fit, None if it does."""
+        """Explain why each kernel of this kind of device does not fit; None if it does."""
         if gpu_kernel.is_gpu(device_kind):
-            gpus = None
-            if model.position_embedding_type == "relative":
-                gpus = "the GPU kernel has no relative positions"
-            gpus = gpus or gpu_kernel.explain_refusal(*shape)
-            return {GPU_KERNEL: gpus or (f"the GPU kernel {whole}" if whole else None)}
-        ours = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(*shape)
-        other = only_plain or flash.explain_refusal(*shape)
+            is_relative = model.position_embedding_type == "relative"
+            unsupported = "the GPU kernel has no relative positions" if is_relative else None
+            refusal = unsupported or gpu_kernel.explain_refusal(*shape)
+            return {GPU_KERNEL: refusal or (f"the GPU kernel {whole}" if whole else None)}
+        short = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(*shape)
+        long = only_plain or flash.explain_refusal(*shape)
         return {
-            KERNEL: ours or (f"the attention kernel {whole}" if whole else None),
-            FLASH: other or (f"flash attention {whole}" if whole else None),
+            KERNEL: short or (f"the attention kernel {whole}" if whole else None),
+            FLASH: long or (f"flash attention {whole}" if whole else None),
         }
 
     def choose_layer(width: int) -> tuple[str, str]:

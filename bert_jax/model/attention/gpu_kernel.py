@@ -89,7 +89,7 @@ class Row:
 
     @property
     def scale(self) -> float:
-        """Return the scale of the products of queries and keys, whose exponential is of base 2."""
+        """Return the factor that makes the product of a query and a key a score for exp2."""
         return self.head_width**-0.5 * math.log2(math.e)
 
     @property
@@ -123,12 +123,13 @@ def attend(
 
     Shapes: bfloat16[B,S,E], int32[B,S], uint32[B] twice -> bfloat16[B,S,D].
     A query sees the keys with its own id: those at most `width // 2` positions away (0 is no
-    window), and if causal no later key. Blocks of keys are skipped if none of their ids lies in the
-    range of the queries' ids, which is every other example if ids grow along a row. Queries and
-    keys are rotated if a rotation is given. low and high are the words of the dropout masks
-    (bert_jax/model/dropout.py, Dropout.words); the masks equal those of the plain implementation
-    bit for bit. Softmax in float32; weights are rounded to bfloat16 for their matmul, before they
-    are divided by their sum. Without a GPU to compile for, the kernel is interpreted.
+    window), and if causal no later key. A block of keys is skipped if its range of ids does not
+    meet that of the queries; if ids grow along a row, these are the blocks without a key of the
+    queries' examples. Queries and keys are rotated if a rotation is given. low and high are the
+    words of the dropout masks (bert_jax/model/dropout.py, Dropout.words); the masks equal those of
+    the plain implementation bit for bit. Softmax in float32; weights are rounded to bfloat16 for
+    their matmul, before they are divided by their sum. Without a GPU to compile for, the kernel is
+    interpreted.
     """
     batch, seq_len, all_width = qkv_BSE.shape
     head_width = all_width // 3 // heads
@@ -148,20 +149,21 @@ def attend(
 
 
 def find_bounds(ids_BS: jax.Array, block: int, before: int, after: int) -> jax.Array:
-    """Find the blocks of keys that each block of queries may see: first, last + 1: int32[B,N,2].
+    """Find the range of blocks of keys that each block of queries may see.
 
-    Keys that are seen are `before` positions before a query to `after` positions after it. A block
-    of keys is BLOCK long; it may be seen if the ranges of both blocks' ids meet, id 0 being the
-    largest, as padding comes last.
+    Shapes: int32[B,S] -> int32[B,N,2]: the number of the first block, and that of the last one + 1.
+    A block has `block` queries or BLOCK keys. A query sees keys from `before` positions before it
+    to `after` positions after it. A block of keys may be seen if its range of ids meets that of the
+    queries; id 0 counts as the largest, as padding comes last.
     """
     batch, seq_len = ids_BS.shape
     order_BS = (ids_BS - 1).astype(jnp.uint32)
 
-    def ranges(size: int) -> tuple[jax.Array, jax.Array]:
+    def find_ranges(size: int) -> tuple[jax.Array, jax.Array]:
         by_block = jnp.reshape(order_BS, (batch, seq_len // size, size))
         return jnp.min(by_block, axis=2), jnp.max(by_block, axis=2)
 
-    (least_BN, most_BN), (least_BM, most_BM) = ranges(block), ranges(BLOCK)
+    (least_BN, most_BN), (least_BM, most_BM) = find_ranges(block), find_ranges(BLOCK)
     meets_BNM = least_BN[:, :, None] <= most_BM[:, None, :]
     meets_BNM &= least_BM[:, None, :] <= most_BN[:, :, None]
     first_N1 = np.arange(0, seq_len, block)[:, None]
@@ -187,7 +189,7 @@ def _attend(
     return _attend_forward(qkv_BSPK, ids_BS, low_B, high_B, bounds, row)[0]
 
 
-def _each_block(
+def _run_on_blocks(
     kernel: Callable[..., None],
     row: Row,
     block: int,
@@ -196,11 +198,12 @@ def _each_block(
 ) -> Any:
     """Run a kernel for each block of each head of each row.
 
-    Inputs are those of a row, outputs those of a block; bounds, int32[B,N,2], are those of a block.
+    A call of the kernel gets its row of each input, but of bounds, int32[B,N,2], only those of its
+    block; it writes its block of each output.
     """
     batch, seq_len = inputs[0].shape[:2]
 
-    def spec_row(array: jax.Array) -> pl.BlockSpec:
+    def make_input_spec(array: jax.Array) -> pl.BlockSpec:
         if array.ndim == 1:
             return pl.BlockSpec((1,), lambda i, h, b: (b,))
         if array.ndim == 3 and array.shape[2] == 2:
@@ -208,7 +211,7 @@ def _each_block(
         zeros = (0,) * (array.ndim - 1)
         return pl.BlockSpec((None, *array.shape[1:]), lambda i, h, b: (b, *zeros))
 
-    def spec_block(array: Shape) -> pl.BlockSpec:
+    def make_output_spec(array: Shape) -> pl.BlockSpec:
         if array.ndim == 4:
             return pl.BlockSpec((None, block, *array.shape[2:]), lambda i, h, b: (b, i, 0, 0))
         return pl.BlockSpec((None, None, block), lambda i, h, b: (b, h, i))
@@ -222,8 +225,8 @@ def _each_block(
     return pl.pallas_call(
         functools.partial(kernel, row=row),
         grid=(seq_len // block, row.heads, batch),
-        in_specs=[*map(spec_row, inputs)],
-        out_specs=[*map(spec_block, outputs)],
+        in_specs=[*map(make_input_spec, inputs)],
+        out_specs=[*map(make_output_spec, outputs)],
         out_shape=outputs,
         compiler_params=options,
         interpret=is_interpreted,
@@ -240,7 +243,7 @@ def _attend_forward(
     row: Row,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
     batch, seq_len, _, head_width = qkv_BSPK.shape
-    out_BSHK, norms_BHS = _each_block(
+    out_BSHK, norms_BHS = _run_on_blocks(
         forward,
         row,
         row.queries,
@@ -258,7 +261,7 @@ def _attend_backward(row: Row, saved: tuple[Any, ...], dout_BSHK: jax.Array) -> 
     product_BSH = jnp.sum(dout_BSHK.astype(jnp.float32) * out_BSHK.astype(jnp.float32), axis=3)
     deltas_BHS = jnp.swapaxes(product_BSH * row.kept_share, 1, 2)
     words = (ids_BS, low_B, high_B)
-    (dqkv_BSPK,) = _each_block(
+    (dqkv_BSPK,) = _run_on_blocks(
         backward,
         row,
         BLOCK,
@@ -407,7 +410,7 @@ def _see(
 def _make_keep(
     low: jax.Array, high: jax.Array, head: Any, row: Row
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Make the function (places of queries, of keys) -> bool: dropout.keep_mask of the weights."""
+    """Make the function that computes dropout.keep_mask at given places of queries and keys."""
     cells = row.seq_len // 4
     first_place = (head * (row.seq_len * cells)).astype(jnp.uint32)
 
@@ -416,7 +419,7 @@ def _make_keep(
         quarter, cell = key_places // jnp.uint32(cells), key_places % jnp.uint32(cells)
         start = first_place + query_places * jnp.uint32(cells)
         if cells & (cells - 1) == 0:
-            # start and cell share no bits: both are folded apart, once a row and once a column.
+            # start and cell share no bits, so each is folded alone: once a query and once a key.
             fold = dropout.folded(start ^ low) ^ dropout.folded(cell)
         else:
             fold = dropout.folded((start + cell) ^ low)
