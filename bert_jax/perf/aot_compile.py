@@ -1,6 +1,6 @@
 """Compile the training step of a phase for a TPU slice, on a machine without one.
 
-A cache keeps what was compiled, so that the next question about the same step is answered at once.
+A cache keeps compiled steps, so that the next question about the same step needs no compile.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ class StepCache:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def read(self, key: str) -> Compiled | TooLarge | None:
-        """Return what was kept; None if there is nothing or it is damaged."""
+        """Return the step kept under a key; None if there is none or its file is damaged."""
         try:
             with gzip.open(self._path(key)) as file:
                 content = file.read(_MOST_CACHED_BYTES + 1)
@@ -126,8 +126,8 @@ class StepCache:
         return self.folder.expanduser() / f"{key}.json.gz"
 
 
-_MOST_CACHED_BYTES = 512 << 20
-PLANS = StepCache(pathlib.Path("~/.cache/bert_jax/compiled_steps"))
+_MOST_CACHED_BYTES = 512 << 20  # of an unpacked file; a larger one counts as damaged
+STEP_CACHE = StepCache(pathlib.Path("~/.cache/bert_jax/compiled_steps"))
 
 
 def compile_step(
@@ -141,8 +141,8 @@ def compile_step(
 ) -> Compiled | TooLarge:
     """Compile the step of a phase; objectives are of all phases, devices of the slice.
 
-    `teacher` has the sizes of config.teacher, if the run has one. With a cache a step that was
-    compiled before is read from it; its compile_secs are those of that compile.
+    `teacher` has the sizes of config.teacher, if the run has one. A step that was compiled before
+    is read from the cache, if one is given; its compile_secs are those of that compile.
 
     Raises:
       ValueError: the batch or the model does not divide over the devices.

@@ -172,8 +172,8 @@ def _list_models(config: Config, teacher: ModelConfig | None) -> list[tuple[str,
     if config.model.generator is not None:
         models.insert(0, (GENERATOR_SCOPE, config.model.generator))
     if teacher is not None:
-        without = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
-        models.insert(0, (TEACHER_SCOPE, without))
+        sizes = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
+        models.insert(0, (TEACHER_SCOPE, sizes))
     return models
 
 

@@ -244,7 +244,7 @@ def _plan_phase(
         began = time.perf_counter()
         with screen.spinning(doing + past):
             result = aot_compile.compile_step(
-                changed, index, learned, tpu_slice, devices, teacher, aot_compile.PLANS
+                changed, index, learned, tpu_slice, devices, teacher, aot_compile.STEP_CACHE
             )
         compile.remember(key, time.perf_counter() - began)
         return result

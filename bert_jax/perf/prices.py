@@ -104,6 +104,7 @@ NAMES = {
     "attention": ("attention_forward", "attention_backward"),
     "flash": ("flash_forward", "flash_backward"),
 }
+# Files of model/ that have the code of each kernel, beside dropout.py.
 _CODE = {"attention": "attention/tpu_kernel_body.py", "flash": "attention/flash_body.py"}
 
 

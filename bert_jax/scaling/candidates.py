@@ -96,7 +96,7 @@ def make_compiler(tpu_slice: Slice, screen: Screen) -> CompileAll:
         config, index = part
         learned = objectives.find_each(config)
         return aot_compile.compile_step(
-            config, index, learned, tpu_slice, devices, cache=aot_compile.PLANS
+            config, index, learned, tpu_slice, devices, cache=aot_compile.STEP_CACHE
         )
 
     def compile_all(parts: Sequence[tuple[Config, int]]) -> list[Compiled | TooLarge]:

@@ -31,14 +31,14 @@ def test_a_step_is_read_as_it_was_written(step, tmp_path):
 
 def test_a_key_is_of_the_program_the_slice_and_the_flags(tmp_path, monkeypatch):
     cache = StepCache(tmp_path)
-    one, other = slices.find_slice("v5e:2x2"), slices.find_slice("v5e:2x4")
-    keys = [cache.key("a", one), cache.key("b", one), cache.key("a", other)]
+    small, large = slices.find_slice("v5e:2x2"), slices.find_slice("v5e:2x4")
+    keys = [cache.key("a", small), cache.key("b", small), cache.key("a", large)]
     keys.append(cache.key("a", slices.find_slice("v5e:2x2", 2)))
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--flag")
-    keys.append(cache.key("a", one))
+    keys.append(cache.key("a", small))
     assert len(set(keys)) == 5
     monkeypatch.delenv("LIBTPU_INIT_ARGS")
-    assert cache.key("a", one) == keys[0]
+    assert cache.key("a", small) == keys[0]
 
 
 def test_a_damaged_file_is_as_none(tmp_path, monkeypatch):
