@@ -19,13 +19,16 @@ import bert_jax.runtime.cli, data_pipeline.store
 flag, code, *modules = sys.argv[1:]
 for module in modules:
     if not os.fork():
-        sys.argv = ["", flag]
+        sys.argv, ended = ["", flag], 0
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 runpy.run_module(module, run_name="__main__", alter_sys=True)
             except SystemExit as end:
-                wrong = [name for name in {SLOW} if name in sys.modules]
-                wrong += [f"exit code {{end.code}}"] * (end.code != int(code))
+                ended = end.code
+            except Exception as error:
+                ended = repr(error)
+        wrong = [name for name in {SLOW} if name in sys.modules]
+        wrong += [f"ended with {{ended}}"] * (ended != int(code))
         if wrong:
             print(module, *wrong, flush=True)
         os._exit(0)
