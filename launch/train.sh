@@ -58,7 +58,8 @@ examine() {
     on_workers all "$1$(quoted timeout "$DOCTOR_SECS" "$REMOTE_PYTHON" -m bert_jax.doctor "${known[@]}" \
         "--json_out=${LOG%/*}/doctor.json")" || {
         local status=$?
-        echo "nothing was started on $TPU_NAME: the doctor found it wrong; its words are above" >&2
+        echo "training was not started on $TPU_NAME: the doctor found something wrong, or took over" \
+            "$DOCTOR_SECS s; its output is above" >&2
         return "$status"
     }
 }

@@ -99,7 +99,7 @@ STOPS = [
     ),
     (
         *("train.sh", ("--doctor", *TRAIN_FLAGS), "bert_jax.doctor", "on_worker_train.sh"),
-        "nothing was started on my-tpu: the doctor found it wrong",
+        "training was not started on my-tpu: the doctor found something wrong",
     ),
 ]
 

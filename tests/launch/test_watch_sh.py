@@ -109,9 +109,9 @@ def test_a_week(pod, api):
 
 def test_the_doctor_examines_a_tpu_vm_once_and_again_where_it_was_wrong(pod):
     (pod.workers / "wrong").touch()
-    said = pod.watch("--doctor", plan="1 exit 134 1\n1 exit 0\n")
+    events = pod.watch("--doctor", plan="1 exit 134 1\n1 exit 0\n")
     in_order(
-        said,
+        events,
         *["train.sh failed", "started training", "training failed with exit code 134"],
         *["started training", "training has finished"],
     )
