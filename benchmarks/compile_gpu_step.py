@@ -8,12 +8,12 @@ Prints the device memory that the compiler plans, the collectives, and the share
 kernels of attention, as JSON. Nothing is run, and kernels that XLA chooses by timing are not timed.
 """
 
+import argparse
 import dataclasses
 import json
 import os
 import pathlib
 import re
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -118,7 +118,7 @@ device_description_str: "{card.kind}"
 def compile_step(
     card: Card, devices: int, seq_len: int, rows: int, attention: str, layers: int
 ) -> dict[str, object]:
-    """Compile the step for so many cards of one host and return its facts."""
+    """Compile the step for this many cards of one host; return its memory and its kernels."""
     cards = topologies.get_topology_desc(
         "", platform="cuda", topology=f"1x1x{devices}", target_config=describe(card)
     ).devices
@@ -144,10 +144,8 @@ def compile_step(
         compiled = lower_step(parts, 0, batch).compile(compiler_options=options)
         (kernels,) = pathlib.Path(folder).glob("*.thunk_sequence.txt")
         shared = re.findall(r"(gpu_attention_\w+?)(?:_\d+)? .*memory: (\d+)", kernels.read_text())
-    memory, collectives = (
-        compiled.memory_analysis(),
-        "all-gather|all-reduce|all-to-all|reduce-scatter",
-    )
+    memory = compiled.memory_analysis()
+    collectives = "all-gather|all-reduce|all-to-all|reduce-scatter"
     return {
         "compile_secs": round(time.perf_counter() - began, 1),
         "argument_mib": memory.argument_size_in_bytes // 2**20,
@@ -158,13 +156,21 @@ def compile_step(
     }
 
 
-def main(
-    card: str, devices: str, seq_len: str, rows: str, attention: str, layers: str = "12"
-) -> None:
-    """Compile and print the facts as a line of JSON."""
-    sizes = (int(devices), int(seq_len), int(rows), attention, int(layers))
-    print(json.dumps({"card": card, "sizes": sizes} | compile_step(CARDS[card], *sizes)))
+def main() -> None:
+    """Compile the step asked for, and print what compile_step returns as a line of JSON."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_gpu_step")
+    parser.add_argument("card", choices=CARDS)
+    parser.add_argument("devices", type=int, help="cards of one host")
+    parser.add_argument("seq_len", type=int)
+    parser.add_argument("rows", type=int, help="of a device")
+    parser.add_argument("attention", help="as config.compute.attention")
+    parser.add_argument("layers", type=int, nargs="?", default=12)
+    given = parser.parse_args()
+    sizes = (given.devices, given.seq_len, given.rows, given.attention, given.layers)
+    print(
+        json.dumps({"card": given.card, "sizes": sizes} | compile_step(CARDS[given.card], *sizes))
+    )
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
