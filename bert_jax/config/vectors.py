@@ -54,7 +54,7 @@ class BiLM:
     seed: int = setting(0, "seed of weights, rows and dropout", minimum=0, maximum=2**32 - 1)
 
 
-BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM}
+BASELINES: dict[str, type[Any]] = {SKIPGRAM: SkipGram, BILM: BiLM}  # kind -> its settings
 
 
 @dataclasses.dataclass(frozen=True)

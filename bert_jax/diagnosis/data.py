@@ -17,7 +17,7 @@ _FREQUENT = 200  # tokens that any two texts share
 _LEAST_DIFFERENCE = 0.01  # of the shares of words, between the two labels
 _SURE = 5.0  # standard errors of that difference
 # Nats by which counts of neighbors predict worse than word frequencies. Five corpora had 0.9 to 2.8
-# fewer, and 0.35 to 4.6 more once their labels were shuffled.
+# fewer, and 0.35 to 4.6 more once their targets were shuffled.
 _WORSE_BY_NEIGHBORS = 0.1
 
 

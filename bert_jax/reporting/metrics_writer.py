@@ -60,7 +60,7 @@ class Records:
         truncate_records(self._workdir / METRICS, last_step, read_lines)
         lines = small_files.open_to_write(self._workdir / METRICS, os.O_WRONLY | os.O_APPEND)
         self._lines = os.fdopen(lines, "a", encoding="utf-8")
-        self._events = _events(self._workdir / EVENTS, last_step)
+        self._events = _open_events(self._workdir / EVENTS, last_step)
         if self._watcher is not None:
             self._write_findings(self._watcher.restart(read_lines(self._workdir / METRICS)))
 
@@ -105,8 +105,8 @@ class Records:
                 write_json(self._workdir / SUMMARY, summary)
 
 
-# tensorboardX is imported inside what writes events: it loads every cloud client that is installed,
-# a twelfth of the imports of a command that writes none.
+# tensorboardX is imported inside the functions that write events: it loads every installed cloud
+# client, which is a twelfth of the import time of a command that writes none.
 def _write_scalars(events: Any, step: int, numbers: Mapping[str, float]) -> None:
     from tensorboardX import summary
     from tensorboardX.proto.event_pb2 import Event
@@ -117,7 +117,7 @@ def _write_scalars(events: Any, step: int, numbers: Mapping[str, float]) -> None
     events.flush()
 
 
-def _events(folder: pathlib.Path, first_step: int) -> Any:
+def _open_events(folder: pathlib.Path, first_step: int) -> Any:
     """Open a file of TensorBoard events that hides those of later steps in earlier files.
 
     Not tensorboardX's SummaryWriter: it writes in a thread, where the error of a full disk is lost

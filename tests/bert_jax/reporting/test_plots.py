@@ -341,8 +341,8 @@ def test_rates_are_those_of_the_schedule_and_every_bend_is_among_them():
 
 
 def test_letters_rise_and_fall_with_the_rate():
-    one = dataclasses.replace(RATES_OF, phases=RESTARTED[:1])
-    lines = render_rates_as_text(one, width=70, height=3)
+    first = dataclasses.replace(RATES_OF, phases=RESTARTED[:1])
+    lines = render_rates_as_text(first, width=70, height=3)
     assert [len(line) for line in lines] == [70, 70, 70]
     heights = [sum(" ▁▂▃▄▅▆▇█".index(line[column]) for line in lines) for column in range(70)]
     expected = [24 * rate(10 * column + 5) for column in range(70)]
