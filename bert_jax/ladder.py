@@ -28,13 +28,13 @@ from absl import flags, logging
 from bert_jax.config import Config
 from bert_jax.runtime import cli
 
-# Of the way from the loss of unigrams to that of n-grams, how much a run must have come to be
-# fitted. Before attention finds the words that tell, a run lies on a plateau and then falls fast:
-# its loss shows when that happens, not what size and tokens bring (arXiv 2309.07311). The
-# quickstart, whose n-grams have 4.6 nats and unigrams 6.4, falls from 5.6 to 4.7 in 400 steps.
+# A run is fitted once it has come this share of the way from the unigram loss to the n-gram loss.
+# Until attention finds the words that matter, the loss stays on a plateau, and then it falls fast:
+# it shows when that happens, not what size and tokens bring (arXiv 2309.07311). The quickstart's,
+# with 4.6 nats of n-grams and 6.4 of unigrams, falls from 5.6 to 4.7 in 400 steps.
 LEARNED = 0.7
-# Of the narrowest width: of 1e-3, 2e-3, 4e-3 and 8e-3 the best of a short run at width 64 was 4e-3,
-# with 2e-3 less than 0.01 nats behind; at width 256, by transfer, it was 2e-3 (docs/results.md).
+# Peak at the narrowest width. Of 1e-3, 2e-3, 4e-3 and 8e-3 the best in short runs was 4e-3 at width
+# 64, with 2e-3 less than 0.01 nats behind, and 2e-3 at width 256, by transfer (docs/results.md).
 LEARNING_RATE = 3e-3
 
 _CONFIG = cli.config_flag(Config)

@@ -32,11 +32,11 @@ _GIB = 2**30
 # https://cloud.google.com/tpu/docs/system-architecture-tpu-vm; it states the interconnect for all
 # links of a chip, in both directions in newer pages (v5e: 400 GB/s over 4 links). Links of v2 and
 # v3, and their clocks: Jouppi et al. 2020, "A domain-specific supercomputer for training deep
-# neural networks", table 3; of v4: Jouppi et al. 2023, "TPU v4", table 4. Network: bandwidth a pod
-# of v5e over its 256 chips; v6e and tpu7x: the page of tpu7x; v5p:
+# neural networks", table 3; of v4: Jouppi et al. 2023, "TPU v4", table 4. Network: of v5e, a pod's
+# bandwidth over its 256 chips; of v6e and tpu7x, the page of tpu7x; of v5p,
 # https://jax-ml.github.io/scaling-book/tpus. Clocks from v5e on follow from the peaks: a core does
-# 4 x 128 x 128 multiplications a cycle, one of v6e and tpu7x 4 x 256 x 256, to which the compiler's
-# estimates of large matmuls come near.
+# 4 x 128 x 128 multiplications a cycle, one of v6e and tpu7x 4 x 256 x 256. The compiler's
+# estimates of large matmuls come near these rates.
 TPUS = (
     Chip("v2", 45e12, 16 * _GIB, 700e9, 62e9, 4, 0, 0.70e9, devices_per_chip=2),
     Chip("v3", 123e12, 32 * _GIB, 900e9, 82e9, 4, 0, 0.94e9, devices_per_chip=2),
