@@ -154,6 +154,7 @@ def _read_rungs(config: Config, store: Store) -> tuple[Recipe, list[Rung], list[
             raise ValueError(f"--predict is {text!r}; it must be WIDTH:TOKENS, as 384:30M")
         sizes = [ladder_lib.parse_counts(part, "predict") for part in (width, count)]
         asked += [ladder_lib.make_rung(recipe, w, n) for w in sizes[0] for n in sizes[1]]
+    ladder_lib.refuse_overfitting(rungs, asked, store.train.tokens)
     return recipe, rungs, asked
 
 

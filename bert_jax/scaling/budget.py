@@ -21,7 +21,7 @@ from bert_jax.perf.prices import Price
 from bert_jax.perf.slices import Slice
 from bert_jax.scaling import candidates as candidates_lib
 from bert_jax.scaling.candidates import Candidate, CompileAll, Shape
-from bert_jax.scaling.law import Law, count_in_words
+from bert_jax.scaling.law import Law, count_in_words, count_most_parameters
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import MANY_EPOCHS
 from data_pipeline.store import TEXT
@@ -34,10 +34,6 @@ OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked language model the law predicts
 # How much faster than assumed a candidate may turn out, and how many are compiled at most.
 _OPTIMISM, _MOST_COMPILED = 1.5, 2
 _CLOSE = 0.01  # nats
-# Layer parameters for a token of text, up to which sizes are considered where the points of the law
-# have less than half of it. Laws with repeated text say nothing of overfitting by size. The best
-# encoder on 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
-_PARAMETERS_PER_TOKEN = 10.0
 _CURVE = np.geomspace(1 / 8, 8, 49)  # times the budget
 
 
@@ -213,7 +209,8 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
         spot chips are preempted too often.
     """
     tpu_slice, notes = request.tpu_slice, list[str]()
-    most = _count_most_parameters(request)
+    ratios = [point.parameters / point.unique_tokens for point in request.law.points]
+    most = count_most_parameters(request.corpus.unique_tokens, ratios)
     candidates = candidates_lib.list_candidates(request.config, tpu_slice, most, notes)
     _check_start(request)
     while unknown := _choose_to_compile(request, candidates):
@@ -233,12 +230,6 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
                 "batches or --config.phases[0].micro_batches=2"
             )
     return _build_plan(request, candidates, notes)
-
-
-def _count_most_parameters(request: BudgetRequest) -> float:
-    """Return the layer parameters up to which the law says anything of a text of this length."""
-    ratios = [point.parameters / point.unique_tokens for point in request.law.points]
-    return request.corpus.unique_tokens * max(_PARAMETERS_PER_TOKEN, 2 * max(ratios))
 
 
 def _choose_to_compile(request: BudgetRequest, candidates: Sequence[Candidate]) -> Candidate | None:

@@ -19,7 +19,14 @@ from bert_jax.config.overrides import Override
 from bert_jax.config.study import StudyConfig, StudyRow
 from bert_jax.reporting.metrics_writer import SUMMARY
 from bert_jax.scaling.fit import fit
-from bert_jax.scaling.law import LADDER, Law, Point, count_in_words, count_layer_parameters
+from bert_jax.scaling.law import (
+    LADDER,
+    Law,
+    Point,
+    count_in_words,
+    count_layer_parameters,
+    count_most_parameters,
+)
 from bert_jax.studies.kinds import find_kind
 from bert_jax.studies.pretrained import HELDOUT_LOSS
 from bert_jax.studies.row_kind import Cost, build_flags
@@ -251,6 +258,24 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
         flags=" ".join(map(shlex.quote, flags)),
     )
     return Rung(width, model.num_hidden_layers, count_layer_parameters(model), steps, row)
+
+
+def refuse_overfitting(rungs: Sequence[Rung], asked: Sequence[Rung], unique_tokens: int) -> None:
+    """Refuse to predict a model that is too large for the store's text.
+
+    Raises:
+      ValueError: a rung that is asked for has more parameters than a law says anything of.
+    """
+    ratios = [rung.parameters / unique_tokens for rung in rungs]
+    most = count_most_parameters(unique_tokens, ratios)
+    for rung in asked:
+        if rung.parameters > most:
+            raise ValueError(
+                f"--predict asks for a width of {rung.width}, {rung.parameters:,} parameters of "
+                f"layers, on {unique_tokens:,} tokens of text; a model of more than {most:,.0f} "
+                "overfits them, of which the law knows nothing: ask for a narrower width, or "
+                "build a store of more text"
+            )
 
 
 def _make_settings(recipe: Recipe, model: ModelConfig, steps: int) -> dict[str, Any]:

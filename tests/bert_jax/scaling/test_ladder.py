@@ -93,6 +93,16 @@ def test_a_ladder_of_something_else_is_refused(flags, widths, words):
         make_rungs("configs/quickstart.py", *flags, widths=widths)
 
 
+def test_a_model_that_would_overfit_is_not_predicted():
+    rungs = make_rungs("configs/quickstart.py")
+    largest = max(rung.parameters for rung in rungs)
+    ladder_lib.refuse_overfitting(rungs, rungs, largest // 20)  # rungs are trained, not predicted
+    wider = make_rungs("configs/quickstart.py", widths=[256, 512])[-1:]
+    ladder_lib.refuse_overfitting(rungs, wider, wider[0].parameters // 9)
+    with pytest.raises(ValueError, match="--predict asks for a width of 512"):
+        ladder_lib.refuse_overfitting(rungs, wider, wider[0].parameters // 11)
+
+
 def test_counts_are_read_with_their_letters():
     assert ladder_lib.parse_counts("16M, 4m,0.5k", "tokens") == [500, 4_000_000, 16_000_000]
     for text in ("", "4,", "x", "-1", "1e6", "0", "0.5", "1" * 40, "7,7", "4M,4000k"):
