@@ -115,9 +115,10 @@ def _print(
     run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen, band: Band | None
 ) -> None:
     facts = run_report.list_facts(run, usd_per_chip_hour, band)
-    screen.table(run_report.describe_verdict(run), facts)
+    screen.table(run_report.describe_verdict(run), [])
     for finding in run.findings:
         screen.finding(*(str(finding.get(key, "")) for key in ("rule", "sentence", "try")))
+    screen.table("", facts)
     for sentence in run.missing:
         screen.print(sentence)
 

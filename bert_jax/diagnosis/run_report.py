@@ -22,22 +22,30 @@ _MOST_DOTS = 12  # a curve of at most this many points shows each
 
 def describe_verdict(run: RunState) -> str:
     """Say in a sentence how far a run is and how good."""
-    step, state = run.curves.last_step, "finished" if run.summary else "not finished"
-    total = f" of {run.steps:,}" if run.steps else ""
-    words = [f"{run.folder.name}: {state} at step {step:,}{total}"]
+    step, total = run.curves.last_step, f" of {run.steps:,}" if run.steps else ""
+    words = [f"{run.folder.name}: {run.state} at step {step:,}{total}"]
     for term in run.list_terms():
         loss = run.curves.last("heldout", f"{term}_loss")
         if loss is None:
             continue
-        words.append(f"held-out {term} loss {loss:.3f}")
-        lines = {word: value for word, value in run.reference_lines(term).items() if word != "ln V"}
-        if lines:
-            word, value = min(lines.items(), key=lambda line: line[1])
-            side = "below" if loss < value else "above"
-            words[-1] += f", {abs(value - loss):.3f} {side} {word}"
+        words.append(f"held-out {term} loss {loss:.3f}{_place(loss, run.reference_lines(term))}")
     count = len(run.findings)
     words.append(f"{count} finding{'s' * (count != 1)}" if count else "no findings")
     return "; ".join(words) + "."
+
+
+def _place(loss: float, lines: Mapping[str, float]) -> str:
+    """Place a loss among its reference lines: the first it is not below, and the last it is."""
+    words = ""
+    for name, value in sorted(lines.items(), key=lambda line: -line[1]):
+        if name == "ln V":
+            continue
+        if loss >= value:
+            is_unlearned = name == "unigram"
+            more = " (no better than word frequencies)" * is_unlearned
+            return f"{words}, {loss - value:.3f} above {name}{more}"
+        words = f", {value - loss:.3f} below {name}"
+    return words
 
 
 def list_facts(

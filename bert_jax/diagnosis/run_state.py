@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax.diagnosis.curves import Curves, read_curves
 from bert_jax.reporting.console import REFERENCE_LINES
 from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS, PROBE_SCORES, SUMMARY
-from bert_jax.runtime import goodput, run_record
+from bert_jax.runtime import goodput, run_record, workdir_lock
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.jsonl import read_records
@@ -25,6 +25,7 @@ class RunState:
     """Hold what is known about a run."""
 
     folder: pathlib.Path
+    state: str  # finished, running or stopped; "not finished" if unknown
     settings: Mapping[str, Any]  # key -> value of the resolved config; empty if unknown
     steps: int  # that the config asks for; 0 if unknown
     devices: str  # such as "8 x TPU v5 lite"; "" if unknown
@@ -112,11 +113,11 @@ def read_run(folder: pathlib.Path) -> RunState:
     record = read(lambda: small_files.read_object(path, folder), nothing)
     curves = read(lambda: read_curves(folder / METRICS), Curves({}, 0, (), 0))
     attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE), no_attempts)
-    summary = nothing
+    summary, state = nothing, _find_state(folder)
     if (folder / SUMMARY).exists():
         summary = read(lambda: small_files.read_object(folder / SUMMARY, folder), nothing)
     else:
-        missing.append(f"There is no {SUMMARY}: the run is not over, or it was killed.")
+        missing.append(f"There is no {SUMMARY}{_WHY_NO_SUMMARY[state]}.")
     if not attempts:
         missing.append(f"{goodput.FILE} has no entry, so where the time went is not known.")
     if not curves.points:
@@ -139,6 +140,7 @@ def read_run(folder: pathlib.Path) -> RunState:
     probe = read(lambda: read_records(probe_folder / PROBE_SCORES), no_lines)
     return RunState(
         folder,
+        "finished" if summary else state,
         settings,
         sum(each for each in numbers if type(each) is int),
         devices if isinstance(devices, str) else "",
@@ -153,6 +155,20 @@ def read_run(folder: pathlib.Path) -> RunState:
         _select_objects(probe),
         missing,
     )
+
+
+_WHY_NO_SUMMARY = {
+    "running": ": the run is still going on",
+    "stopped": ": the run stopped before its end; the command that started it resumes it",
+    "not finished": ", which a run writes at its end",
+}
+
+
+def _find_state(folder: pathlib.Path) -> str:
+    """Find out by the lock of a folder what a run without a summary does."""
+    if workdir_lock.is_locked(folder):
+        return "running"
+    return "stopped" if workdir_lock.was_locked_here(folder) else "not finished"
 
 
 def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:

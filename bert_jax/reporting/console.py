@@ -41,10 +41,10 @@ class Screen:
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         """Print a block of labelled lines; an empty label continues the line above.
 
-        A label that begins with ! marks a warning.
+        An empty title is left out. A label that begins with ! marks a warning.
         """
         width = max(_LABEL_WIDTH, *(len(label) for label, _ in rows), 0)
-        lines = [rich.text.Text(title, "bold")]
+        lines = [rich.text.Text(title, "bold")] if title else []
         styles = LABEL, "default"
         for label, text in rows:
             if label:

@@ -102,6 +102,18 @@ def is_locked(folder: pathlib.Path) -> bool:
     return False
 
 
+def was_locked_here(folder: pathlib.Path) -> bool:
+    """Return whether the last lock of a folder, free or not, is of a process of this host.
+
+    A copy of a bucket's lock, and one of a file system without locks, are of no process here.
+    """
+    try:
+        holder = _read(small_files.read_bytes(folder / FILE, None, _MOST_BYTES))
+    except (OSError, DamagedFile):
+        return False
+    return holder.get("host") == socket.gethostname() and "renewed" not in holder
+
+
 def _read(content: bytes | None) -> dict[str, Any]:
     """Read the holder from a lock; {} if it is empty, half written or damaged."""
     try:

@@ -1,11 +1,14 @@
 """The report of a run says what its files say, whatever of them is missing."""
 
+import fcntl
 import json
 import math
 import re
+import socket
 
 import pytest
 
+from bert_jax import report
 from bert_jax.diagnosis.comparison import compare, describe_settings, differing_settings
 from bert_jax.diagnosis.run_report import describe_verdict, list_facts, render_page
 from bert_jax.diagnosis.run_state import read_run
@@ -60,6 +63,46 @@ def test_the_verdict_and_the_receipt_are_those_of_the_files(tmp_path):
     assert facts["tokens"] == "2,560"
     assert run.reference_lines("mlm") == {"unigram": 5.5, "ln V": math.log(1000)}
     assert list(run.missing) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (5.6, "0.100 above unigram (no better than word frequencies)"),
+        (5.0, "0.500 below unigram, 0.800 above n-gram"),
+        (4.0, "0.200 below n-gram"),
+    ],
+)
+def test_the_verdict_names_the_lines_that_the_loss_lies_between(tmp_path, loss, words):
+    folder = make_run(tmp_path / "a", losses=(6.0, loss))
+    lines = (folder / "metrics.jsonl").read_text()
+    more = '"unigram_mlm_loss": 5.5, "ngram_mlm_loss": 4.2'
+    (folder / "metrics.jsonl").write_text(lines.replace('"unigram_mlm_loss": 5.5', more))
+    assert f"held-out mlm loss {loss:.3f}, {words}; 1" in describe_verdict(read_run(folder))
+
+
+def test_the_lock_tells_a_stopped_run_from_a_live_one(tmp_path):
+    folder = make_run(tmp_path / "a")
+    (folder / "summary.json").unlink()
+    assert describe_verdict(read_run(folder)).startswith("a: not finished at step 20 of 20;")
+    holder = {"host": socket.gethostname(), "pid": 7}
+    (folder / "lock").write_text(json.dumps(holder))
+    assert describe_verdict(read_run(folder)).startswith("a: stopped at step 20 of 20;")
+    with open(folder / "lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run = read_run(folder)
+    assert describe_verdict(run).startswith("a: running at step 20 of 20;")
+    assert list(run.missing) == ["There is no summary.json: the run is still going on."]
+    for other in (holder | {"renewed": 3}, holder | {"host": "another"}):  # copied to this host
+        (folder / "lock").write_text(json.dumps(other))
+        assert read_run(folder).state == "not finished"
+
+
+def test_findings_come_before_the_receipt(tmp_path, capsys):
+    assert report.main([str(make_run(tmp_path / "a"))]) == 0
+    verdict, finding, advice, fact, *_ = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("a: finished") and fact.startswith("  sequences a second")
+    assert (finding, advice) == ("! flat: It is <flat>.", "  Less.")
 
 
 def test_dollars_and_positions_follow_from_chips_and_steps(tmp_path):
