@@ -109,6 +109,7 @@ class Ledger:
         self._before = read_attempts(self._path) if is_writer else []
         self._began, self._secs = began, dict.fromkeys(KINDS, 0.0)
         self._first: Entry | None = None
+        self._counts = True
         self._kinds = [STARTING]  # nested kinds; the last one is being counted
         self._since = time.perf_counter() - max(0.0, time.time() - began)
 
@@ -128,11 +129,13 @@ class Ledger:
         self._secs[TRAINING] -= secs
         self._secs[WAITING] += secs
 
-    def resume_from(self, step: int) -> None:
+    def resume_from(self, step: int, is_finished: bool = False) -> None:
         """Record that the state of this step was restored or initialized.
 
-        After a roll-back this starts another attempt, as later steps are repeated.
+        After a roll-back this starts another attempt, as later steps are repeated. An attempt that
+        finds the run finished does not count: its timings stay those of its end.
         """
+        self._counts = not (is_finished and self._before)
         if self._first is not None:
             self.write()
             self._before = read_attempts(self._path) if self._is_writer else []
@@ -143,7 +146,7 @@ class Ledger:
 
     def write(self) -> None:
         """Append a line with the time spent up to the current step."""
-        if self._is_writer:
+        if self._is_writer and self._counts:
             entry = dataclasses.asdict(self._entry())
             entry["at"] = entry.pop("written")
             entry["secs"] = {kind: round(secs, 3) for kind, secs in entry["secs"].items() if secs}
@@ -167,6 +170,8 @@ class Ledger:
         return Entry(self._began, time.time(), self.step, dict(self._secs))
 
     def _attempts(self) -> list[Attempt]:
+        if not self._counts:
+            return self._before
         now = self._entry()
         return [*self._before, (self._first or now, now)]
 
@@ -183,8 +188,8 @@ class Ledger:
         return {"goodput": self.goodput, "wall_secs": secs, "attempts": len(attempts)}
 
     def opening_rows(self) -> list[tuple[str, str]]:
-        """Return the opening block's row about earlier attempts; [] for the first attempt."""
-        if not self._before:
+        """Return the row about earlier attempts; [] for the first or one that does not count."""
+        if not self._before or not self._counts:
             return []
         since = duration(self._began - self._before[0][0].began)
         return [("attempts", f"this is number {len(self._before) + 1}, {since} after the first")]

@@ -26,7 +26,7 @@ from bert_jax.diagnosis.rules import Finding, PhaseFacts
 from bert_jax.diagnosis.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting.console import FAINT, StepLine
-from bert_jax.reporting.metrics_writer import Records
+from bert_jax.reporting.metrics_writer import SUMMARY, Records
 from bert_jax.reporting.wandb_writer import WandbWriter
 from bert_jax.runtime import goodput, profiler
 from bert_jax.runtime.exit_codes import Refused
@@ -274,7 +274,9 @@ def _restore_or_initialize(
         # On CPUs with several processes, weights are exchanged in the threads that compiling needs:
         # finish the exchange first, or a process that compiles early deadlocks.
         jax.block_until_ready(state)
-    work.ledger.resume_from(int(state.step))
+    step = int(state.step)
+    is_at_end = step == config_lib.total_steps(setup.config)
+    work.ledger.resume_from(step, is_at_end and (setup.workdir / SUMMARY).exists())
     return state, progress
 
 

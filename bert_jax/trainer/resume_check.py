@@ -176,7 +176,11 @@ class KilledRun:
     def list_resumes(self) -> list[tuple[int, int]]:
         """Return, for each kill, the step that the run resumed from and the steps it repeated."""
         attempts = goodput.read_attempts(self._workdir / goodput.FILE)
-        resumed_from = [attempts[kill.attempts][0].step for kill in self.kills]
+        first_steps = [attempt[0].step for attempt in attempts]
+        resumed_from = [  # an attempt that finds the run finished leaves no line
+            first_steps[kill.attempts] if kill.attempts < len(attempts) else kill.step
+            for kill in self.kills
+        ]
         return [
             (s, max(0, kill.step - s)) for kill, s in zip(self.kills, resumed_from, strict=True)
         ]

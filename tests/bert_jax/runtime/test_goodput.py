@@ -115,6 +115,23 @@ def test_kinds_add_up_to_the_time_since_the_first_start(clock, tmp_path):
     assert sum(secs.values()) == pytest.approx(clock.secs - began)
 
 
+def test_an_attempt_that_finds_the_run_finished_changes_no_timing(clock, tmp_path):
+    attempt(clock, tmp_path, 0, step=50, training=10.0, evaluating=2.0)
+    lines = (tmp_path / goodput.FILE).read_text()
+    clock.secs += 500.0
+    with Ledger(tmp_path, clock.secs, True) as second:
+        second.resume_from(50, is_finished=True)
+        passes(second, clock, evaluating=3.0)
+        assert second.opening_rows() == []
+    assert (tmp_path / goodput.FILE).read_text() == lines
+    assert kinds(second.summary()["wall_secs"]) == {
+        "starting": 2.0,
+        "training": 10.0,
+        "evaluating": 2.0,
+    }
+    assert second.summary()["attempts"] == 1 and second.goodput == pytest.approx(10 / 14)
+
+
 def test_half_a_line_is_left_out_and_the_next_one_begins_anew(clock, tmp_path):
     attempt(clock, tmp_path, 0, step=50, training=10.0)
     path = tmp_path / goodput.FILE

@@ -13,7 +13,7 @@ from bert_jax.inference import store_scores
 from bert_jax.inference.store_scores import Selection
 from bert_jax.interop import load, pretrained
 from bert_jax.reporting.console import Screen
-from bert_jax.runtime import run_record
+from bert_jax.runtime import goodput, run_record
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer.feed import open_store
 from data_pipeline import build
@@ -133,6 +133,9 @@ def test_a_finished_run_started_again_only_evaluates(config, whole, tmp_path):
     again = train(config, workdir)
     assert again["heldout_mlm_loss"] == whole.summary["heldout_mlm_loss"]
     assert lines_of(workdir) == lines_of(whole.workdir)
+    attempts = goodput.read_attempts(whole.workdir / goodput.FILE)
+    assert goodput.read_attempts(workdir / goodput.FILE) == attempts
+    assert again["attempts"] == 1 and again["wall_secs"] == goodput.sum_by_kind(attempts)
 
 
 @pytest.mark.slow
