@@ -66,7 +66,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             chip: price.usd_on_demand for chip, price in read_prices().by_chip.items()
         }
         new_band = _build_band(record, runs) if record is not None else None
-        band = _choose_band(runs[0])
+        bands = _choose_bands(runs)
         log.hold()
     screen = Screen(is_writer=True)
     if record is not None and new_band is not None:
@@ -76,14 +76,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         if output is None:
             return DONE
     samples = []
-    for run in runs:
+    for run, band in zip(runs, bands, strict=True):
         _print(run, usd_per_chip_hour, screen, band)
         samples.append(_guess(run, screen) if _GUESSES.value else [])
     if len(runs) > 1:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
-        write_file(output, run_report.render_page(runs, usd_per_chip_hour, band, samples).encode())
+        write_file(output, run_report.render_page(runs, usd_per_chip_hour, bands, samples).encode())
         screen.print(f"wrote {output}")
     return DONE
 
@@ -95,20 +95,21 @@ def _build_band(record: pathlib.Path, runs: Sequence[RunState]) -> Band:
     )
 
 
-def _choose_band(run: RunState) -> Band | None:
-    """Return the band of --band, or the package's for the run's config; None without one.
+def _choose_bands(runs: Sequence[RunState]) -> list[Band | None]:
+    """Return the band of each run: that of --band, or the package's, if it is of the run's config.
 
-    Raises ValueError for one of --band that is of another config.
+    Raises ValueError for one of --band that is of no run's config.
     """
     if _BAND.value is None:
-        return find_band(run.settings, run.store)
+        return [find_band(run.settings, run.store) for run in runs]
     band = read_band(pathlib.Path(_BAND.value))
-    if not band.matches(run.settings):
+    bands = [band if band.matches(run.settings) else None for run in runs]
+    if not any(bands):
         raise ValueError(
-            f"--band is {_BAND.value}, which is of another config than {run.folder}; record one of "
-            "finished runs of this config with report --record=FILE"
+            f"--band is {_BAND.value}, which is of another config than {runs[0].folder}; record "
+            "one of finished runs of this config with report --record=FILE"
         )
-    return band
+    return bands
 
 
 def _print(

@@ -74,7 +74,7 @@ def compare(runs: Sequence[RunState]) -> list[str]:
     sentences = []
     for index, run in enumerate(runs):
         if not run.steps or run.curves.last_step < run.steps:
-            sentences.append(f"{run.folder.name} is not at its end, where losses are compared.")
+            sentences.append(f"Not compared: {run.folder.name} has not finished.")
         elif not run.list_heldout_terms():
             sentences.append(f"{run.folder.name} has no held-out loss to compare.")
         else:

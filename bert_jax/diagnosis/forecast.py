@@ -196,12 +196,15 @@ def describe(run: RunState, band: Band | None) -> list[tuple[str, str]]:
         rows.append(("band", f"{band.runs} runs of this config ({band.name}){place}"))
     terms = [term for term in TERMS if term in run.list_terms()]
     if run.summary and run.curves.last_step >= run.steps:
-        lasts = {term: run.curves.last("heldout", f"{term}_loss") for term in terms}
-        return rows + [
-            ("", f"last held-out {term} loss {loss:.3f}; of the band {_range_at_end(band, term)}")
-            for term, loss in lasts.items()
-            if loss is not None and band is not None and _range_at_end(band, term)
-        ]
+        if band is None:
+            words = "none of this config; report --record=FILE makes one of finished runs"
+            return [("band", words)] if terms else []
+        for term in terms:
+            loss, ends = run.curves.last("heldout", f"{term}_loss"), _range_at_end(band, term)
+            if loss is not None and ends:
+                text = f"last held-out {term} loss {loss:.3f}; earlier runs ended at {ends}"
+                rows.append(("", text))
+        return rows
     texts = []
     for term in terms:
         try:

@@ -72,27 +72,32 @@ def list_facts(
 def render_page(
     runs: Sequence[RunState],
     usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
-    band: Band | None = None,
+    bands: Sequence[Band | None] = (),
     samples: Sequence[Sequence[Sample]] = (),
 ) -> str:
-    """Render the page, with a band of earlier runs; text that was read from files is escaped.
+    """Render the page; text that was read from files is escaped.
 
-    `samples` has the guesses of each run, if there are any.
+    `bands` has the band of earlier runs that belongs to each run, and `samples` its guesses, if
+    there are any.
     """
     from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
 
     title = escape(f"Run {runs[0].folder.name}" if len(runs) == 1 else f"{len(runs)} runs")
     sections = [f"<h1>{title}</h1>", _render_verdicts(runs)]
+    bands = bands or [None] * len(runs)
     terms = dict.fromkeys(term for run in runs for term in run.list_terms())
     if terms:
-        kinds = ["thin: training", "thick: held out, its last value at the right"]
-        if band is not None:
-            kinds.append(f"grey: held out of {band.runs} earlier runs, a bar at the end: forecast")
+        kinds = ["Thin lines are training losses, thick lines held-out ones with the last value."]
+        if known := list({band.name: band for band in bands if band is not None}.values()):
+            counts = " and ".join(str(band.runs) for band in known)
+            kinds.append(f"Grey is the held-out loss of {counts} earlier runs.")
+            if not all(run.summary for run in runs):
+                kinds.append("A bar at the end is the forecast.")
         pictures = "".join(
-            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term, band)}</div>"
+            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term, bands)}</div>"
             for term in terms
         )
-        html = f'<p class="quiet">By step; {", ".join(kinds)}.</p><br>'
+        html = f'<p class="quiet">{" ".join(kinds)}</p><br>'
         sections.append(page.section("Curves", f'{html}<div class="plots">{pictures}</div>'))
     if len(runs) > 1:
         for heading, sentences in (
@@ -105,7 +110,7 @@ def render_page(
         page.section(
             run.folder.name, _render_run(run, usd_per_chip_hour, band) + _render_samples(guessed)
         )
-        for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
+        for run, band, guessed in zip(runs, bands, samples or [()] * len(runs), strict=True)
     ]
     return page.document(title, sections)
 
@@ -152,7 +157,7 @@ def _color_index(number: int) -> int:
     return number % len(page.RUN_COLOURS)
 
 
-def _draw(runs: Sequence[RunState], term: str, band: Band | None) -> str:
+def _draw(runs: Sequence[RunState], term: str, bands: Sequence[Band | None]) -> str:
     """Draw the loss of a term: training thin, held-out thick, and the reference lines.
 
     A run has a number and a colour; both stand with its last value, beside the curves.
@@ -167,15 +172,15 @@ def _draw(runs: Sequence[RunState], term: str, band: Band | None) -> str:
         figure, axes = page.new_axes(_INCHES)
         axes.margins(y=0.08)  # a reference line at the top has its words above it
         end = max(1, *(run.curves.last_step for run in runs))
-        if band is not None:
+        for band in {band.name: band for band in bands if band is not None}.values():
             end = max(end, _draw_band(axes, band, term))
         labels = []
-        for number, run in enumerate(runs):
+        for number, (run, own_band) in enumerate(zip(runs, bands, strict=True)):
             color = page.RUN_COLOURS[_color_index(number)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
-            _draw_forecast(axes, run, term, band, color)
+            _draw_forecast(axes, run, term, own_band, color)
             # A marker of matplotlib is a reference to an id; a line without length is not.
             dots = heldout if len(heldout[0]) <= _MOST_DOTS else ((), ())
             for step, loss in zip(*dots, strict=True):

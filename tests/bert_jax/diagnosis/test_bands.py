@@ -5,8 +5,10 @@ import math
 
 import numpy as np
 import pytest
+from absl.testing import flagsaver
 
 from bert_jax import config as config_lib
+from bert_jax import report
 from bert_jax.diagnosis import bands, forecast
 from bert_jax.diagnosis.curves import Curves
 from bert_jax.diagnosis.run_report import list_facts, render_page
@@ -37,6 +39,7 @@ def make_run(tmp_path, seed, shift, step=STEPS, noise=0.0, **changes):
     settings = json.loads(json.dumps(config_lib.flatten(config_lib.recorded(config)))) | changes
     return RunState(
         folder=tmp_path / f"run{seed}",
+        state="finished" if step == STEPS else "stopped",
         settings=settings,
         steps=STEPS,
         devices="1 x cpu",
@@ -146,8 +149,27 @@ def test_the_end_is_that_of_the_band_moved_by_three_quarters_of_the_distance(tmp
         (guess.loss - half, guess.loss + half), abs=1e-4
     )
     assert f"{guess.loss:.3f}" in dict(list_facts(run, band=band))["forecast"]
-    html = render_page([run], band=band)
-    assert html.count("<svg") == 1 and "grey: held out of 3 earlier runs" in html
+    html = render_page([run], bands=[band])
+    assert html.count("<svg") == 1 and "the held-out loss of 3 earlier runs" in html
+
+
+def test_a_run_of_another_config_is_shown_beside_no_band(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "own.band.json"
+    path.write_bytes(bands.serialize_band(make_band(tmp_path)))
+    own = make_run(tmp_path, 7, 0.0)
+    other = make_run(tmp_path, 8, 0.0, **{"optim.learning_rate": 0.5})
+    monkeypatch.setattr(report, "read_run", {own.folder: own, other.folder: other}.get)
+    command = ["--band", str(path), f"--output={tmp_path / 'page.html'}"]
+    with flagsaver.flagsaver():
+        assert report.main([*command, str(other.folder), str(own.folder)]) == 0
+    first, second = capsys.readouterr().out.split("run7: finished")
+    assert "none of this config" in first and "3 runs of this config" not in first
+    assert "3 runs of this config" in second and "earlier runs ended at 3.9" in second
+    html = (tmp_path / "page.html").read_text()
+    assert html.count("3 runs of this config") == html.count("none of this config") == 1
+    with flagsaver.flagsaver():
+        assert report.main([*command, str(other.folder)]) == 2
+    assert "another config than" in capsys.readouterr().err
 
 
 def test_the_unigram_line_of_the_last_phase_moves_the_forecast(tmp_path):
