@@ -221,8 +221,9 @@ def rate_too_high(view: View) -> Words:
     nsp_N = view.curve("nsp_loss")[1][-3:]
     if is_stuck(view, losses) and len(nsp_N) and nsp_N.mean() > math.log(2) + _WORSE_THAN_GUESS:
         return (
-            f"the loss on {losses.words} stays at {losses.unigram:.2f}, that of word frequencies "
-            f"alone, and the loss on next sentences is {nsp_N.mean():.2f}; a guess has 0.69.",
+            f"the loss on {losses.words} is {losses.newest:.2f}, about what word frequencies alone "
+            f"give ({losses.unigram:.2f}), and the loss on next sentences is {nsp_N.mean():.2f}, "
+            f"worse than a guess ({math.log(2):.2f}).",
             advice,
         )
     if len(losses.losses_N) < 6:

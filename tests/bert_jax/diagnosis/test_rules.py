@@ -131,8 +131,11 @@ def test_a_plateau_is_reported_late_where_targets_fit_their_neighbors():
 
 
 def test_a_rate_that_spoils_next_sentences_too_is_too_high():
-    lines = lines_of(np.full(100, UNIGRAM), nsp_loss=np.full(100, 0.74))
-    assert list(watch(lines)) == ["rate_too_high"]
+    lines = lines_of(np.full(100, UNIGRAM + 0.05), nsp_loss=np.full(100, 0.74))
+    found = watch(lines)
+    assert list(found) == ["rate_too_high"]
+    sentence = found["rate_too_high"].sentence
+    assert f"masked words is {UNIGRAM + 0.05:.2f}, " in sentence and f"({UNIGRAM:.2f})" in sentence
     plateau = lines_of(np.full(100, UNIGRAM), nsp_loss=np.full(100, 0.71))
     assert list(watch(plateau)) == ["stuck_at_unigram"]
 
