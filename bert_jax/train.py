@@ -70,7 +70,7 @@ def _finish(setup: Setup, summary: dict[str, Any]) -> None:
             side = "under" if loss < unigram else "over"
             gap = f"{abs(unigram - loss):.2f} {side} the {unigram:.2f} of a model without context"
             if (ngram := summary.get(f"ngram_{term}_loss")) is not None:
-                gap += f"; {ngram:.2f} by counts of two neighbors"
+                gap += f"; a two-neighbor count model has {ngram:.2f}"
             rows.insert(0, ("held out", f"{name} loss {loss:.2f}, {gap}"))
     setup.screen.table("done", rows)
     if setup.config.model.is_causal:

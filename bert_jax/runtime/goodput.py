@@ -34,7 +34,7 @@ KINDS = {
     EVALUATING: "",
     SAVING: "the devices stood still for a save",
     RESTORING: "",
-    STARTING: "imports left out; and what is no other kind",
+    STARTING: "everything else, without imports",
     LOST: "in steps that were done again",
     STOPPED: "from the last line of an attempt to the next attempt",
 }

@@ -79,7 +79,9 @@ class Stop:
             restore()
             # Not print: the signal may have interrupted one.
             with LINE.hidden():
-                os.write(1, b"stopping after this step; once more to stop without saving\n")
+                os.write(
+                    1, b"stopping after this step; press Ctrl-C again to stop without saving\n"
+                )
             if processes.are_joined():
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGTERM)

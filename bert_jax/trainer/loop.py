@@ -19,7 +19,7 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
-from bert_jax.config import Phase
+from bert_jax.config import Phase, RunConfig
 from bert_jax.diagnosis import bands
 from bert_jax.diagnosis.forecast import TERMS, Forecaster
 from bert_jax.diagnosis.rules import Finding, PhaseFacts
@@ -287,6 +287,17 @@ def _show_opening(setup: Setup, ledger: Ledger, done: int | None) -> None:
     setup.screen.table(f"{setup.feed.provenance.learns} in {setup.storage.address}", rows)
 
 
+def _describe_change(config: RunConfig, index: int) -> str:
+    """Say what makes the loss jump where a phase begins; "" for nothing."""
+    phase, before = config.phases[index], config.phases[max(0, index - 1)]
+    news = []
+    if phase.seq_len != before.seq_len:
+        news.append(f"rows of {phase.seq_len:,}")
+    if index and phase.restart_learning_rate:
+        news.append(f"learning rate restarts at {phase.restart_learning_rate:g}")
+    return ", ".join(news)
+
+
 @dataclasses.dataclass
 class _Run:
     """Train from a state until the run ends or rolls back to a checkpoint.
@@ -380,10 +391,14 @@ class _Run:
     def _compile_steps(self, running: RunningPhase) -> None:
         index, first_step = running.index, self.step - running.start
         words = f"phase {index}: compiling the step"
+        news = _describe_change(self.config, index) if first_step == 0 else ""
         if self.programs.is_ready(index):
-            self.screen.print(f"phase {index}: the step is compiled already", FAINT)
+            news += "; " * bool(news)
+            self.screen.print(f"phase {index}: {news}the step is compiled already", FAINT)
             self.programs.compile_steps(index, first_step)
             return
+        if news:
+            self.screen.print(f"phase {index}: {news}", FAINT)
         self.screen.print_without_line(words)
         with self.work.doing(goodput.COMPILING, words) as show:
             self.programs.compile_steps(index, first_step, lambda shape: show(words + shape))

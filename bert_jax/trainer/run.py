@@ -118,7 +118,8 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
     except FloatingPointError:
         setup.screen.print(f"curves up to here: {_curves(setup)}")
         raise
-    title = f"wall time since the first of {summary['attempts']} attempts"
+    count = summary["attempts"]
+    title = "wall time" if count == 1 else f"wall time of {count} attempts and between them"
     setup.screen.table(title, goodput.closing_rows(summary))
     finish(setup, summary)
     return exit_codes.DONE

@@ -34,7 +34,7 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"
     is_ahead = len(config.phases) > 1 and compiles_ahead(mesh)
     ahead = ", the next phase is compiled before one ends" if is_ahead else ""
-    rows.append(("host", f"{BATCHES_AHEAD} batches lie ready on the devices{ahead}; {kept}"))
+    rows.append(("host", f"{BATCHES_AHEAD} batches are prefetched{ahead}; {kept}"))
     if (profiled := setup.profiled) is not None:
         rows.append(("profile", f"steps {profiled.first:,} to {profiled.last:,} will be traced"))
     for number, change in enumerate(setup.changes):
