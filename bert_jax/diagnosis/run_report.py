@@ -116,28 +116,32 @@ def render_page(
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:
-    """Render a verdict a run, with the number and the colour of its curves if there are several."""
+    """Render verdict and findings a run, with number and colour of its curves if several."""
     if len(runs) == 1:
-        return f"<p>{escape(describe_verdict(runs[0]))}</p>"
+        return f"<p>{escape(describe_verdict(runs[0]))}</p>{_render_findings(runs[0])}"
     items = []
     for number, run in enumerate(runs):
         look = f"--run: var(--run{_color_index(number) + 1})"
-        items.append(f'<li style="{look}">{escape(describe_verdict(run))}</li>')
+        words = f"{escape(describe_verdict(run))}{_render_findings(run)}"
+        items.append(f'<li style="{look}">{words}</li>')
     return f'<ol class="runs">{"".join(items)}</ol>'
 
 
-def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float], band: Band | None) -> str:
+def _render_findings(run: RunState) -> str:
     findings = "".join(
         f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
         for each in run.findings
     )
+    return f'<ul class="findings">{findings}</ul>' if findings else ""
+
+
+def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float], band: Band | None) -> str:
     facts = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
         for name, value in [*list_facts(run, usd_per_chip_hour, band), ("folder", str(run.folder))]
     )
     missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
-    html = f'<ul class="findings">{findings}</ul>' if findings else ""
-    return f"{html}<dl>{facts}</dl>{missing}"
+    return f"<dl>{facts}</dl>{missing}"
 
 
 def _render_samples(samples: Sequence[Sample]) -> str:
