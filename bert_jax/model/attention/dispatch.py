@@ -98,6 +98,12 @@ def choose(
 
     shape = (device_kind, seq_len, heads, head_width, dtype)
     whole = f"requires all heads on one device, not on {model_size}" if model_size > 1 else ""
+    is_dropout_in_the_way = (
+        has_dropout
+        and model.position_embedding_type != "relative"
+        and not whole
+        and flash.explain_refusal(*shape) is None
+    )
 
     def refuse_kernels(width: int) -> dict[str, str | None]:
         """Explain why each kernel of this kind of device does not fit; None if it does."""
@@ -135,6 +141,12 @@ def choose(
             )
         if not only_plain and _are_blocks_worthwhile(seq_len, width):
             return BLOCKS, BLOCKS
+        if is_dropout_in_the_way:
+            rate = model.attention_probs_dropout_prob
+            return PLAIN, (
+                "plain: flash attention takes these rows, but without dropout, which "
+                f"config.model.attention_probs_dropout_prob sets to {rate}; set it to 0.0"
+            )
         return PLAIN, f"plain: {reasons[0]}"
 
     complete, words = choose_layer(0)

@@ -101,8 +101,9 @@ def test_the_kernel_is_taken_where_it_fits():
     [
         (1, "cpu", "not for cpu"),
         (5, 2, "all heads on one device, not on 2"),
-        (3, ModelConfig(position_embedding_type="rotary"), "has no rotary positions"),
-        (2, 1024, "not 1024"),
+        (2, 1024, "attention_probs_dropout_prob"),
+        (3, ModelConfig(position_embedding_type="rotary"), "attention_probs_dropout_prob"),
+        (2, 1000, "not 1000"),
     ],
 )
 def test_plain_attention_is_taken_elsewhere_and_the_kernel_refused(at, value, words):
