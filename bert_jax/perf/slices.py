@@ -187,7 +187,7 @@ def open_devices(tpu_slice: Slice) -> list[Any]:
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError(
             "libtpu, which has the TPU's compiler and exists for Linux on x86-64 only, is not "
-            f"installed; {how_to_install('plan')}"
+            f"installed: {how_to_install('plan')}"
         )
     from jax.experimental import topologies
 

@@ -1,6 +1,9 @@
 """Distinguish addresses such as gs://bucket/corpus from local paths; open their file systems."""
 
 import os
+import pathlib
+import shlex
+import sys
 from typing import Any, cast
 
 import fsspec
@@ -34,7 +37,12 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra of this package, which is not on PyPI."""
-    return f"in a clone of bert_jax: pip install '.[{extra}]', or else 'FILE.whl[{extra}]'"
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    checkout = pathlib.Path(__file__).resolve().parents[2]
+    if not (checkout / "pyproject.toml").is_file():
+        return f"{pip} 'FILE.whl[{extra}]', with the wheel of bert_jax"
+    place = "." if checkout == pathlib.Path.cwd() else str(checkout)
+    return f"{pip} -e {shlex.quote(f'{place}[{extra}]')}"
 
 
 def use_one_driver() -> None:

@@ -125,4 +125,12 @@ def test_nobody_is_sent_to_a_name_that_is_not_ours():
     called = {extra for text in texts.values() for extra in extras.findall(text)}
     assert called
     assert all(f'"{extra.decode()}":' in setup for extra in called)
-    assert "pip install '.[plan]'" in how_to_install("plan")
+
+
+def test_an_extra_is_installed_by_the_interpreter_in_use_from_the_clone(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", "/a folder/bin/python")
+    monkeypatch.chdir(ROOT)
+    python = "'/a folder/bin/python' -m pip install"
+    assert how_to_install("plan") == f"{python} -e '.[plan]'"
+    monkeypatch.chdir(tmp_path)
+    assert how_to_install("plan") == f"{python} -e '{ROOT}[plan]'"
