@@ -32,6 +32,14 @@ from data_pipeline.store import HELDOUT, TRAIN
 
 _MOST_FILES = 3
 _LABEL_WIDTH = 11
+_BYTES_A_TOKEN = 4.5  # of English text, about
+# Below these bytes of text, the config to take: README has "a few MB", "tens of MB" and so on.
+_CONFIGS = (
+    (10**7, "configs/quickstart.py"),
+    (10**8, "configs/tiny.py"),
+    (10**9, "configs/small.py"),
+)
+_LARGEST_CONFIG = "configs/base.py"
 _REASON_WORDS = {
     FILES_WITHOUT_TEXT: "files without text",
     SENTENCES_WITHOUT_TOKENS: "sentences without a token",
@@ -88,10 +96,17 @@ def print_report(
     cache = " --config.data.data_cache=CACHE" if address else ""
     print_command(
         console,
-        f"{find_python()} -m bert_jax.train --config=configs/tiny.py "
+        f"{find_python()} -m bert_jax.train --config={_choose_config(manifest)} "
         f"--config.data.store={shlex.quote(address or str(store))}{cache} "
-        f"--workdir=runs/{shlex.quote(store.name)}",
+        f"--workdir=runs/{shlex.quote('mine' if store.name == 'store' else store.name)}",
     )
+
+
+def _choose_config(manifest: dict[str, Any]) -> str:
+    """Choose the config by the size of the training text, as README does."""
+    text_bytes = manifest["splits"][TRAIN]["tokens"] * _BYTES_A_TOKEN
+    fitting = (config for limit_bytes, config in _CONFIGS if text_bytes < limit_bytes)
+    return next(fitting, _LARGEST_CONFIG)
 
 
 def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:

@@ -15,11 +15,13 @@ from data_pipeline import build
 from data_pipeline.build import main
 from data_pipeline.corpus import encode
 from data_pipeline.read.cleaning import REASONS
+from data_pipeline.report import build as build_report
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 from data_pipeline.vocab import load_vocabulary
 from tests.data_pipeline import wordpiece_oracle
+from tests.faults.runs import ROOT
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -274,9 +276,25 @@ def test_the_report_shows_counts_findings_and_the_next_command(
     assert "100% of the documents have one sentence" in shown
     assert "tokens are unknown to the vocabulary" in shown
     assert (
-        f"python -m bert_jax.train --config=configs/tiny.py --config.data.store={tmp_path}/store "
-        "--workdir=runs/store\n"
+        "python -m bert_jax.train --config=configs/quickstart.py "
+        f"--config.data.store={tmp_path}/store --workdir=runs/mine\n"
     ) in shown
+
+
+@pytest.mark.parametrize(
+    ("tokens", "config"),
+    [
+        (5 * 10**5, "quickstart"),
+        (10**7, "tiny"),
+        (10**8, "small"),
+        (10**9, "base"),
+    ],
+)
+def test_the_next_command_has_the_config_for_so_much_text(tokens, config):
+    """README's table, at 4 to 5 bytes a token."""
+    manifest = {"splits": {"train": {"tokens": tokens}}}
+    assert build_report._choose_config(manifest) == f"configs/{config}.py"
+    assert (ROOT / "configs" / f"{config}.py").is_file()
 
 
 @pytest.mark.parametrize("documents", [2, 3, 4])
