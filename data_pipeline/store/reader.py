@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import pathlib
 import re
+import shlex
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,13 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
       ValueError: it is missing, damaged or of another version.
     """
     path = directory / MANIFEST
+    if directory.is_file():
+        name = directory.name.partition(".")[0] or "mine"
+        raise ValueError(
+            f"{directory} is a file, not a store; if it is your text, make a store of it with: "
+            f"python -m data_pipeline.build --input={shlex.quote(str(directory))} "
+            f"--output=stores/{shlex.quote(name)} --train_vocab=wordpiece --vocab_size=30522"
+        )
     if not path.exists():
         raise ValueError(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "

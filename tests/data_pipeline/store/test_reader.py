@@ -91,6 +91,12 @@ def test_a_folder_without_a_manifest_is_not_a_store(built):
     refused(built, r"is not a store: .*python -m data_pipeline\.build --input")
 
 
+def test_a_file_of_text_in_place_of_a_store_is_the_input_of_a_build(tmp_path):
+    text = tmp_path / "news.jsonl"
+    text.write_text('{"text": "A line."}\n')
+    refused(text, f"news.jsonl is a file, not a store; .* --input={text} --output=stores/news ")
+
+
 @pytest.mark.parametrize(
     "changes, sentence",
     [
