@@ -21,6 +21,7 @@ from bert_jax.config.schema import (
     Config,
     DistillConfig,
     FinetuneConfig,
+    MeshConfig,
     ModelConfig,
     SharedConfig,
     list_init_layers,
@@ -166,9 +167,23 @@ def _check_shared(config: SharedConfig) -> None:
         f"0, or a multiple of checkpoint.every_steps = {checkpoint.every_steps}",
     )
     _check_architecture(config)
+    _check_mesh(config)
     is_name = _WANDB_PROJECT.fullmatch(config.log.wandb) is not None
     allowed = "a project's name has 128 characters at most and none of / \\ # ? % :"
     _require(config, "log.wandb", is_name, allowed)
+
+
+def _check_mesh(config: SharedConfig) -> None:
+    """Refuse the size of an axis that the preset lacks; unknown presets are mesh.py's to refuse."""
+    parts = config.mesh.preset.split("+")
+    for key, part in (("fsdp_size", "fsdp"), ("model_size", "tp")):
+        _require(
+            config,
+            f"mesh.{key}",
+            part in parts or getattr(config.mesh, key) == getattr(MeshConfig, key),
+            f"config.mesh.preset = {config.mesh.preset!r} has no such axis: leave it out, or take "
+            f"a preset with {part}, such as {part} or fsdp+tp",
+        )
 
 
 def _check_architecture(config: SharedConfig) -> None:

@@ -145,9 +145,16 @@ def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, in
     model = config.model_size if "tp" in parts else 1
     rest, left_over = divmod(in_a_slice, model)
     if left_over:
+        slice_words = " of a slice" if config.num_slices > 1 else ""
+        if in_a_slice < model:
+            raise ValueError(
+                f"config.mesh.model_size is {model}, which needs {model} devices{slice_words} or "
+                f"more, and there {'is' if in_a_slice == 1 else 'are'} {in_a_slice}; set it to "
+                f"{' or '.join(map(str, _divisors(in_a_slice)))}, or take a preset without tp"
+            )
         raise ValueError(
             f"config.mesh.model_size is {model}, which does not divide the {in_a_slice} devices"
-            f"{' of a slice' if config.num_slices > 1 else ''}; try one of {_divisors(in_a_slice)}"
+            f"{slice_words}; try one of {_divisors(in_a_slice)}"
         )
     fsdp = (config.fsdp_size or rest) if "fsdp" in parts else 1
     if rest % fsdp:

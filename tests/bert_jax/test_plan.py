@@ -107,7 +107,7 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(forked):
         "there is no such TPU slice; there are v5e:1x1": ["--topology=v5e:5x5"],
         "--per_chip_batch is '0'; it must be a positive integer": ["--per_chip_batch=0"],
         "batch_size is 90, not a multiple of 16": ["--config.phases[0].batch_size=90"],
-        "config.mesh.model_size is 2, which does not divide the 1 devices": [
+        "config.mesh.model_size is 2, which needs 2 devices or more, and there is 1;": [
             *("--scale=16,1", "--config.mesh.preset=tp", "--config.mesh.model_size=2")
         ],
     }

@@ -283,6 +283,10 @@ def test_mesh_shapes(preset, sizes, shape):
             r"model_size is 3, .* 8 devices; try one of \[1, 2, 4, 8\]",
         ),
         (
+            changed(mesh=MeshConfig(preset="tp", model_size=16)),
+            "model_size is 16, which needs 16 devices or more, and there are 8",
+        ),
+        (
             changed(mesh=MeshConfig(preset="fsdp", fsdp_size=3)),
             r"fsdp_size is 3, .* 8 devices left",
         ),

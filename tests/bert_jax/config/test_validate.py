@@ -13,6 +13,7 @@ from bert_jax.config import (
     DistillConfig,
     FinetuneConfig,
     LogConfig,
+    MeshConfig,
     ModelConfig,
     OptimConfig,
     Phase,
@@ -321,6 +322,14 @@ def test_the_settings_are_all_there():
         (
             changed(data=PretrainOptions(packed_examples=22)),
             r"packed_examples is 22; phases\[0\].seq_len = 64 has room for 21 at most",
+        ),
+        (
+            changed(mesh=MeshConfig(model_size=3)),
+            r"config\.mesh\.model_size is 3; config\.mesh\.preset = 'zero1' has no .*, such as tp",
+        ),
+        (
+            changed(mesh=MeshConfig(preset="dp+tp", fsdp_size=2)),
+            r"config\.mesh\.fsdp_size is 2; config\.mesh\.preset = 'dp\+tp' has no such axis",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_devices_that_lie_otherwise_are_refused(devices, num_slices, words):
         (MeshConfig(num_slices=3), "num_slices is 3, which does not divide the 8 devices"),
         (
             MeshConfig(preset="tp", model_size=4, num_slices=4),
-            "model_size is 4, which does not divide the 2 devices of",
+            "model_size is 4, which needs 4 devices of a slice or more, and there are 2",
         ),
     ],
 )
