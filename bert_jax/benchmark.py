@@ -7,7 +7,7 @@
     --steps=100 or --secs=10     how long to measure
     --json_out=FILE              every number
 
-It times the step that bert_jax.train runs: forward, backward, dropout and optimiser, on batches
+It times the step that bert_jax.train runs: forward, backward, dropout and optimizer, on batches
 that lie on the devices beforehand. The input pipeline, evaluation and saving are not part of it.
 """
 
@@ -173,7 +173,7 @@ def _describe_step(program: measure.Program, source: StoreFeed | None) -> list[t
     return [
         ("a step", f"{phase.batch_size:,} rows{parts} of {phase.seq_len}{packing}: {chosen}"),
         ("batches", f"{BATCHES}, taken in turn: {origin}"),
-        ("timed", "forward, backward, dropout, optimiser; batches lie on the devices beforehand"),
+        ("timed", "forward, backward, dropout, optimizer; batches lie on the devices beforehand"),
     ]
 
 

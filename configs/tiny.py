@@ -14,7 +14,7 @@ from bert_jax import config as c
 
 
 def get_config(text: str = "") -> ml_collections.ConfigDict:
-    """Two layers, two short phases, an optimiser that gets going at once; no arguments."""
+    """Two layers, two short phases, an optimizer that gets going at once; no arguments."""
     c.arguments(text)
     return c.to_config_dict(
         c.Config(

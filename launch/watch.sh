@@ -36,7 +36,7 @@ running watch.sh also restarts what launch/train.sh --stop has stopped: end the 
   --tries=N          give up after so many tries in a row without a newer checkpoint (default: 5)
   --doctor           check a TPU VM that was just set up, as launch/train.sh --doctor does, before training on
                      it; where something is wrong it is set up and checked again, which counts as a try
-  --price=USD        dollars a chip and hour (default: bert_jax/perf/prices.json, which is on demand)
+  --price=USD        dollars per chip-hour (default: bert_jax/perf/prices.json, which is on demand)
   --state_dir=DIR    folder of events.log, stacks and this script's state (default:
                      ~/.local/state/bert_jax/PROJECT.ZONE.TPU_NAME)
   --delete_at_end    delete the TPU VM once training has finished; if it failed for good (2, 3 or no more
@@ -83,7 +83,7 @@ take_arguments() {
     [[ $MAX_TRIES =~ ^[1-9][0-9]{0,4}$ ]] ||
         refuse "--tries=$MAX_TRIES is not a whole number from 1; try --tries=5"
     [[ -z $PRICE || $PRICE =~ ^[0-9]{1,6}(\.[0-9]{1,6})?$ ]] ||
-        refuse "--price=$PRICE is not dollars a chip and hour; try --price=1.2"
+        refuse "--price=$PRICE is not dollars per chip-hour; try --price=1.2"
     for flag in ${TRAIN_FLAGS[@]+"${TRAIN_FLAGS[@]}"}; do
         if [[ $flag == --workdir=* ]]; then WORK_DIR=${flag#*=}; fi
     done

@@ -166,7 +166,7 @@ def _setting_rows(config: Config, store_digest: str) -> list[tuple[str, str]]:
     return [
         ("objective", ", then ".join(dict.fromkeys(config_lib.list_objectives(config)))),
         ("planned", f"{total_steps(config):,} steps: {'; then '.join(phases)}"),
-        ("optimiser", f"{config.optim.name}, learning rate {config.optim.learning_rate:g}"),
+        ("optimizer", f"{config.optim.name}, learning rate {config.optim.learning_rate:g}"),
         ("text", f"{_name_stores(config)}, digest {store_digest}"),
         ("segments, masks", f"{config.data.segments}, {config.data.masking}"),
     ]

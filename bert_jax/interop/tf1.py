@@ -30,7 +30,7 @@ from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 CONFIG = "bert_config.json"
 # Its code computes the tanh approximation under the name gelu.
 _SETTINGS = model_json.Settings({"gelu": "gelu_tanh"})
-_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimiser
+_COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimizer
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
 
 

@@ -1,6 +1,6 @@
 """Compile the training step of a phase, take it many times, and measure how long that lasts.
 
-It is the step that bert_jax.trainer.loop takes: optimiser and dropout included, the state donated.
+It is the step that bert_jax.trainer.loop takes: optimizer and dropout included, the state donated.
 Batches are on the devices beforehand, so making them is not part of it. Steps are timed in
 groups: the host gives a group to the devices, then waits for the end of the group before, so that
 they are never idle while it looks at the clock.

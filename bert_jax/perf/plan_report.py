@@ -10,6 +10,8 @@ from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import duration
 
 Rows = list[tuple[str, str]]
+_HOUR = 3600.0  # seconds
+_UNLIKELY = 0.1  # preemptions of a run, in the mean
 
 
 def format_slice(plan: Plan, tpu_slice: Slice) -> Rows:
@@ -76,7 +78,7 @@ def format_phase(plan: PhasePlan, sequences_per_row: float | None) -> Rows:
 
 def _memory(memory: Memory, available: int) -> Rows:
     share = memory.total / available
-    parts = {"parameters": memory.parameters, "optimiser": memory.optimizer, "batch": memory.batch}
+    parts = {"parameters": memory.parameters, "optimizer": memory.optimizer, "batch": memory.batch}
     parts |= {"activations": memory.temporaries, "program": memory.program}
     parts |= {"teacher": memory.teacher} if memory.teacher else {}
     return [
@@ -92,14 +94,18 @@ def _time(estimate: Estimate, sequences_per_row: float | None) -> Rows:
     step = f"{_ms(estimate.step_secs)} a step, {pace}, {estimate.peak_share:.1%} of peak"
     kernels = f", of which kernels {_ms(estimate.kernel_secs)}" if estimate.kernel_calls else ""
     work = f"work {_ms(estimate.work_secs)} = {estimate.cycles / 1e6:,.2f}M cycles{kernels}"
+    missing = [
+        f"{calls} call{'' if calls == 1 else 's'} of {name}"
+        for name, calls in estimate.unpriced_kernels.items()
+    ]
+    counts = "counts" if sum(estimate.unpriced_kernels.values()) == 1 else "count"
+    low = f"; too low: {' and '.join(missing)} {counts} as 0 ms (this shape has no price)"
     rows = [
-        ("estimate", f"{step} (compiler estimate)"),
+        ("estimate", f"{step} (compiler estimate){low if missing else ''}"),
         ("", f"{work}; waiting for collectives {_ms(estimate.exposed_secs)}"),
     ]
-    for name, calls in estimate.unpriced_kernels.items():
-        words = f"{calls} calls of the kernel {name}, which has no price for this shape and counts "
-        words += "as nothing: price it with python -m benchmarks.kernel_price"
-        rows.append(("too low by", words))
+    if missing:
+        rows.append(("", "price such a kernel with python -m benchmarks.kernel_price"))
     for kernel in estimate.stale_kernels:
         words = f"the price of the kernel {kernel} was counted before its code changed: count it "
         rows.append(("stale", f"{words}again with python -m benchmarks.kernel_price --update"))
@@ -143,7 +149,10 @@ def format_run(plan: Plan, prices: Prices, curve: list[str], warnings: Rows) -> 
     if run.secs is None:
         rows.append(("time", "not known before every phase fits and has an estimate"))
     else:
-        length = f"{duration(run.secs)} (compiler estimate), {run.days:.2f} days"
+        estimates = [phase.estimate for phase in plan.phases if phase.estimate]
+        low = ", too low" if any(each.unpriced_kernels for each in estimates) else ""
+        days = f", {run.days:.2f} days" if run.secs >= _HOUR else ""
+        length = f"{_length(run.secs)} (compiler estimate{low}){days}"
         rows.append(("time", f"{length}; reading, evaluating and saving come on top"))
     rows += _cost(run, prices, chip)
     rates = plan.learning_rate["rates"]
@@ -160,12 +169,12 @@ def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
     if run.usd is None:
         return []
     place = f" in {run.price_region}" if run.price_region else ""
-    price = f"{format_dollars(run.usd_per_chip_hour)} a chip and hour"
+    price = f"{format_dollars(run.usd_per_chip_hour)} per chip-hour"
     rows = [("cost", f"{format_dollars(run.usd)} on demand, at {price}{place}")]
     if run.spot:
         price = format_dollars(run.spot.usd_per_chip_hour)
         rows.append(("", f"{format_dollars(run.spot.usd)} expected on spot chips, at {price}"))
-        rows += format_preemptions(run.spot.expected)
+        rows += _preemptions(run.spot.expected)
     elif prices.by_chip[chip].usd_spot is None:
         rows.append(("", prices.missing(chip, "spot")))
     else:
@@ -175,19 +184,21 @@ def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
     return rows + ([("", run.price_source)] if run.price_source else [])
 
 
-def format_preemptions(expected: Expected) -> Rows:
+def _preemptions(expected: Expected) -> Rows:
     """Describe how often spot chips are expected to be taken away, and what that costs."""
+    if expected.secs < _HOUR and expected.preemptions < _UNLIKELY:
+        return [("preemptions", "unlikely in less than an hour")]
     count = f"{expected.preemptions:.1f} preemptions, one in {expected.preemption_hours:g} hours"
     is_given = expected.preemption_hours != PREEMPTION_HOURS
     origin = "given" if is_given else "as small v2 and v3 slices had in 2022, others unknown"
     each = (
-        f"each repeats {duration(expected.repeated_secs)} of steps and takes "
-        f"{duration(expected.restart_secs)} to start again"
+        f"each repeats {_length(expected.repeated_secs)} of steps and takes "
+        f"{_length(expected.restart_secs)} to start again"
     )
-    best = f"a save every {duration(expected.best_save_every_secs)} would lose least"
+    best = f"a save every {_length(expected.best_save_every_secs)} would lose least"
     return [
         ("preemptions", f"{count} ({origin}): {each}"),
-        ("", f"goodput {expected.goodput:.1%}, {duration(expected.secs)} paid; {best}"),
+        ("", f"goodput {expected.goodput:.1%}, {_length(expected.secs)} paid; {best}"),
     ]
 
 
@@ -212,7 +223,12 @@ def format_scaled(row: ScaleRow) -> str:
 
 
 def _gib(size: float) -> str:
-    return f"{size / 2**30:.2f} GiB"
+    return f"{size / 2**30:.2f} GiB" if size >= 0.1 * 2**30 else f"{size / 2**20:.1f} MiB"
+
+
+def _length(secs: float) -> str:
+    """Write seconds as 59 s, or as the clock does from a minute on."""
+    return f"{secs:.0f} s" if 1 <= secs < 59.5 else "under 1 s" if secs < 1 else duration(secs)
 
 
 def _megabytes(size: float) -> str:

@@ -2,7 +2,7 @@
 # Sourced after cluster.sh: the cost of the TPU VM, from its chips, a price and the time that it existed.
 
 PRICES=${LAUNCH%/launch}/bert_jax/perf/prices.json
-# Dollars a chip and hour; empty: prices.json's.
+# Dollars per chip-hour; empty: prices.json's.
 PRICE=''
 
 # Prints the seconds since 1970 of a time of Google's APIs, 2026-11-22T03:00:00.123Z; date differs by system.
@@ -25,7 +25,7 @@ chips() {
     esac
 }
 
-# Prints the dollars a chip and hour; nothing if unknown.
+# Prints the dollars per chip-hour; nothing if unknown.
 chip_hour_price() {
     local kind=${ACCELERATOR_TYPE%-*}
     if [[ -n $PRICE ]]; then

@@ -78,16 +78,45 @@ def test_a_plan_has_the_cost_on_demand_and_on_spot_chips():
 
 def test_the_screen_says_what_spot_chips_cost():
     phase, _ = make_phase(lambda config, words: make_compiled())
-    asked = request(usd_spot=0.5)
+    long = dataclasses.replace(phase, steps=round(5 * 3600 / phase.estimate.step_secs))
 
-    def describe(asked):
+    def describe(asked, phase=long):
         run = plan._add_up(asked, [phase], 10**8)
         return "\n".join(text for _, text in plan_report._cost(run, asked.prices, "v5e"))
 
-    words = describe(asked)
-    assert "on demand, at $1.20 a chip and hour in here" in words
+    words = describe(request(usd_spot=0.5))
+    assert "on demand, at $1.20 per chip-hour in here" in words
     assert "expected on spot chips, at $0.50" in words and "goodput" in words
     assert "as small v2 and v3 slices had in 2022" in words and "https://there" in words
     assert "(given)" in describe(request(usd_spot=0.5, hours=7.0))
     assert "has no price for v5e spot; give it usd_spot" in describe(request())
     assert "not for spot chips" in describe(request(usd_spot=0.5, hours=0.01))
+    short = describe(request(usd_spot=0.5), phase)
+    assert "expected on spot chips, at $0.50" in short and "goodput" not in short
+    assert "unlikely in less than an hour" in short
+
+
+@pytest.mark.parametrize(
+    ("secs", "words"),
+    [(0.4, "under 1 s"), (1.2, "1 s"), (59.4, "59 s"), (59.6, "1:00"), (3725.0, "1:02:05")],
+)
+def test_a_time_under_a_minute_has_its_unit(secs, words):
+    assert plan_report._length(secs) == words
+
+
+def test_a_size_below_a_tenth_of_a_gib_is_in_mib():
+    assert plan_report._gib(0.5 * 2**20) == "0.5 MiB"
+    assert plan_report._gib(102 * 2**20) == "102.0 MiB"
+    assert plan_report._gib(103 * 2**20) == "0.10 GiB"
+
+
+def test_an_estimate_without_the_price_of_a_kernel_is_called_too_low():
+    phase, _ = make_phase(lambda config, words: make_compiled())
+    complete = dataclasses.replace(phase.estimate, unpriced_kernels={})
+    assert "too low" not in plan_report._time(complete, None)[0][1]
+    missing = dataclasses.replace(phase.estimate, unpriced_kernels={"flash_forward": 2})
+    (label, text), *_ = plan_report._time(missing, None)
+    assert label == "estimate"
+    assert text.endswith(
+        "too low: 2 calls of flash_forward count as 0 ms (this shape has no price)"
+    )
