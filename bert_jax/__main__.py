@@ -1,5 +1,6 @@
 """Run a command by its name: bert-jax NAME is the same as python -m with the command's module."""
 
+import difflib
 import runpy
 import sys
 
@@ -9,7 +10,7 @@ from data_pipeline.cli import main as ctrl_c
 from data_pipeline.cli.main import REFUSED
 
 # Name: module, and what it does.
-ENTRIES = {
+COMMANDS = {
     "build": ("data_pipeline.build", "text files to a store"),
     "inspect": ("data_pipeline.inspect", "what is in a store, and what looks wrong"),
     "grow_vocab": ("data_pipeline.grow_vocab", "a vocabulary, with words of a field"),
@@ -25,7 +26,7 @@ ENTRIES = {
     "features": ("bert_jax.features", "vectors of your texts from a trained model"),
     "evaluate": ("bert_jax.evaluate", "what a checkpoint scores on a store"),
     "feature_ner": ("bert_jax.feature_ner", "named entities on a frozen model, by a BiLSTM"),
-    "verify_resume": ("bert_jax.verify_resume", "that kills lose nothing on this machine"),
+    "verify_resume": ("bert_jax.verify_resume", "check that a killed run loses no work"),
     "report": ("bert_jax.report", "how a run is doing, or how runs differ"),
     "replay": ("bert_jax.replay", "the text of any step of a run"),
     "score": ("bert_jax.score", "a file of predictions, as the official script"),
@@ -35,22 +36,24 @@ ENTRIES = {
     "ladder": ("bert_jax.ladder", "a scaling law of your text, from small models"),
     "probe": ("bert_jax.probe", "a task's score from each checkpoint of a run"),
 }
-MODULES = {name: module for name, (module, _) in ENTRIES.items()}
+MODULES = {name: module for name, (module, _) in COMMANDS.items()}
 
 
 def main() -> None:
-    """Run the entry that the first argument names, as python -m would."""
+    """Run the command that the first argument names, as python -m would."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h"):
-        print("bert-jax ENTRY [FLAGS]: the same as python -m with the entry's module.\n")
-        for entry, (module, does) in ENTRIES.items():
-            print(f"    bert-jax {entry:13} {module:26} {does}")
-        print("\nbert-jax ENTRY --help lists an entry's flags.")
+        print("bert-jax COMMAND [FLAGS]: the same as python -m with the command's module.\n")
+        for command, (module, does) in COMMANDS.items():
+            print(f"    bert-jax {command:13} {module:26} {does}")
+        print("\nbert-jax COMMAND --help lists a command's flags.")
     elif name == "--version":
         print(f"bert_jax {__version__}")
     elif name not in MODULES:
         known = ", ".join(MODULES)
-        print(f"error: {name!r} is no entry of bert-jax; they are {known}", file=sys.stderr)
+        near = difflib.get_close_matches(name, MODULES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"they are {known}"
+        print(f"error: {name!r} is no command of bert-jax; {hint}", file=sys.stderr)
         sys.exit(REFUSED)
     else:
         del sys.argv[1]

@@ -78,12 +78,18 @@ _HLO_OUT = flags.DEFINE_string(
 _PLOT_OUT = flags.DEFINE_string(
     "plot_out", None, "file for a picture of the rate, or of loss against dollars, a .png"
 )
-_BUDGET = flags.DEFINE_float("budget", None, "dollars to spend: which size, and what loss")
-_DAYS = flags.DEFINE_float("days", None, "the same for so many days of the slice")
-_CHIP_HOURS = flags.DEFINE_float("chip_hours", None, "the same for so many hours of a chip")
-_SPOT = flags.DEFINE_bool("spot", False, "of a budget: on spot chips, preemptions included")
+_BUDGET = flags.DEFINE_float(
+    "budget", None, "dollars to spend: which size to train, and the loss to expect"
+)
+_DAYS = flags.DEFINE_float("days", None, "days of the slice to spend, in place of --budget")
+_CHIP_HOURS = flags.DEFINE_float(
+    "chip_hours", None, "hours of a chip to spend, in place of --budget"
+)
+_SPOT = flags.DEFINE_bool("spot", False, "spend the budget on spot chips, preemptions included")
 _LADDER = flags.DEFINE_string(
-    "ladder", None, "of a budget: folder of python -m bert_jax.ladder, in place of our constants"
+    "ladder",
+    None,
+    "folder of python -m bert_jax.ladder, whose law a budget takes in place of our constants",
 )
 
 USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--store=STORE]"

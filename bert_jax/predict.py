@@ -26,10 +26,13 @@ _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "a fine-tuned run's workdir,
 _INPUT = flags.DEFINE_string("input", "", "the rows to predict")
 _OUTPUT = flags.DEFINE_string("output", "", "a new file, in the format of its ending")
 _TEXT_COLUMN = flags.DEFINE_string(
-    "text_column", None, "of a table, where it is not called as in training"
+    "text_column", None, "column of the text in a table, if it has another name than in training"
 )
 _SECOND_TEXT_COLUMN = flags.DEFINE_string(
-    "second_text_column", None, "likewise of pairs; '' for single texts"
+    "second_text_column",
+    None,
+    "column of a pair's second text in a table, if it has another name than in training; '' for "
+    "single texts",
 )
 _PROBABILITIES = flags.DEFINE_enum(
     "probabilities", "all", ["all", "best"], "of each class, or of the predicted one alone"

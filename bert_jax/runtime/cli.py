@@ -97,8 +97,10 @@ def resolve_config(kind: type[config_lib.Kind], flag: flags.FlagHolder) -> confi
     Raises ValueError if --config is missing, or its file or a field cannot be read.
     """
     if not flag.value:
+        *_, example = overrides.KINDS[kind]
         raise ValueError(
-            f"--config is missing; give --config=FILE, your own or a bundled one: {_our_configs()}"
+            "--config is missing; give --config=FILE, your own or a bundled one such as "
+            f"{example}; --config=configs lists all"
         )
     given, _ = overrides.take(_arguments(), kind)
     return overrides.load(kind, flag.value, find_config, given)
@@ -380,10 +382,10 @@ class ProcessFlags:
             "coordinator_address", None, "host:port of process 0, where the platform does not tell"
         )
         self._processes = flags.DEFINE_integer(
-            "num_processes", None, "processes of the run, likewise"
+            "num_processes", None, "processes of the run, where the platform does not tell"
         )
         self._process = flags.DEFINE_integer(
-            "process_id", None, "number of this process from 0, likewise"
+            "process_id", None, "number of this process from 0, where the platform does not tell"
         )
 
     def locate(self) -> ProcessLocation:
