@@ -100,10 +100,11 @@ def summarize(verdicts: Sequence[Verdict]) -> str:
     """Name the parts that are wrong, and count the skipped ones, in one line."""
     wrong = [verdict.part for verdict in verdicts if verdict.outcome == WRONG]
     skipped = sum(verdict.outcome == SKIPPED for verdict in verdicts)
-    words = f"{', '.join(wrong)}: wrong" if wrong else "nothing is wrong"
-    if skipped == len(verdicts):
-        words = "nothing was checked"
-    return f"{words}; {skipped} of {len(verdicts)} parts skipped"
+    checked = len(verdicts) - skipped
+    if not checked:
+        return f"nothing was checked; {skipped} skipped"
+    words = f"wrong: {', '.join(wrong)}" if wrong else "nothing wrong"
+    return f"{checked} part{'' if checked == 1 else 's'} checked, {words}; {skipped} skipped"
 
 
 def _refuse_alone(place: cli.ProcessLocation, config: Config) -> None:

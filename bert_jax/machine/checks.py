@@ -65,6 +65,7 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> Verdict:
     sentence = (
         f"Python {code['python']}, jax {jax.__version__}; {len(devices)} x {kind}{memory}; "
         f"{os.cpu_count()} cores and {host_bytes / 2**30:.0f} GiB on this host"
+        f"{_describe_load()}"
     )
     unused = [str(path) for files in _DEVICE_FILES for path in sorted(root.glob(files))]
     if platform == "cpu" and unused and not os.environ.get("JAX_PLATFORMS"):
@@ -76,6 +77,14 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> Verdict:
             numbers,
         )
     return Verdict("software", FINE, sentence, numbers)
+
+
+def _describe_load() -> str:
+    """Return a warning if more processes want to run than this host has cores."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= cores:
+        return ""
+    return f"; the machine is busy (load {load:.0f} on {cores} cores): times are not reliable"
 
 
 _STEPS = 20
@@ -95,7 +104,7 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
     Dropout is on: its masks are the same everywhere.
     """
     if list(devices) == list(reference):
-        return Verdict("losses", SKIPPED, "these devices are the reference: one CPU device")
+        return Verdict("losses", SKIPPED, "nothing to compare with: a CPU is the reference")
     losses = [_train_small(each) for each in (devices, reference)]
     gaps = [abs(ours / other - 1) for ours, other in zip(*losses, strict=True)]
     numbers = {"losses": losses[0], "reference": losses[1]}

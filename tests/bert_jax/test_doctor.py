@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pathlib
 import shutil
 from types import SimpleNamespace
 
@@ -63,9 +64,17 @@ def test_a_full_disk_is_named_with_what_to_do_and_left_as_it_was(tmp_path, monke
 
 def test_the_last_line_claims_no_more_than_was_checked():
     fine, wrong, skipped = (checks.Verdict(name, name, "") for name in (FINE, WRONG, SKIPPED))
-    assert doctor.summarize([skipped, skipped]) == "nothing was checked; 2 of 2 parts skipped"
-    assert doctor.summarize([fine, skipped]) == "nothing is wrong; 1 of 2 parts skipped"
-    assert doctor.summarize([fine, wrong]) == "wrong: wrong; 0 of 2 parts skipped"
+    assert doctor.summarize([skipped, skipped]) == "nothing was checked; 2 skipped"
+    assert doctor.summarize([fine, skipped]) == "1 part checked, nothing wrong; 1 skipped"
+    assert doctor.summarize([fine, wrong]) == "2 parts checked, wrong: wrong; 0 skipped"
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(2.0, False), (10.4, True)])
+def test_a_busy_machine_is_said_to_be_one(monkeypatch, load, is_busy):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    sentence = checks.check_software(pathlib.Path("/nowhere")).sentence
+    assert ("busy (load 10 on 2 cores)" in sentence) == is_busy
 
 
 def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
@@ -161,4 +170,4 @@ def test_the_command_checks_this_machine(tmp_path, capsys):
     assert len(parts["losses"]["numbers"]["losses"]) == 20
     screen = capsys.readouterr()
     assert all(name in screen.out + screen.err for name in parts)
-    assert "nothing is wrong; 2 of 7 parts skipped" in screen.out + screen.err
+    assert "5 parts checked, nothing wrong; 2 skipped" in screen.out + screen.err
