@@ -119,7 +119,9 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         setup.screen.print(f"curves up to here: {_curves(setup)}")
         raise
     count = summary["attempts"]
-    title = "wall time" if count == 1 else f"wall time of {count} attempts and between them"
+    title = (
+        "wall time" if count == 1 else f"wall time over {count} attempts and the stops between them"
+    )
     setup.screen.table(title, goodput.closing_rows(summary))
     finish(setup, summary)
     return exit_codes.DONE
