@@ -95,5 +95,5 @@ def test_pairs_share_the_link_that_most_of_them_cross():
 
 def test_without_libtpu_the_way_to_it_is_said(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install '\.\[plan\]'"):
+    with pytest.raises(ValueError, match=r"pip install .*\[plan\]'"):
         slices.open_devices(slices.find_slice("v5e:4x4"))

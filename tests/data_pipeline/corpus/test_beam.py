@@ -140,7 +140,7 @@ def test_options_that_beam_knows_are_taken(options):
 def test_without_apache_beam_the_sentence_names_the_extra(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert build(corpus, tmp_path, "store", "--runner=beam") == 2
-    assert "pip install '.[beam]'" in capsys.readouterr().err
+    assert re.search(r"pip install .*\[beam\]'", capsys.readouterr().err)
 
 
 def test_small_files_are_read_in_groups_and_large_ones_alone():

@@ -95,7 +95,7 @@ for protocol in ("gs", "https", "nowhere"):
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     of_google, of_the_web, unknown = done.stdout.splitlines()
-    assert re.match(r"gs://b/a\.txt needs .* pip install '\.\[gcs\]'", of_google)
+    assert re.match(r"gs://b/a\.txt needs .* pip install .*\[gcs\]'", of_google)
     assert re.match(r"https://b/a\.txt needs .*: install it \(.*aiohttp", of_the_web)
     assert re.match(r"nowhere://b/a\.txt .* is no file system that fsspec", unknown)
 
