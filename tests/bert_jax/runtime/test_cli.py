@@ -171,7 +171,9 @@ def test_a_workdir_for_a_command_that_reads_models_is_led_to_its_flag(
 def test_help_shows_a_config_of_the_command(forked):
     assert "configs/finetune/" in forked("bert_jax.finetune", "--help").stdout
     missing = forked("bert_jax.finetune", "--workdir=x", code=2).stderr
-    assert "configs/finetune/ner.py" in missing and "configs/base.py" not in missing
+    assert "configs/finetune/" in missing and "configs/base.py" not in missing
+    listed = forked("bert_jax.finetune", "--workdir=x", "--config=configs", code=2).stderr
+    assert "configs/finetune/ner.py" in listed and "configs/base.py" not in listed
 
 
 @pytest.mark.parametrize(
