@@ -14,6 +14,7 @@ from bert_jax.model import attention
 from bert_jax.model.attention import flash, flash_body
 from bert_jax.model.positions import make_rotation, rotate
 from bert_jax.parallel import mesh
+from tests.bert_jax.model.attention.agreement import assert_close, draw
 
 ROWS = 2
 
@@ -82,18 +83,6 @@ def both_ways(attend, qkv_BSE, dout_BSD, ids, places, theta, heads, width, is_ca
     return [np.asarray(x, np.float32) for x in jax.jit(run)(*arrays, *numbers)]
 
 
-def draw(seq_len, width):
-    rng = np.random.default_rng(seq_len)
-    return [jnp.asarray(rng.normal(size=(ROWS, seq_len, n * width)), jnp.bfloat16) for n in (3, 1)]
-
-
-def assert_close(got, expected):
-    """To one unit of bfloat16: of the spread on average, two of the largest at most."""
-    for g, e in zip(got, expected, strict=True):
-        assert np.abs(g - e).mean() < 2**-8 * e.std()
-        assert np.abs(g - e).max() < 2**-7 * np.abs(e).max()
-
-
 CASES = [
     # seq_len, heads, head_width, window, is_causal, theta
     pytest.param(384, 2, 64, 0, False, 10_000.0, id="three chunks of keys"),
@@ -115,7 +104,7 @@ def test_flash_attention_is_the_plain_one(
         dot = flash_body._dot
         wide = lambda x, y, *dims: dot(x.astype(jnp.float32), y.astype(jnp.float32), *dims)  # noqa: E731
         monkeypatch.setattr(flash_body, "_dot", wide)
-    drawn, settings = draw(seq_len, heads * head_width), (theta, heads, width, is_causal)
+    drawn, settings = draw(ROWS, seq_len, heads * head_width), (theta, heads, width, is_causal)
     got = both_ways(by_kernel, *drawn, *examples(seq_len), *settings)
     wide = [x.astype(jnp.float32) for x in drawn]
     assert_close(got, both_ways(by_scores, *wide, *examples(seq_len), *settings))
@@ -152,7 +141,7 @@ def test_chunks_hold_the_keys_that_are_seen_and_are_as_few_as_can_be(seq_len, is
 def test_chunks_of_other_examples_are_not_read():
     """Scores of keys that are not numbers would spoil the sums of queries, hidden or not."""
     seq_len = 384
-    qkv_BSE, dout_BSD = draw(seq_len, 128)
+    qkv_BSE, dout_BSD = draw(ROWS, seq_len, 128)
     ids = np.repeat(np.arange(3, dtype=np.int32), 128)[None].repeat(ROWS, 0)
     places = np.tile(np.arange(128, dtype=np.int32), (ROWS, 3))
     spoiled = qkv_BSE.at[:, 128:256].set(jnp.nan)

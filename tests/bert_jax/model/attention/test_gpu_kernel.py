@@ -13,6 +13,7 @@ from bert_jax.model.attention import gpu_kernel
 from bert_jax.model.dropout import Dropout, keep_mask, number_rows
 from bert_jax.model.positions import make_rotation, rotate
 from bert_jax.parallel import mesh
+from tests.bert_jax.model.attention.agreement import assert_close, draw
 
 ROWS = 2
 NO_DROPOUT = {"rate": 0.0}
@@ -91,18 +92,6 @@ def both_ways(attend, qkv_BSE, dout_BSD, ids_BS, words, heads, theta=0.0, **sett
     return [np.asarray(x, np.float32) for x in run(*arrays)]
 
 
-def draw(seq_len, width):
-    rng = np.random.default_rng(seq_len)
-    return [jnp.asarray(rng.normal(size=(ROWS, seq_len, n * width)), jnp.bfloat16) for n in (3, 1)]
-
-
-def assert_close(got, expected):
-    """To one unit of bfloat16: of the spread on average, two of the largest at most."""
-    for g, e in zip(got, expected, strict=True):
-        assert np.abs(g - e).mean() < 2**-8 * e.std()
-        assert np.abs(g - e).max() < 2**-7 * np.abs(e).max()
-
-
 CASES = [
     # seq_len, heads, head_width, ids, settings
     pytest.param(128, 2, 64, padded_ids, {"rate": 0.1}, id="padded, with dropout"),
@@ -142,7 +131,7 @@ CASES = [
 
 @pytest.mark.parametrize(("seq_len", "heads", "head_width", "ids", "settings"), CASES)
 def test_the_kernel_is_the_plain_implementation(seq_len, heads, head_width, ids, settings):
-    qkv_BSE, dout_BSD = draw(seq_len, heads * head_width)
+    qkv_BSE, dout_BSD = draw(ROWS, seq_len, heads * head_width)
     others = (ids(seq_len), dropout_words(), heads)
     got = both_ways(by_kernel, qkv_BSE, dout_BSD, *others, **settings)
     wide = [x.astype(jnp.float32) for x in (qkv_BSE, dout_BSD)]
@@ -184,7 +173,7 @@ def test_the_mask_is_that_of_the_plain_implementation_in_both_directions(seq_len
 def test_blocks_of_other_examples_are_not_read():
     """Scores of keys that are not numbers would spoil the sums of queries, hidden or not."""
     seq_len = 192
-    qkv_BSE, dout_BSD = draw(seq_len, 64)
+    qkv_BSE, dout_BSD = draw(ROWS, seq_len, 64)
     ids = np.repeat(np.array([1, 2, 0], np.int32), 64)[None].repeat(ROWS, 0)
     run = functools.partial(both_ways, by_kernel)
     settings = {"ids_BS": ids, "words": dropout_words(), "heads": 1, "rate": 0.1}
