@@ -7,6 +7,11 @@ import math
 import time
 from typing import Any
 
+from bert_jax.runtime import allocator
+
+if __name__ == "__main__":
+    allocator.keep_freed_memory()  # as every command of bert_jax does, before JAX starts threads
+
 import flax
 import jax
 import numpy as np
