@@ -128,7 +128,8 @@ class Ladder:
         left_out = [
             f"{each.name} is left out: its loss {each.loss:.3f} has come {each.learned:.0%} of the "
             f"way from the unigram loss {each.unigram_loss:.3f} to the n-gram loss "
-            f"{each.ngram_loss:.3f}; it needs more tokens, or a lower --learned"
+            f"{each.ngram_loss:.3f}; it needs more tokens, a smaller "
+            "--config.phases[0].batch_size, or a lower --learned"
             for each in self.outcomes
             if not each.is_used
         ]
