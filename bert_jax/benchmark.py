@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.runtime import cli
+from bert_jax.runtime import allocator, cli
 
 _CONFIG = cli.config_flag()
 _SEQ_LEN = flags.DEFINE_integer(
@@ -45,6 +45,7 @@ USAGE = "python -m bert_jax.benchmark --config=configs/base.py [--config.data.st
 
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
+    allocator.keep_freed_memory()
 
 import jax
 import numpy as np

@@ -10,7 +10,7 @@ from typing import Any
 from bert_jax.runtime import allocator
 
 if __name__ == "__main__":
-    allocator.keep_freed_memory()  # as every command of bert_jax does, before JAX starts threads
+    allocator.keep_freed_memory()  # as bert_jax.train does, before JAX starts threads
 
 import flax
 import jax

@@ -23,7 +23,6 @@ from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, overrides
-from bert_jax.runtime import allocator
 from bert_jax.runtime.exit_codes import BAD_NUMBERS, BY_SIGNAL, DONE, FAILED, Refused
 from data_pipeline.cli import main
 from data_pipeline.cli.live_line import LINE
@@ -132,7 +131,7 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(usage: str) -> None:
-    """Print --help or the error of a wrong flag and exit, or else prepare the process.
+    """Print --help or the error of a wrong flag and exit, or else return.
 
     A command calls it as a program, before it imports JAX and what builds on it, so that these
     answers do not wait for the imports. The flags keep their defaults until run() sets them.
@@ -146,7 +145,6 @@ def check_command_line(usage: str) -> None:
     except ValueError as error:
         LibraryLog().say(f"error: {error}")
         sys.exit(REFUSED)
-    allocator.keep_freed_memory()
 
 
 def run(
