@@ -19,7 +19,8 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.runtime import allocator, cli
+from bert_jax.parallel import allocator
+from bert_jax.runtime import cli
 
 _CONFIG = cli.config_flag()
 _SEQ_LEN = flags.DEFINE_integer(

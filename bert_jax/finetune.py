@@ -17,7 +17,8 @@ from typing import Any
 from absl import flags, logging
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.runtime import allocator, cli
+from bert_jax.parallel import allocator
+from bert_jax.runtime import cli
 from bert_jax.runtime.cli import RunFlags
 
 _CONFIG = cli.config_flag(FinetuneConfig)

@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from bert_jax.runtime import allocator
+from bert_jax.parallel import allocator
 
 if __name__ == "__main__":
     allocator.keep_freed_memory()  # as bert_jax.train does, before JAX starts threads

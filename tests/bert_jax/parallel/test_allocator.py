@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from bert_jax.runtime import allocator
+from bert_jax.parallel import allocator
 from tests.faults.runs import ROOT, environment
 
 # Prints the page faults of ten steps, each of which allocates some 60 MB, after six more.
 _STEPS = """
 import resource, sys
-from bert_jax.runtime import allocator
+from bert_jax.parallel import allocator
 if sys.argv[1] == "keep" and not allocator.keep_freed_memory():
     sys.exit("nothing was set")
 import jax
