@@ -18,6 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from bert_jax.config import Config, ModelConfig, Phase, resolve_phases
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.parallel.allocator import find_accelerators
 from bert_jax.perf import aot_compile, estimate, measure, measure_report, slices, synthetic
 from bert_jax.perf.aot_compile import TooLarge
 from bert_jax.runtime.code_version import describe_code
@@ -39,10 +40,6 @@ class Verdict:
     outcome: str
     sentence: str
     numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-# Device files of TPUs and of NVIDIA's cards.
-_DEVICE_FILES = ("dev/accel*", "dev/vfio/[0-9]*", "dev/nvidia[0-9]*")
 
 
 def check_software(root: pathlib.Path = pathlib.Path("/")) -> Verdict:
@@ -67,7 +64,7 @@ def check_software(root: pathlib.Path = pathlib.Path("/")) -> Verdict:
         f"{os.cpu_count()} cores and {host_bytes / 2**30:.0f} GiB on this host"
         f"{_describe_load()}"
     )
-    unused = [str(path) for files in _DEVICE_FILES for path in sorted(root.glob(files))]
+    unused = [str(path) for path in find_accelerators(root)]
     if platform == "cpu" and unused and not os.environ.get("JAX_PLATFORMS"):
         extra = "gpu" if "nvidia" in unused[0] else "tpu"
         return Verdict(

@@ -1,5 +1,6 @@
 """Memory that glibc keeps between the steps of a CPU."""
 
+import ctypes
 import pathlib
 import subprocess
 import sys
@@ -40,21 +41,45 @@ def _count_faults(mode: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
 def test_steps_reuse_the_memory_of_the_last_one() -> None:
     assert _count_faults("keep") < 0.2 * _count_faults("default")
 
 
-@pytest.mark.parametrize("name", ["accel0", "vfio/0", "nvidia0", "kfd", "dxg"])
-def test_hosts_of_accelerators_keep_glibcs_own_settings(
-    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["accel0", "vfio/0", "nvidia0"])
+def test_the_device_file_of_an_accelerator_is_found(name: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "dev" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert allocator.find_accelerators(tmp_path) == [path]
+
+
+@pytest.mark.parametrize("name", ["accel/accel0", "vfio/vfio", "nvidiactl"])
+def test_device_files_that_other_hosts_have_too_are_no_accelerator(
+    name: str, tmp_path: pathlib.Path
 ) -> None:
-    monkeypatch.delenv("JAX_PLATFORMS")
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).touch()
-    assert not allocator.keep_freed_memory(tmp_path)
+    path = tmp_path / "dev" / name
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert allocator.find_accelerators(tmp_path) == []
 
 
-def test_settings_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
-    assert not allocator.keep_freed_memory()
+_TPU = [pathlib.Path("/dev/accel0")]
+
+
+@pytest.mark.parametrize(
+    ("environ", "accelerators", "keeps"),
+    [
+        ({}, [], True),
+        ({}, _TPU, False),
+        ({"JAX_PLATFORMS": "cpu"}, _TPU, True),
+        ({"JAX_PLATFORMS": "tpu,cpu"}, _TPU, False),
+        ({"MALLOC_ARENA_MAX": "4"}, [], False),
+        ({"GLIBC_TUNABLES": "glibc.malloc.arena_max=4"}, [], False),
+        ({"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2"}, [], True),
+    ],
+)
+def test_memory_is_kept_on_cpus_where_the_user_set_nothing(
+    environ: dict[str, str], accelerators: list[pathlib.Path], keeps: bool
+) -> None:
+    assert allocator.should_keep(environ, accelerators) == keeps
