@@ -88,7 +88,7 @@ def render_page(
     terms = dict.fromkeys(term for run in runs for term in run.list_terms())
     if terms:
         kinds = ["Thin lines are training losses, thick lines held-out ones with the last value."]
-        if known := list({band.name: band for band in bands if band is not None}.values()):
+        if known := _list_distinct(bands):
             counts = " and ".join(str(band.runs) for band in known)
             kinds.append(f"Grey is the held-out loss of {counts} earlier runs.")
             if not all(run.summary for run in runs):
@@ -113,6 +113,11 @@ def render_page(
         for run, band, guessed in zip(runs, bands, samples or [()] * len(runs), strict=True)
     ]
     return page.document(title, sections)
+
+
+def _list_distinct(bands: Sequence[Band | None]) -> list[Band]:
+    """List the bands of several runs, each once."""
+    return list({band.name: band for band in bands if band is not None}.values())
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:
@@ -176,7 +181,7 @@ def _draw(runs: Sequence[RunState], term: str, bands: Sequence[Band | None]) -> 
         figure, axes = page.new_axes(_INCHES)
         axes.margins(y=0.08)  # a reference line at the top has its words above it
         end = max(1, *(run.curves.last_step for run in runs))
-        for band in {band.name: band for band in bands if band is not None}.values():
+        for band in _list_distinct(bands):
             end = max(end, _draw_band(axes, band, term))
         labels = []
         for number, (run, own_band) in enumerate(zip(runs, bands, strict=True)):
