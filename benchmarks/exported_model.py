@@ -33,11 +33,11 @@ def ours(model: Pretrained) -> dict[str, np.ndarray]:
     outputs = verify_export.compute_outputs(model, rows)
     layers = [value for name, value in outputs.items() if name.startswith(verify_export.HIDDEN)]
     heads = {short: outputs[name] for short, name in NAMES.items() if name in outputs}
-    special, most = model.vocabulary.special_ids, model.config.max_position_embeddings
+    template, most = model.vocabulary.template, model.config.max_position_embeddings
     framed = []
     for text in verify_export.SENTENCES:
         ids, _ = model.vocabulary.encode([text])
-        framed.append(frame(ids.tolist(), None, special, most)[0])
+        framed.append(frame(ids.tolist(), None, template, most).token_ids)
     return {
         **{f"row_{name}": value for name, value in rows.items()},
         **heads,

@@ -171,7 +171,7 @@ def _compute_groups(
             raise Refused(f"{error}; nothing was written") from error
         if rows is None:
             return
-        windows = slide(rows, max_seq_length, _WINDOWS.value)
+        windows = slide(rows, max_seq_length, _WINDOWS.value, checkpoint.vocabulary.template)
         results = batches.run_rows(step, model, windows.rows, _BATCH_SIZE.value)
         # No name holds the vectors: they end before those of the next group are computed.
         yield Group(

@@ -47,7 +47,8 @@ def vectors(
     parts = []
     for rows in group_rows(lines, model.vocabulary, max_length, _MOST_GROUP_TOKENS, LineCounts()):
         results = batches.run_rows(step, model, rows, batch_size)
-        parts.append(collect_vectors(results, slide(rows, max_length, 0), is_pooled=True))
+        windows = slide(rows, max_length, 0, model.vocabulary.template)
+        parts.append(collect_vectors(results, windows, is_pooled=True))
     secs, cpu_secs = time.perf_counter() - start, time.process_time() - cpu_start
     np.save(out_file, np.concatenate(parts))
     return {"secs": secs, "cpu_secs": cpu_secs}

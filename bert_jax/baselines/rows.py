@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labelled.rows import EncodedRows, make_plain_rows
 from data_pipeline.store import Split
 
 
@@ -16,9 +16,8 @@ def cut_documents(split: Split, longest: int) -> EncodedRows:
     first_D = np.cumsum(rows_D) - rows_D  # number of a document's first row
     document_R = np.repeat(np.arange(len(rows_D)), rows_D)
     starts_R = bounds_D[document_R] + longest * (np.arange(len(document_R)) - first_D[document_R])
-    lengths_R = np.diff(np.append(starts_R, split.tokens))
     ids = np.asarray(split.token_ids, np.int32)
-    return EncodedRows(ids, np.append(starts_R, split.tokens), lengths_R.astype(np.int32))
+    return make_plain_rows(ids, np.append(starts_R, split.tokens))
 
 
 def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
@@ -29,4 +28,4 @@ def frame_rows(rows: EncodedRows, first_id: int, last_id: int) -> EncodedRows:
     ids = np.full(offsets[-1], last_id, np.int32)
     ids[offsets[:-1]] = first_id
     ids[is_text] = rows.token_ids
-    return EncodedRows(ids, offsets, np.diff(offsets).astype(np.int32))
+    return make_plain_rows(ids, offsets)

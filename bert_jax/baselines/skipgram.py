@@ -24,7 +24,7 @@ from bert_jax.inference import vector_files
 from bert_jax.inference.hidden_states import Group, Layers
 from bert_jax.reporting.console import Screen
 from data_pipeline.io.atomic import new_file
-from data_pipeline.labelled.rows import EncodedRows, ExampleStream
+from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
 from data_pipeline.vocab import load_vocabulary
 
@@ -223,9 +223,7 @@ def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | 
 def _write_vectors(folder: pathlib.Path, store: Store, vectors_VD: np.ndarray) -> None:
     """Write vectors.npz in the format of `features`: line i is the token of id i."""
     size = len(vectors_VD)
-    rows = EncodedRows(
-        np.arange(size, dtype=np.int32), np.arange(size + 1), np.ones(size, np.int32)
-    )
+    rows = make_plain_rows(np.arange(size, dtype=np.int32), np.arange(size + 1))
     lowercase = store.manifest["vocabulary"]["lowercase"]
     pieces = load_vocabulary(store.vocab_path, lowercase, checks_case=False).pieces()
     (folder / VECTORS).unlink(missing_ok=True)  # left by a command that was killed after writing it

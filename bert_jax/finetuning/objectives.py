@@ -64,10 +64,12 @@ def _choice_logits(bert: Bert, batch: Batch, dropout: Dropout | None = None) -> 
 
     Source: Devlin et al. 2019, section 4.4.
     """
-    examples, choices, seq_len = batch["input_ids"].shape
+    examples, choices, _ = batch["input_ids"].shape
+    of_rows = ("input_ids", "input_mask", "segment_ids", "cls_positions")
     rows = {
-        name: jnp.reshape(batch[name], (examples * choices, seq_len))
-        for name in ("input_ids", "input_mask", "segment_ids")
+        name: jnp.reshape(batch[name], (examples * choices, *batch[name].shape[2:]))
+        for name in of_rows
+        if name in batch
     }
     if dropout is not None:
         rows_BC = dropout.rows_B[:, None] * jnp.uint32(choices)

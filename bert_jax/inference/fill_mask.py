@@ -16,6 +16,7 @@ from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_cau
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from bert_jax.trainer.feed import open_stores, short_digest
+from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
@@ -27,11 +28,11 @@ _BATCH_SIZE = 32  # sentences
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A sentence as token ids, framed by [CLS] and [SEP], with masked tokens."""
+    """A sentence as a row of token ids with masked tokens."""
 
     text: str
-    token_ids: list[int]
-    mask_positions: list[int]  # positions of [MASK] in token_ids
+    row: FramedRow
+    mask_positions: list[int]  # positions of [MASK] in the row
     answers: list[str]  # the hidden tokens, "" where nobody knows
 
 
@@ -55,26 +56,29 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
             f"{sentence!r} has no {MASK}; write it, in capitals, in the place of the word to guess"
         )
     special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
-    token_ids, mask_positions = [special_ids["cls"]], []
+    before, after = vocabulary.template.margins(is_pair=False)
+    token_ids: list[int] = []
+    mask_positions: list[int] = []
     if vocabulary.kind == BYTE_LEVEL:  # the guess brings the space before it
         parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
     ids, lengths = vocabulary.encode(parts)
     ids_of_parts = np.split(ids, np.cumsum(lengths)[:-1])
     for number, (part, part_ids) in enumerate(zip(parts, ids_of_parts, strict=True)):
         if number:
-            mask_positions.append(len(token_ids))
+            mask_positions.append(before + len(token_ids))
             token_ids.append(special_ids["mask"])
         has_space = number == 0 or part.startswith(" ")
         kept = part_ids.tolist()
         token_ids += kept if has_space else _drop_space(vocabulary, kept)
-    token_ids.append(special_ids["sep"])
     longest = model.checkpoint.config.max_position_embeddings
-    if len(token_ids) > longest:
+    tokens = before + len(token_ids) + after
+    if tokens > longest:
         raise ValueError(
-            f"{sentence[:40]!r}... is {len(token_ids)} tokens with [CLS] and [SEP], the model "
+            f"{sentence[:40]!r}... is {tokens} tokens with [CLS] and [SEP], the model "
             f"reads {longest}; shorten it"
         )
-    return Question(sentence, token_ids, mask_positions, [""] * len(mask_positions))
+    row = frame(token_ids, None, vocabulary.template, longest)
+    return Question(sentence, row, mask_positions, [""] * len(mask_positions))
 
 
 def _drop_space(vocabulary: Vocabulary, token_ids: list[int]) -> list[int]:
@@ -154,7 +158,8 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
       ValueError: the split has too few sentences of a fitting length.
     """
     rng = np.random.default_rng(0)
-    special_ids, tokens = vocabulary.special_ids, vocabulary.readable_pieces()
+    first, last = vocabulary.template.margins(is_pair=False)
+    tokens = vocabulary.readable_pieces()
     is_continuation_V = vocabulary.is_continuation  # computed at every access
     questions = []
     for sentence in rng.permutation(heldout.sentences):
@@ -166,11 +171,9 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
         position = int(rng.choice(words))
         before, answer, after = token_ids[:position], token_ids[position], token_ids[position + 1 :]
         text = f"{vocabulary.decode(before)} {MASK} {vocabulary.decode(after)}".strip()
-        framed = [
-            *(special_ids["cls"], *before, special_ids["mask"]),
-            *(*after, special_ids["sep"]),
-        ]
-        questions.append(Question(text, framed, [position + 1], [tokens[answer]]))
+        masked = [*before, vocabulary.special_ids["mask"], *after]
+        row = frame(masked, None, vocabulary.template, len(masked) + first + last)
+        questions.append(Question(text, row, [first + position], [tokens[answer]]))
         if len(questions) == count:
             return questions
     raise ValueError(
@@ -203,10 +206,12 @@ def guess_tokens(
     """
     masks = max(len(question.mask_positions) for question in questions)
     positions_BP = np.zeros((len(questions), masks), np.int32)
+    weights_BP = np.zeros((len(questions), masks), np.float32)
     for row, question in enumerate(questions):
         positions_BP[row, : len(question.mask_positions)] = question.mask_positions
-    framed = [(question.token_ids, len(question.token_ids)) for question in questions]
-    rows = build_rows(framed, {"positions": positions_BP})
+        weights_BP[row, : len(question.mask_positions)] = 1.0
+    labels = {"positions": positions_BP, "weights": weights_BP}
+    rows = build_rows([question.row for question in questions], labels)
     tokens = model.vocabulary.readable_pieces()
     special_ids = list(model.vocabulary.special_ids.values())
 
@@ -229,7 +234,7 @@ def _compute_probabilities(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[s
     """Return float32[B,P,V]."""
     visible = hide_padding(batch["input_mask"])
     vectors_BPD = bert.encode_masked(
-        batch["input_ids"], batch["segment_ids"], visible, batch["positions"]
+        batch["input_ids"], batch["segment_ids"], visible, batch["positions"], batch["weights"]
     )
     logits_BPV = bert.compute_target_logits(vectors_BPD)
     return {"probabilities": jax.nn.softmax(logits_BPV)}

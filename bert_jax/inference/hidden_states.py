@@ -15,10 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config.vectors import CLS, MEAN
+from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labelled.framing import FramedRow, frame
+from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.labelled.windows import window_of_most_context, window_spans
+from data_pipeline.vocab.template import Template
 
 VECTORS, LENGTHS = "vectors", "lengths"
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
@@ -83,7 +86,8 @@ def compute_vectors(
     """
     mask_BS = batch["input_mask"]
     hidden = bert.encode_layers(batch["input_ids"], batch["segment_ids"], hide_padding(mask_BS))
-    kept = [_pool(hidden[number], mask_BS, pool) for number in layers.numbers]
+    cls_positions = batch.get("cls_positions")
+    kept = [_pool(hidden[number], mask_BS, cls_positions, pool) for number in layers.numbers]
     vectors = kept[0] if layers.is_single else jnp.stack(kept, axis=-2)
     if normalize:
         length = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -91,10 +95,12 @@ def compute_vectors(
     return {VECTORS: vectors}
 
 
-def _pool(hidden_BSD: jax.Array, mask_BS: jax.Array, pool: str | None) -> jax.Array:
+def _pool(
+    hidden_BSD: jax.Array, mask_BS: jax.Array, cls_positions_B: jax.Array | None, pool: str | None
+) -> jax.Array:
     hidden_BSD = hidden_BSD.astype(jnp.float32)
     if pool == CLS:
-        return hidden_BSD[:, 0]
+        return ops.read_positions(hidden_BSD, cls_positions_B)
     if pool == MEAN:
         tokens_B1 = jnp.sum(mask_BS, axis=1, keepdims=True)
         return jnp.sum(hidden_BSD * mask_BS[:, :, None], axis=1) / tokens_B1
@@ -117,12 +123,12 @@ class Windows:
     weight_W: np.ndarray  # float32: of all tokens of the row's windows, the share in this one
 
 
-def slide(rows: EncodedRows, most_tokens: int, stride: int) -> Windows:
+def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) -> Windows:
     """Cut rows of more than most_tokens tokens into windows, whose starts are `stride` apart.
 
-    Each window has its own [CLS] and [SEP]. A token's vector is that of the window in which it has
-    most context, those of [CLS] and [SEP] are the first and the last window's. Without a stride,
-    and for pairs, a row is one window.
+    Each window has its own special tokens. A token's vector comes from the window in which it has
+    most context, and of the special tokens those before the text come from the first window, those
+    after it from the last. Without a stride, and for pairs, a row is one window.
     """
     lengths_R = np.diff(rows.offsets)
     is_single_R = rows.second_starts == lengths_R
@@ -130,38 +136,35 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int) -> Windows:
         numbers = np.arange(rows.examples)
         starts, ends, zeros = rows.offsets[:-1], rows.offsets[1:], np.zeros_like(numbers)
         return Windows(rows, numbers, starts, ends, zeros, np.ones(rows.examples, np.float32))
-    parts: list[np.ndarray] = []
+    before, after = template.margins(is_pair=False)
+    framed: list[FramedRow] = []
     facts: list[tuple[int, int, float]] = []  # row, first token, weight
     window_T: list[np.ndarray] = []
     for row in range(rows.examples):
         start, end = rows.offsets[row : row + 2]
-        token_ids = rows.token_ids[start:end]
-        tokens = len(token_ids) - 2
-        spans = [(0, tokens)]
-        if is_single_R[row]:
-            spans = window_spans(tokens, most_tokens - 2, stride)
-        best_T = window_of_most_context(spans, tokens)
-        window_T.append(np.concatenate([[0], best_T, [len(spans) - 1]]) + len(facts))
-        total = sum(length + 2 for _, length in spans)
+        if not is_single_R[row]:
+            framed.append(rows.row(row))
+            window_T.append(np.full(end - start, len(facts)))
+            facts.append((row, 0, 1.0))
+            continue
+        text = rows.token_ids[start + before : end - after].tolist()
+        spans = window_spans(len(text), most_tokens - before - after, stride)
+        best_T = window_of_most_context(spans, len(text))
+        nearest = [np.zeros(before, np.int64), best_T, np.full(after, len(spans) - 1)]
+        window_T.append(np.concatenate(nearest) + len(facts))
+        total = sum(length + before + after for _, length in spans)
         for first, length in spans:
-            inside = token_ids[1 + first : 1 + first + length]
-            parts.append(np.concatenate([token_ids[:1], inside, token_ids[-1:]]))
-            facts.append((row, first, (length + 2) / total))
+            framed.append(frame(text[first : first + length], None, template, most_tokens))
+            facts.append((row, first, (length + before + after) / total))
     row_W, first_W, weight_W = (np.array(column) for column in zip(*facts, strict=True))
     # Windows of a row take turns: each has the most context for one stretch of it.
     numbers = np.arange(len(facts))
     start_W, end_W = (
         np.searchsorted(np.concatenate(window_T), numbers, s) for s in ("left", "right")
     )
-    lengths_W = np.array([len(part) for part in parts])
-    seconds_W = np.where(np.bincount(row_W)[row_W] > 1, lengths_W, rows.second_starts[row_W])
-    cut = EncodedRows(
-        np.concatenate(parts),
-        np.concatenate([[0], np.cumsum(lengths_W)]),
-        seconds_W.astype(np.int32),
-    )
     place_W = start_W - rows.offsets[row_W] - first_W
-    return Windows(cut, row_W, start_W, end_W, place_W, weight_W.astype(np.float32))
+    weight_W = weight_W.astype(np.float32)
+    return Windows(build_rows(framed), row_W, start_W, end_W, place_W, weight_W)
 
 
 def collect_vectors(

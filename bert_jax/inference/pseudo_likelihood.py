@@ -19,8 +19,10 @@ from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from bert_jax.reporting.console import Screen
+from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab.template import Template
 
 _TOKENS_AT_ONCE = 1 << 22  # of masked copies in memory
 
@@ -48,6 +50,7 @@ def encode_sentences(
       ValueError: a row has no token, or more than the model has positions for.
     """
     ids, lengths_N = vocabulary.encode(sentences)
+    most = max_positions - vocabulary.template.count_specials(is_pair=False)
     for row, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
         if not sentence.strip():
             raise ValueError(f"row {row} of {place} is empty; remove it")
@@ -56,25 +59,26 @@ def encode_sentences(
                 f"row {row} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "
                 "holds nothing but characters that BERT drops; remove it"
             )
-        if length > max_positions - 2:
+        if length > most:
             raise ValueError(
                 f"row {row} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
-                f"reads {max_positions - 2:,} beside [CLS] and [SEP]; cut it into sentences"
+                f"reads {most:,} beside the special tokens; cut it into sentences"
             )
     return np.split(ids.astype(np.int32), np.cumsum(lengths_N)[:-1])
 
 
 def make_masked_copies(
-    sentences: Sequence[np.ndarray], special_ids: Mapping[str, int]
+    sentences: Sequence[np.ndarray], template: Template, mask_id: int
 ) -> tuple[EncodedRows, np.ndarray]:
     """Make a row for each token with that token masked; int64[R] has the sentence of each row."""
-    cls, sep, mask = (special_ids[name] for name in ("cls", "sep", "mask"))
+    before, after = template.margins(is_pair=False)
     rows, positions, masked_ids = [], [], []
     for ids in sentences:
-        for position, token_id in enumerate(ids, 1):
-            row = [cls, *ids.tolist(), sep]
-            row[position] = mask
-            rows.append((row, len(row)))
+        whole = frame(ids.tolist(), None, template, before + len(ids) + after)
+        for position, token_id in enumerate(ids, before):
+            token_ids = list(whole.token_ids)
+            token_ids[position] = mask_id
+            rows.append(whole._replace(token_ids=token_ids))
             positions.append(position)
             masked_ids.append(token_id)
     labels = {
@@ -89,14 +93,16 @@ def score_sentences(
     model: PlacedModel, sentences: Sequence[np.ndarray], batch_size: int, screen: Screen
 ) -> list[Score]:
     """Score sentences of token ids, the longest first; batch_size counts masked copies."""
-    special_ids = model.vocabulary.special_ids
+    special_ids, template = model.vocabulary.special_ids, model.vocabulary.template
     step = batches.compile_step(model.model, _compute_nats)
     totals_N = np.zeros(len(sentences))
     copies = sum(len(ids) for ids in sentences)
     done = 0
     with screen.spinning(f"masking {copies:,} tokens in turn: compiling") as show:
         for group in _group_by_memory(sentences):
-            rows, sentence_R = make_masked_copies([sentences[i] for i in group], special_ids)
+            rows, sentence_R = make_masked_copies(
+                [sentences[i] for i in group], template, special_ids["mask"]
+            )
             for index_B, outputs in batches.run_rows(step, model, rows, batch_size):
                 np.add.at(totals_N, group[sentence_R[index_B]], outputs["nats"].astype(np.float64))
                 done += len(index_B)
@@ -123,8 +129,9 @@ def add_scores(scores: Sequence[Score]) -> Score:
 def _compute_nats(bert: Bert, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Return float32[B], the loss of the one token that is masked in a row."""
     visible = hide_padding(batch["input_mask"])
+    positions_B1, weights_B1 = (batch[name][:, None] for name in ("positions", "example_weights"))
     vectors_BPD = bert.encode_masked(
-        batch["input_ids"], batch["segment_ids"], visible, batch["positions"][:, None]
+        batch["input_ids"], batch["segment_ids"], visible, positions_B1, weights_B1
     )
     losses = bert.compute_target_losses(vectors_BPD, batch["masked_ids"][:, None])
     return {"nats": losses[0][:, 0]}

@@ -14,7 +14,7 @@ from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime.exit_codes import Refused
-from data_pipeline.labelled.framing import frame
+from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.vocab import Vocabulary
 
@@ -36,20 +36,22 @@ def make_rows(vocabulary: Vocabulary, max_tokens: int) -> dict[str, np.ndarray]:
     seq_len = min(_TOKENS, max_tokens)
     flat_ids, lengths = vocabulary.encode(SENTENCES)
     framed = [
-        frame(ids.tolist(), None, vocabulary.special_ids, seq_len)[0]
+        frame(ids.tolist(), None, vocabulary.template, seq_len)
         for ids in np.split(flat_ids, np.cumsum(lengths)[:-1])
     ]
+    # Half of each row is segment 1.
+    halves = [row._replace(second_start=seq_len // 2, segment_ids=()) for row in framed]
     rng = np.random.default_rng(0)
-    framed += [
-        rng.integers(vocabulary.size, size=seq_len - number).tolist()
+    halves += [
+        FramedRow(rng.integers(vocabulary.size, size=seq_len - number).tolist(), seq_len // 2)
         for number in range(min(_RANDOM_ROWS, seq_len))
     ]
-    rows = build_rows([(ids, seq_len // 2) for ids in framed])
+    rows = build_rows(halves)
     batch = rows.batch(np.arange(rows.examples), seq_len, vocabulary.special_ids["pad"])
     shape = batch["input_ids"].shape
-    names = ("input_ids", "input_mask", "segment_ids")
+    names = ("input_ids", "input_mask", "segment_ids", "cls_positions")
     positions_BS = np.broadcast_to(np.arange(seq_len, dtype=np.int32), shape)
-    return {name: batch[name] for name in names} | {"positions": positions_BS}
+    return {name: batch[name] for name in names if name in batch} | {"positions": positions_BS}
 
 
 def compute_outputs(
@@ -62,20 +64,20 @@ def compute_outputs(
     @jax.jit
     def run(params: bert.Params, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         bound = placed.model.bind(params)
-        visible = hide_padding(batch["input_mask"])
+        visible, cls_positions = hide_padding(batch["input_mask"]), batch.get("cls_positions")
         hidden = bound.encode_layers(batch["input_ids"], batch["segment_ids"], visible)
         outputs = {f"{HIDDEN} of layer {i}": layer_BSD for i, layer_BSD in enumerate(hidden)}
         if "pooler" in checkpoint.params:
-            outputs[POOLED] = bound.pool(hidden[-1])
+            outputs[POOLED] = bound.pool(hidden[-1], cls_positions)
         if checkpoint.heads.classes:
             outputs[OF_TOKENS] = bound.compute_class_logits(
                 bound.transform_tokens(hidden[-1], batch["input_mask"])
             )
             if "pooler" in checkpoint.params or checkpoint.config.pooler_type == "mlm_transform":
-                pooled = bound.pool(hidden[-1], example_ids_BS=batch["input_mask"])
+                pooled = bound.pool(hidden[-1], cls_positions, batch["input_mask"])
                 outputs[OF_CLS] = bound.compute_class_logits(pooled)
         if checkpoint.heads.nsp:
-            outputs[NSP] = bound.compute_nsp_logits(hidden[-1])
+            outputs[NSP] = bound.compute_nsp_logits(hidden[-1], cls_positions)
         if checkpoint.heads.rtd:
             outputs[REPLACED] = bound.compute_replaced_logits(hidden[-1])
         if checkpoint.heads.mlm:

@@ -194,17 +194,18 @@ class Bert(nnx.Module):
         segment_ids_BS: jax.Array,
         visible: Visible,
         positions_BP: jax.Array,
+        weights_BP: jax.Array,
     ) -> jax.Array:
         """Compute the vectors that predict the masked tokens of plain rows: float[B,P,D].
 
-        Where positions are relative these are targets, and no token sees a masked one. A position
-        of 0, [CLS], is an unused slot.
+        Where positions are relative these are targets, and no token sees a masked one. Slots of
+        weight 0 are unused.
         """
         if self.config.position_embedding_type != "relative":
             hidden_BSD = self.encode(input_ids_BS, segment_ids_BS, visible)
             return ops.gather_positions(hidden_BSD, positions_BP)
-        is_at_BPS = positions_BP[:, :, None] == jnp.arange(1, input_ids_BS.shape[1])
-        is_known_BS = jnp.pad(~jnp.any(is_at_BPS, axis=1), [(0, 0), (1, 0)], constant_values=True)
+        is_at_BPS = positions_BP[:, :, None] == jnp.arange(input_ids_BS.shape[1])
+        is_known_BS = ~jnp.any(is_at_BPS & (weights_BP > 0)[:, :, None], axis=1)
         mask = visible.mask & is_known_BS[:, None, None, :]
         return self.encode_targets(input_ids_BS, segment_ids_BS, Visible(mask), positions_BP, mask)
 
@@ -308,12 +309,10 @@ class Bert(nnx.Module):
         if example_ids_BS is not None and self.config.classifier_pooling == "mean":
             read = ops.average_examples(hidden_BSD, example_ids_BS, examples)
             read = read if is_packed else read[:, 0]
-        elif positions is None:
-            read = hidden_BSD[:, 0]
-        elif is_packed:
+        elif positions is not None and is_packed:
             read = ops.gather_positions(hidden_BSD, positions)
         else:
-            read = ops.gather_positions(hidden_BSD, positions[:, None])[:, 0]
+            read = ops.read_positions(hidden_BSD, positions)
         if self.pooler is None:
             return self.mlm.transform_vectors(read)
         return _POOLER_ACTS[self.config.pooler_type](self.pooler(read))

@@ -91,6 +91,13 @@ def average_examples(x_BSD: jax.Array, example_ids_BS: jax.Array, examples: int)
     return (sums_BND / jnp.maximum(tokens_BN1, 1.0)).astype(x_BSD.dtype)
 
 
+def read_positions(x_BSD: jax.Array, positions_B: jax.Array | None) -> jax.Array:
+    """Read one vector of each row, the first unless positions are given: float[B,D]."""
+    if positions_B is None:
+        return x_BSD[:, 0]
+    return gather_positions(x_BSD, positions_B[:, None])[:, 0]
+
+
 def gather_positions(x_BSD: jax.Array, positions_BP: jax.Array) -> jax.Array:
     """Pick the hidden vectors at some positions of each row, such as the masked ones.
 

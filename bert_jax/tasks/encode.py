@@ -1,4 +1,4 @@
-"""Encode texts or pairs of texts as rows [CLS] text [SEP] text [SEP] of token ids.
+"""Encode texts or pairs of texts as rows of token ids, by the template of the vocabulary.
 
 Dimensions: N texts, R rows, which are more where texts have several windows, C classes.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.tasks.task import CLASSIFY
-from data_pipeline.labelled.framing import flatten_rows, frame
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labelled.framing import frame
+from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labelled.windows import window_spans
 from data_pipeline.vocab import Vocabulary
 
@@ -61,14 +61,13 @@ def encode_texts(
     that every example keeps its position. A single text that is longer than a row is cut, or with
     a stride becomes a row for each of its windows, whose starts are so many tokens apart.
     """
-    separators = vocabulary.pair_separators
-    specials = 2 if second_texts is None else 2 + separators
+    specials = vocabulary.template.count_specials(second_texts is not None)
     if max_seq_length < specials + 2:
         raise ValueError(
             f"config.data.max_seq_length is {max_seq_length}; a row has {specials} special tokens "
             f"and needs {specials + 2} at least: the paper takes 128"
         )
-    token_ids, offsets, seconds = [], [np.zeros(1, np.int64)], []
+    chunks: list[EncodedRows] = []
     windows_N: list[int] = []
     empty = truncated = 0
     for start in range(0, len(texts), _CHUNK_ROWS):
@@ -86,17 +85,10 @@ def encode_texts(
                 parts = [ids[first : first + length] for first, length in spans]
             else:
                 truncated += tokens > max_seq_length - specials
-            framed += [
-                frame(part, other, vocabulary.special_ids, max_seq_length, separators)
-                for part in parts
-            ]
+            framed += [frame(part, other, vocabulary.template, max_seq_length) for part in parts]
             windows_N.append(len(parts))
-        chunk_ids, chunk_offsets, chunk_seconds = flatten_rows(framed)
-        token_ids.append(chunk_ids)
-        offsets.append(chunk_offsets[1:] + offsets[-1][-1])
-        seconds.append(chunk_seconds)
-    rows = EncodedRows(np.concatenate(token_ids), np.concatenate(offsets), np.concatenate(seconds))
-    return EncodedTexts(rows, empty, truncated, np.array(windows_N, np.int64))
+        chunks.append(build_rows(framed))
+    return EncodedTexts(join_rows(chunks), empty, truncated, np.array(windows_N, np.int64))
 
 
 def join_windows(kind: str, logits_RC: np.ndarray, windows_N: np.ndarray) -> np.ndarray:

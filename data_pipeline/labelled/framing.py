@@ -1,15 +1,21 @@
-"""Frame the token ids of a text or a pair as a row: [CLS] a [SEP], or [CLS] a [SEP] b [SEP].
+"""Frame the token ids of a text or a pair as a row, by the template of a vocabulary."""
 
-RoBERTa has a pair as [CLS] a [SEP] [SEP] b [SEP]: Vocabulary.pair_separators.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-FramedRow = tuple[
-    list[int], int
-]  # token ids, and the start of the second segment: their number if there is none
+from data_pipeline.vocab.template import A, Template
+
+
+class FramedRow(NamedTuple):
+    """Hold a row of T tokens."""
+
+    token_ids: Sequence[int]  # T
+    second_start: int  # position of the second text's first token; T without a second text
+    # T; by default 0, and 1 from the second text on.
+    segment_ids: Sequence[int] = ()
+    cls_position: int = 0
 
 
 def truncate_pair(a_tokens: int, b_tokens: int, most: int) -> tuple[int, int]:
@@ -28,31 +34,50 @@ def truncate_pair(a_tokens: int, b_tokens: int, most: int) -> tuple[int, int]:
 def frame(
     a_ids: Sequence[int],
     b_ids: Sequence[int] | None,
-    special_ids: Mapping[str, int],
+    template: Template,
     max_seq_length: int,
-    pair_separators: int = 1,
 ) -> FramedRow:
     """Frame a text or a pair as a row of at most max_seq_length tokens, special ones included.
 
-    special_ids and pair_separators are of a vocabulary. A pair whose b is None has one segment.
+    A pair whose b is None has one text.
 
     Source: run_classifier.py@eedf5716ce convert_single_example.
     """
-    cls, sep = special_ids["cls"], special_ids["sep"]
+    most = max_seq_length - template.count_specials(b_ids is not None)
     if b_ids is None:
-        row = [cls, *a_ids[: max_seq_length - 2], sep]
-        return row, len(row)
-    a, b = truncate_pair(len(a_ids), len(b_ids), max_seq_length - 2 - pair_separators)
-    first = [cls, *a_ids[:a], *[sep] * pair_separators]
-    return [*first, *b_ids[:b], sep], len(first)
+        texts = [a_ids[:most]]
+    else:
+        a, b = truncate_pair(len(a_ids), len(b_ids), most)
+        texts = [a_ids[:a], b_ids[:b]]
+    token_ids: list[int] = []
+    segment_ids: list[int] = []
+    starts: list[int] = []
+    cls_position = None
+    for part, segment in template.parts(b_ids is not None):
+        if isinstance(part, str):
+            starts.append(len(token_ids))
+            token_ids.extend(texts[part != A])
+        else:
+            if part == template.cls_id and cls_position is None:
+                cls_position = len(token_ids)
+            token_ids.append(part)
+        segment_ids += [segment] * (len(token_ids) - len(segment_ids))
+    second = len(token_ids) if b_ids is None else starts[1]
+    return FramedRow(token_ids, second, segment_ids, cls_position or 0)
 
 
-def flatten_rows(rows: Sequence[FramedRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Join rows: int32[T] token ids, int64[R+1] offsets, int32[R] starts of the second segments."""
-    lengths = np.fromiter((len(token_ids) for token_ids, _ in rows), np.int64, len(rows))
+FlatRows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def flatten_rows(rows: Sequence[FramedRow]) -> FlatRows:
+    """Join R rows of T tokens in all: the arrays of EncodedRows, in their order, without labels."""
+    rows = [FramedRow(*row) for row in rows]
+    lengths = np.fromiter((len(row.token_ids) for row in rows), np.int64, len(rows))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
-    flat = np.empty(int(offsets[-1]), np.int32)
-    for (token_ids, _), start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
-        flat[start:end] = token_ids
-    seconds = np.fromiter((second for _, second in rows), np.int32, len(rows))
-    return flat, offsets, seconds
+    token_ids, segment_ids = (np.empty(int(offsets[-1]), dtype) for dtype in (np.int32, np.int8))
+    for row, start, end in zip(rows, offsets[:-1], offsets[1:], strict=True):
+        token_ids[start:end] = row.token_ids
+        segment_ids[start:end] = row.segment_ids or np.arange(end - start) >= row.second_start
+    seconds_R = np.array([row.second_start for row in rows], np.int32)
+    cls_R = np.array([row.cls_position for row in rows], np.int32)
+    return token_ids, offsets, seconds_R, segment_ids, cls_R

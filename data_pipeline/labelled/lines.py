@@ -83,11 +83,11 @@ def group_rows(
     group: list[FramedRow] = []
     tokens = 0
     for row in _rows(iter(lines), vocabulary, max_seq_length, counts, keeps_long):
-        if group and tokens + len(row[0]) > most_tokens:
+        if group and tokens + len(row.token_ids) > most_tokens:
             yield build_rows(group)
             group, tokens = [], 0
         group.append(row)
-        tokens += len(row[0])
+        tokens += len(row.token_ids)
     if group:
         yield build_rows(group)
 
@@ -99,6 +99,7 @@ def _rows(
     counts: LineCounts,
     keeps_long: bool,
 ) -> Iterator[FramedRow]:
+    template = vocabulary.template
     while texts := [line.strip() for line in itertools.islice(lines, _LINES_AT_ONCE)]:
         pairs = [match.groups() if (match := _PAIR.fullmatch(text)) else (text,) for text in texts]
         flat_ids, lengths = vocabulary.encode([segment for pair in pairs for segment in pair])
@@ -106,13 +107,13 @@ def _rows(
         for text, pair in zip(texts, pairs, strict=True):
             first, *rest = (next(segments).tolist() for _ in pair)
             second = rest[0] if rest else []
-            longest = len(first) + 2 if keeps_long and not second else max_seq_length
-            separators = vocabulary.pair_separators
-            row = frame(first, second or None, vocabulary.special_ids, longest, separators)
+            specials = template.count_specials(bool(second))
+            longest = len(first) + specials if keeps_long and not second else max_seq_length
+            row = frame(first, second or None, template, longest)
             tokens = len(first) + len(second)
             counts.lines += 1
             counts.empty += not text
             counts.without_tokens += bool(text) and tokens == 0
-            counts.cut += tokens + 2 + separators * bool(second) > len(row[0])
-            counts.kept_long += len(row[0]) > max_seq_length
+            counts.cut += tokens + specials > len(row.token_ids)
+            counts.kept_long += len(row.token_ids) > max_seq_length
             yield row

@@ -100,14 +100,13 @@ def pack_examples(rows: EncodedRows, index_B: np.ndarray, packing: Packing, pad_
         slots[row_B, slot_B] = values_B
         return slots
 
-    second = within >= np.repeat(rows.second_starts[index_B], length_B)
     return {
         "input_ids": lay_out(rows.token_ids[source].astype(np.int32), pad_id),
         "input_mask": lay_out(np.ones(len(target), np.int32)),
-        "segment_ids": lay_out(second.astype(np.int32)),
+        "segment_ids": lay_out(rows.segment_ids[source].astype(np.int32)),
         "example_ids": lay_out(np.repeat(slot_B + 1, length_B).astype(np.int32)),
         "position_ids": lay_out(within.astype(np.int32)),
-        "cls_positions": fill_slots(start_B.astype(np.int32)),
+        "cls_positions": fill_slots((start_B + rows.cls_positions[index_B]).astype(np.int32)),
         "example_weights": fill_slots(np.ones(len(index_B), np.float32)),
         **{name: fill_slots(array[index_B]) for name, array in rows.labels.items()},
         **{name: lay_out(array[source]) for name, array in rows.token_labels.items()},

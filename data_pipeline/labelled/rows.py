@@ -6,6 +6,7 @@ previous step runs.
 """
 
 import dataclasses
+import functools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -28,7 +29,9 @@ class EncodedRows:
 
     token_ids: np.ndarray  # int32[T]
     offsets: np.ndarray  # int64[R+1]: row r is token_ids[offsets[r]:offsets[r + 1]]
-    second_starts: np.ndarray  # int32[R]: start of segment 1; the row's length if it has none
+    second_starts: np.ndarray  # int32[R]: start of the second text; the row's length without one
+    segment_ids: np.ndarray  # int8[T]
+    cls_positions: np.ndarray  # int32[R]
     labels: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     token_labels: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     rows_per_example: int = 1
@@ -44,6 +47,21 @@ class EncodedRows:
         lengths_R = np.diff(self.offsets)
         return lengths_R.reshape(self.examples, self.rows_per_example).max(axis=1)
 
+    @functools.cached_property
+    def has_cls_elsewhere(self) -> bool:
+        """Return whether any row has [CLS] elsewhere than at position 0."""
+        return bool(np.any(self.cls_positions))
+
+    def row(self, number: int) -> FramedRow:
+        """Return a row by its number."""
+        tokens = slice(*self.offsets[number : number + 2])
+        return FramedRow(
+            self.token_ids[tokens].tolist(),
+            int(self.second_starts[number]),
+            self.segment_ids[tokens].tolist(),
+            int(self.cls_positions[number]),
+        )
+
     def first(self, examples: int) -> "EncodedRows":
         """Return the first `examples` examples; all if there are fewer."""
         kept = min(examples, self.examples)
@@ -53,6 +71,8 @@ class EncodedRows:
             self.token_ids[:tokens],
             self.offsets[: rows + 1],
             self.second_starts[:rows],
+            self.segment_ids[:tokens],
+            self.cls_positions[:rows],
             {name: array[:kept] for name, array in self.labels.items()},
             {name: array[:tokens] for name, array in self.token_labels.items()},
             self.rows_per_example,
@@ -79,6 +99,7 @@ class EncodedRows:
 
         Shapes: int64[B] -> input_ids, input_mask, segment_ids int32[B,S], or [B,C,S] where an
         example has C > 1 rows; the labels, and example_weights float32[B]. Longer rows are cut.
+        If any row of all has [CLS] elsewhere than at position 0: cls_positions int32[B] or [B,C].
         """
         is_example_B = index_B >= 0
         rows = np.maximum(index_B, 0)[:, None] * self.rows_per_example
@@ -87,12 +108,11 @@ class EncodedRows:
         token_RS = starts + np.arange(seq_len)
         inside = (token_RS < ends) & np.repeat(is_example_B, self.rows_per_example)[:, None]
         token_RS = np.where(inside, token_RS, 0)
-        second = (np.arange(seq_len) >= self.second_starts[rows][:, None]) & inside
 
         def add_rows_dim(array: np.ndarray) -> np.ndarray:
             if self.rows_per_example == 1:
                 return array
-            return array.reshape(len(index_B), self.rows_per_example, seq_len)
+            return array.reshape(len(index_B), self.rows_per_example, *array.shape[1:])
 
         mask = inside.copy()
         mask[:, 0] = True
@@ -101,9 +121,14 @@ class EncodedRows:
                 np.where(inside, self.token_ids[token_RS], pad_id).astype(np.int32)
             ),
             "input_mask": add_rows_dim(mask.astype(np.int32)),
-            "segment_ids": add_rows_dim(second.astype(np.int32)),
+            "segment_ids": add_rows_dim(
+                np.where(inside, self.segment_ids[token_RS], 0).astype(np.int32)
+            ),
             "example_weights": is_example_B.astype(np.float32),
         }
+        if self.has_cls_elsewhere:
+            is_row = np.repeat(is_example_B, self.rows_per_example)
+            fields["cls_positions"] = add_rows_dim(np.where(is_row, self.cls_positions[rows], 0))
         for name, array in self.labels.items():
             fields[name] = array[np.maximum(index_B, 0)]
         for name, array in self.token_labels.items():
@@ -120,6 +145,28 @@ def build_rows(
     """Build EncodedRows of framed rows and the labels of their examples and tokens."""
     flat = flatten_rows(rows)
     return EncodedRows(*flat, labels or {}, token_labels or {}, rows_per_example)
+
+
+def make_plain_rows(token_ids: np.ndarray, offsets: np.ndarray) -> EncodedRows:
+    """Build rows of one segment from int32[T] and int64[R+1], as they are."""
+    lengths_R = np.diff(offsets)
+    segment_ids, cls_positions = np.zeros(len(token_ids), np.int8), np.zeros_like(lengths_R)
+    return EncodedRows(
+        token_ids, offsets, lengths_R.astype(np.int32), segment_ids, cls_positions.astype(np.int32)
+    )
+
+
+def join_rows(parts: Sequence[EncodedRows]) -> EncodedRows:
+    """Join rows without labels, one part's after another's."""
+    lengths = [np.diff(part.offsets) for part in parts]
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths), dtype=np.int64)])
+    return EncodedRows(
+        np.concatenate([part.token_ids for part in parts]),
+        offsets,
+        np.concatenate([part.second_starts for part in parts]),
+        np.concatenate([part.segment_ids for part in parts]),
+        np.concatenate([part.cls_positions for part in parts]),
+    )
 
 
 def choose_seq_len(tokens: int, positions: int | None = None) -> int:

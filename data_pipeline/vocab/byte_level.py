@@ -55,7 +55,6 @@ class ByteLevelRules:
     pieces: tuple[str, ...]
     special_ids: dict[str, int]
     adds_prefix_space: bool
-    pair_separators: int  # [SEP] between the texts of a pair
 
     def prepare(self, text: str) -> str:
         """Return the text with the space that the file puts before it."""
@@ -138,19 +137,7 @@ def _read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRul
             f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
             f"reads ({str(error)[:80]}); copy it again"
         ) from error
-    separators = _count_separators(settings.get("post_processor") or {})
-    return ByteLevelRules(tokenizer, pieces, special_ids, adds_prefix_space, separators)
-
-
-def _count_separators(processor: Mapping[str, Any]) -> int:
-    """Count the special tokens between the texts of a pair, at least one."""
-    if processor.get("type") == "RobertaProcessing":
-        return 2
-    if processor.get("type") != "TemplateProcessing":
-        return 1
-    parts = [next(iter(part)) for part in processor["pair"]]
-    first, second = (place for place, part in enumerate(parts) if part == "Sequence")
-    return max(1, second - first - 1)
+    return ByteLevelRules(tokenizer, pieces, special_ids, adds_prefix_space)
 
 
 def join_files(path: pathlib.Path, pieces: bytes) -> bytes:

@@ -16,6 +16,7 @@ import sentencepiece
 
 from data_pipeline.io import small_files
 from data_pipeline.vocab import byte_level
+from data_pipeline.vocab.template import Template, make_bert_template, read_template
 from data_pipeline.vocab.wordpiece import (
     WordEncoder,
     check_case,
@@ -74,8 +75,8 @@ class Vocabulary:
     file_bytes: bytes
     encode: Encode
     decode: Callable[[Sequence[int]], str]
+    template: Template  # how special tokens stand around texts
     _pieces: tuple[str, ...]
-    pair_separators: int = 1  # [SEP] between the two texts of a pair; RoBERTa has 2
 
     @property
     def size(self) -> int:
@@ -189,6 +190,13 @@ def _parse_settings(data: bytes) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def _choose_template(
+    path: pathlib.Path, settings: dict[str, Any], special_ids: dict[str, int]
+) -> Template:
+    """Return the template of a parsed tokenizer.json, BERT's where it has none."""
+    return read_template(settings, special_ids, path) or make_bert_template(special_ids)
+
+
 def _load_byte_level(path: pathlib.Path, data: bytes, settings: dict[str, Any]) -> Vocabulary:
     rules = byte_level.read_rules(path, settings)
     encoder = WordEncoder(rules.tokenizer, token_dtype(len(rules.pieces)), byte_level.cut_at_words)
@@ -200,8 +208,8 @@ def _load_byte_level(path: pathlib.Path, data: bytes, settings: dict[str, Any]) 
         file_bytes=data,
         encode=lambda sentences: encoder.encode([rules.prepare(text) for text in sentences]),
         decode=rules.decode,
+        template=_choose_template(path, settings, rules.special_ids),
         _pieces=rules.pieces,
-        pair_separators=rules.pair_separators,
     )
 
 
@@ -222,6 +230,7 @@ def _load_wordpiece(
         file_bytes=join_pieces(pieces),
         encode=WordEncoder(tokenizer, token_dtype(len(pieces))).encode,
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
+        template=_choose_template(path, _parse_settings(data) if is_json else {}, special_ids),
         _pieces=tuple(pieces),
     )
 
@@ -252,6 +261,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
         file_bytes=data,
         encode=lambda sentences: _encode_sentencepiece(processor, sentences),
         decode=lambda ids: processor.Decode([int(i) for i in ids]),
+        template=make_bert_template(special_ids),
         _pieces=tuple(pieces),
     )
 

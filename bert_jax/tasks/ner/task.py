@@ -40,7 +40,7 @@ class WordRows:
     file: TaggedFile
     rows: EncodedRows
     row_W: np.ndarray  # int64
-    position_W: np.ndarray  # int64, within the row: 0 = [CLS]
+    position_W: np.ndarray  # int64, within the row
     unknown_words: int  # words without a token; each is [UNK] in its row
 
     def tags_from(self, logits_NSC: np.ndarray, classes: Sequence[str]) -> Tags:
@@ -124,9 +124,11 @@ def encode_words(
     flat, lengths = vocabulary.encode_words(words)
     ids_of_words = np.split(np.asarray(flat, np.int32), np.cumsum(lengths)[:-1])
     unknown = [vocabulary.special_ids["unk"]]
+    before, after = vocabulary.template.margins(is_pair=False)
+    most = max_seq_length - before - after
     tokens = {
         # A word longer than a row is cut: its first token is the one that counts.
-        word: ids[: max_seq_length - 2].tolist() or unknown
+        word: ids[:most].tolist() or unknown
         for word, ids in zip(words, ids_of_words, strict=True)
     }
     no_token = {word for word, length in zip(words, lengths, strict=True) if length == 0}
@@ -135,11 +137,11 @@ def encode_words(
     position_of_words: list[int] = []
     for sentence in file.sentences:
         words_of_tokens = [tokens[word] for word in sentence.words]
-        for window in _windows(words_of_tokens, max_seq_length - 2):
+        for window in _windows(words_of_tokens, most):
             row_of_words += [len(rows)] * len(window)
-            position_of_words += np.cumsum([1, *map(len, window)])[:-1].tolist()
+            position_of_words += np.cumsum([before, *map(len, window)])[:-1].tolist()
             ids = [token for word in window for token in word]
-            rows.append(frame(ids, None, vocabulary.special_ids, max_seq_length))
+            rows.append(frame(ids, None, vocabulary.template, max_seq_length))
     framed = build_rows(rows)
     row_W, position_W = np.array(row_of_words), np.array(position_of_words)
     if file.has_tags:

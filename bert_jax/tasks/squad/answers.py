@@ -64,14 +64,15 @@ def best_answers(
         best_window_T = window_of_most_context(spans, sum(spans[-1]))
         spans_of_rows = []
         for window, (row, (first, length)) in enumerate(zip(rows, spans, strict=True)):
-            begin = int(windows.context_at_R[row])
+            begin = int(windows.rows.second_starts[row])
             start_S, end_S = logits_RS2[row, begin : begin + length].astype(np.float64).T
             may_start = best_window_T[first : first + length] == window
             start_S = np.where(may_start, start_S, -np.inf)
             spans_of_rows.append(
                 first + _best_spans(start_S, end_S, n_best_size, max_answer_length)
             )
-        nulls = (Candidate("", *map(float, logits_RS2[row, 0])) for row in rows)
+        cls_R = windows.rows.cls_positions
+        nulls = (Candidate("", *map(float, logits_RS2[row, cls_R[row]])) for row in rows)
         yield Prediction(
             _candidates(windows, question, rows, logits_RS2, spans_of_rows, texts),
             min(nulls, key=lambda null: null.logit),
@@ -101,7 +102,8 @@ def _candidates(
     """Return the best different texts among the spans of a question's windows."""
     row_N = np.repeat(rows, [len(spans) for spans in spans_of_rows])
     span_N2 = np.concatenate(spans_of_rows)
-    place_N2 = span_N2 + (windows.context_at_R - windows.first_piece_R)[row_N][:, None]
+    begin_N = windows.rows.second_starts[row_N] - windows.first_piece_R[row_N]
+    place_N2 = span_N2 + begin_N[:, None]
     start_N = logits_RS2[row_N, place_N2[:, 0], 0].astype(np.float64)
     end_N = logits_RS2[row_N, place_N2[:, 1], 1].astype(np.float64)
     context, pieces = windows.contexts[question], windows.pieces[question]

@@ -8,7 +8,8 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.squad.data import Paragraph, SquadQuestion, answer_span
-from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.labelled.framing import frame
+from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labelled.windows import Span, window_spans
 from data_pipeline.vocab import Vocabulary
 from data_pipeline.vocab.offsets import AlignedPieces, PieceAligner
@@ -16,10 +17,10 @@ from data_pipeline.vocab.offsets import AlignedPieces, PieceAligner
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Hold R rows [CLS] question [SEP] window [SEP] of Q questions, in the order of the questions.
+    """Hold R rows, pairs of a question and a window, of Q questions, in the order of the questions.
 
     The window of row r is window_pieces_R[r] tokens of the context of question question_R[r], from
-    token first_piece_R[r] on; it begins at position context_at_R[r] of the row.
+    token first_piece_R[r] on; it begins at position rows.second_starts[r] of the row.
     """
 
     rows: EncodedRows
@@ -27,7 +28,6 @@ class Windows:
     contexts: tuple[str, ...]  # Q: the text of each context
     pieces: tuple[AlignedPieces, ...]  # Q: the tokens of each context
     question_R: np.ndarray  # int32[R]
-    context_at_R: np.ndarray  # int32[R]
     first_piece_R: np.ndarray  # int32[R]
     window_pieces_R: np.ndarray  # int32[R]
 
@@ -59,18 +59,17 @@ def make_windows(
     """Encode the rows of all questions in order; if labelled, with the spans of first answers.
 
     As in run_squad.py, a window without the complete answer, and every window of a question without
-    one, has its answer at [CLS], position 0. A context shared by questions is tokenized once.
+    one, has its answer at [CLS]. A context shared by questions is tokenized once.
     """
     aligner = PieceAligner(vocabulary)
-    special = vocabulary.special_ids
-    cls, sep = np.array([special["cls"]], np.int32), np.array([special["sep"]], np.int32)
-    between = sep.repeat(vocabulary.pair_separators)
+    template, most = vocabulary.template, options.max_seq_length
     findings = Findings([], [], [])
-    parts: list[np.ndarray] = []  # tokens of the rows, one after another
-    facts: list[tuple[int, int, int, int, int, int]] = []  # of each row
+    chunks: list[EncodedRows] = []  # of a paragraph each
+    facts: list[tuple[int, int, int, int, int]] = []  # of each row
     asked: list[tuple[SquadQuestion, str, AlignedPieces]] = []
     for paragraph in paragraphs:
         pieces = aligner.encode(paragraph.context)
+        context, framed = pieces.ids_T.tolist(), []
         queries = _encode(vocabulary, [question.text for question in paragraph.questions])
         for question, query in zip(paragraph.questions, queries, strict=True):
             if len(query) == 0:
@@ -78,32 +77,30 @@ def make_windows(
             if len(query) > options.max_query_length:
                 findings.cut.append(question.id)
                 query = query[: options.max_query_length]
-            most_pieces = options.max_seq_length - len(query) - len(between) - 2  # [CLS], [SEP]
+            most_pieces = most - len(query) - template.count_specials(is_pair=True)
             spans = window_spans(len(pieces.ids_T), most_pieces, options.doc_stride)
             if len(spans) > 1:
                 findings.in_several_windows.append(question.id)
             answer = _answer_pieces(question, paragraph.context, pieces)
-            context_at = len(query) + 1 + len(between)
             for first, length in spans:
-                parts += [cls, query, between, pieces.ids_T[first : first + length], sep]
-                start = end = 0
+                row = frame(query, context[first : first + length], template, most)
+                start = end = row.cls_position
                 if answer and first <= answer[0] and answer[1] < first + length:
-                    start, end = (place - first + context_at for place in answer)
-                facts.append((len(asked), context_at, first, length, start, end))
+                    start, end = (place - first + row.second_start for place in answer)
+                framed.append(row)
+                facts.append((len(asked), first, length, start, end))
             asked.append((question, paragraph.context, pieces))
-    question_R, at_R, first_R, length_R, start_R, end_R = np.array(facts, np.int32).T
-    offsets = np.concatenate([[0], np.cumsum(at_R + length_R + 1, dtype=np.int64)])
+        chunks.append(build_rows(framed))
+    question_R, first_R, length_R, start_R, end_R = np.array(facts, np.int32).T
     labels = {"start_positions": start_R, "end_positions": end_R} if labelled else {}
-    rows = EncodedRows(np.concatenate(parts), offsets, at_R, labels)
+    rows = dataclasses.replace(join_rows(chunks), labels=labels)
     questions, contexts, aligned = zip(*asked, strict=True)
-    return Windows(
-        rows, questions, contexts, aligned, question_R, at_R, first_R, length_R
-    ), findings
+    return Windows(rows, questions, contexts, aligned, question_R, first_R, length_R), findings
 
 
-def _encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
+def _encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     flat, lengths = vocabulary.encode(texts)
-    return np.split(flat.astype(np.int32), np.cumsum(lengths)[:-1]) if len(texts) else []
+    return [ids.tolist() for ids in np.split(flat, np.cumsum(lengths)[:-1])] if len(texts) else []
 
 
 def _answer_pieces(question: SquadQuestion, context: str, pieces: AlignedPieces) -> Span | None:

@@ -83,11 +83,10 @@ def find_pooled(bert: Bert, batch: Batch) -> jax.Array | None:
         return batch.get("cls_positions")
     if "example_ids" not in batch:
         return jnp.sum(batch["input_mask"], axis=1) - 1
-    starts_BN = batch["cls_positions"]
-    numbers_N = 1 + jnp.arange(starts_BN.shape[1], dtype=jnp.int32)
+    numbers_N = 1 + jnp.arange(batch["cls_positions"].shape[1], dtype=jnp.int32)
     is_own_BNS = batch["example_ids"][:, None, :] == numbers_N[None, :, None]
-    lengths_BN = jnp.sum(is_own_BNS, axis=2, dtype=jnp.int32)
-    return jnp.maximum(starts_BN + lengths_BN - 1, 0)  # unused slots have start and length 0
+    places_S = jnp.arange(is_own_BNS.shape[2], dtype=jnp.int32)
+    return jnp.max(jnp.where(is_own_BNS, places_S, 0), axis=2)
 
 
 def encode_batch(bert: Bert, batch: Batch, dropout: Dropout | None) -> jax.Array:

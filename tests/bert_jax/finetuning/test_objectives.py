@@ -19,10 +19,11 @@ from bert_jax.train_step import step
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.packing import choose_packing, pack_examples
 from data_pipeline.labelled.rows import build_rows
+from data_pipeline.vocab.template import make_bert_template
 from tests.bert_jax.finetuning.test_bilstm import by_hand as by_hand_lstm
 from tests.bert_jax.tiny_models import MODEL, VOCAB
 
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+BERT = make_bert_template({"cls": 2, "sep": 3})
 CLASSES = {CLASSIFY: 3, REGRESS: 1, CHOOSE: 1, SPAN: 2, TAG: 5}
 EXAMPLES = 7
 
@@ -32,10 +33,10 @@ def rows_of(kind):
     rng = np.random.default_rng(3)
     choices = 3 if kind == CHOOSE else 1
     rows = [
-        frame(rng.integers(5, VOCAB, rng.integers(1, 9)), rng.integers(5, VOCAB, 3), SPECIAL, 19)
+        frame(rng.integers(5, VOCAB, rng.integers(1, 9)), rng.integers(5, VOCAB, 3), BERT, 19)
         for _ in range(EXAMPLES * choices)
     ]
-    tokens = sum(len(ids) for ids, _ in rows)
+    tokens = sum(len(row.token_ids) for row in rows)
     if kind == TAG:
         by_token = {
             "label_ids": rng.integers(0, 5, tokens).astype(np.int32),
@@ -46,7 +47,7 @@ def rows_of(kind):
     if kind == REGRESS:
         labels = {"label_values": rng.normal(size=EXAMPLES).astype(np.float32)}
     if kind == SPAN:
-        lengths = np.array([len(ids) for ids, _ in rows])
+        lengths = np.array([len(row.token_ids) for row in rows])
         labels = {
             "start_positions": (lengths // 2).astype(np.int32),
             "end_positions": (lengths - 1).astype(np.int32),

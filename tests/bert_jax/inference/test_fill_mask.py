@@ -35,9 +35,9 @@ def test_a_guess_is_the_softmax_of_the_models_logits(model):
     asked = read_question(model, "a dog [MASK] the cat near the [MASK] .")
     guesses = guess_tokens(model, [asked], top=7)[0]
     bert = model.model.bind(model.params)
-    arrays = {"ids": np.array([asked.token_ids]), "at": np.array([asked.mask_positions])}
+    arrays = {"ids": np.array([asked.row.token_ids]), "at": np.array([asked.mask_positions])}
     placed = mesh.place_batch(arrays, model.mesh)
-    seen = Visible(jnp.ones((1, 1, 1, len(asked.token_ids)), bool))
+    seen = Visible(jnp.ones((1, 1, 1, len(asked.row.token_ids)), bool))
     hidden_BSD = bert.encode(placed["ids"], jnp.zeros_like(placed["ids"]), seen)
     logits_BPV = bert.compute_mlm_logits(hidden_BSD, placed["at"])
     expected_PV = np.asarray(jax.nn.softmax(logits_BPV[0], axis=-1))
@@ -78,7 +78,7 @@ def test_heldout_questions_hide_a_word_and_remember_it(model, config):
     sentences = {model.vocabulary.decode(ids) for ids in each}
     for one in asked:
         assert one.text.replace("[MASK]", one.answers[0]) in sentences
-        assert one.token_ids[one.mask_positions[0]] == model.vocabulary.special_ids["mask"]
+        assert one.row.token_ids[one.mask_positions[0]] == model.vocabulary.special_ids["mask"]
     with pytest.raises(ValueError, match="--heldout is 100000; only"):
         hide_heldout_words(model.vocabulary, store.heldout, 100_000)
 
@@ -116,7 +116,7 @@ def test_what_follows_a_mask_is_read_as_in_the_midst_of_a_text(model, tiny_store
     asked = read_question(
         dataclasses.replace(model, checkpoint=other), "the cat[MASK]. a [MASK] dog"
     )
-    pieces = [vocabulary.pieces()[i] for i in asked.token_ids]
+    pieces = [vocabulary.pieces()[i] for i in asked.row.token_ids]
     first, second = asked.mask_positions
     assert pieces[first + 1] == "."
     assert pieces[second + 1].startswith("\u2581")

@@ -12,6 +12,10 @@ from bert_jax.inference.hidden_states import (
     slide,
 )
 from data_pipeline.labelled.rows import build_rows
+from data_pipeline.vocab.template import make_bert_template
+
+CLS, SEP = 2, 3
+BERT = make_bert_template({"cls": CLS, "sep": SEP})
 
 ONE_TO_SIX = "has 6 layers: 0 is the embeddings, 1 to 6 and -6 to -1 are the layers"
 
@@ -101,7 +105,7 @@ def test_vectors_stand_in_the_order_of_the_lines(dims):
         (np.array([1, 2]), {"vectors": spread([[2.0, 3, 4, 5], [6, 7, 8, 99]])}),
         (np.array([0]), {"vectors": spread([[0.0, 1, 99]])}),
     ]
-    windows = slide(rows, 9, 3)
+    windows = slide(rows, 9, 3, BERT)
     assert windows.rows is rows
     np.testing.assert_array_equal(
         collect_vectors(batches, windows, is_pooled=False), spread(number_of)
@@ -115,7 +119,6 @@ def test_vectors_stand_in_the_order_of_the_lines(dims):
     )
 
 
-CLS, SEP = 2, 3
 LONG = [CLS, *range(10, 21), SEP]  # 11 tokens
 # Of 11 tokens, 5 at a time and 3 apart: first token, number of tokens.
 SPANS = [(0, 5), (3, 5), (6, 5)]
@@ -126,7 +129,7 @@ def slid():
     """A short row, a long one, a pair that is longer than a window, another short one."""
     pair = ([CLS, 7, 7, 7, SEP, 8, 8, 8, SEP], 5)
     rows = build_rows([([CLS, 5, SEP], 3), (LONG, 13), pair, ([CLS, SEP], 2)])
-    return rows, slide(rows, 7, 3)
+    return rows, slide(rows, 7, 3, BERT)
 
 
 def window_results(windows, dims=(2,), **others):
@@ -147,7 +150,7 @@ def test_a_long_row_is_cut_into_windows_with_marks_of_their_own(slid):
     assert [part.tolist() for part in parts] == expected
     assert windows.rows.second_starts.tolist() == [3, 7, 7, 7, 5, 2]
     assert windows.row_W.tolist() == [0, 1, 1, 1, 2, 3]
-    assert slide(rows, 7, 0).rows is rows and slide(rows, 13, 3).rows is rows
+    assert slide(rows, 7, 0, BERT).rows is rows and slide(rows, 13, 3, BERT).rows is rows
 
 
 def test_each_token_has_the_vector_of_the_window_with_most_context(slid):
@@ -173,7 +176,7 @@ def test_each_token_has_the_vector_of_the_window_with_most_context(slid):
 def test_the_pooled_vector_of_a_long_row_is_the_mean_by_tokens(is_normalized):
     """Windows of 7, 7 and 5 tokens; the row of one window keeps its vector to the bit."""
     rows = build_rows([([*LONG[:-3], SEP], 11), ([CLS, 5, SEP], 3)])
-    windows = slide(rows, 7, 3)
+    windows = slide(rows, 7, 3, BERT)
     rng = np.random.default_rng(4)
     means_WKD = rng.normal(size=(4, 2, 3)).astype(np.float32)
     lengths = np.linalg.norm(means_WKD, axis=-1, keepdims=True)

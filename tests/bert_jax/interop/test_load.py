@@ -129,7 +129,7 @@ def test_a_hundred_sentences_are_as_in_pytorch(minilm):
     flat_ids, lengths = read.vocabulary.encode(texts)
     special_ids = read.vocabulary.special_ids
     each = np.split(flat_ids, np.cumsum(lengths)[:-1])
-    rows = build_rows([frame(ids.tolist(), None, special_ids, 64) for ids in each])
+    rows = build_rows([frame(ids.tolist(), None, read.vocabulary.template, 64) for ids in each])
     assert rows.lengths_N.tolist() == golden["lengths"].tolist()
     assert rows.token_ids.tolist() == golden["input_ids"].tolist()
     batch = rows.batch(np.arange(100), 64, special_ids["pad"])

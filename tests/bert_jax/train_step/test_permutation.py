@@ -137,9 +137,9 @@ def test_a_masked_token_is_predicted_from_all_others_but_masked_ones(params):
     @jax.jit
     def vectors(params, batch):
         visible = hide_padding(batch["input_mask"])
-        places = batch["masked_lm_positions"]
+        slots = batch["masked_lm_positions"], batch["masked_lm_weights"]
         ids, segments = batch["input_ids"], batch["segment_ids"]
-        return at.model.bind(params).encode_masked(ids, segments, visible, places)
+        return at.model.bind(params).encode_masked(ids, segments, visible, *slots)
 
     expected = vectors(on_one, mesh.place_batch(batch, at.mesh))
     is_used = batch["masked_lm_weights"] > 0

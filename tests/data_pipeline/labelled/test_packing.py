@@ -11,16 +11,17 @@ from data_pipeline.labelled.packing import (
     place_examples,
 )
 from data_pipeline.labelled.rows import ExampleStream, build_rows
+from data_pipeline.vocab.template import make_bert_template
 
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+BERT = make_bert_template({"cls": 2, "sep": 3})
 
 
 def rows_of(examples, seed=0, longest=20):
     """Pairs of texts, with a class each and a label at every token."""
     rng = np.random.default_rng(seed)
     texts = [rng.integers(5, 99, rng.integers(1, longest)) for _ in range(examples)]
-    rows = [frame(text, rng.integers(5, 99, 2), SPECIAL, longest + 9) for text in texts]
-    tokens = sum(len(ids) for ids, _ in rows)
+    rows = [frame(text, rng.integers(5, 99, 2), BERT, longest + 9) for text in texts]
+    tokens = sum(len(row.token_ids) for row in rows)
     return build_rows(
         rows,
         {"label_ids": rng.integers(0, 3, examples).astype(np.int32)},

@@ -5,14 +5,15 @@ import pytest
 
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import ExampleStream, batch_by_length, build_rows, choose_seq_len
+from data_pipeline.vocab.template import make_bert_template
 
-SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+BERT = make_bert_template({"cls": 2, "sep": 3})
 
 
 def rows_of(examples, rows_per_example=1):
     """Example n has the tokens 100 + n, n + 1 times, and a second text of one token."""
     rows = [
-        frame([100 + n] * (n + 1), [50 + choice], SPECIAL, 64)
+        frame([100 + n] * (n + 1), [50 + choice], BERT, 64)
         for n in range(examples)
         for choice in range(rows_per_example)
     ]
@@ -44,7 +45,7 @@ def test_choices_of_an_example_stay_together():
 
 
 def test_token_labels_lie_under_their_tokens():
-    rows = [frame([11, 12], None, SPECIAL, 8), frame([13], None, SPECIAL, 8)]
+    rows = [frame([11, 12], None, BERT, 8), frame([13], None, BERT, 8)]
     labelled = build_rows(rows, {}, token_labels={"label_ids": np.array([0, 5, 6, 0, 0, 7, 0])})
     batch = labelled.batch(np.array([1, 0, -1]), 5, pad_id=0)
     np.testing.assert_array_equal(

@@ -124,12 +124,13 @@ def test_a_pair_is_framed_as_the_library_does(loaded):
     """RoBERTa's has two separators between the texts."""
     vocabulary, library = loaded
     ids = id_lists(vocabulary, PAIR)
-    row, second = frame(*ids, vocabulary.special_ids, 64, vocabulary.pair_separators)
-    assert row == library.encode(*PAIR).ids
-    assert row[second:-1] == ids[1]
+    row = frame(*ids, vocabulary.template, 64)
+    assert row.token_ids == library.encode(*PAIR).ids
+    assert row.segment_ids == library.encode(*PAIR).type_ids
+    assert row.token_ids[row.second_start : -1] == ids[1]
     framed = encode_texts(PAIR[:1], PAIR[1:], vocabulary, 64).rows
-    assert framed.token_ids.tolist() == row
-    cut, _ = frame(*ids, vocabulary.special_ids, 9, vocabulary.pair_separators)
+    assert framed.token_ids.tolist() == row.token_ids
+    cut = frame(*ids, vocabulary.template, 9).token_ids
     library.enable_truncation(9, strategy="longest_first")
     assert len(cut) == len(library.encode(*PAIR).ids) == 9
     library.no_truncation()

@@ -41,7 +41,7 @@ def by_search(windows, which, logits, most):
 
     found = []
     for row in rows:
-        first, at = windows.first_piece_R[row], windows.context_at_R[row]
+        first, at = windows.first_piece_R[row], windows.rows.second_starts[row]
         for start in range(windows.window_pieces_R[row]):
             if max(rows, key=lambda one: room(one, first + start)) != row:
                 continue

@@ -1,0 +1,147 @@
+"""Describe how special tokens stand around a text and around a pair, with the segment of each.
+
+BERT has [CLS] A [SEP] and [CLS] A [SEP] B [SEP], XLNet A [SEP] [CLS] with [CLS] in segment 2. The
+post_processor of a tokenizer.json describes both.
+"""
+
+import dataclasses
+import itertools
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+A, B = "A", "B"  # the places of the two texts
+MAX_SEGMENT = 127
+Part = tuple[int | str, int]  # a token id, A or B; its segment
+_ADD_TOKENS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """List the parts of a row with one text and of a row with two, in order."""
+
+    single: tuple[Part, ...]
+    pair: tuple[Part, ...]
+    cls_id: int
+
+    def parts(self, is_pair: bool) -> tuple[Part, ...]:
+        """Return the parts of a pair or of a single text."""
+        return self.pair if is_pair else self.single
+
+    def count_specials(self, is_pair: bool) -> int:
+        """Return how many special tokens a row has."""
+        return len(self.parts(is_pair)) - 1 - is_pair
+
+    def margins(self, is_pair: bool) -> tuple[int, ...]:
+        """Return how many special tokens stand before, between and after the texts of a row."""
+        parts = self.parts(is_pair)
+        texts = [place for place, (part, _) in enumerate(parts) if isinstance(part, str)]
+        bounds = [-1, *texts, len(parts)]
+        return tuple(end - start - 1 for start, end in itertools.pairwise(bounds))
+
+    @property
+    def is_cls_first(self) -> bool:
+        """Return whether every row begins with [CLS]."""
+        return all(parts[0][0] == self.cls_id for parts in (self.single, self.pair))
+
+    def make_processor(self, pieces: Mapping[int, str]) -> dict[str, Any]:
+        """Return the template as the post_processor of a tokenizer.json; pieces are by id."""
+
+        def describe(part: int | str, segment: int) -> dict[str, Any]:
+            if isinstance(part, str):
+                return {"Sequence": {"id": part, "type_id": segment}}
+            return {"SpecialToken": {"id": pieces[part], "type_id": segment}}
+
+        used = {part for part, _ in (*self.single, *self.pair) if isinstance(part, int)}
+        return {
+            "type": "TemplateProcessing",
+            "single": [describe(*part) for part in self.single],
+            "pair": [describe(*part) for part in self.pair],
+            "special_tokens": {
+                pieces[i]: {"id": pieces[i], "ids": [i], "tokens": [pieces[i]]}
+                for i in sorted(used)
+            },
+        }
+
+
+def make_bert_template(
+    special_ids: Mapping[str, int], separators: int = 1, second_segment: int = 1
+) -> Template:
+    """Return [CLS] A [SEP] and [CLS] A [SEP] B [SEP], with so many [SEP] between A and B."""
+    cls, sep = special_ids["cls"], special_ids["sep"]
+    single = ((cls, 0), (A, 0), (sep, 0))
+    between = ((sep, 0),) * (separators - 1)
+    return Template(single, (*single, *between, (B, second_segment), (sep, second_segment)), cls)
+
+
+def make_xlnet_template(special_ids: Mapping[str, int]) -> Template:
+    """Return A [SEP] [CLS] and A [SEP] B [SEP] [CLS], [CLS] in segment 2.
+
+    Source: tokenization_xlnet.py@transformers 4.57 create_token_type_ids_from_sequences.
+    """
+    cls, sep = special_ids["cls"], special_ids["sep"]
+    first = ((A, 0), (sep, 0))
+    return Template((*first, (cls, 2)), (*first, (B, 1), (sep, 1), (cls, 2)), cls)
+
+
+def read_template(
+    settings: Mapping[str, Any], special_ids: Mapping[str, int], path: pathlib.Path
+) -> Template | None:
+    """Read the template in a parsed tokenizer.json; None if it adds no special tokens.
+
+    Raises:
+      ValueError: the file is damaged, or has the texts of a pair in another order or not once.
+    """
+    try:
+        processor = _find_processor(settings.get("post_processor"))
+        if processor is None:
+            return None
+        if processor["type"] != "TemplateProcessing":
+            # Ids of their own, which are those of the roles in any file that makes sense.
+            ends = {name: int(processor[name][1]) for name in ("cls", "sep")}
+            is_bert = processor["type"] == "BertProcessing"
+            return make_bert_template(ends, 1 if is_bert else 2, 1 if is_bert else 0)
+        ids_of = {
+            name: [int(i) for i in token["ids"]]
+            for name, token in processor["special_tokens"].items()
+        }
+        single, pair = (_read_parts(processor[name], ids_of) for name in ("single", "pair"))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"{path} has a post_processor that cannot be read ({error!r:.80}); copy it again"
+        ) from error
+    for name, parts, texts in (("single", single, [A]), ("pair", pair, [A, B])):
+        given = [part for part, _ in parts if isinstance(part, str)]
+        if given != texts:
+            raise ValueError(
+                f"{path} has the texts {given} in its template for {name}, not {texts}; give a "
+                "tokenizer.json with each text once, the first before the second"
+            )
+    return Template(single, pair, special_ids["cls"])
+
+
+def _find_processor(processor: Any) -> Mapping[str, Any] | None:
+    """Find the post-processor that adds special tokens, which may be a step of a sequence."""
+    if not processor:
+        return None
+    if processor["type"] == "Sequence":
+        steps = [_find_processor(step) for step in processor["processors"]]
+        adding = [step for step in steps if step is not None]
+        if len(adding) > 1:
+            raise ValueError(f"{len(adding)} steps add special tokens")
+        return adding[0] if adding else None
+    return processor if processor["type"] in _ADD_TOKENS else None
+
+
+def _read_parts(described: Any, ids_of: Mapping[str, list[int]]) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for part in described:
+        ((kind, content),) = part.items()
+        segment = int(content["type_id"])
+        if not 0 <= segment <= MAX_SEGMENT:
+            raise ValueError(f"type_id {segment}, not 0 to {MAX_SEGMENT}")
+        if kind == "Sequence":
+            parts.append((str(content["id"]), segment))
+        else:
+            parts += [(token_id, segment) for token_id in ids_of[content["id"]]]
+    return tuple(parts)
