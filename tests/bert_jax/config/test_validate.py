@@ -380,3 +380,7 @@ def test_slots_that_cannot_hold_the_share_of_masks_are_refused():
     validate.check_predictions(changed())
     with pytest.raises(ValueError, match=words):
         validate.check_predictions(changed(data=PretrainOptions(masked_lm_prob=0.4)))
+    # 0.4 * 64 = 25.6: 25 slots lose a token of some rows at most, 24 lose one of every full row.
+    validate.check_predictions(phase(max_predictions_per_seq=25, masked_lm_prob=0.4))
+    with pytest.raises(ValueError, match=r"phases\[0\]\.max_predictions_per_seq is 24;"):
+        validate.check_predictions(phase(max_predictions_per_seq=24, masked_lm_prob=0.4))

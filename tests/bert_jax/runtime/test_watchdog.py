@@ -37,6 +37,15 @@ with dog.doing("an outer piece", 0.2):
     with dog.doing("step 7", 0.4):
         waiting_for_data()
 """
+OUTER = """
+with dog.doing("an outer piece", 1.5):
+    for _ in range(4):
+        time.sleep(0.5)
+        with dog.doing("a step", 30):
+            time.sleep(0.05)
+    print("outlived", flush=True)
+    waiting_for_data()
+"""
 BOTH = """
 with dog.doing("step 7", 0.5 if number else 50):
     waiting_for_data() if number else sitting_in_a_collective()
@@ -63,6 +72,14 @@ def test_what_takes_too_long_ends_the_process_with_its_stacks(tmp_path):
     assert "stuck: step 7 has taken 0 s, and config.hosts allows 0.4 s" in ended.err
     assert f"the stacks of all threads are in {tmp_path / 'stacks-0.txt'}" in ended.err
     assert "waiting_for_data" in ended.err
+
+
+@pytest.mark.slow
+def test_an_outer_piece_of_work_has_its_own_limit_again_behind_an_inner_one(tmp_path):
+    ended = joined.end_of(joined.start(in_folder(tmp_path, OUTER)))
+    assert (ended.code, ended.out.strip()) == (STUCK, "outlived"), ended
+    assert "stuck: an outer piece has taken 2 s, and config.hosts allows 1.5 s" in ended.err
+    assert "waiting_for_data" in (tmp_path / "stacks-0.txt").read_text()
 
 
 @pytest.mark.slow

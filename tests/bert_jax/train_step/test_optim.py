@@ -87,6 +87,30 @@ def test_optimisers_follow_their_equations(name, clip_norm):
     jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-6), got, expected)
 
 
+def test_stable_adam_measures_small_gradients_against_the_square_of_epsilon():
+    """Gradients between epsilon and its root are divided by their own size; smaller ones are not.
+
+    After one step v = g^2: the RMS of g / max(|g|, epsilon) is 1 for |g| = 1e-4 and 0.1 for 1e-7.
+    At the second, of 8 times the size, b2' = 0.95 * 0.05 / (1 - 0.95^2) and the RMS is above 1.
+    """
+    config = OptimConfig(
+        name="stable_adamw", beta2=0.95, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0
+    )
+    tx = optim.make_optimizer(config)
+    for size in (1e-4, 1e-7):
+        params = {"bias": jnp.zeros(3)}
+        state = tx.init(params)
+        m = v = 0.0
+        for t, g in enumerate((size, 8 * size), 1):
+            direction, state = tx.update({"bias": jnp.full(3, g)}, state, params)
+            b1, b2 = ((b - b**t) / (1 - b**t) for b in (config.beta1, config.beta2))
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            rms = g / max(np.sqrt(v), 1e-6)
+            expected = m / (np.sqrt(v) + 1e-6) / max(1.0, rms)
+            np.testing.assert_allclose(direction["bias"], expected, rtol=1e-5)
+        assert (rms > 1.3) == (size == 1e-4)
+
+
 @pytest.mark.parametrize("name", ["bert_adamw", "adamw", "stable_adamw", "lamb"])
 def test_a_bad_step_leaves_the_state_as_it_was(name):
     tx = optim.make_optimizer(OptimConfig(name=name))

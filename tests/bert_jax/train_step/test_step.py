@@ -4,13 +4,14 @@ import dataclasses
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from bert_jax.config import OptimConfig
 from bert_jax.model import ops
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import collectives, mesh
-from bert_jax.train_step import step
+from bert_jax.train_step import state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 
@@ -111,6 +112,51 @@ def test_initial_parameters_do_not_depend_on_the_mesh(params, preset, model_size
     got = logical(at.model.init(jax.random.key(7)), at.model)
     # Up to rounding (of values around 0.02): other meshes compile the same arithmetic otherwise.
     jax.tree.map(lambda g, p: np.testing.assert_allclose(g, p, rtol=1e-6, atol=1e-8), got, params)
+
+
+@pytest.mark.slow
+def test_a_step_is_made_of_the_parts_of_its_own_number(params):
+    """Masks of dropout, learning rate and rates of layers; with micro-batches as without."""
+    number = 6
+    rates = OptimConfig(learning_rate=1e-2, warmup_steps=4, unfreeze_every_steps=3)
+    (phase,) = CONFIG.phases
+    config = dataclasses.replace(
+        CONFIG, optim=rates, phases=(dataclasses.replace(phase, micro_batches=4),)
+    )
+    at = setting(config, 1)
+    batch = mesh.place_batch(random_batch(), at.mesh)
+    dropout = Dropout(
+        jax.numpy.uint32(config.seed), jax.numpy.uint32(number), rows_B=number_rows(16)
+    )
+    before = state.make_state(on_mesh(params, at), at.tx, at.where)
+    before = dataclasses.replace(before, step=jax.numpy.int32(number))
+
+    @jax.jit
+    def by_hand(before, batch):
+        grads, terms, weights = step.compute_gradients(
+            at.model, MLM_NSP, before.params, batch, dropout
+        )
+        direction, _ = at.tx.update(grads, before.opt_state, before.params)
+        return direction, optax.tree.norm(grads), terms, weights
+
+    direction, grad_norm, terms, weights = by_hand(before, batch)
+    rate = 1e-2 * (1 - number / 11)
+    # Heads, layer 1 from step 3, layer 0 from step 6, the embeddings not before step 9.
+    expected = jax.tree.map(lambda p, d: p - rate * d, params, logical(direction, at.model))
+    expected |= {"embeddings": params["embeddings"]}
+    after, sums = at.train_step(MLM_NSP)(before, batch)
+    for name, term in terms.items():
+        got = float(sums["terms"][name].loss_sum / sums["weights"][name])
+        assert got == pytest.approx(float(term.loss_sum / weights[name]), rel=2e-6), name
+    assert float(sums["learning_rate"]) == pytest.approx(rate, rel=1e-6)
+    assert float(sums["grad_norm"]) == pytest.approx(float(grad_norm), rel=1e-5)
+    assert int(after.step) == number + 1 and int(after.guard.count) == 1
+    # An element whose gradient is rounding alone moves by a step of its own.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5),
+        logical(after.params, at.model),
+        expected,
+    )
 
 
 @pytest.mark.slow

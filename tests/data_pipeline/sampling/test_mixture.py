@@ -52,17 +52,18 @@ def sources():
 
 def test_a_mixture_has_the_rows_of_each_store_in_its_own_order(sources):
     """Also over a change of shares, and whichever positions are asked for together."""
-    shares = [(0.5, 0.3, 0.2), (0.5, 0.3, 0.2), (0.0, 0.25, 0.75)]
+    shares = [(0.5, 0.3, 0.2), (0.5, 0.3, 0.2), (0.0, 0.25, 0.75), (0.2, 0.4, 0.4)]
     schedules = [
-        (rows, make_schedule(each)) for rows, each in zip((10, 7, 20), shares, strict=True)
+        (rows, make_schedule(each)) for rows, each in zip((10, 7, 20, 9), shares, strict=True)
     ]
     stretches = chain(schedules)
-    assert [stretch.start for stretch in stretches] == [0, 17]
+    assert [stretch.start for stretch in stretches] == [0, 17, 37]
     mixed = MixedSource(sources, stretches, schedules[-1][1].weights_K)
     positions = np.arange(60)
     store_B = mixed.find_stores(positions)
     assert np.bincount(store_B[:17], minlength=3).tolist() == [9, 5, 3]
-    assert not (store_B[17:] == 0).any()
+    assert not (store_B[17:37] == 0).any()
+    assert np.bincount(store_B[37:47], minlength=3).tolist() == [2, 4, 4]
     rows = mixed.rows(positions)
     epoch_B, index_B = mixed.locate(positions)
     for number, source in enumerate(sources):
