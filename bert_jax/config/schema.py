@@ -391,6 +391,14 @@ class OptimConfig:
         above=0,
         maximum=1,
     )
+    layer_rate_top: int = setting(
+        1,
+        "power of layer_rate_decay that the last layer's rate is of the heads' rate; each layer "
+        "below has one more: 1 is ULMFiT's, 2 that of ELECTRA's code",
+        minimum=0,
+        maximum=100,
+        source="electra, model/optimization.py _get_layer_lrs",
+    )
     unfreeze_every_steps: int = setting(
         0,
         "steps in which heads are trained alone, then with one layer more after as many again; "

@@ -298,12 +298,13 @@ def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
 def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:
     """Scale the rate for each parameter: a tree of float32 [], shaped as the parameters.
 
-    Group g has rate * layer_rate_decay ** g, and 0 before step g * unfreeze_every_steps, which
-    freezes its parameters completely, without weight decay. With the defaults every leaf is `rate`
-    itself, and nothing is computed.
+    Group g has rate * layer_rate_decay ** (g + layer_rate_top - 1), the heads' group 0 has rate.
+    Before step g * unfreeze_every_steps a group has 0, which freezes its parameters completely,
+    without weight decay. With the defaults every leaf is `rate` itself, and nothing is computed.
 
     Source: Howard and Ruder 2018 (ULMFiT), sections 3.2 (discriminative fine-tuning, decay
-    1 / 2.6) and 3.3 (gradual unfreezing).
+    1 / 2.6) and 3.3 (gradual unfreezing); layer_rate_top=2: electra, model/optimization.py
+    @ac8d487dcf _get_layer_lrs.
     """
     layers = len(params["layers"])
 
@@ -314,7 +315,8 @@ def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Ar
         elif part == "layers":
             group = layers - int(path[1].key)
         if config.layer_rate_decay != 1.0 and group > 0:
-            of_group = of_group * jnp.float32(config.layer_rate_decay**group)
+            power = group + config.layer_rate_top - 1
+            of_group = of_group * jnp.float32(config.layer_rate_decay**power)
         if config.unfreeze_every_steps > 0 and group > 0:
             is_trained = step >= group * config.unfreeze_every_steps
             of_group = jnp.where(is_trained, of_group, jnp.zeros((), jnp.float32))
@@ -327,10 +329,11 @@ def describe_rates(config: OptimConfig, layers: int, total_steps: int) -> str:
     """Summarize layer-wise rates that are not the default; "" if there are none."""
     parts = []
     if config.layer_rate_decay != 1.0:
-        lowest = config.layer_rate_decay ** (layers + 1)
+        decay, top = config.layer_rate_decay, config.layer_rate_top
+        last = "" if top == 1 else f"the last {decay**top:.2g} and "
         parts.append(
-            f"each layer has {config.layer_rate_decay:.3g} of the rate of the one above, the "
-            f"embeddings {lowest:.2g} of the heads'"
+            f"each layer has {decay:.3g} of the rate of the one above, {last}the "
+            f"embeddings {decay ** (layers + top):.2g} of the heads'"
         )
     every = config.unfreeze_every_steps
     if every > 0:

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.config import OptimConfig
+from bert_jax.config import OptimConfig, settings_from
 from bert_jax.parallel import mesh
 from bert_jax.train_step import optim as layer_rates
 from bert_jax.train_step.objectives import MLM_NSP
+from configs.finetune import electra
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting
 
 DECAY = 1 / 2.6
@@ -59,6 +60,28 @@ def test_the_rates_are_those_of_the_paper():
             "classifier": heads,
         }
         jax.tree.map(lambda g, e: np.testing.assert_allclose(g, e, rtol=1e-6), got, expected)
+
+
+def test_the_rates_of_electra_are_those_of_its_code():
+    """Its _get_layer_lrs: decay ** (layers + 2 - depth) of depths 0, layer + 1 and layers + 2."""
+    config = settings_from(OptimConfig, electra.get_config("task=rte,size=large").optim)
+    params = {
+        "embeddings": {"word": 0, "projection": 0},
+        "layers": {f"{i:02d}": 0 for i in range(24)},
+        "pooler": 0,
+        "classifier": 0,
+    }
+    got = layer_rates.scale_rates(config, params, jnp.float32(5e-5), jnp.int32(0))
+    depths = {f"{i:02d}": i + 1 for i in range(24)}
+    for name, rate in got["layers"].items():
+        np.testing.assert_allclose(rate, 5e-5 * 0.9 ** (24 + 2 - depths[name]), rtol=1e-6)
+    np.testing.assert_allclose(got["layers"]["23"], 5e-5 * 0.9**2, rtol=1e-6)
+    for rate in got["embeddings"].values():
+        np.testing.assert_allclose(rate, 5e-5 * 0.9**26, rtol=1e-6)
+    assert float(got["pooler"]) == float(got["classifier"]) == np.float32(5e-5)
+    assert config.learning_rate == 5e-5
+    words = layer_rates.describe_rates(config, layers=24, total_steps=100)
+    assert "0.9 of the rate of the one above, the last 0.81 and the embeddings 0.065 of" in words
 
 
 def test_the_defaults_compute_nothing():
