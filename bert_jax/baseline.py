@@ -21,6 +21,7 @@ from absl import flags
 
 from bert_jax.config.vectors import BASELINES
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import help_of
 
 
@@ -68,13 +69,13 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         if not arguments or arguments[0] not in BASELINES:
             given = repr(arguments[0]) if arguments else "missing"
-            raise ValueError(f"KIND is {given}; it must be one of {', '.join(BASELINES)}; {USAGE}")
+            raise Refused(f"KIND is {given}; it must be one of {', '.join(BASELINES)}; {USAGE}")
         cli.refuse_arguments(arguments[1:], USAGE)
         kind = arguments[0]
         settings = _read_settings(kind, BASELINES[kind])
         for flag in (_STORE, _WORKDIR):
             if not flag.value:
-                raise ValueError(f"--{flag.name} is missing; {USAGE}")
+                raise Refused(f"--{flag.name} is missing; {USAGE}")
         log.hold()
         store = training.open_text(_STORE.value)
         jax.devices()  # refuses a missing device before anything is written
@@ -95,7 +96,7 @@ def _read_settings(kind: str, options: type[Any]) -> Any:
     given = {name: flag.value for name, flag in _SETTINGS.items() if flag.value is not None}
     names = [field.name for field in dataclasses.fields(options)]
     for name in given.keys() - set(names):
-        raise ValueError(f"--{name} is no setting of {kind}; choose from {', '.join(names)}")
+        raise Refused(f"--{name} is no setting of {kind}; choose from {', '.join(names)}")
     settings = options(**given)
     check_fields(settings, "--")
     return settings

@@ -21,6 +21,7 @@ from absl import flags, logging
 
 from bert_jax.parallel import allocator
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag()
 _SEQ_LEN = flags.DEFINE_integer(
@@ -74,11 +75,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
         if _SECS.value <= 0:
-            raise ValueError(f"--secs is {_SECS.value}; it must be above 0")
+            raise Refused(f"--secs is {_SECS.value}; it must be above 0")
         if not 0 < _TOKEN_SHARE.value <= 1:
-            raise ValueError(
-                f"--token_share is {_TOKEN_SHARE.value}; it must be above 0, at most 1"
-            )
+            raise Refused(f"--token_share is {_TOKEN_SHARE.value}; it must be above 0, at most 1")
         if _JSON_OUT.value:
             check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
         config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))

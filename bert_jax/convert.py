@@ -16,6 +16,7 @@ from absl import flags
 
 from bert_jax.config.schema import DISCRIMINATOR, HIDDEN_ACTS, PARTS
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _FROM = flags.DEFINE_string(
     "from", None, "hf:DIR, google:DIR/bert_model.ckpt, or orbax:DIR, the workdir of a run"
@@ -60,17 +61,17 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         cli.refuse_arguments(arguments, USAGE)
         if not _FROM.value or not _TO.value:
-            raise ValueError(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
+            raise Refused(f"{'--to' if _FROM.value else '--from'} is missing; {USAGE}")
         if _SEED.present and not _INITIALIZE_MISSING.value:
-            raise ValueError(
+            raise Refused(
                 f"--seed is {_SEED.value}, and nothing is initialized; give "
                 "--initialize_missing=true too, or leave it out"
             )
         target = export.parse_target(_TO.value)
         if _PUBLIC.present and _PUSH_TO_HUB.value is None:
-            raise ValueError("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
+            raise Refused("--public is for what is uploaded; give --push_to_hub=ORG/NAME too")
         if _PUSH_TO_HUB.value is not None and target.scheme != HF:
-            raise ValueError(
+            raise Refused(
                 f"--push_to_hub is {_PUSH_TO_HUB.value!r}, and --to is {_TO.value!r}; only an "
                 "export to hf:DIR is uploaded"
             )

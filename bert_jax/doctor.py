@@ -22,6 +22,7 @@ from absl import flags, logging
 
 from bert_jax.runtime import cli
 from bert_jax.runtime.cli import ProcessFlags
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag()
 _PROCESS = ProcessFlags()
@@ -116,7 +117,7 @@ def _refuse_alone(place: cli.ProcessLocation, config: Config) -> None:
     except ValueError:  # no platform tells
         return
     if rank is not None and rank.count > 1:
-        raise ValueError(
+        raise Refused(
             f"this is worker {rank.number} of {rank.count}; start it on all of them, with "
             "--multihost, as launch/ssh.sh --worker=all does with a command"
         )

@@ -19,6 +19,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import SEGMENTS
 from data_pipeline.store import HELDOUT, TRAIN
 
@@ -94,7 +95,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             seq_len = selection.seq_len or min(_USUAL_SEQ_LEN, positions)
             selection = dataclasses.replace(selection, seq_len=seq_len)
             if seq_len > positions:
-                raise ValueError(
+                raise Refused(
                     f"--seq_len is {seq_len}, but {address} has {positions} positions; give "
                     f"--seq_len={positions} or less"
                 )
@@ -108,12 +109,12 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 
 def _check_flags() -> None:
     if not _CHECKPOINT.value:
-        raise ValueError(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
+        raise Refused(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
     if _SEQ_LEN.present and _SEQ_LEN.value < _LEAST_SEQ_LEN:
-        raise ValueError(f"--seq_len is {_SEQ_LEN.value}; it must be {_LEAST_SEQ_LEN} or more")
+        raise Refused(f"--seq_len is {_SEQ_LEN.value}; it must be {_LEAST_SEQ_LEN} or more")
     store_flags = [flag for flag in (_SPLIT, _SEQ_LEN, _EXAMPLES, _SEGMENTS) if flag.present]
     if store_flags and _SENTENCES.value and not _STORE.value:
-        raise ValueError(
+        raise Refused(
             f"--{store_flags[0].name} is of a store, and only sentences are scored here; give "
             "--store too, or leave it out"
         )
@@ -131,7 +132,7 @@ def _select(run: PretrainingRun | None, screen: Screen) -> Selection | None:
     elif _SENTENCES.value:
         return None
     elif not options.store:
-        raise ValueError(f"there is nothing to score: give --store or --sentences; {USAGE}")
+        raise Refused(f"there is nothing to score: give --store or --sentences; {USAGE}")
     if _SEGMENTS.value:
         options = dataclasses.replace(options, segments=_SEGMENTS.value)
     options.check()
@@ -147,7 +148,7 @@ def _read_sentences() -> tuple[list[str], str]:
     place = "stdin" if _SENTENCES.value == STDIN else _SENTENCES.value
     sentences = [line.rstrip("\r\n") for line in open_lines(_SENTENCES.value)]
     if not sentences:
-        raise ValueError(f"{place} has no line; give a sentence a line")
+        raise Refused(f"{place} has no line; give a sentence a line")
     return sentences, place
 
 

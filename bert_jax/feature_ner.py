@@ -17,6 +17,7 @@ from absl import flags
 
 from bert_jax.config.vectors import Training
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CHECKPOINT = flags.DEFINE_string("checkpoint", "", "hf:DIR, google:PREFIX or orbax:WORKDIR")
 _DATA_DIR = flags.DEFINE_string("data_dir", "", "folder of the training, dev and test files")
@@ -61,21 +62,21 @@ def _check_flags() -> list[str]:
     """Refuse flags out of their range; return the kinds of features."""
     for flag in (_CHECKPOINT, _DATA_DIR, _OUTPUT):
         if not flag.value:
-            raise ValueError(f"--{flag.name} is missing; {USAGE}")
+            raise Refused(f"--{flag.name} is missing; {USAGE}")
     kinds = list(FEATURES) if _FEATURES.value == "all" else _FEATURES.value.split(",")
     for kind in kinds:
         if kind not in FEATURES:
-            raise ValueError(
+            raise Refused(
                 f"--features is {_FEATURES.value!r}; {kind!r} is none of {', '.join(FEATURES)}; "
                 "give some of them separated by commas, or all"
             )
     for count in (_UNITS, _EPOCHS, _BATCH_SIZE):
         if count.value < 1:
-            raise ValueError(f"--{count.name} is {count.value}; it must be 1 or more")
+            raise Refused(f"--{count.name} is {count.value}; it must be 1 or more")
     if not _RATE.value > 0.0:
-        raise ValueError(f"--learning_rate is {_RATE.value}; it must be above 0")
+        raise Refused(f"--learning_rate is {_RATE.value}; it must be above 0")
     if pathlib.Path(_OUTPUT.value).exists():
-        raise ValueError(f"--output is {_OUTPUT.value}, which exists already; give a new folder")
+        raise Refused(f"--output is {_OUTPUT.value}, which exists already; give a new folder")
     return kinds
 
 
@@ -85,12 +86,12 @@ def _open(kinds: list[str]) -> tuple[Pretrained, Task]:
     model = checkpoint.config
     positions = model.max_position_embeddings
     if _MAX_SEQ_LENGTH.value > positions:
-        raise ValueError(
+        raise Refused(
             f"--max_seq_length is {_MAX_SEQ_LENGTH.value}; the checkpoint has {positions} "
             "positions: give that or less"
         )
     if model.num_hidden_layers < 4 and any("four" in kind for kind in kinds):
-        raise ValueError(
+        raise Refused(
             f"--features is {_FEATURES.value!r}, but {_CHECKPOINT.value} has "
             f"{model.num_hidden_layers} layers, not four; give others of "
             f"{', '.join(kind for kind in FEATURES if 'four' not in kind)}"

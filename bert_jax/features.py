@@ -70,9 +70,9 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
 from bert_jax.model.bert import Heads
 from bert_jax.reporting.console import Screen
-from bert_jax.runtime.exit_codes import Refused
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, open_lines
 from data_pipeline.labelled.rows import EncodedRows
 
@@ -86,13 +86,13 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         address, text, place = _CHECKPOINT.value, _INPUT.value, _OUTPUT.value
         for name, value in (("checkpoint", address), ("input", text), ("output", place)):
             if not value:
-                raise ValueError(f"--{name} is missing; {USAGE}")
+                raise Refused(f"--{name} is missing; {USAGE}")
         output = pathlib.Path(place)
         kind = vector_files.choose_format(output, _FORMAT.value)
         check_new_file(output, "--output")
         check_lines(text, "--input")
         if _NORMALIZE.value and not _POOL.value:
-            raise ValueError("--normalize is for pooled vectors; give --pool=mean or cls too")
+            raise Refused("--normalize is for pooled vectors; give --pool=mean or cls too")
         log.hold()
         checkpoint = load.load(address)
         if _POOL.value == CLS:
@@ -101,7 +101,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         positions = checkpoint.config.max_position_embeddings
         most = _MAX_SEQ_LENGTH.value or positions
         if not 3 <= most <= positions:
-            raise ValueError(
+            raise Refused(
                 f"--max_seq_length is {most}; it must be from 3 to {positions}, the positions that "
                 "the checkpoint has, or 0 for all of them"
             )
@@ -167,7 +167,7 @@ def _compute_groups(
     while True:
         try:
             rows = next(groups, None)
-        except ValueError as error:
+        except Refused as error:
             raise Refused(f"{error}; nothing was written") from error
         if rows is None:
             return

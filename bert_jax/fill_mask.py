@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "", "orbax:WORKDIR[@STEP], hf:DIR or google:PREFIX, or the place alone"
@@ -52,7 +53,7 @@ def _main(log: LibraryLog, sentences: list[str]) -> int:
     with cli.preparing():
         address = _choose_address()
         if not sentences and _HELDOUT.value == 0:
-            raise ValueError(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
+            raise Refused(f"there is nothing to guess: give sentences with [MASK]; {USAGE}")
         log.hold()
         stores = (
             open_stores_of_run(address, f"--heldout is {_HELDOUT.value}") if _HELDOUT.value else ()
@@ -70,13 +71,13 @@ def _main(log: LibraryLog, sentences: list[str]) -> int:
 def _choose_address() -> str:
     checkpoint, workdir = _CHECKPOINT.value, _WORKDIR.value
     if checkpoint and workdir:
-        raise ValueError("--workdir is another name for --checkpoint; give one of them")
+        raise Refused("--workdir is another name for --checkpoint; give one of them")
     if not checkpoint and not workdir:
-        raise ValueError(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
+        raise Refused(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
     if workdir and pathlib.Path(workdir).is_dir():
         scheme, _ = load.split_address(workdir)
         if scheme != load.ORBAX:
-            raise ValueError(
+            raise Refused(
                 f"--workdir={workdir} is no run of bert_jax; give --checkpoint={scheme}:{workdir}"
             )
     return checkpoint or f"{load.ORBAX}:{workdir}"

@@ -25,6 +25,7 @@ from absl import flags
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.config.vectors import Training
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _FROM = flags.DEFINE_string("from", "", "the store, workdirs or checkpoint, separated by commas")
@@ -59,15 +60,15 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         if not arguments or arguments[0] not in KINDS:
             given = repr(arguments[0]) if arguments else "missing"
-            raise ValueError(f"KIND is {given}; it must be one of {', '.join(KINDS)}; {USAGE}")
+            raise Refused(f"KIND is {given}; it must be one of {', '.join(KINDS)}; {USAGE}")
         cli.refuse_arguments(arguments[1:], USAGE)
         kind = arguments[0]
         for flag in (_FROM, _WORKDIR):
             if not flag.value:
-                raise ValueError(f"--{flag.name} is missing; {USAGE}")
+                raise Refused(f"--{flag.name} is missing; {USAGE}")
         config = cli.resolve_config(FinetuneConfig, _CONFIG)
         if config.init:
-            raise ValueError(
+            raise Refused(
                 f"config.init is {config.init}; give it as --from, and leave config.init out"
             )
         log.hold()
@@ -77,7 +78,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         task = open_task(data, encoder.vocabulary)
         frozen_task.check_task(task, encoder, kind)
         if not _RATE.value > 0.0:
-            raise ValueError(f"--learning_rate is {_RATE.value}; it must be above 0")
+            raise Refused(f"--learning_rate is {_RATE.value}; it must be above 0")
         tagger = Training(
             units=_UNITS.value,
             epochs=_EPOCHS.value,

@@ -23,6 +23,7 @@ from absl import flags, logging
 
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the grid and of its runs")
@@ -65,14 +66,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         given = cli.config_arguments(_CONFIG)
         for key, flag in _SET_BY.items():
             if any(argument.lstrip("-").partition("=")[0] == f"config.{key}" for argument in given):
-                raise ValueError(f"--config.{key} is varied by the grid; give --{flag.name}")
+                raise Refused(f"--config.{key} is varied by the grid; give --{flag.name}")
         runs = grid_runs.all_runs(
             _numbers(_RATES, float), _numbers(_EPOCHS, float), _numbers(_SEEDS, int)
         )
         for run in runs:
             validate.check_finetune(_of_run(config, run))
         if not _WORKDIR.value or is_address(_WORKDIR.value):
-            raise ValueError(
+            raise Refused(
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
                 f"the runs of the grid; {USAGE}"
             )
@@ -95,12 +96,12 @@ def _numbers(flag: flags.FlagHolder, kind: Callable[[str], Any]) -> list[Any]:
     try:
         values = [kind(text) for text in flag.value]
     except ValueError as error:
-        raise ValueError(
+        raise Refused(
             f"--{flag.name} is {','.join(flag.value)}; it must be numbers separated by "
             f"commas, as in --{flag.name}={','.join(flag.default)}"
         ) from error
     if not values or len(set(values)) < len(values):
-        raise ValueError(f"--{flag.name} is {','.join(flag.value)}; give one or more, each once")
+        raise Refused(f"--{flag.name} is {','.join(flag.value)}; give one or more, each once")
     return values
 
 

@@ -27,6 +27,7 @@ from absl import flags, logging
 
 from bert_jax.config import Config
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 # A run is fitted once it has come this share of the way from the unigram loss to the n-gram loss.
 # Until attention finds the words that matter, the loss stays on a plateau, and then it falls fast:
@@ -90,12 +91,12 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         cli.refuse_arguments(arguments, USAGE)
         config = cli.resolve_config(Config, _CONFIG)
         if not _WORKDIR.value or is_address(_WORKDIR.value):
-            raise ValueError(
+            raise Refused(
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
                 f"the runs of the ladder; {USAGE}"
             )
         if not -1.0 <= _LEARNED.value <= 2.0:
-            raise ValueError(f"--learned is {_LEARNED.value}; it must be a share, as 0.7")
+            raise Refused(f"--learned is {_LEARNED.value}; it must be a share, as 0.7")
         store = _open_text(config)
         recipe, rungs, asked = _read_rungs(config, store)
         place = str(store.directory)
@@ -119,17 +120,17 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 
 def _open_text(config: Config) -> Store:
     if not config.data.store or "," in config.data.store:
-        raise ValueError(
+        raise Refused(
             f"config.data.store is {config.data.store!r}; give the one store to climb on: {USAGE}"
         )
     store = open_store(config.data.store)
     if store.kind != TEXT:
-        raise ValueError(
+        raise Refused(
             f"config.data.store={config.data.store} holds prebuilt examples, whose unique tokens "
             "are unknown; build a store of the text"
         )
     if store.heldout.tokens == 0:
-        raise ValueError(
+        raise Refused(
             f"config.data.store={config.data.store} has no held-out text, whose loss a ladder "
             "predicts; build it with --holdout"
         )
@@ -151,7 +152,7 @@ def _read_rungs(config: Config, store: Store) -> tuple[Recipe, list[Rung], list[
     for text in _PREDICT.value:
         width, colon, count = text.partition(":")
         if not colon:
-            raise ValueError(f"--predict is {text!r}; it must be WIDTH:TOKENS, as 384:30M")
+            raise Refused(f"--predict is {text!r}; it must be WIDTH:TOKENS, as 384:30M")
         sizes = [ladder_lib.parse_counts(part, "predict") for part in (width, count)]
         asked += [ladder_lib.make_rung(recipe, w, n) for w in sizes[0] for n in sizes[1]]
     ladder_lib.refuse_overfitting(rungs, asked, store.train.tokens)
@@ -161,7 +162,7 @@ def _read_rungs(config: Config, store: Store) -> tuple[Recipe, list[Rung], list[
 def _check_operations(study: Study) -> None:
     total, most = sum(cost.operations for cost in study.costs), _MAX_OPERATIONS.value
     if most is not None and not total <= most:
-        raise ValueError(
+        raise Refused(
             f"the rungs take {total:.3g} operations, more than --max_operations={most:g}; take "
             f"narrower --widths, or --tokens of {most / total:.2g} times as many"
         )

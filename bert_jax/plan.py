@@ -22,6 +22,8 @@ which `pip install '.[plan]'` in a clone of bert_jax brings, on Linux on x86-64.
 import os
 import sys
 
+from data_pipeline.io.refused import Refused
+
 # Set up libtpu as a compiler only, before jax is imported: no search for a TPU, several processes
 # at a time, no warnings about either.
 os.environ |= {
@@ -148,7 +150,7 @@ def _read_config() -> tuple[Config, Slice]:
     """Read the config and the slice, and check that one divides over the other."""
     config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))
     if not _TOPOLOGY.value:
-        raise ValueError(f"--topology is missing: the slice to plan for; {USAGE}")
+        raise Refused(f"--topology is missing: the slice to plan for; {USAGE}")
     if _NUM_SLICES.present:
         mesh = dataclasses.replace(config.mesh, num_slices=_NUM_SLICES.value)
         config = dataclasses.replace(config, mesh=mesh)
@@ -180,9 +182,9 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     config, tpu_slice = _read_config()
     for flag in (_SPOT, _LADDER):
         if flag.value:
-            raise ValueError(f"--{flag.name} is for a budget; add --budget, or leave it out")
+            raise Refused(f"--{flag.name} is for a budget; add --budget, or leave it out")
     if not all(size.strip().isdigit() for size in _SCALE.value):
-        raise ValueError(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
+        raise Refused(f"--scale={','.join(_SCALE.value)}: give chips, such as --scale=16,64,256")
     others = [slices.resize_slice(tpu_slice, int(chips)) for chips in _SCALE.value]
     for other in others:
         mesh_lib.check_divides(scale_config(config, tpu_slice, other), other.devices)
@@ -209,13 +211,13 @@ def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     budget = _make_budget(read_prices(pathlib.Path(_PRICES.value or FILE)), tpu_slice)
     for flag in (_SCALE, _HLO_OUT, _SEQ_LEN, _PER_CHIP_BATCH):
         if flag.value:
-            raise ValueError(f"--{flag.name} is not for a budget; leave it out")
+            raise Refused(f"--{flag.name} is not for a budget; leave it out")
     budget_lib.check(config)
     law = read_ladder(pathlib.Path(_LADDER.value)) if _LADDER.value else fit_english()
     screen = _start(log, tpu_slice)
     config, source = measure.open_source(config, screen)
     if source is None:
-        raise ValueError("a budget needs the text that is trained on: give --store=STORE")
+        raise Refused("a budget needs the text that is trained on: give --store=STORE")
     corpus = budget_lib.count_corpus(source)
     hours = _PREEMPTION_HOURS.value
     request = BudgetRequest(config, tpu_slice, budget, corpus, law, _SPOT.value, hours)
@@ -227,17 +229,17 @@ def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:
     given = [flag for flag in _BUDGETS if flag.value is not None]
     if len(given) > 1:
         names = ", ".join(f"--{flag.name}" for flag in given)
-        raise ValueError(f"{names} say the same thing; give one of them")
+        raise Refused(f"{names} say the same thing; give one of them")
     name, value = given[0].name, float(given[0].value or 0.0)
     if not 0 < value < math.inf:
-        raise ValueError(f"--{name} is {value:g}; it must be more than 0")
+        raise Refused(f"--{name} is {value:g}; it must be more than 0")
     chip = tpu_slice.chip.name
     price = prices.by_chip.get(chip)
     usd_per_chip_hour = None
     if price is not None:
         usd_per_chip_hour = price.usd_spot if _SPOT.value else price.usd_on_demand
     if price is None or not usd_per_chip_hour:
-        raise ValueError(prices.missing(chip, "spot" if _SPOT.value else "on_demand"))
+        raise Refused(prices.missing(chip, "spot" if _SPOT.value else "on_demand"))
     chip_hours = {
         "budget": value / usd_per_chip_hour,
         "days": value * 24 * tpu_slice.chips,

@@ -58,7 +58,6 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, Pretrained, place_model
 from bert_jax.model.bert import Heads
 from bert_jax.reporting.console import Screen, duration
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.tasks.ner.predict import TagPredictor
 from bert_jax.tasks.predict_table import TablePredictor
 from bert_jax.tasks.predicting import Predictor, PredictRequest
@@ -67,6 +66,7 @@ from bert_jax.tasks.task import SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
 
 _OPENED: dict[str, Callable[..., Predictor]] = {SPAN: AnswerPredictor, TAG: TagPredictor}
@@ -77,13 +77,13 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         cli.refuse_arguments(arguments, USAGE)
         for flag in (_CHECKPOINT, _INPUT, _OUTPUT):
             if not flag.value:
-                raise ValueError(f"--{flag.name} is missing; {USAGE}")
+                raise Refused(f"--{flag.name} is missing; {USAGE}")
         source, output = pathlib.Path(_INPUT.value), pathlib.Path(_OUTPUT.value)
         if not source.is_file():
-            raise ValueError(f"--input is {source}, which is not a file; give the file of rows")
+            raise Refused(f"--input is {source}, which is not a file; give the file of rows")
         check_new_file(output, "--output")
         if _BATCH_SIZE.value < 1:
-            raise ValueError(f"--batch_size is {_BATCH_SIZE.value}; it must be 1 or more")
+            raise Refused(f"--batch_size is {_BATCH_SIZE.value}; it must be 1 or more")
         log.hold()
         screen = Screen(is_writer=True)
         with screen.spinning(f"reading {_CHECKPOINT.value}"):
@@ -109,7 +109,7 @@ def _choose_max_seq_length(checkpoint: Pretrained, layer: TaskLayer) -> int:
     positions = checkpoint.config.max_position_embeddings
     longest = _MAX_SEQ_LENGTH.value or min(layer.options.max_seq_length, positions)
     if not 3 <= longest <= positions:
-        raise ValueError(
+        raise Refused(
             f"--max_seq_length is {longest}; it must be from 3 to {positions}, the positions that "
             "the model has, or 0 for the length of its training"
         )
@@ -120,12 +120,12 @@ def _check_columns(layer: TaskLayer) -> None:
     trained_on = f"{_CHECKPOINT.value} was fine-tuned on {layer.name}"
     given = [flag for flag in (_TEXT_COLUMN, _SECOND_TEXT_COLUMN) if flag.value is not None]
     if given and layer.kind in _OPENED:
-        raise ValueError(
+        raise Refused(
             f"--{given[0].name} is of tables, and {trained_on}, whose files have no names of "
             "columns; leave it out"
         )
     if _NULL_THRESHOLD.value is not None and layer.kind != SPAN:
-        raise ValueError(f"--null_threshold is of SQuAD, and {trained_on}; leave it out")
+        raise Refused(f"--null_threshold is of SQuAD, and {trained_on}; leave it out")
 
 
 def _predict(
@@ -142,7 +142,7 @@ def _predict(
         logits = Logits(model, layer.kind, rows, show, _BATCH_SIZE.value)
         try:
             written = rows.run(output, logits)
-        except ValueError as error:
+        except Refused as error:
             raise Refused(f"{error}; nothing was written") from error
     secs = time.monotonic() - started
     labels = ["wrote"] + [""] * len(written)

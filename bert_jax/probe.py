@@ -21,6 +21,7 @@ from absl import flags, logging
 
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag(FinetuneConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the run of pre-training, or gs://...")
@@ -60,16 +61,16 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         cli.refuse_arguments(arguments, USAGE)
         run = _WORKDIR.value
         if not run:
-            raise ValueError(f"--workdir is missing: the folder of a run of pre-training; {USAGE}")
+            raise Refused(f"--workdir is missing: the folder of a run of pre-training; {USAGE}")
         if _EVERY.value < 1:
-            raise ValueError(f"--every is {_EVERY.value}; it must be 1 or more")
+            raise Refused(f"--every is {_EVERY.value}; it must be 1 or more")
         if not _PROBE_DIR.value and is_address(run):
-            raise ValueError(
+            raise Refused(
                 f"--probe_dir is missing, and {run} is a bucket: give a folder of this host"
             )
         config = cli.resolve_config(FinetuneConfig, _CONFIG)
         if config.init:
-            raise ValueError(
+            raise Refused(
                 f"config.init is {config.init}; a probe starts from the checkpoints of --workdir: "
                 "remove it"
             )

@@ -20,6 +20,7 @@ from typing import Any
 from absl import flags
 
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _WORKDIR = flags.DEFINE_string("workdir", None, "of a run of bert_jax.train")
 _STEP = flags.DEFINE_integer("step", None, "a step of it, counted from 1 over all phases")
@@ -103,7 +104,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         cli.refuse_arguments(arguments, USAGE)
         if not _WORKDIR.value:
-            raise ValueError(f"--workdir is missing: the folder of a run; {USAGE}")
+            raise Refused(f"--workdir is missing: the folder of a run; {USAGE}")
         workdir = _WORKDIR.value
         with tempfile.TemporaryDirectory(prefix="bert_jax-") as folder:
             home = workdir_lib.fetch_workdir(workdir, pathlib.Path(folder)).home
@@ -112,9 +113,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 return _show_bad(console, bad_steps.read(home), bad_steps.read_skipped(home))
         most, total = _most_rows(), config_lib.total_steps(run.config)
         if _STEP.value is None:
-            raise ValueError(f"--step is missing: a step from 1 to {total:,}, or --bad; {USAGE}")
+            raise Refused(f"--step is missing: a step from 1 to {total:,}, or --bad; {USAGE}")
         if not 1 <= _STEP.value <= total:
-            raise ValueError(
+            raise Refused(
                 f"--step is {_STEP.value}; the run of {workdir} has steps 1 to {total:,}, as in "
                 "its metrics.jsonl"
             )
@@ -123,7 +124,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         stores = open_stores(data)
         if short_digest(stores) != run.store_digest:
             places = ", ".join(str(store.directory) for store in stores)
-            raise ValueError(
+            raise Refused(
                 f"{places} is not the store that the run of {workdir} was trained on; "
                 "give that one as --store, of several all in their order"
             )
@@ -136,7 +137,7 @@ def _most_rows() -> int | None:
     if _ROWS.value == "all":
         return None
     if not _ROWS.value.isdecimal() or int(_ROWS.value) < 1:
-        raise ValueError(f"--rows is {_ROWS.value!r}; it must be 1 or more, or all")
+        raise Refused(f"--rows is {_ROWS.value!r}; it must be 1 or more, or all")
     return int(_ROWS.value)
 
 

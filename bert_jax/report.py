@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _OUTPUT = flags.DEFINE_string("output", None, "file for the page, such as report.html")
 _RECORD = flags.DEFINE_string("record", None, "new file for the band of these runs, as JSON")
@@ -52,9 +53,9 @@ from data_pipeline.io.atomic import check_file_path, check_new_file, new_file, w
 def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         if not arguments:
-            raise ValueError(f"RUN is missing: the workdir of a run; {USAGE}")
+            raise Refused(f"RUN is missing: the workdir of a run; {USAGE}")
         if buckets := [run for run in arguments if is_address(run)]:
-            raise ValueError(f"{buckets[0]} is in a bucket; copy its small files to this machine")
+            raise Refused(f"{buckets[0]} is in a bucket; copy its small files to this machine")
         output = pathlib.Path(_OUTPUT.value) if _OUTPUT.value else None
         if output is not None:
             check_file_path(output, "--output")
@@ -98,14 +99,14 @@ def _build_band(record: pathlib.Path, runs: Sequence[RunState]) -> Band:
 def _choose_bands(runs: Sequence[RunState]) -> list[Band | None]:
     """Return the band of each run: that of --band, or the package's, if it is of the run's config.
 
-    Raises ValueError for one of --band that is of no run's config.
+    Raises Refused for one of --band that is of no run's config.
     """
     if _BAND.value is None:
         return [find_band(run.settings, run.store) for run in runs]
     band = read_band(pathlib.Path(_BAND.value))
     bands = [band if band.matches(run.settings) else None for run in runs]
     if not any(bands):
-        raise ValueError(
+        raise Refused(
             f"--band is {_BAND.value}, which is of another config than {runs[0].folder}; record "
             "one of finished runs of this config with report --record=FILE"
         )
@@ -134,7 +135,7 @@ def _guess(run: RunState, screen: Screen) -> list[run_report.Sample]:
     try:
         with LINE.doing(f"guessing words by {run.folder}"):
             answered = guess_heldout_words(str(run.folder), _GUESSES.value, _TOP_GUESSES)
-    except (OSError, ValueError) as error:
+    except (OSError, Refused) as error:
         screen.print(f"no guesses: {error}")
         return []
     for sentence, guesses in answered:

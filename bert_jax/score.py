@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _TASK = flags.DEFINE_string("task", None, "whose predictions: squad, ner, swag or codah")
 _DATA = flags.DEFINE_string("data", None, "squad only: its own file, with the right answers")
@@ -54,21 +55,21 @@ def read_score(path: pathlib.Path) -> EntityScore:
             predicted.append([])
             continue
         if len(row) < 3:
-            raise ValueError(
+            raise Refused(
                 f"{path} row {number} has {len(row)} columns; a file to score has a word and, in "
                 "the last two, its gold tag and the predicted one, as predictions/dev.conll of a "
                 "run of ner"
             )
         for tag, tags in zip(row[-2:], (gold, predicted), strict=True):
             if tag != OUTSIDE and (split_tag(tag)[0] not in ("B", "I") or not split_tag(tag)[1]):
-                raise ValueError(
+                raise Refused(
                     f"{path} row {number} has the tag {tag!r:.60}; conlleval's rules are for O, "
                     "and B- or I- and a type, in the last two columns"
                 )
             tags[-1].append(tag)
     score = score_entities(gold, predicted)
     if not score.words:
-        raise ValueError(f"{path} has no words to score")
+        raise Refused(f"{path} has no words to score")
     return score
 
 
@@ -88,25 +89,25 @@ def _score(log: LibraryLog) -> str:
     """Check the flags and return the text to print."""
     task = _TASK.value
     if task not in (SQUAD, NER, *CHOICES):
-        raise ValueError(
+        raise Refused(
             f"--task is {task!r}; it must be {', '.join((SQUAD, NER, *CHOICES))}; {USAGE}"
         )
     if _NULL_THRESHOLD.value is not None and not _NULL_ODDS.value:
-        raise ValueError(
+        raise Refused(
             f"--null_threshold is {_NULL_THRESHOLD.value}, but there are no odds to "
             "compare it with; give --null_odds=FILE of SQuAD 2.0 too, or leave it out"
         )
     if not _PREDICTIONS.value:
-        raise ValueError(f"--predictions is missing: the file to score; {USAGE}")
+        raise Refused(f"--predictions is missing: the file to score; {USAGE}")
     predictions = pathlib.Path(_PREDICTIONS.value)
     if task == SQUAD:
         return _squad(log, predictions)
     if _DATA.value or _NULL_ODDS.value:
-        raise ValueError(
+        raise Refused(
             f"--data and --null_odds are for {SQUAD}; a file of {task} has the answers itself"
         )
     if not predictions.is_file():
-        raise ValueError(f"{predictions} is not a file; give the path of one")
+        raise Refused(f"{predictions} is not a file; give the path of one")
     if task == NER:
         return conlleval.format_report(read_score(predictions))
     return json.dumps(multiple_choice.read_accuracy(predictions), indent=2)
@@ -114,7 +115,7 @@ def _score(log: LibraryLog) -> str:
 
 def _squad(log: LibraryLog, predictions: pathlib.Path) -> str:
     if not _DATA.value:
-        raise ValueError(f"--data is missing: the file of SQuAD with the right answers; {USAGE}")
+        raise Refused(f"--data is missing: the file of SQuAD with the right answers; {USAGE}")
     odds = pathlib.Path(_NULL_ODDS.value) if _NULL_ODDS.value else None
     threshold = _OFFICIAL_THRESHOLD if _NULL_THRESHOLD.value is None else _NULL_THRESHOLD.value
     numbers, notes = metrics.score_file(pathlib.Path(_DATA.value), predictions, odds, threshold)

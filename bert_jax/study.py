@@ -23,6 +23,7 @@ from absl import flags, logging
 
 from bert_jax.config.study import StudyConfig
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag(StudyConfig)
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder of the study and of its runs")
@@ -76,12 +77,12 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         tasks = () if _SCORE.value else (*config.tasks, *map(_read_task, _TASKS.value))
         config = dataclasses.replace(config, tasks=tasks)
         if not _WORKDIR.value or is_address(_WORKDIR.value):
-            raise ValueError(
+            raise Refused(
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "
                 f"the runs of the study; {USAGE}"
             )
         if _TOPOLOGY.value and not _PLAN.value:
-            raise ValueError(f"--topology={_TOPOLOGY.value} is for --plan; add it, or leave it out")
+            raise Refused(f"--topology={_TOPOLOGY.value} is for --plan; add it, or leave it out")
         tpu_slice = find_slice(_TOPOLOGY.value) if _TOPOLOGY.value else None
         shared = [pathlib.Path(folder) for folder in _SHARE.value]
         own_command = [sys.executable, "-m", "bert_jax.study", *sys.argv[1:]]
@@ -115,7 +116,7 @@ def _read_task(text: str) -> StudyTask:
     name, _, rest = text.strip().partition(" ")
     file, _, task_flags = rest.strip().partition(" ")
     if not file:
-        raise ValueError(
+        raise Refused(
             f"--task is {text!r}; give a name, a config file and its flags: "
             '"rte configs/finetune/glue.py:task=rte data.dir=DIR"'
         )

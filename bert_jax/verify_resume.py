@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from absl import flags, logging
 
 from bert_jax.runtime import cli
+from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag()
 _WORKDIR = flags.DEFINE_string("workdir", None, "folder for both runs; a new or an empty one")
@@ -55,7 +56,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         validate.check(config)
         for flag in (_KILLS, _PROCESSES):
             if flag.value < 1:
-                raise ValueError(f"--{flag.name} is {flag.value}; it must be 1 or more")
+                raise Refused(f"--{flag.name} is {flag.value}; it must be 1 or more")
         workdir = _checked_workdir()
         _check_long_enough(config, _KILLS.value)
         log.hold()
@@ -65,15 +66,15 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 def _checked_workdir() -> pathlib.Path:
     address = _WORKDIR.value
     if not address:
-        raise ValueError(f"--workdir is missing: a folder for both runs; {USAGE}")
+        raise Refused(f"--workdir is missing: a folder for both runs; {USAGE}")
     if is_address(address):
-        raise ValueError(
+        raise Refused(
             f"--workdir is {address}; kills inside a save are timed by the files in the folder, so "
             "give one on a disk of this machine"
         )
     workdir = pathlib.Path(address)
     if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
-        raise ValueError(f"--workdir={workdir} is not empty; give a new folder")
+        raise Refused(f"--workdir={workdir} is not empty; give a new folder")
     return workdir
 
 
@@ -85,7 +86,7 @@ def _check_long_enough(config: Config, kills: int) -> None:
         ("log_every_steps", config.log_every_steps),
     ):
         if every * kills > steps:
-            raise ValueError(
+            raise Refused(
                 f"config.{key} is {every}: in {steps:,} steps the run would be over before "
                 f"{kills} kills; take --config.{key}={max(1, steps // kills)} or less, more steps, "
                 "or fewer --kills"

@@ -21,6 +21,7 @@ from data_pipeline.cli.flags import FlagParser, add_settings, check_range
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.batches import train_batches
 from data_pipeline.sampling.rows import gather_text, make_rows, mask_text, pack_rows
 from data_pipeline.sampling.stream import ExampleSource, PretrainSource, open_examples
@@ -136,7 +137,7 @@ def measure(flags: argparse.Namespace) -> Measurement:
     """Time each stage, a plain NumPy loop, and tf.data on 1 core, 2, 4, ... up to flags.cores.
 
     Raises:
-      ValueError, OSError: the store, or a flag that it cannot be read with.
+      Refused, OSError: the store, or a flag that it cannot be read with.
     """
     core_counts = _choose_core_counts(flags.cores)
     slots = flags.max_predictions_per_seq or math.ceil(0.15 * flags.seq_len)
@@ -277,11 +278,11 @@ def _choose_core_counts(cores: int) -> list[int]:
     """Return 1, 2, 4, ... up to the cores that this process may use; only `cores` if not 0."""
     if sys.platform != "linux":  # macOS cannot bind a process to cores
         if cores:
-            raise ValueError(f"--cores is {cores}; only Linux can bind a process to cores")
+            raise Refused(f"--cores is {cores}; only Linux can bind a process to cores")
         return [os.cpu_count() or 1]
     allowed = len(os.sched_getaffinity(0))
     if not 0 <= cores <= allowed:
-        raise ValueError(f"--cores is {cores}; this process may use 1 to {allowed}, 0 for each")
+        raise Refused(f"--cores is {cores}; this process may use 1 to {allowed}, 0 for each")
     if cores:
         return [cores]
     return [*(1 << power for power in range(allowed.bit_length()) if 1 << power < allowed), allowed]

@@ -28,6 +28,7 @@ from data_pipeline.corpus.selection import (
 )
 from data_pipeline.corpus.spool import Spool
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
 from data_pipeline.read.cleaning import FILES_WITHOUT_TEXT
 from data_pipeline.read.documents import read_documents
@@ -63,7 +64,7 @@ def build(flags: BuildFlags, console: rich.console.Console) -> None:
     """Make the store that the flags describe, or raise and leave --output as it was.
 
     Raises:
-      ValueError, OSError: what is wrong with the flags, the input, the vocabulary or the output.
+      Refused, OSError: what is wrong with the flags, the input, the vocabulary or the output.
     """
     started_secs = time.perf_counter()
     if flags.address:
@@ -102,7 +103,7 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
         print_report(console, folder, manifest, seconds, runner, flags.address)
     except BaseException as error:
         if is_built and isinstance(error, OSError | ValueError):
-            raise ValueError(
+            raise Refused(
                 f"{error}; the store is complete in {folder}; copy it by: gcloud storage cp "
                 f"--recursive '{folder}/*' {flags.address}/"
             ) from error
@@ -124,7 +125,7 @@ def _find_sources(flags: BuildFlags) -> list[Source]:
     )
     count = len(list(itertools.islice(filter(any, documents), 2)))
     if count < 2:
-        raise ValueError(describe_too_few(count, flags.text.documents))
+        raise Refused(describe_too_few(count, flags.text.documents))
     return sources
 
 

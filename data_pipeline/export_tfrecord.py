@@ -21,6 +21,7 @@ from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.sampling.stream import ExampleSource, open_examples
 from data_pipeline.spec.fields import check_fields, setting, setting_of
@@ -84,7 +85,7 @@ def parse_flags(argv: list[str]) -> ExportFlags:
     """Read and check the command line.
 
     Raises:
-      ValueError: an unknown or a missing flag, a value outside what is allowed, packed rows.
+      Refused: an unknown or a missing flag, a value outside what is allowed, packed rows.
     """
     parser = FlagParser(
         prog="python -m data_pipeline.export_tfrecord",
@@ -103,12 +104,12 @@ def parse_flags(argv: list[str]) -> ExportFlags:
     flags.options.check_flags()
     check_fields(flags, "--")
     if flags.options.packed_examples > 1:
-        raise ValueError(
+        raise Refused(
             f"--packed_examples is {flags.options.packed_examples}; Google BERT's records know one "
             "example a row: leave it out"
         )
     if not flags.output:
-        raise ValueError(f"--output is missing; a whole command is: {EXAMPLE}")
+        raise Refused(f"--output is missing; a whole command is: {EXAMPLE}")
     check_is_local("--output", flags.output)
     return dataclasses.replace(flags, workers=flags.workers or os.cpu_count() or 1)
 
@@ -132,7 +133,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     second segment is skipped if others have one, as the format requires a label for every example.
 
     Raises:
-      ValueError, OSError: what is wrong with the store, its settings or the output.
+      Refused, OSError: what is wrong with the store, its settings or the output.
     """
     destination = Destination(pathlib.Path(flags.output), MANIFEST)
     check_new_folder(destination)
@@ -142,7 +143,7 @@ def export(flags: ExportFlags, console: rich.console.Console) -> None:
     flags = dataclasses.replace(flags, epochs=flags.epochs or different)
     examples = sum(source.rows_in_epoch(epoch) for epoch in range(flags.epochs))
     if flags.shards > examples:
-        raise ValueError(f"--shards is {flags.shards}; the {examples} examples fill as many files")
+        raise Refused(f"--shards is {flags.shards}; the {examples} examples fill as many files")
     with new_folder(destination) as folder:
         label = f"writing {examples:,} examples into {flags.shards:,} files"
         with progress_bar(console, label, examples) as advance:
@@ -206,7 +207,7 @@ def _write_all(
                 advance(written.value - reported)
                 reported = written.value
         except BrokenProcessPool as error:
-            raise ValueError(
+            raise Refused(
                 f"one of the {workers} processes was killed, most likely for want of memory; use "
                 "fewer with --workers=N"
             ) from error

@@ -14,6 +14,7 @@ from data_pipeline.cli.flags import FlagParser, add_settings
 from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_fact
 from data_pipeline.io.atomic import check_new_file, new_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.documents import read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import Source, find_sources
@@ -53,7 +54,7 @@ class GrowFlags:
 
 
 def parse_flags(argv: list[str]) -> GrowFlags:
-    """Read and check the command line; raise ValueError for a flag that is missing or wrong."""
+    """Read and check the command line; raise Refused for a flag that is missing or wrong."""
     parser = FlagParser(
         prog="python -m data_pipeline.grow_vocab",
         description="Adds to a checkpoint's vocab.txt the words of a corpus whose cutting into "
@@ -71,7 +72,7 @@ def parse_flags(argv: list[str]) -> GrowFlags:
     check_fields(flags, "--")
     for name in ("vocab", "input", "output"):
         if not values[name]:
-            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
+            raise Refused(f"--{name} is missing; a whole command is: {EXAMPLE}")
         if name != "input":
             check_is_local(f"--{name}", values[name])
     return flags
@@ -87,7 +88,7 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
     """Write the grown list and print what it changes, or raise and write nothing.
 
     Raises:
-      ValueError, OSError: a flag, the list, the text, no word to add, a file that is there.
+      Refused, OSError: a flag, the list, the text, no word to add, a file that is there.
     """
     output = pathlib.Path(flags.output)
     vocabulary = _load(flags, output)
@@ -95,7 +96,7 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
     counts = _count_words(sources, flags.text, vocabulary.lowercase, console)
     cut = vocab_growth.find_cut_words(counts, vocabulary, flags.min_count)
     if not cut:
-        raise ValueError(
+        raise Refused(
             f"of the words of {flags.input} that occur {flags.min_count} times or more, "
             f"{flags.vocab} cuts none into pieces; give more text, a lower --min_count, or keep "
             "the list as it is"
@@ -112,22 +113,22 @@ def grow(flags: GrowFlags, console: rich.console.Console) -> None:
 
 
 def _load(flags: GrowFlags, output: pathlib.Path) -> Vocabulary:
-    """Return the vocabulary to grow; raise ValueError for one that cannot be, or for the output."""
+    """Return the vocabulary to grow; raise Refused for one that cannot be, or for the output."""
     if output.suffix in (".model", ".json"):
-        raise ValueError(
+        raise Refused(
             f"--output is {flags.output}, which names another kind of vocabulary; what is written "
             "is a list, as in --output=grown.txt"
         )
     check_new_file(output, "--output")
     vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
     if vocabulary.kind == SENTENCEPIECE:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {flags.vocab}, a SentencePiece model: its pieces carry scores that were "
             "learned together, and a word cannot be added to them; go on with it as it is, or "
             "begin from a checkpoint with a vocab.txt"
         )
     if vocabulary.kind == BYTE_LEVEL:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {flags.vocab}, a byte-level BPE: a word can only be reached by merges, "
             "which were learned in order; go on with it as it is, or begin from a checkpoint with "
             "a vocab.txt"

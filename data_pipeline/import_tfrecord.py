@@ -17,6 +17,7 @@ from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_paragraph
 from data_pipeline.corpus.selection import choose_heldout
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.refused import Refused
 from data_pipeline.report.build import describe_file_count
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.fields import setting
@@ -79,7 +80,7 @@ def parse_flags(argv: list[str]) -> ImportFlags:
     """Read and check the command line.
 
     Raises:
-      ValueError: an unknown or a missing flag, a value outside what is allowed, an address such as
+      Refused: an unknown or a missing flag, a value outside what is allowed, an address such as
         gs:// for a path.
     """
     parser = FlagParser(
@@ -100,17 +101,17 @@ def parse_flags(argv: list[str]) -> ImportFlags:
     values = vars(parser.parse_args(argv))
     for name in paths:
         if not values[name] and name != "heldout_input":
-            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
+            raise Refused(f"--{name} is missing; a whole command is: {EXAMPLE}")
         for path in values[name].split(","):
             check_is_local(f"--{name}", path.strip())
     holdout, heldout_input = values.pop("holdout"), values["heldout_input"]
     if heldout_input and holdout is not None:
-        raise ValueError(
+        raise Refused(
             f"--holdout is {holdout} and --heldout_input is {heldout_input}; held-out examples are "
             "either a share of --input or those of --heldout_input: leave one of them out"
         )
     if holdout is not None and not 0.0 < holdout <= 0.5:
-        raise ValueError(
+        raise Refused(
             f"--holdout is {holdout}; it must be more than 0 and at most 0.5 (default {_HOLDOUT})"
         )
     return ImportFlags(**values, holdout=0.0 if heldout_input else holdout or _HOLDOUT)
@@ -132,7 +133,7 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     """Make the store that the flags describe, or raise and leave --output as it was.
 
     Raises:
-      ValueError, OSError: what is wrong with the records, the vocabulary or the output.
+      Refused, OSError: what is wrong with the records, the vocabulary or the output.
     """
     output = pathlib.Path(flags.output)
     destination = Destination(output, MANIFEST, FORMAT)
@@ -142,9 +143,7 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     if flags.heldout_input:
         heldout = find_record_files("--heldout_input", flags.heldout_input)
         if both := files.keys() & set(heldout):
-            raise ValueError(
-                f"--heldout_input has {min(both)}, which --input has too; leave it out"
-            )
+            raise Refused(f"--heldout_input has {min(both)}, which --input has too; leave it out")
         files |= dict.fromkeys(heldout, HELDOUT)
     with (
         new_folder(destination) as folder,
@@ -202,7 +201,7 @@ class _Import:
             writer = ExampleWriter(directory, shape, self._vocabulary.size)
             self._writers[shape.seq_len] = writer
         if writer.shape != shape:
-            raise ValueError(
+            raise Refused(
                 f"{path} has {shape.predictions} predictions an example, files before it of the "
                 f"same {shape.seq_len} tokens have {writer.shape.predictions}; import them into "
                 "stores of their own"
@@ -243,7 +242,7 @@ class _Import:
 
     def _choice(self, seq_len: int, marks: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         if not marks.min() < marks.max():
-            raise ValueError(
+            raise Refused(
                 f"the {len(marks)} examples of {seq_len} tokens are all of one split, or begin "
                 "with the same text, so none can be held out while others are trained on; give "
                 "more files, or others as --heldout_input"

@@ -15,6 +15,7 @@ from data_pipeline.cli.flags import FlagParser, check_range
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import check_file_path
+from data_pipeline.io.refused import Refused
 from data_pipeline.report.findings import Finding, find_in_store
 from data_pipeline.report.health import Health, measure
 from data_pipeline.report.progress import show_progress
@@ -35,7 +36,7 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     """Verify if asked to, measure, and write the report to the screen and the files.
 
     Raises:
-      ValueError, OSError: a flag, the store, or a file that cannot be written.
+      Refused, OSError: a flag, the store, or a file that cannot be written.
     """
     check_range("examples", flags.examples, 0, _MOST_EXAMPLES)
     for flag, path in (("--html", flags.html), ("--json_out", flags.json_out)):
@@ -47,7 +48,7 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     if store.kind == EXAMPLES and flags.verify and not (flags.html or flags.json_out):
         return
     if store.kind == EXAMPLES:
-        raise ValueError(
+        raise Refused(
             f"{store.directory} holds ready-made examples, as import_tfrecord reads them, and no "
             "documents; --verify alone checks its files, while --html, --json_out and the report "
             "require a store that python -m data_pipeline.build made"

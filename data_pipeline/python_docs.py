@@ -21,6 +21,7 @@ from data_pipeline.cli.flags import FlagParser
 from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
 
 # Tests have docstrings of their own, about themselves; the rest of the list is not Python's own.
@@ -45,14 +46,14 @@ def write(output: pathlib.Path, console: rich.console.Console) -> None:
     """Write the documents, one a line, as {"title": ..., "text": ...}, or nothing.
 
     Raises:
-      ValueError: the output is a folder; this Python has no sources to read.
+      Refused: the output is a folder; this Python has no sources to read.
       OSError: the file cannot be written.
     """
     if output.is_dir():
-        raise ValueError(f"OUTPUT.jsonl is {output}, which is a folder; name a file in it")
+        raise Refused(f"OUTPUT.jsonl is {output}, which is a folder; name a file in it")
     modules = list(_modules(pathlib.Path(sysconfig.get_path("stdlib"))))
     if len(modules) < _MIN_MODULES:
-        raise ValueError(
+        raise Refused(
             f"{sys.executable} carries the source of {len(modules)} modules of its standard "
             f"library, {_MIN_MODULES} are needed; use a Python from python.org, or your system's "
             "package of the whole of it (Debian, Ubuntu: libpython3-stdlib)"

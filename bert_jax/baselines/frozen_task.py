@@ -20,6 +20,7 @@ from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers
 from bert_jax.reporting.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
 
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -36,15 +37,15 @@ def check_task(task: Task, encoder: Encoder, kind: str) -> None:
     """Refuse a task that these vectors or a linear model cannot learn.
 
     Raises:
-      ValueError: the task has choices or spans, or it has tags and the encoder only counts.
+      Refused: the task has choices or spans, or it has tags and the encoder only counts.
     """
     if task.kind not in (CLASSIFY, REGRESS, TAG):
-        raise ValueError(
+        raise Refused(
             f"{task.name} has choices or spans, which are not learned on frozen vectors; give a "
             "classification, regression or tagging task"
         )
     if task.kind == TAG and not encoder.width:
-        raise ValueError(
+        raise Refused(
             f"{task.name} has a tag for each word, and {kind} has no vectors of words; give "
             "another kind"
         )

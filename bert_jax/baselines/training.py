@@ -21,6 +21,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.runtime import workdir_lock
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import TEXT, Store, open_store
 
@@ -39,11 +40,11 @@ def open_text(address: str) -> Store:
     """Open the store of a baseline.
 
     Raises:
-      ValueError: open_store refuses it, or it has ready-made examples or no text.
+      Refused: open_store refuses it, or it has ready-made examples or no text.
     """
     store = open_store(address)
     if store.kind != TEXT or not store.train.tokens:
-        raise ValueError(
+        raise Refused(
             f"--store is {address}, which holds {'no text' if store.kind == TEXT else 'examples'}: "
             "a baseline reads running text; give a store that data_pipeline.build wrote from text"
         )
@@ -69,11 +70,11 @@ def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
     The record is JSON; its "settings" are compared one by one.
 
     Raises:
-      ValueError: the folder has another record or other files, or another process works there.
+      Refused: the folder has another record or other files, or another process works there.
     """
     path = folder / RECORD
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--workdir={folder} is a file; give a new folder")
+        raise Refused(f"--workdir={folder} is a file; give a new folder")
     if path.exists():
         before = small_files.read_object(path, folder)
         wanted = {**record, **record["settings"]}
@@ -84,14 +85,12 @@ def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
             if recorded.get(name) != wanted.get(name)
         ]
         if differing:
-            raise ValueError(
+            raise Refused(
                 f"--workdir={folder} holds a baseline with {'; '.join(differing)}; give a new "
                 "folder, or the former settings to resume it"
             )
     elif folder.exists() and {entry.name for entry in folder.iterdir()} - {workdir_lock.FILE}:
-        raise ValueError(
-            f"--workdir={folder} is not empty and holds no baseline; give a new folder"
-        )
+        raise Refused(f"--workdir={folder} is not empty and holds no baseline; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     workdir_lock.lock_folder(folder)
     if not path.exists():

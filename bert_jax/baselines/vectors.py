@@ -21,6 +21,7 @@ from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.model.bert import Heads
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
 from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
@@ -49,12 +50,12 @@ def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
     """Open the store, folders or checkpoint that a kind of vectors needs.
 
     Raises:
-      ValueError: the number of addresses is wrong, an address holds something else, or the
+      Refused: the number of addresses is wrong, an address holds something else, or the
         vocabularies differ.
     """
     _, names = KINDS[kind]
     if len(addresses) != len(names):
-        raise ValueError(f"--from is {','.join(addresses)!r}; {kind} takes {','.join(names)}")
+        raise Refused(f"--from is {','.join(addresses)!r}; {kind} takes {','.join(names)}")
     return KINDS[kind][0](*addresses)
 
 
@@ -74,13 +75,13 @@ def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, objec
     folder = pathlib.Path(address)
     path = folder / training.RECORD
     if training.read_summary(folder) is None or not path.exists():
-        raise ValueError(
+        raise Refused(
             f"--from is {address}, which holds no finished baseline; train one with: python -m "
             f"bert_jax.baseline {kind} --store=STORE --workdir={address}"
         )
     record = small_files.read_object(path, folder)
     if record.get("kind") != kind:
-        raise ValueError(
+        raise Refused(
             f"--from is {address}, which holds {record.get('kind')!r:.40}; give the folder of a "
             f"{kind}"
         )
@@ -127,7 +128,7 @@ def _open_taglm(tokens: str, address: str) -> Encoder:
     """
     static, reader = _open_skipgram(tokens), _open_bilm(address)
     if static.vocabulary.digest != reader.vocabulary.digest:
-        raise ValueError(
+        raise Refused(
             f"--from is {tokens},{address}, whose vocabularies differ; train both on one store"
         )
 

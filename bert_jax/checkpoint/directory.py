@@ -23,6 +23,7 @@ from bert_jax.model.bert import Model
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import explain, explain_errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 Folder: TypeAlias = pathlib.Path | epath.Path  # a local path or a gs:// address
@@ -60,7 +61,7 @@ def seal(content: Mapping[str, Any]) -> str:
 
 
 def check_json(paths: Iterable[epath.Path]) -> None:
-    """Raise ValueError if a file is missing or no valid JSON, OSError if it cannot be read now."""
+    """Raise DamagedFile if a file is missing or no valid JSON, OSError if it cannot be read now."""
     for path in paths:
         _read_json(path)
 
@@ -72,9 +73,9 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
     except OSError as error:
         if not is_damage(error, path):
             raise
-        raise ValueError(f"{path} is missing or cannot be read") from error
+        raise DamagedFile(f"{path} is missing or cannot be read") from error
     except ValueError as error:
-        raise ValueError(f"{path} is not what was written") from error
+        raise DamagedFile(f"{path} is not what was written") from error
 
 
 def _read_bytes(path: epath.Path) -> bytes:
@@ -89,14 +90,14 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
     """Read the receipt of a checkpoint, whose folder is named by its step.
 
     Raises:
-      ValueError: it is missing or damaged.
+      DamagedFile: it is missing or damaged.
       OSError: it cannot be read now.
     """
     path = checkpoint / RECEIPT / RECEIPT_FILE
     content = _read_json(path)
     digest = content.pop(_SEAL, None)
     if digest != hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest():
-        raise ValueError(f"{path} is not what was written")
+        raise DamagedFile(f"{path} is not what was written")
     small_files.field(content, "leaves", dict, path)
     small_files.field(content, "numbers", dict, path)
     small_files.field(content, "run", dict, path)
@@ -104,7 +105,7 @@ def read_receipt(checkpoint: epath.Path) -> dict[str, Any]:
         raise DamagedFile(f"{path}: leaves has what is no string")
     step = small_files.field(content, "step", int, path)
     if str(step) != checkpoint.name:
-        raise ValueError(f"{path} is of step {step:,}")
+        raise DamagedFile(f"{path} is of step {step:,}")
     return content
 
 
@@ -169,7 +170,7 @@ def move(path: Folder, target: Folder) -> None:
 def check_space(
     directory: Folder, config: CheckpointConfig, model: Model, total_steps: int
 ) -> None:
-    """Raise ValueError if the disk has no room for the checkpoints that a run keeps, plus the next.
+    """Raise Refused if the disk has no room for the checkpoints that a run keeps, plus the next.
 
     A bucket is not checked.
     """
@@ -185,7 +186,7 @@ def check_space(
     needed = missing * _ARRAYS_OF_STATE * 4 * model.parameter_count
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise ValueError(
+        raise Refused(
             f"{folder} has {free / 1e9:,.2f} GB free, the {kept} checkpoints of this run and the "
             f"next one take {needed / 1e9:,.2f} GB; free space, put --workdir on another disk, or "
             "keep fewer with --config.checkpoint.keep=1"

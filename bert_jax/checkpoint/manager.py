@@ -25,9 +25,9 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel import processes
 from bert_jax.runtime import run_identity
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.train_step.state import TrainState, map_like_params
 from data_pipeline.io import errors
+from data_pipeline.io.refused import Refused
 
 
 class _ReceiptHandler(ocp.AsyncCheckpointHandler):
@@ -112,12 +112,12 @@ class Checkpoints:
 
         Raises:
           OSError: both the previous save and this one failed, or this one cannot start.
-          ValueError: a later checkpoint exists, so Orbax would not keep this one.
+          Refused: a later checkpoint exists, so Orbax would not keep this one.
         """
         if self._newest == step:
             return
         if self._newest is not None and step < self._newest:
-            raise ValueError(
+            raise Refused(
                 f"step {step:,} cannot be saved in {self._directory}, which holds step "
                 f"{self._newest:,}; restore that one first"
             )

@@ -17,6 +17,7 @@ from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import STATE, Folder, find_steps
 from bert_jax.checkpoint.restore import describe_error, no_intact_checkpoint
 from bert_jax.model.bert import Declared, Model, Params
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 _SIZES = re.compile(r"\w+\[(\d{1,18}(?:,\d{1,18})*)\]")  # in float32[211,32]
@@ -28,7 +29,7 @@ def find_readable_step(directory: epath.Path) -> tuple[int | None, list[str]]:
     for step, path in find_steps(directory).items():
         try:
             directory_lib.read_receipt(path)
-        except ValueError as error:
+        except Refused as error:
             if directory_lib.holds_files(path):
                 damaged.append(str(error))
             continue
@@ -54,7 +55,7 @@ def read_newest_run(directory: Folder) -> dict[str, Any]:
 
 
 def restore_arrays(checkpoint: epath.Path, abstract: Any) -> Any:
-    """Restore arrays, sharded as `abstract`; raise ValueError if a file is damaged.
+    """Restore arrays, sharded as `abstract`; raise Refused if a file is damaged.
 
     Processes do not wait for each other.
     """
@@ -78,7 +79,7 @@ def restore_arrays(checkpoint: epath.Path, abstract: Any) -> Any:
 def restore_params(directory: Folder, step: int, model: Model, mesh: jax.sharding.Mesh) -> Params:
     """Restore only the parameters of a checkpoint, sharded over a mesh as the model declares.
 
-    Raises ValueError if the parameters have other shapes, or are damaged.
+    Raises Refused if the parameters have other shapes, or are damaged.
     """
     checkpoint = directory_lib.make_absolute(directory) / str(step)
 
@@ -96,7 +97,7 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
     except Exception as error:
         problem = describe_error(error, checkpoint)
     if problem:
-        raise ValueError(
+        raise Refused(
             f"{problem}; start the training command again, which resumes from the newest "
             "checkpoint that is whole"
         )
@@ -104,7 +105,7 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
 
 
 def read_run(directory: Folder, step: int) -> dict[str, Any]:
-    """Return the record of the run in a checkpoint's receipt; ValueError if that cannot be read."""
+    """Return the record of the run in a checkpoint's receipt; Refused if that cannot be read."""
     checkpoint = directory_lib.make_absolute(directory) / str(step)
     return dict(directory_lib.read_receipt(checkpoint)["run"])
 

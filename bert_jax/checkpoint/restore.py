@@ -13,8 +13,9 @@ from etils import epath
 from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import Folder
 from bert_jax.parallel import processes
-from bert_jax.runtime.exit_codes import Refused
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
 
 _ARRAY = re.compile(r'"([^"/]+)/(?:\.zarray|[\d.]+)"')  # in TensorStore's messages
 _FILE = re.compile(r'(?:local file|GCS object) "([^"]+)"')
@@ -97,11 +98,12 @@ def read_on_all(checkpoint: epath.Path, read: Callable[[], Read]) -> tuple[Read 
     value, kind, text = None, "whole", ""
     try:
         value = read()
-    except Refused as error:
-        kind, text = "refused", str(error)
     except Exception as error:
-        kind = "damaged" if directory_lib.is_damage(error, checkpoint) else "unread"
-        text = describe_error(error, checkpoint)
+        if isinstance(error, Refused) and not isinstance(error, DamagedFile):
+            kind, text = "refused", str(error)
+        else:
+            kind = "damaged" if directory_lib.is_damage(error, checkpoint) else "unread"
+            text = describe_error(error, checkpoint)
     answers = processes.agree(f"checkpoint {checkpoint.name}", f"{kind} {text}", _AGREE_SECS)
     outcomes = [answer.partition(" ")[::2] for answer in answers]
     for kind, text in outcomes:

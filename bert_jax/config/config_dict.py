@@ -12,6 +12,8 @@ from typing import Any
 
 import ml_collections
 
+from data_pipeline.io.refused import Refused
+
 # Former keys of settings, as found in records of earlier versions, and their current keys.
 MOVED = {"model.compute_dtype": "compute.compute_dtype"}
 
@@ -34,26 +36,24 @@ def to_config_dict(config: Any) -> ml_collections.ConfigDict:
 def settings_from(kind: type[Kind], view: ml_collections.ConfigDict) -> Kind:
     """Convert a ConfigDict back to its dataclass of settings.
 
-    Raises ValueError if a field is unknown, of another type, or not a finite number.
+    Raises Refused if a field is unknown, of another type, or not a finite number.
     """
     return typing.cast(Kind, _dataclass_from(kind, view, "config"))
 
 
 def _dataclass_from(kind: Any, view: Any, path: str) -> Any:
     if not isinstance(view, ml_collections.ConfigDict):
-        raise ValueError(f"{path} is {view!r}; it has fields, of which one can be set: {path}.NAME")
+        raise Refused(f"{path} is {view!r}; it has fields, of which one can be set: {path}.NAME")
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(view.keys()) - hints.keys())
     if unknown:
-        raise ValueError(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
+        raise Refused(f"{path} has no field {unknown[0]}; its fields are {sorted(hints)}")
     values = {}
     for name in view:
         hint, value, key = hints[name], view[name], f"{path}.{name}"
         if isinstance(hint, types.GenericAlias):
             if not isinstance(value, tuple):
-                raise ValueError(
-                    f"{key} is {value!r}; set a field of one of it: {key}[0].NAME=VALUE"
-                )
+                raise Refused(f"{key} is {value!r}; set a field of one of it: {key}[0].NAME=VALUE")
             part = typing.get_args(hint)[0]
             values[name] = tuple(
                 _dataclass_from(part, item, f"{key}[{i}]") for i, item in enumerate(value)
@@ -68,10 +68,10 @@ def _dataclass_from(kind: Any, view: Any, path: str) -> Any:
 def _plain(hint: Any, value: Any, key: str) -> Any:
     if hint is float and type(value) in (int, float):
         if not math.isfinite(value):
-            raise ValueError(f"{key} is {value}; it must be a finite number")
+            raise Refused(f"{key} is {value}; it must be a finite number")
         return float(value)
     if type(value) is not hint:
-        raise ValueError(f"{key} is {value!r}; it must be of type {hint.__name__}")
+        raise Refused(f"{key} is {value!r}; it must be of type {hint.__name__}")
     return value
 
 
@@ -82,7 +82,7 @@ def arguments(text: str, **defaults: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals or name not in defaults:
             problem = f" sets {name!r}" if equals else f": {part!r} is not NAME=VALUE"
-            raise ValueError(f"--config=...:{text}{problem}; this config takes {sorted(defaults)}")
+            raise Refused(f"--config=...:{text}{problem}; this config takes {sorted(defaults)}")
         given[name] = value
     return defaults | given
 

@@ -26,6 +26,7 @@ import ml_collections
 from bert_jax import config as config_lib
 from bert_jax.config.schema import FinetuneConfig
 from bert_jax.config.study import StudyConfig
+from data_pipeline.io.refused import Refused
 
 # Dataclass of settings -> its purpose, its command, a bundled config file.
 KINDS: dict[type[Any], tuple[str, str, str]] = {
@@ -84,7 +85,7 @@ def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], lis
         is_bool = _is_bool(kind, path)
         if negation or (text is None and is_bool):
             if text is not None or not is_bool:
-                raise ValueError(
+                raise Refused(
                     f"{shortened(argument)}: --no is for a field that is True or False alone; "
                     f"write --config.{path}=VALUE"
                 )
@@ -92,7 +93,7 @@ def take(arguments: Sequence[str], kind: type[Any]) -> tuple[list[Override], lis
         if text is None:
             text = next(waiting, None)
         if text is None or text.startswith("--"):
-            raise ValueError(f"--config.{path} has no value; write --config.{path}=VALUE")
+            raise Refused(f"--config.{path} has no value; write --config.{path}=VALUE")
         overrides.append(Override(path, text))
     return overrides, rest
 
@@ -106,7 +107,7 @@ def load(
     """Return the settings of --config=PLACE with its overrides; `find` locates the file.
 
     Raises:
-      ValueError: names the file and its line, or the field, its value and what is allowed.
+      Refused: names the file and its line, or the field, its value and what is allowed.
     """
     file, colon, text = place.partition(":")
     view = _values_of_file(find(file), [text] if colon else [])
@@ -122,7 +123,7 @@ def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> 
         names = {field.name for field in dataclasses.fields(other)}
         if other is not kind and set(view.keys()) == names:
             ours, _, right = KINDS[kind]
-            raise ValueError(
+            raise Refused(
                 f"--config={file} is a config of {purpose}, for {commands}; this command is for "
                 f"{ours}: give one such as --config={right}"
             )
@@ -133,26 +134,26 @@ def _values_of_file(path: str, arguments: list[str]) -> ml_collections.ConfigDic
     name = "config_config"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"--config={path} is no Python file; its name must end in .py")
+        raise Refused(f"--config={path} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
         if not callable(getattr(module, "get_config", None)):
-            raise ValueError("it has no get_config(), the function that returns the config")
+            raise Refused("it has no get_config(), the function that returns the config")
         try:
             inspect.signature(module.get_config).bind(*arguments)
         except TypeError:
-            raise ValueError(
+            raise Refused(
                 f"its get_config{inspect.signature(module.get_config)} does not fit: it is called "
                 f"with {repr(arguments[0]) if arguments else 'nothing'}, the text after the colon "
                 "of --config=FILE:TEXT"
             ) from None
         view = module.get_config(*arguments)
     except (Exception, SystemExit) as error:
-        raise ValueError(_in_words(error, path)) from error
+        raise Refused(_in_words(error, path)) from error
     if not isinstance(view, ml_collections.ConfigDict):
-        raise ValueError(
+        raise Refused(
             f"--config={path}: get_config() returned {shortened(repr(view))}; it must return "
             "to_config_dict(...) of a config"
         )
@@ -179,7 +180,7 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         parts, hint = _resolved(kind, override.path)
         value = _converted(hint, override.text)
     except ValueError as error:
-        raise ValueError(f"{override}: {error}") from error
+        raise Refused(f"{override}: {error}") from error
     holder: Any = view
     for name, index in parts[:-1]:
         if name not in holder:
@@ -188,7 +189,7 @@ def _set(kind: type[Any], view: ml_collections.ConfigDict, override: Override) -
         if index is None:
             continue
         if not -len(holder) <= index < len(holder):
-            raise ValueError(
+            raise Refused(
                 f"{override}: this config has {len(holder)} {name}, counted from 0"
                 if holder
                 else f"{override}: this config has no {name} to set a field of"
@@ -205,12 +206,12 @@ def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
     done = ""
     bracketed = re.sub(r"\.(-?\d+)(?=\.|$)", r"[\1]", path)
     if bracketed != path:
-        raise ValueError(f"a number stands in brackets; write --config.{bracketed}=VALUE")
+        raise Refused(f"a number stands in brackets; write --config.{bracketed}=VALUE")
     for text in path.split("."):
         part = _PART.fullmatch(text)
         fields = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {}
         if part is None or part[1] not in fields:
-            raise ValueError(_unknown_field(kind, path, done, list(fields)))
+            raise Refused(_unknown_field(kind, path, done, list(fields)))
         name, index = part[1], part[2]
         hint, done = fields[name], f"{done}.{text}" if done else text
         if isinstance(hint, types.GenericAlias):
@@ -218,13 +219,13 @@ def _resolved(kind: type[Any], path: str) -> tuple[list[Part], Any]:
                 break
             hint = typing.get_args(hint)[0]
         elif index is not None:
-            raise ValueError(f"config.{done.partition('[')[0]} has no [{index}]; leave it out")
+            raise Refused(f"config.{done.partition('[')[0]} has no [{index}]; leave it out")
         parts.append((name, None if index is None else int(index)))
     if isinstance(hint, types.GenericAlias):
         below = typing.get_args(hint)[0]
-        raise ValueError(f"set a field of one of them: {_examples(f'{done}[0]', below)}")
+        raise Refused(f"set a field of one of them: {_examples(f'{done}[0]', below)}")
     if dataclasses.is_dataclass(hint):
-        raise ValueError(f"that is a group of settings; set one of them: {_examples(done, hint)}")
+        raise Refused(f"that is a group of settings; set one of them: {_examples(done, hint)}")
     return parts, hint
 
 
@@ -285,7 +286,7 @@ def _converted(hint: Any, text: str) -> Any:
     parse: dict[Any, Callable[[str], Any]] = {int: _int, float: _float, str: _str}
     value = _BOOLS.get(text.lower()) if hint is bool else parse[hint](text)
     if value is None:
-        raise ValueError(f"it must be {_IN_WORDS[hint]}")
+        raise Refused(f"it must be {_IN_WORDS[hint]}")
     return value
 
 

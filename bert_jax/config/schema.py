@@ -9,6 +9,7 @@ import math
 import types
 from collections.abc import Mapping, Sequence
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import setting
 from data_pipeline.spec.options import PretrainOptions, parse_store_weights
 
@@ -771,13 +772,13 @@ def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Ph
     restarted at the first of the phases. Each phase compiles and ends with an evaluation.
 
     Raises:
-      ValueError: `multiple` is not a whole part of the growth, or a share of tokens has no step.
+      Refused: `multiple` is not a whole part of the growth, or a share of tokens has no step.
 
     Source: Warner et al. 2024, section 2.2.3: ModernBERT-Base grows from 768 to 4,608 in 50 B.
     """
     growth = phase.batch_size - first
     if first < 1 or growth < 1 or multiple < 1 or growth % multiple:
-        raise ValueError(
+        raise Refused(
             f"the batch grows from first = {first} to batch_size = {phase.batch_size} by multiple "
             f"= {multiple}; it must grow by a whole number of multiples, from 1 or more rows"
         )
@@ -787,7 +788,7 @@ def ramp_batch(phase: Phase, first: int, tokens: int, multiple: int) -> tuple[Ph
         step_tokens = batch_size * phase.seq_len
         steps = round((number * share - trained) / step_tokens)
         if steps < 1:
-            raise ValueError(
+            raise Refused(
                 f"tokens = {tokens:,} gives each of {len(sizes)} batch sizes {share:,.0f} tokens, "
                 f"and a step of {batch_size} rows has {step_tokens:,}; take more tokens or a "
                 "larger multiple"
@@ -811,11 +812,11 @@ def list_init_layers(config: Config) -> list[int]:
     """List the numbers in config.init_layers; [] takes all layers.
 
     Raises:
-      ValueError: it is not a list of numbers joined by commas.
+      Refused: it is not a list of numbers joined by commas.
     """
     texts = config.init_layers.split(",") if config.init_layers else []
     if not all(text.isascii() and text.isdecimal() and len(text) <= 4 for text in texts):
-        raise ValueError(
+        raise Refused(
             f"config.init_layers is {config.init_layers!r:.60}; it must be numbers of layers "
             "joined by commas, as 0,2,4,7,9,11, or empty to take all layers"
         )
@@ -917,10 +918,10 @@ def first_row(config: Config, index: int) -> int:
 
 
 def with_vocab_size(config: Config, vocab_size: int) -> Config:
-    """Take the vocabulary's size from the store; ValueError if the config gives another one."""
+    """Take the vocabulary's size from the store; Refused if the config gives another one."""
     stated = config.model.vocab_size
     if stated not in (0, vocab_size):
-        raise ValueError(
+        raise Refused(
             f"config.model.vocab_size is {stated}, the store's vocabulary has {vocab_size} pieces; "
             "leave it 0 to take the store's, or point config.data.store at the right store"
         )

@@ -27,6 +27,7 @@ from bert_jax.config.schema import (
     list_init_layers,
     list_objectives,
 )
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields, setting_of
 from data_pipeline.spec.options import parse_store_weights
@@ -58,7 +59,7 @@ def check_sizes(model: ModelConfig, name: object) -> None:
 
 
 def check(config: Config) -> None:
-    """Raise ValueError if a setting is out of range or settings contradict each other.
+    """Raise Refused if a setting is out of range or settings contradict each other.
 
     The error names the key, its value, what is allowed and how to fix it. Needs neither devices nor
     a store.
@@ -66,7 +67,7 @@ def check(config: Config) -> None:
     _check_shared(config)
     config.data.check()
     if not config.phases:
-        raise ValueError("config.phases is (); a run needs at least one phase")
+        raise Refused("config.phases is (); a run needs at least one phase")
     for index in range(len(config.phases)):
         _check_phase(config, index)
     _require(
@@ -109,7 +110,7 @@ def check(config: Config) -> None:
 
 
 def check_finetune(config: FinetuneConfig) -> None:
-    """Raise ValueError if a setting of fine-tuning is out of range or contradicts another one."""
+    """Raise Refused if a setting of fine-tuning is out of range or contradicts another one."""
     begin = (
         "give the checkpoint to begin with: hf:DIR, google:PREFIX or orbax:DIR, the workdir of a "
         "run of pre-training"
@@ -146,9 +147,9 @@ def check_finetune(config: FinetuneConfig) -> None:
 
 
 def _require(config: SharedConfig, key: str, holds: bool, allowed: str) -> None:
-    """Raise a ValueError that names a key of the config, its value and what is allowed."""
+    """Raise a Refused that names a key of the config, its value and what is allowed."""
     if not holds:
-        raise ValueError(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
+        raise Refused(f"config.{key} is {flatten(config)[key]!r}; {allowed}")
 
 
 def _check_shared(config: SharedConfig) -> None:
@@ -318,7 +319,7 @@ def _check_phase(config: Config, index: int) -> None:
 
 
 def check_predictions(config: Config) -> None:
-    """Raise ValueError if a phase has too few prediction slots for the configured masking rate.
+    """Raise Refused if a phase has too few prediction slots for the configured masking rate.
 
     Applies to text only: prebuilt examples have fixed masks.
     """
@@ -337,7 +338,7 @@ def check_predictions(config: Config) -> None:
 
 
 def check_ready_made(config: Config) -> None:
-    """Raise ValueError if a masking rate is set for prebuilt examples, whose masks are fixed."""
+    """Raise Refused if a masking rate is set for prebuilt examples, whose masks are fixed."""
     rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
     for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():
         fixed = "the store holds ready-made examples, whose masks are fixed: leave it at 0"
@@ -357,7 +358,7 @@ def _check_objectives(config: Config) -> None:
     for index, name in enumerate(names):
         key = f"phases[{index}].objective" if config.phases[index].objective else "objective"
         if name == "mlm_nsp" and not config.data.has_next_sentences:
-            raise ValueError(
+            raise Refused(
                 f"config.{key} is 'mlm_nsp', which learns from pairs, and config.data.segments is "
                 f"{segments!r}, which has none; set config.{key}=mlm, or segments to nsp or sop"
             )

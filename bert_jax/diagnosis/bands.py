@@ -21,6 +21,7 @@ from bert_jax.diagnosis.comparison import fill_in_defaults
 from bert_jax.diagnosis.curves import Key
 from bert_jax.diagnosis.run_state import RunState
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 FORMAT, VERSION = "bert_jax band", 1
@@ -90,11 +91,11 @@ def build_band(runs: Sequence[RunState], name: str, command: str) -> Band:
     """Build a band from finished runs of one config on one store.
 
     Raises:
-      ValueError: fewer than 2 runs, one that is not finished, has other settings, or repeats a
+      Refused: fewer than 2 runs, one that is not finished, has other settings, or repeats a
         seed; or they have no held-out loss at a common step.
     """
     if not 2 <= len(runs) <= _MOST_RUNS:
-        raise ValueError(
+        raise Refused(
             f"--record was given {len(runs)} runs; a band needs 2 to {_MOST_RUNS}, which differ "
             "in their seeds; name their workdirs"
         )
@@ -102,14 +103,14 @@ def build_band(runs: Sequence[RunState], name: str, command: str) -> Band:
     seen: dict[tuple[Any, ...], RunState] = {}
     for run in runs:
         if not run.summary or not run.settings or not run.steps or run.curves.last_step < run.steps:
-            raise ValueError(
+            raise Refused(
                 f"{run.folder} is not finished: step {run.curves.last_step:,} of {run.steps:,}; a "
                 "band needs runs that reached their last step; let it finish, or leave it out"
             )
         _check_alike(first, run)
         seeds = (run.settings.get("seed"), run.settings.get("data.random_seed"))
         if seeds in seen:
-            raise ValueError(
+            raise Refused(
                 f"{run.folder} has the seeds of {seen[seeds].folder} (seed, data.random_seed: "
                 f"{seeds}); a band needs runs of different seeds; leave one out"
             )
@@ -122,7 +123,7 @@ def build_band(runs: Sequence[RunState], name: str, command: str) -> Band:
                 if curve is not None:
                     curves[split, measure] = curve
     if not any(split == "heldout" for split, _ in curves) or len(curves) > _MOST_CURVES:
-        raise ValueError(
+        raise Refused(
             f"{first.folder} and the runs beside it have no held-out loss at a common step; give "
             "runs with one config.eval.every_steps"
         )
@@ -132,14 +133,14 @@ def build_band(runs: Sequence[RunState], name: str, command: str) -> Band:
 
 def _check_alike(first: RunState, run: RunState) -> None:
     if run.store != first.store:
-        raise ValueError(
+        raise Refused(
             f"{run.folder} was trained on another store than {first.folder} (digest "
             f"{run.store or 'unknown'}, not {first.store or 'unknown'}); a band is of one store"
         )
     ours, theirs = select_settings(first.settings), select_settings(run.settings)
     for key in sorted({*ours, *theirs}):
         if ours.get(key) != theirs.get(key):
-            raise ValueError(
+            raise Refused(
                 f"{run.folder} has {key}={theirs.get(key)!r} and {first.folder} "
                 f"{ours.get(key)!r}; the runs of a band may differ in seeds only"
             )

@@ -14,6 +14,7 @@ from bert_jax.runtime import goodput, run_record, workdir_lock
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address
 from data_pipeline.io.jsonl import read_records
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import is_store, read_manifest
 
@@ -88,11 +89,11 @@ def read_run(folder: pathlib.Path) -> RunState:
     """Read a run; parts that are damaged or missing are named in `missing`.
 
     Raises:
-      ValueError: the folder holds no run.
+      Refused: the folder holds no run.
     """
     path = run_record.record_path(folder)
     if not any((folder / name).exists() for name in (path.name, METRICS, goodput.FILE)):
-        raise ValueError(
+        raise Refused(
             f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
             " the --workdir of python -m bert_jax.train"
         )
@@ -179,7 +180,7 @@ def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
         return {}, f"{store} is no store of this machine, so what the data was is not known."
     try:
         manifest = read_manifest(pathlib.Path(store))
-    except ValueError as error:
+    except Refused as error:
         return {}, f"{error}."
     if not str(manifest.get("digest")).startswith(digest):
         return {}, f"{store} has other contents than the run's store, of digest {digest}."

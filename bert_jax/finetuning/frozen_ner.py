@@ -25,6 +25,7 @@ from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.model.bert import Heads
 from bert_jax.reporting.console import Screen
 from bert_jax.tasks.task import Scores, Task
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, choose_seq_len
 
 # Table 7 of the paper: the layers (as --layers of features.py) and whether they are concatenated.
@@ -75,7 +76,7 @@ def check_room(task: Task, arrays: int, width: int) -> None:
     folder = tempfile.gettempdir()
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
-        raise ValueError(
+        raise Refused(
             f"{folder} has {free_bytes / 1e9:,.2f} GB free, and the vectors of all layers take "
             f"{needed_bytes / 1e9:,.2f} GB until the end; free space, or name a folder on another "
             "disk by the environment variable TMPDIR"

@@ -9,12 +9,13 @@ from bert_jax.config import FinetuneConfig, flatten, recorded
 from bert_jax.finetuning import grid_runs
 from bert_jax.finetuning.grid_runs import GridRun, Outcome
 from bert_jax.reporting.console import BAD, FAINT, Screen
-from bert_jax.runtime.exit_codes import DONE, FAILED, Refused
+from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.runtime.run_identity import differing_settings
 from data_pipeline.cli import child_process
 from data_pipeline.cli.main import REFUSED
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 
@@ -44,7 +45,7 @@ class Grid:
             differing = differing_settings(before, self.fixed, flatten(recorded(FinetuneConfig())))
             if differing:
                 was = ", ".join(f"config.{key}={was!r}" for key, (was, _) in differing.items())
-                raise ValueError(
+                raise Refused(
                     f"--workdir={self.folder} holds a grid with {was}; runs of other settings do "
                     "not compare: set it so again, or give another --workdir"
                 )
@@ -116,7 +117,4 @@ def _run(screen: Screen, grid: Grid, number: int) -> Outcome:
 def _score(grid: Grid, outcomes: Sequence[Outcome]) -> str:
     if not any(outcome.is_finished for outcome in outcomes):
         return grid.score
-    try:
-        return grid_runs.main_score(outcomes, grid.score)
-    except ValueError as error:
-        raise Refused(str(error)) from error
+    return grid_runs.main_score(outcomes, grid.score)

@@ -18,6 +18,7 @@ from bert_jax.runtime.workdir import COMPILED
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
+from data_pipeline.io.refused import Refused
 
 NUMBERS = "grid.json"  # the grid's table and its settings
 _HELDOUT, _MAJORITY, _DEV = "heldout_", "majority_", "dev"
@@ -96,14 +97,14 @@ def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, floa
         return None
     try:
         summary = small_files.read_object(path, workdir.parent)
-    except ValueError as error_of_json:
-        raise ValueError(
+    except Refused as error_of_json:
+        raise Refused(
             f"{path} is not the summary of a run ({error_of_json}); delete {path.parent} to have "
             "it run again"
         ) from error_of_json
     scores = _dev_scores(summary, _HELDOUT) or _dev_scores(summary, "")
     if not scores:
-        raise ValueError(
+        raise Refused(
             f"{path} has no scores of a development set; is {path.parent} another kind of run? "
             "Give another --workdir"
         )
@@ -126,9 +127,7 @@ def main_score(outcomes: Sequence[Outcome], requested: str = "") -> str:
     finished = next(outcome for outcome in outcomes if outcome.is_finished)
     names = [name for name in finished.scores if not name.endswith("_loss")]
     if requested and requested not in names:
-        raise ValueError(
-            f"--score is {requested!r}; the scores of these runs are {', '.join(names)}"
-        )
+        raise Refused(f"--score is {requested!r}; the scores of these runs are {', '.join(names)}")
     return requested or deciding_score(finished.scores, finished.baseline)
 
 

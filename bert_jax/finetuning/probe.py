@@ -27,13 +27,14 @@ from bert_jax.config import FinetuneConfig, flatten, recorded
 from bert_jax.reporting import plots
 from bert_jax.reporting.console import FAINT, Screen, duration
 from bert_jax.reporting.metrics_writer import PROBE_SCORES, SUMMARY
-from bert_jax.runtime.exit_codes import DONE, Refused
+from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.runtime.run_record import CHECKPOINTS
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.jsonl import append_record, read_records
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 PROBE, PICTURE = "probe.json", "probe.png"
@@ -111,13 +112,13 @@ def claim_folder(folder: pathlib.Path, probed: Mapping[str, Any]) -> None:
         settings = differing_settings(settings_of(before), settings_of(probed), defaults)
         if settings:
             differing = [f"{key} = {was!r}, now {now!r}" for key, (was, now) in settings.items()]
-            raise ValueError(
+            raise Refused(
                 f"{folder} holds a probe with {'; '.join(differing)}: scores would not compare; "
                 "give another --probe_dir, or the settings of that probe to resume it"
             )
         return
     if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"--probe_dir={folder} is not empty and holds no probe; give a new folder")
+        raise Refused(f"--probe_dir={folder} is not empty and holds no probe; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, probed)
 

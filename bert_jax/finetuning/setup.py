@@ -24,6 +24,7 @@ from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
 from bert_jax.trainer.compile import build_parts
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
+from data_pipeline.io.refused import Refused
 
 
 def build_finetuning(
@@ -38,7 +39,7 @@ def build_finetuning(
     bert_jax.trainer.setup.build_setup does so for pre-training.
 
     Raises:
-      ValueError, OSError: describes the first mismatch.
+      Refused, OSError: describes the first mismatch.
     """
     began = time.time() if began is None else began
     validate.check_finetune(config)
@@ -53,7 +54,7 @@ def build_finetuning(
     positions = checkpoint.config.max_position_embeddings
     config = dataclasses.replace(config, data=with_length(config.data, positions))
     if config.data.max_seq_length > positions:
-        raise ValueError(
+        raise Refused(
             f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
             f"{positions} positions; set it to {positions} or less"
         )
@@ -101,7 +102,7 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
     examples = task.splits["train"].examples
     steps = int(examples / config.batch_size * config.epochs)
     if steps < 1:
-        raise ValueError(
+        raise Refused(
             f"the training split has {examples} examples, in config.epochs = {config.epochs} fewer "
             f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
             "epochs or examples"

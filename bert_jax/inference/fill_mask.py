@@ -16,6 +16,7 @@ from bert_jax.interop.pretrained import PlacedModel, place_masked_lm, refuse_cau
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from bert_jax.trainer.feed import open_stores, short_digest
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import EXAMPLES, Split, Store
@@ -48,11 +49,11 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
     """Read a sentence with [MASK] in it.
 
     Raises:
-      ValueError: there is no [MASK], or the sentence is longer than the model's positions.
+      Refused: there is no [MASK], or the sentence is longer than the model's positions.
     """
     parts = sentence.split(MASK)
     if len(parts) < 2:
-        raise ValueError(
+        raise Refused(
             f"{sentence!r} has no {MASK}; write it, in capitals, in the place of the word to guess"
         )
     special_ids, vocabulary = model.vocabulary.special_ids, model.vocabulary
@@ -73,7 +74,7 @@ def read_question(model: PlacedModel, sentence: str) -> Question:
     longest = model.checkpoint.config.max_position_embeddings
     tokens = before + len(token_ids) + after
     if tokens > longest:
-        raise ValueError(
+        raise Refused(
             f"{sentence[:40]!r}... is {tokens} tokens with [CLS] and [SEP], the model "
             f"reads {longest}; shorten it"
         )
@@ -98,22 +99,22 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
     """Open the stores that the run of a checkpoint was trained on.
 
     Raises:
-      ValueError: there are none, or they hold no sentences; `wish` begins the sentence.
+      Refused: there are none, or they hold no sentences; `wish` begins the sentence.
     """
     run = load.read_run(address)
     if run is None or run.converted_from:
-        raise ValueError(
+        raise Refused(
             f"{wish}, of what a run held out, and {address} is no run of bert_jax; give the "
             "workdir of a run, or ask your own sentences with fill_mask"
         )
     stores = open_stores(run.config.data)
     if short_digest(stores) != run.store_digest:
-        raise ValueError(
+        raise Refused(
             f"{run.config.data.store} is not the store that the run of {address} was trained on; "
             "put that one back, or ask your own sentences with fill_mask"
         )
     if stores[0].kind == EXAMPLES:  # which are not mixed
-        raise ValueError(
+        raise Refused(
             f"{wish}, but {run.config.data.store} holds ready-made examples and no sentences; ask "
             "your own sentences with fill_mask"
         )
@@ -123,7 +124,7 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
 def guess_heldout_words(workdir: str, count: int, top: int) -> list[tuple[str, str]]:
     """Hide a word of `count` held-out sentences of a run: sentences, and what it guesses.
 
-    The newest checkpoint answers. Raises ValueError if the run guesses no words.
+    The newest checkpoint answers. Raises Refused if the run guesses no words.
     """
     address = f"{load.ORBAX}:{workdir}"
     stores = open_stores_of_run(address, f"--guesses is {count}")
@@ -155,7 +156,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
     """Choose held-out sentences and mask one whole word of each, the same ones at every call.
 
     Raises:
-      ValueError: the split has too few sentences of a fitting length.
+      Refused: the split has too few sentences of a fitting length.
     """
     rng = np.random.default_rng(0)
     first, last = vocabulary.template.margins(is_pair=False)
@@ -176,7 +177,7 @@ def hide_heldout_words(vocabulary: Vocabulary, heldout: Split, count: int) -> li
         questions.append(Question(text, row, [first + position], [tokens[answer]]))
         if len(questions) == count:
             return questions
-    raise ValueError(
+    raise Refused(
         f"--heldout is {count}; only {len(questions)} held-out sentences of {_HELDOUT_TOKENS[0]} "
         f"to {_HELDOUT_TOKENS[1]} tokens have a word to hide"
     )

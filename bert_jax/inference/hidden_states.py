@@ -18,6 +18,7 @@ from bert_jax.config.vectors import CLS, MEAN
 from bert_jax.model import ops
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.labelled.windows import window_of_most_context, window_spans
@@ -50,7 +51,7 @@ def choose_layers(text: str, layers: int) -> Layers:
     """Read --layers as Python reads an index: "-1", "-2,-1", "-4:" or "0:3" of L + 1.
 
     Raises:
-      ValueError: something else, a number that no layer has, or no layer at all.
+      Refused: something else, a number that no layer has, or no layer at all.
     """
     known = (
         f"the checkpoint has {layers} layers: 0 is the embeddings, 1 to {layers} and -{layers} to "
@@ -66,9 +67,9 @@ def choose_layers(text: str, layers: int) -> Layers:
     elif _NUMBERS.fullmatch(text):
         numbers = [int(number) for number in text.split(",")]
     else:
-        raise ValueError(f"--layers is {text!r}, which is no number, list or range; {known}")
+        raise Refused(f"--layers is {text!r}, which is no number, list or range; {known}")
     if not numbers or any(not -layers - 1 <= number <= layers for number in numbers):
-        raise ValueError(f"--layers is {text!r}, but {known}")
+        raise Refused(f"--layers is {text!r}, but {known}")
     return Layers(tuple(numbers), is_single=bool(re.fullmatch(r"-?\d+", text)))
 
 

@@ -19,6 +19,7 @@ from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
 from bert_jax.reporting.console import Screen
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary
@@ -47,20 +48,20 @@ def encode_sentences(
     """Return the token ids of each sentence; `place` names their file in errors, a sentence a row.
 
     Raises:
-      ValueError: a row has no token, or more than the model has positions for.
+      Refused: a row has no token, or more than the model has positions for.
     """
     ids, lengths_N = vocabulary.encode(sentences)
     most = max_positions - vocabulary.template.count_specials(is_pair=False)
     for row, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
         if not sentence.strip():
-            raise ValueError(f"row {row} of {place} is empty; remove it")
+            raise Refused(f"row {row} of {place} is empty; remove it")
         if length == 0:
-            raise ValueError(
+            raise Refused(
                 f"row {row} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "
                 "holds nothing but characters that BERT drops; remove it"
             )
         if length > most:
-            raise ValueError(
+            raise Refused(
                 f"row {row} of {place}, {sentence[:40]!r}..., is {length:,} pieces, the model "
                 f"reads {most:,} beside the special tokens; cut it into sentences"
             )

@@ -8,12 +8,12 @@ from bert_jax.config import predictions_for
 from bert_jax.interop.pretrained import PlacedModel
 from bert_jax.parallel import mesh
 from bert_jax.reporting.console import Screen
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
 from bert_jax.trainer import heldout
 from bert_jax.trainer.feed import single_pass
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches as pretrain
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
@@ -57,7 +57,7 @@ def score_store(
         batches = pretrain.heldout_batches(
             source, batch_size=-(-batch_size // shards) * shards, examples=selection.examples
         )
-    except ValueError as error:
+    except Refused as error:
         raise Refused(f"{store.directory}: {error}") from error
     examples = sum(int((batch["input_mask"].sum(axis=1) > 1).sum()) for batch in batches)
     pairs = model.checkpoint.heads.nsp and options.has_next_sentences

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_jax.inference.hidden_states import Group, Layers
+from data_pipeline.io.refused import Refused
 
 NPZ, PARQUET, JSONL = "npz", "parquet", "jsonl"
 FORMATS = (NPZ, PARQUET, JSONL)
@@ -30,13 +31,13 @@ def choose_format(output: pathlib.Path, name: str) -> str:
     """Return the named format, or without a name the one of the output's extension.
 
     Raises:
-      ValueError: neither is a known format.
+      Refused: neither is a known format.
     """
     given = name or output.suffix.removeprefix(".").lower()
     if given in FORMATS:
         return given
     flag = f"--format is {name!r}" if name else f"--output is {output}"
-    raise ValueError(
+    raise Refused(
         f"{flag}, which names no format that is written; they are {', '.join(FORMATS)}: let "
         "--output end in one, or give it as --format"
     )

@@ -32,10 +32,10 @@ from bert_jax.interop.tensor_names import OPTIONAL_PARTS, by_path
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_identity, run_record
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.train_step.state import TrainState
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import FILE_NAMES
 
 
@@ -83,16 +83,16 @@ def parse_target(address: str) -> Target:
     """Read the format and the folder of an export from --to.
 
     Raises:
-      ValueError: it names no format, no folder of this machine, or a folder that is not empty.
+      Refused: it names no format, no folder of this machine, or a folder that is not empty.
     """
     scheme, _, place = address.partition(":")
     if scheme not in SCHEMES or not place:
-        raise ValueError(
+        raise Refused(
             f"--to is {address!r}; it must name the format: hf:DIR, google:DIR/{CHECKPOINT} or "
             "orbax:DIR"
         )
     if is_address(place):
-        raise ValueError(
+        raise Refused(
             f"--to is {address!r}; an export is written to a folder of this machine: give one, and "
             "copy it to the bucket then"
         )
@@ -113,11 +113,11 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     outputs unscaled values.
 
     Raises:
-      ValueError: no class of Hugging Face has the encoder, no format but our own the LSTMs on it.
+      Refused: no class of Hugging Face has the encoder, no format but our own the LSTMs on it.
     """
     task, config = checkpoint.task, checkpoint.config
     if config.bilstm_units and target.scheme != load.ORBAX:
-        raise ValueError(
+        raise Refused(
             f"{checkpoint.address} was fine-tuned with config.model.bilstm_units = "
             f"{config.bilstm_units}, and no class of transformers or of Google's code has LSTMs on "
             "its encoder; predict from the run itself, or export a fine-tuning without them"
@@ -186,7 +186,7 @@ def check_exportable(checkpoint: Pretrained, target: Target) -> None:
     """Raise if a checkpoint cannot be written in a format."""
     leaves = by_path(checkpoint.params)
     if bad := [path for path, leaf in leaves.items() if not np.all(np.isfinite(leaf))]:
-        raise ValueError(
+        raise Refused(
             f"{checkpoint.address} holds numbers that are not finite in {bad[0]} and "
             f"{len(bad) - 1} more arrays; give an earlier checkpoint"
         )
@@ -205,10 +205,7 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
       Refused: the copy differs (and is deleted), or another process writes there.
     """
     with contextlib.ExitStack() as stack:
-        try:
-            files = stack.enter_context(new_folder(target.destination))
-        except ValueError as error:
-            raise Refused(str(error)) from error
+        files = stack.enter_context(new_folder(target.destination))
         if target.scheme == HF:
             huggingface.write(checkpoint, files)
             has_tokenizer = (files / vocabulary.TOKENIZER).exists()
@@ -222,7 +219,7 @@ def write(checkpoint: Pretrained, target: Target, initialized: tuple[str, ...]) 
             copy = load.load(f"{target.scheme}:{files / target.prefix}")
             written = huggingface.read_back(checkpoint) if target.scheme == HF else checkpoint
             largest = verify_export.compare(written, copy)
-        except ValueError as error:
+        except Refused as error:
             raise Refused(
                 f"what was written cannot be read back, and nothing was kept: {error}; check the "
                 "disk, and report this"

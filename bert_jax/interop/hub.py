@@ -10,6 +10,8 @@ import pathlib
 import re
 from typing import Any
 
+from data_pipeline.io.refused import Refused
+
 # The files of a repository that bert_jax reads.
 FILES = (
     "config.json",
@@ -42,7 +44,7 @@ def fetch(place: str) -> pathlib.Path:
     A process asks the hub once. Without a network the files of an earlier download are used.
 
     Raises:
-      ValueError: huggingface_hub is missing, or the hub has no such model for this account.
+      Refused: huggingface_hub is missing, or the hub has no such model for this account.
       OSError: the hub does not answer, and the model is not in the cache.
     """
     name, _, revision = place.partition("@")
@@ -52,24 +54,24 @@ def fetch(place: str) -> pathlib.Path:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError as error:
-        raise ValueError(
+        raise Refused(
             f"{unknown} to download it from the Hugging Face hub huggingface_hub is missing: pip "
             "install huggingface_hub, or give hf:DIR"
         ) from error
     try:
         return _download(huggingface_hub, address, name, revision or None)
     except errors.GatedRepoError as error:
-        raise ValueError(
+        raise Refused(
             f"{address} is for accounts that its owner let in; ask on https://huggingface.co/{name}"
             ", then set HF_TOKEN or run hf auth login"
         ) from error
     except errors.RepositoryNotFoundError as error:
-        raise ValueError(
+        raise Refused(
             f"{unknown} the Hugging Face hub has no such model, or not for this account; look at "
             "the name, or set HF_TOKEN"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise ValueError(f"{name} has no revision {revision!r} on the Hugging Face hub") from error
+        raise Refused(f"{name} has no revision {revision!r} on the Hugging Face hub") from error
     except Exception as error:
         if not _is_of_the_network(error):
             raise
@@ -94,9 +96,9 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
         if any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in FILES)
     }
     if "config.json" not in wanted:
-        raise ValueError(f"{address} on the Hugging Face hub holds no config.json of a BERT")
+        raise Refused(f"{address} on the Hugging Face hub holds no config.json of a BERT")
     if not any(file.endswith(".safetensors") for file in wanted):
-        raise ValueError(
+        raise Refused(
             f"{address} on the Hugging Face hub has no model.safetensors; ask its owner for one, "
             "or convert its weights with transformers' save_pretrained"
         )
@@ -118,12 +120,12 @@ def check_upload(name: str, is_public: bool) -> None:
     """Raise if a folder could not be uploaded to ORG/NAME; nothing is changed there."""
     given = f"--push_to_hub is {name!r}"
     if "/" not in name or not is_name(name) or "@" in name:
-        raise ValueError(f"{given}; give ORG/NAME, a name on the hub")
+        raise Refused(f"{given}; give ORG/NAME, a name on the hub")
     try:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError as error:
-        raise ValueError(
+        raise Refused(
             f"{given}, and huggingface_hub is missing: pip install huggingface_hub, or leave the "
             "flag out"
         ) from error
@@ -132,19 +134,19 @@ def check_upload(name: str, is_public: bool) -> None:
         account = api.whoami()
         owners = [account["name"], *(org["name"] for org in account.get("orgs", []))]
         if name.partition("/")[0] not in owners:
-            raise ValueError(
+            raise Refused(
                 f"{given}, and the account of the Hugging Face hub may write to "
                 f"{', '.join(owners)}; give one of these, or set HF_TOKEN to another's"
             )
         if not (is_public or api.model_info(name).private):
-            raise ValueError(
+            raise Refused(
                 f"{given}, which is on the hub already and can be read by everybody; add "
                 "--public=true, or give another name"
             )
     except errors.RepositoryNotFoundError:
         return
     except errors.LocalTokenNotFoundError as error:
-        raise ValueError(
+        raise Refused(
             f"{given}, and no account of the Hugging Face hub is known here; set HF_TOKEN, or run "
             "hf auth login"
         ) from error
@@ -154,7 +156,7 @@ def check_upload(name: str, is_public: bool) -> None:
         response = getattr(error, "response", None)
         if response is None or response.status_code not in (401, 403):
             raise OSError(_describe_silence(error)) from error
-        raise ValueError(
+        raise Refused(
             f"{given}, and the Hugging Face hub does not accept the token; set HF_TOKEN to one "
             "that may write, or run hf auth login"
         ) from error

@@ -35,6 +35,7 @@ from bert_jax.tasks import task_layer
 from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
@@ -49,18 +50,18 @@ def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
     """Read the kind of encoder and the sizes in a folder's config.json.
 
     Raises:
-      ValueError: it is missing, or of an encoder that bert_jax does not compute.
+      Refused: it is missing, or of an encoder that bert_jax does not compute.
     """
     path = directory / CONFIG
     if not path.is_file():
-        raise ValueError(
+        raise Refused(
             f"{directory} has no {CONFIG}; give the folder that save_pretrained of transformers "
             "wrote, or a download of the whole repository"
         )
     settings = read_json(path)
     kind = settings.get("model_type", "bert")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ValueError(
+        raise Refused(
             f"{path} says model_type = {kind!r:.80}; bert_jax reads {', '.join(FAMILIES)}: give a "
             "checkpoint of one of these"
         )
@@ -75,7 +76,7 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
     The third value has the names of all other arrays, such as those of a third-party head.
 
     Raises:
-      ValueError: a file is missing, damaged, pickled, or of an encoder that is not computed here.
+      Refused: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
     family, config = read_config(directory)
     kind = _find_kind(directory / CONFIG, family)
@@ -129,7 +130,7 @@ def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tenso
         try:
             opened = stack.enter_context(safetensors.safe_open(path, "np"))
         except safetensors.SafetensorError as error:
-            raise ValueError(
+            raise Refused(
                 f"{path} is damaged or cut off ({error}); copy or download it again"
             ) from error
         file_of |= dict.fromkeys(opened.keys(), opened)
@@ -139,7 +140,7 @@ def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tenso
         try:
             array: np.ndarray = file_of[name].get_tensor(name)
         except (safetensors.SafetensorError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
+            raise Refused(
                 f"{directory}: {name} cannot be read ({str(error)[:80]}); copy or download it again"
             ) from error
         return array
@@ -155,13 +156,13 @@ def _find_files(directory: pathlib.Path) -> list[pathlib.Path]:
         return _read_index(directory / INDEX)
     pickled = sorted(directory.glob("*.bin")) + sorted(directory.glob("*.pt"))
     if pickled:
-        raise ValueError(
+        raise Refused(
             f"{directory} has its weights in {pickled[0].name}, a pickle, which may run code and "
             "is not read; open it with transformers and save it again: "
             "AutoModel.from_pretrained(DIR).save_pretrained(NEW, safe_serialization=True), with "
             "the class of its heads in place of AutoModel"
         )
-    raise ValueError(
+    raise Refused(
         f"{directory} has no {WEIGHTS}; give the folder that save_pretrained of transformers "
         "wrote, or a download of the whole repository"
     )
@@ -171,7 +172,7 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
     """Return the files that an index names, which must be in its folder."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise ValueError(f"{index} has no weight_map; copy or download the folder again")
+        raise Refused(f"{index} has no weight_map; copy or download the folder again")
     parts = sorted(set(map(str, weight_map.values())))
     # The files themselves may be links: the hub's cache is made of them.
     wrong = [
@@ -183,7 +184,7 @@ def _read_index(index: pathlib.Path) -> list[pathlib.Path]:
         or not (index.parent / part).is_file()
     ]
     if wrong:
-        raise ValueError(
+        raise Refused(
             f"{index} names {list_names(wrong)}, which is not in its folder; copy or download the "
             "folder again"
         )
@@ -197,7 +198,7 @@ def _check_tied(tensors: Tensors, params: Params, decoder: str) -> None:
     if not np.array_equal(
         tensors.read(decoder).astype(np.float32), params["embeddings"]["word"]["embedding"]
     ):
-        raise ValueError(
+        raise Refused(
             f"{tensors.place} has another {decoder} than its word embeddings; the MLM head "
             "shares them: save it again with tie_word_embeddings = true, or without the head"
         )
@@ -211,7 +212,7 @@ def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) 
     """Read a task layer's meaning from config.json, of bert_jax's export or a third party's.
 
     Raises:
-      ValueError: config.json names no task, or one that is not computed here.
+      Refused: config.json names no task, or one that is not computed here.
     """
     path = directory / CONFIG
     settings = small_files.read_object(path)
@@ -225,13 +226,13 @@ def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) 
     kind = _find_kind(path, family)
     if kind is None:
         known = dict.fromkeys(f"...{end}" for end in family.class_ends.values())
-        raise ValueError(
+        raise Refused(
             f"{path} says architectures = {architectures!r:.80}, which names no layer of a task; "
             f"give a model of a class {', '.join(known)}"
         )
     problem = settings.get("problem_type")
     if kind == CLASSIFY and problem == "multi_label_classification":
-        raise ValueError(
+        raise Refused(
             f"{path} says problem_type = {problem!r}: several labels a row, which is not computed "
             "here; give a model of one label a row"
         )
@@ -263,18 +264,18 @@ def check_supported(checkpoint: Pretrained) -> None:
     """Raise if no class of transformers computes a model and its heads.
 
     Raises:
-      ValueError: names the checkpoint and what there is no class for.
+      Refused: names the checkpoint and what there is no class for.
     """
     family, config, task = _family_of(checkpoint), checkpoint.config, checkpoint.task
     kind = task.kind if task else None
     if kind not in (None, TAG, SPAN) and config.is_causal:
-        raise ValueError(
+        raise Refused(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"
         )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
         theirs = family.read_back(config)
-        raise ValueError(
+        raise Refused(
             f"{checkpoint.address} has config.model.pooler_type = {config.pooler_type} and "
             f"classifier_pooling = {config.classifier_pooling}, but "
             f"{choose_architecture(checkpoint)} computes {theirs.pooler_type} and "
@@ -286,7 +287,7 @@ def drop_unnamed(checkpoint: Pretrained) -> Pretrained:
     """Leave out the arrays that the class for a checkpoint does not have, such as a pooler.
 
     Raises:
-      ValueError: there is no such class.
+      Refused: there is no such class.
     """
     name_tensor, given = _naming(checkpoint), by_path(checkpoint.params)
     has_pooler = _family_of(checkpoint).reads_alike(checkpoint.config)
@@ -341,7 +342,7 @@ def find_model_type(checkpoint: Pretrained) -> str:
 def _family_of(checkpoint: Pretrained) -> Family:
     family = find_family(checkpoint.config, checkpoint.vocabulary.special_ids["pad"])
     if family is None:
-        raise ValueError(
+        raise Refused(
             f"{checkpoint.address} has an encoder of its own, which none of transformers' classes "
             f"computes; those of {', '.join(FAMILIES)} can be exported: orbax:DIR keeps any"
         )

@@ -29,6 +29,7 @@ from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.address import is_address
+from data_pipeline.io.refused import Refused
 
 HF, GOOGLE, ORBAX = "hf", "google", "orbax"
 SCHEMES = (HF, GOOGLE, ORBAX)
@@ -44,7 +45,7 @@ def load(address: str, part: str | None = DISCRIMINATOR) -> Pretrained:
     Of a run of replaced-token detection it is the model of `part`, of PARTS; None keeps both.
 
     Raises:
-      ValueError: there is no checkpoint; a file is missing, damaged or not of the others.
+      Refused: there is no checkpoint; a file is missing, damaged or not of the others.
       OSError: a disk or a bucket refuses, or does not answer.
     """
     checkpoint = _load(address)
@@ -80,7 +81,7 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
     from the class and the labels (id2label) in config.json.
 
     Raises:
-      ValueError: as load does; the model was not fine-tuned; its files contradict each other.
+      Refused: as load does; the model was not fine-tuned; its files contradict each other.
     """
     checkpoint = load(address)
     layer = checkpoint.task
@@ -90,7 +91,7 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
             pathlib.Path(place), checkpoint.config, checkpoint.heads.classes
         )
     if layer is None or not checkpoint.heads.classes:
-        raise ValueError(
+        raise Refused(
             f"{address} is not a fine-tuned model: it has no layer of a task; make one with "
             "python -m bert_jax.finetune --config=configs/finetune/table.py (or glue.py, ner.py, "
             f"squad.py, swag.py) --config.init={address} --config.data.dir=DIR --workdir=WORKDIR"
@@ -98,17 +99,17 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
     width = checkpoint.heads.classes
     expected = {REGRESS: 1, CHOOSE: 1, SPAN: 2}.get(layer.kind, len(layer.labels))
     if width != expected:
-        raise ValueError(
+        raise Refused(
             f"{address}: the layer of the task ({layer.kind}) gives {width} numbers, and "
             f"{expected} are named; put the config.json back that it came with"
         )
     if len(set(layer.labels)) < len(layer.labels):
-        raise ValueError(f"{address} has two labels of one name: {layer.labels!r:.80}")
+        raise Refused(f"{address} has two labels of one name: {layer.labels!r:.80}")
     reads_transform = checkpoint.config.pooler_type == "mlm_transform"
     has_pooler = ("mlm" if reads_transform else "pooler") in checkpoint.params
     has_pooler = has_pooler or checkpoint.config.bilstm_units > 0  # which it reads instead
     if not has_pooler and (reads_transform or layer.kind in (CLASSIFY, REGRESS, CHOOSE)):
-        raise ValueError(f"{address} has no pooler, which its layer reads; export it with one")
+        raise Refused(f"{address} has no pooler, which its layer reads; export it with one")
     return checkpoint, layer
 
 
@@ -118,12 +119,12 @@ def split_address(address: str) -> tuple[str, str]:
     A model of the Hugging Face hub is downloaded, and its place is the folder in the hub's cache.
 
     Raises:
-      ValueError: there is no checkpoint.
+      Refused: there is no checkpoint.
     """
     scheme, colon, place = address.partition(":")
     if colon and scheme in SCHEMES:
         if not place:
-            raise ValueError(f"the checkpoint {address!r} names no place; {_HOW_TO_FIX}")
+            raise Refused(f"the checkpoint {address!r} names no place; {_HOW_TO_FIX}")
         if scheme == HF and not pathlib.Path(place).exists() and hub.is_name(place):
             place = str(hub.fetch(place))
         return scheme, place
@@ -139,12 +140,12 @@ def split_address(address: str) -> tuple[str, str]:
     if (folder / huggingface.CONFIG).is_file():  # older runs of bert_jax have a file of that name
         is_run = "fixed" in model_json.read_json(folder / huggingface.CONFIG)
         return (ORBAX if is_run else HF), address
-    raise ValueError(f"{address} holds no checkpoint; {_HOW_TO_FIX}")
+    raise Refused(f"{address} holds no checkpoint; {_HOW_TO_FIX}")
 
 
 def _require_folder(address: str, place: str) -> pathlib.Path:
     if not pathlib.Path(place).is_dir():
-        raise ValueError(
+        raise Refused(
             f"the checkpoint {address!r} is not a folder of this machine; {_HOW_TO_FIX}, or "
             "hf:NAME (a model of the Hugging Face hub, which is downloaded)"
         )
@@ -173,7 +174,7 @@ def read_run(address: str) -> PretrainingRun | None:
     """Read the record of the pre-training run that wrote a checkpoint; None for other formats.
 
     Raises:
-      ValueError: there is no checkpoint, or it is one of a task.
+      Refused: there is no checkpoint, or it is one of a task.
     """
     scheme, place = split_address(address)
     if scheme != ORBAX:
@@ -212,14 +213,14 @@ def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_
     if step is not None:
         saved = directory.find_steps(directory.make_absolute(storage.checkpoints))
         if step not in saved:
-            raise ValueError(
+            raise Refused(
                 f"{address}: {workdir} has no checkpoint of step {step}; it has those of "
                 f"{', '.join(map(str, saved)) or 'none'}"
             )
         return step
     newest = reader.find_newest_step(storage.checkpoints)
     if newest is None:
-        raise ValueError(
+        raise Refused(
             f"{address} holds a run that has not saved a checkpoint yet; wait for the first "
             "one, or start its command again"
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from bert_jax.config import ModelConfig
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 # A setting that a file lacks has our default, but for these.
@@ -52,17 +53,17 @@ class Settings:
         """Return the model that the settings of a file describe.
 
         Raises:
-          ValueError: a size is missing or impossible; a setting has a value that is not computed.
+          Refused: a size is missing or impossible; a setting has a value that is not computed.
         """
         for name, value in self.checked.items():
             if settings.get(name, value) != value:
-                raise ValueError(
+                raise Refused(
                     f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
                     f"with {name} = {value!r} alone: give a checkpoint of that kind"
                 )
         act = str(settings.get(self.act))
         if act not in self.acts:
-            raise ValueError(
+            raise Refused(
                 f"{path} says {self.act} = {act!r:.80}; bert_jax computes {', '.join(self.acts)}: "
                 "give a checkpoint with one of these"
             )
@@ -89,7 +90,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Raises:
-      ValueError: it holds something else.
+      Refused: it holds something else.
     """
     try:
         return small_files.read_object(path)
@@ -110,7 +111,7 @@ def parse_numbers(
     Sizes are required; another number that the file lacks is left out.
 
     Raises:
-      ValueError: a number is missing or impossible.
+      Refused: a number is missing or impossible.
     """
     fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
     return {
@@ -130,7 +131,7 @@ def _check_number(
         fits = type(value) in (int, float) and 0 <= value < 1
     if not fits:
         allowed = "a whole number from 1" if is_size else "a number from 0 and below 1"
-        raise ValueError(
+        raise Refused(
             f"{path} says {name} = {value!r:.80}; it must be {allowed}: put the file back "
             "that the checkpoint came with"
         )

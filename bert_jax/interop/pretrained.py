@@ -13,6 +13,7 @@ from bert_jax.model import bert
 from bert_jax.model.bert import Declared, Heads, Model, Params
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 
@@ -57,12 +58,12 @@ def select_part(checkpoint: Pretrained, part: str) -> Pretrained:
     The discriminator of any other checkpoint is the checkpoint.
 
     Raises:
-      ValueError: the generator is asked for, and there is none.
+      Refused: the generator is asked for, and there is none.
     """
     params, config = checkpoint.params, checkpoint.config
     if "generator" not in params or config.generator is None:
         if part == GENERATOR:
-            raise ValueError(
+            raise Refused(
                 f"{checkpoint.address} has no generator, which only a run of bert_jax with "
                 "config.objective=rtd has; leave --part=generator out"
             )
@@ -132,7 +133,7 @@ def place_masked_lm(
     Logits are float32 on every kind of device.
 
     Raises:
-      ValueError: as check_masked_lm does.
+      Refused: as check_masked_lm does.
     """
     check_masked_lm(checkpoint)
     compute = dataclasses.replace(checkpoint.compute, mlm_logits_dtype="float32")
@@ -142,13 +143,13 @@ def place_masked_lm(
 def check_masked_lm(checkpoint: Pretrained) -> None:
     """Raise if a checkpoint has no masked language model head."""
     if checkpoint.heads.rtd and not checkpoint.heads.mlm:
-        raise ValueError(
+        raise Refused(
             f"the checkpoint {checkpoint.address} is the encoder of replaced-token detection, "
             "which predicts no words; give its generator: the run itself, or what python -m "
             f"bert_jax.convert --part={GENERATOR} wrote of it"
         )
     if not checkpoint.heads.mlm:
-        raise ValueError(
+        raise Refused(
             f"the checkpoint {checkpoint.address} has no masked language model's head, so it "
             "predicts no words; give one that was exported with its pre-training heads, or train "
             f"one: python -m bert_jax.train --config.init={checkpoint.address}"
@@ -158,7 +159,7 @@ def check_masked_lm(checkpoint: Pretrained) -> None:
 def refuse_causal(checkpoint: Pretrained, problem: str) -> None:
     """Raise if a checkpoint reads from left to right; `problem` has what follows, and a way out."""
     if checkpoint.config.is_causal:
-        raise ValueError(
+        raise Refused(
             f"the checkpoint {checkpoint.address} reads from left to right "
             f"(config.model.is_causal), {problem}"
         )
@@ -173,7 +174,7 @@ def place_params(
     values from this seed. Arrays that the model does not have are ignored.
 
     Raises:
-      ValueError: arrays have another shape; names them with both shapes.
+      Refused: arrays have another shape; names them with both shapes.
     """
     given = tensor_names.by_path(checkpoint.params)
     declared_by_path = tensor_names.by_path(model.declared)
@@ -183,7 +184,7 @@ def place_params(
         if path in given and given[path].shape != declared.logical_dims
     ]
     if wrong:
-        raise ValueError(
+        raise Refused(
             f"the checkpoint {checkpoint.address} is not one of this model: "
             f"{tensor_names.list_names(wrong)}; leave config.model to the checkpoint, or give one "
             "of these sizes"

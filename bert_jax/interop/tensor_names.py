@@ -14,6 +14,7 @@ import numpy as np
 from bert_jax.config import ModelConfig
 from bert_jax.model import bert
 from bert_jax.model.bert import Params
+from data_pipeline.io.refused import Refused
 
 OPTIONAL_PARTS = ("pooler", "mlm", "nsp")  # a checkpoint may lack these
 _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
@@ -92,7 +93,7 @@ def read_params(
     .../kernel/adam_m. `stems` are the prefixes of the names of an encoder's arrays.
 
     Raises:
-      ValueError: arrays are missing, have another shape or are not floating-point, or the encoder
+      Refused: arrays are missing, have another shape or are not floating-point, or the encoder
         has more of them, which would be ignored.
     """
     check_layers(tensors.dims, config, tensors.place)
@@ -103,7 +104,7 @@ def read_params(
         name for name in set(tensors.dims) - known if name.rpartition("/")[0] not in tensors.dims
     )
     if more := [name for name in unread if name.startswith(stems)]:
-        raise ValueError(
+        raise Refused(
             f"{tensors.place} holds {list_names(more)}, which the encoder of its {config_name} "
             "has no use for; put the config back that belongs to it, or give a plain BERT"
         )
@@ -117,7 +118,7 @@ def read_params(
         if tuple(tensors.dims[name]) != expected:
             wrong.append(f"{name} as {list(tensors.dims[name])} in place of {list(expected)}")
     if wrong:
-        raise ValueError(
+        raise Refused(
             f"{tensors.place} holds {list_names(wrong)}; the sizes are those of the config.json or "
             "bert_config.json beside it: give the one that belongs to these arrays"
         )
@@ -142,7 +143,7 @@ def _choose_names(
     }
     missing = [named[path].names[0] for path, name in expected.items() if name is None]
     if missing:
-        raise ValueError(
+        raise Refused(
             f"{tensors.place} lacks {len(missing)} of the {len(expected)} arrays of a BERT with "
             f"{config.num_hidden_layers} layers: {list_names(missing)}; give a whole checkpoint, "
             "with the config.json or bert_config.json that belongs to it"
@@ -158,7 +159,7 @@ def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:
     numbers = {int(number[1]) for name in names if (number := _NUMBERED.search(name))}
     layers = 0 if config.share_layers else config.num_hidden_layers
     if max(numbers, default=-1) + 1 < layers:
-        raise ValueError(
+        raise Refused(
             f"{place} lacks layers: its config says num_hidden_layers = {layers}, and it has "
             f"arrays of {len(numbers)}; give a whole checkpoint, with the config that belongs to it"
         )
@@ -167,7 +168,7 @@ def check_layers(names: Iterable[str], config: ModelConfig, place: str) -> None:
 def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
     array = tensors.read(name)
     if not np.issubdtype(array.dtype, np.floating) and array.dtype.name != "bfloat16":
-        raise ValueError(
+        raise Refused(
             f"{tensors.place} holds {name} as {array.dtype}; only arrays of float32, float16, "
             "bfloat16 and float64 are read: give a checkpoint that is not quantised"
         )

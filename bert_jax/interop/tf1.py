@@ -25,6 +25,7 @@ from bert_jax.interop.tensor_names import (
 from bert_jax.model.bert import Params
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 
 CONFIG = "bert_config.json"
@@ -60,16 +61,16 @@ def find_prefix(address: str) -> pathlib.Path:
     """Return the prefix of a checkpoint's files, given the prefix, one of the files or the folder.
 
     Raises:
-      ValueError: there is none, or several in the folder.
+      Refused: there is none, or several in the folder.
     """
     path = pathlib.Path(address)
     if path.is_dir():
         indices = sorted(path.glob("*.index"))
         if len(indices) > 1:
             names = ", ".join(index.stem for index in indices)
-            raise ValueError(f"{path} holds several checkpoints: {names}; name one of them")
+            raise Refused(f"{path} holds several checkpoints: {names}; name one of them")
         if not indices:
-            raise ValueError(
+            raise Refused(
                 f"{path} holds no checkpoint of TensorFlow (*.index); give the prefix of one, as "
                 "DIR/bert_model.ckpt"
             )
@@ -77,7 +78,7 @@ def find_prefix(address: str) -> pathlib.Path:
     for suffix in (".index", ".meta", ".data-00000-of-00001"):
         path = pathlib.Path(str(path).removesuffix(suffix))
     if not pathlib.Path(f"{path}.index").is_file():
-        raise ValueError(
+        raise Refused(
             f"{path}.index does not exist; give the prefix of a checkpoint of TensorFlow, as "
             "DIR/bert_model.ckpt"
         )
@@ -90,11 +91,11 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     The third value has the names of all other arrays, such as those of a task's layer.
 
     Raises:
-      ValueError: a file is missing or damaged, or not of a BERT.
+      Refused: a file is missing or damaged, or not of a BERT.
     """
     path = prefix.parent / CONFIG
     if not path.is_file():
-        raise ValueError(
+        raise Refused(
             f"{prefix.parent} has no {CONFIG}; put the one beside {prefix.name} that it was "
             "trained with"
         )
@@ -102,7 +103,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     check_sizes(config, path)
     tensors = _open_tensors(prefix)
     if _OBJECTS in tensors.dims:
-        raise ValueError(
+        raise Refused(
             f"{prefix} is a checkpoint of TF2 objects, whose names depend on the program; only "
             "those of Google's TF1 code are read: export it from the program that wrote it"
         )
@@ -136,12 +137,12 @@ def _open_tensors(prefix: pathlib.Path) -> Tensors:
 
 @contextlib.contextmanager
 def _explain_damage(words: str) -> Iterator[None]:
-    """Raise ValueError for damage: IndexError, ValueError or tf.errors.OpError, by its kind."""
+    """Raise Refused for damage: IndexError, ValueError or tf.errors.OpError, by its kind."""
     try:
         yield
     except Exception as error:
         reason = str(error).split("\n")[0][:120]
-        raise ValueError(f"{words} ({reason}); copy or download its files again") from error
+        raise Refused(f"{words} ({reason}); copy or download its files again") from error
 
 
 LAST = CONFIG
@@ -152,18 +153,18 @@ def check_supported(config: ModelConfig, address: str) -> None:
     """Raise if Google's code would compute something else from these weights."""
     is_bert = bert.FAMILY.fits(config) and bert.FAMILY.reads_alike(config, CLASSIFY)
     if config.is_causal or not is_bert:
-        raise ValueError(
+        raise Refused(
             f"{address} has another encoder than BERT's, and Google's code computes no other; "
             "export to hf:DIR"
         )
     if config.hidden_act not in _SETTINGS.acts.values():
-        raise ValueError(
+        raise Refused(
             f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
             'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
             "--hidden_act=gelu_tanh that the approximation is meant"
         )
     if config.layer_norm_eps != _EPSILON:
-        raise ValueError(
+        raise Refused(
             f"{address} has layer_norm_eps {config.layer_norm_eps:g}, and Google's code takes none "
             f"but {_EPSILON:g}; export to hf:DIR"
         )

@@ -13,7 +13,7 @@ from bert_jax.interop.pretrained import Pretrained, place_model
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.runtime.exit_codes import Refused
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.vocab import Vocabulary

@@ -5,6 +5,7 @@ from typing import Any
 
 from bert_jax.interop import model_json
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.vocab.byte_level import PIECES
 
@@ -29,7 +30,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     without capital letters counts as lowercased.
 
     Raises:
-      ValueError: there is none, one that cuts text differently from BERT, or one that lacks tokens
+      Refused: there is none, one that cuts text differently from BERT, or one that lacks tokens
         of added_tokens.json.
     """
     models = sorted(directory.glob("*.model"))
@@ -37,7 +38,7 @@ def read(directory: pathlib.Path) -> Vocabulary:
     candidates = [directory / LIST, *only_model, directory / TOKENIZER, directory / PIECES]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
-        raise ValueError(
+        raise Refused(
             f"{directory} has no {LIST} and no {TOKENIZER}; put the vocabulary beside the "
             "checkpoint that it was trained with"
         )
@@ -62,13 +63,13 @@ def _check_agrees(path: pathlib.Path, vocabulary: Vocabulary) -> None:
     id_of = small_files.field(model, "vocab", dict, path, {})
     more = id_of.keys() - set(vocabulary.pieces())
     if more:
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} lacks {len(more):,} pieces of {path.name} beside it, such as "
             f"{min(more)!r}; put back the whole list, or remove {path.name} if the list is right"
         )
     for number, piece in enumerate(vocabulary.pieces()):
         if id_of.get(piece, number) != number:
-            raise ValueError(
+            raise Refused(
                 f"{vocabulary.path} has {piece!r} as piece {number}, {path.name} beside it as "
                 f"{id_of[piece]}; put back the one that was changed, or remove {path.name} if the "
                 "list is right"
@@ -81,7 +82,7 @@ def _check_added(path: pathlib.Path, vocabulary: Vocabulary) -> None:
         return
     added = model_json.read_json(path).keys() - set(vocabulary.pieces())
     if added:
-        raise ValueError(
+        raise Refused(
             f"{path} has {len(added):,} tokens that {vocabulary.path} has not, such as "
             f"{min(added)!r}, and would not be read; remove the file if they are not needed, or "
             f"give a {LIST} with every token on the line of its number, the first line being 0"
@@ -96,13 +97,13 @@ def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:
     """
     pieces = vocabulary.size
     if pieces > rows:
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} has {pieces:,} pieces, but the word table of {place} has "
             f"{rows:,} rows; put the vocabulary beside it that it was trained with"
         )
     padded = -(-pieces // _PADDED_TO) * _PADDED_TO
     if rows > padded and (rows - pieces) * _MOST_SPARE > rows:
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} has {pieces:,} pieces, but the word table of {place} has {rows:,} "
             f"rows: {rows - pieces:,} ids would have no piece; put the whole vocabulary beside it, "
             "or, if those rows were never used, add a line [unusedN] for each"
@@ -113,7 +114,7 @@ def _read_lowercase(directory: pathlib.Path) -> bool | None:
     """Return the setting in the files of the tokenizer, None if they have none.
 
     Raises:
-      ValueError: their rules are not BERT's.
+      Refused: their rules are not BERT's.
     """
     files: list[tuple[pathlib.Path, dict[str, Any]]] = []
     path = directory / TOKENIZER_CONFIG
@@ -131,7 +132,7 @@ def _read_lowercase(directory: pathlib.Path) -> bool | None:
         of_case = {"strip_accents": lowercase} if type(lowercase) is bool else {}
         for name, of_bert in (_RULES | of_case).items():
             if rules.get(name) not in (None, of_bert):
-                raise ValueError(
+                raise Refused(
                     f"{path} cuts text differently from BERT: {name} is {rules[name]}, not "
                     f"{of_bert}; give a checkpoint with BERT's rules, or remove the file if they "
                     "are meant"

@@ -40,6 +40,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import objectives
+from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
 from data_pipeline.vocab import WORDPIECE, Vocabulary, load_vocabulary
 from data_pipeline.vocab.grow import UNUSED
@@ -100,7 +101,7 @@ def resolve_run(
     """Return the config with the sizes of its checkpoint, and the weights unless the run has saved.
 
     Raises:
-      ValueError: there is no such checkpoint; config.model or the vocabulary contradicts it.
+      Refused: there is no such checkpoint; config.model or the vocabulary contradicts it.
     """
     if not config.init:
         return config, None
@@ -128,7 +129,7 @@ def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights
     """Read the checkpoint in config.init, fitted to the store's vocabulary and the run's sizes.
 
     Raises:
-      ValueError: as resolve_run does.
+      Refused: as resolve_run does.
     """
     manifest = store.manifest["vocabulary"]
     ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
@@ -193,14 +194,14 @@ def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
     """Return the model of a run that begins with a checkpoint, tiled if config.init_tile is set.
 
     Raises:
-      ValueError: as merge_sizes and enlarge do; a size is larger, and config.init_tile not set.
+      Refused: as merge_sizes and enlarge do; a size is larger, and config.init_tile not set.
     """
     if config.init_tile:
         return merge_sizes(config.model, enlarge(saved, config.model, config.init), config.init)
     for name in _TILED:
         ours, theirs = getattr(config.model, name), getattr(saved, name)
         if ours > theirs and ours != getattr(ModelConfig, name):
-            raise ValueError(
+            raise Refused(
                 f"config.model.{name} is {ours!r}, but config.init={config.init} has {theirs!r}; "
                 "leave it out of the config, and the checkpoint's is taken, or set "
                 "config.init_tile=True, which repeats its weights to fill larger sizes"
@@ -212,20 +213,20 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
     """Return the model of a checkpoint with the sizes to which its weights are to be tiled.
 
     Raises:
-      ValueError: a size is smaller than the checkpoint's; the heads have another width; the
+      Refused: a size is smaller than the checkpoint's; the heads have another width; the
         embeddings would need no map to the encoder's width any more.
     """
     for name in _TILED:
         ours, theirs = getattr(given, name), getattr(saved, name)
         if ours < theirs:
-            raise ValueError(
+            raise Refused(
                 f"config.model.{name} is {ours!r}, but config.init={address} has {theirs!r}, and "
                 "config.init_tile=True makes nothing smaller; give that or more, or another "
                 "checkpoint"
             )
     heads, width = given.num_attention_heads, saved.hidden_size // saved.num_attention_heads
     if given.hidden_size != heads * width:
-        raise ValueError(
+        raise Refused(
             f"config.model.num_attention_heads is {heads}, which makes heads of "
             f"{given.hidden_size / heads:g} numbers, but those of config.init={address} have "
             f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
@@ -233,7 +234,7 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
         )
     embeddings = 0 if saved.embedding_size == saved.hidden_size else saved.embedding_size
     if embeddings == given.hidden_size:
-        raise ValueError(
+        raise Refused(
             f"config.model.hidden_size is {given.hidden_size}, as wide as the embeddings of "
             f"config.init={address}, which are mapped to another width there; take a larger one"
         )
@@ -248,7 +249,7 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     also end earlier.
 
     Raises:
-      ValueError: the config sets a size to something that is neither the default nor the
+      Refused: the config sets a size to something that is neither the default nor the
         checkpoint's, and is not a larger number of positions.
     """
     positions = given.max_position_embeddings
@@ -260,7 +261,7 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
         if field.name not in (*of_the_run, *OF_CLASSIFIERS) and ours not in (field.default, theirs):
-            raise ValueError(
+            raise Refused(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
             )
@@ -277,7 +278,7 @@ def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
     Embeddings and heads stay. Source: Sanh et al. 2019 (DistilBERT), section 3.
 
     Raises:
-      ValueError: a number is not one of its layers; its layers differ in more than their weights,
+      Refused: a number is not one of its layers; its layers differ in more than their weights,
         or share them.
     """
     if not numbers:
@@ -285,14 +286,14 @@ def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:
     config, layers = checkpoint.config, checkpoint.params["layers"]
     given = ",".join(map(str, numbers))
     if max(numbers) >= config.num_hidden_layers:
-        raise ValueError(
+        raise Refused(
             f"config.init_layers is {given!r}, and {checkpoint.address} has "
             f"{config.num_hidden_layers} layers: give numbers from 0 to "
             f"{config.num_hidden_layers - 1}"
         )
     if config.share_layers or not config.has_equal_layers:
         reason = "share their weights" if config.share_layers else "differ in window or first norm"
-        raise ValueError(
+        raise Refused(
             f"config.init_layers is {given!r}, and the layers of {checkpoint.address} {reason}, so "
             "none can take another's place; leave it empty"
         )
@@ -313,7 +314,7 @@ def fit_vocabulary(checkpoint: Pretrained, vocabulary: Vocabulary, key: str = ""
     Errors name `key`, the setting that gave the checkpoint, if any.
 
     Raises:
-      ValueError: the vocabulary is another one; names the first token that differs.
+      Refused: the vocabulary is another one; names the first token that differs.
     """
     known, pieces = checkpoint.vocabulary, vocabulary.pieces()
     name = f"{key}={checkpoint.address}" if key else checkpoint.address
@@ -439,7 +440,7 @@ def fit_positions(weights: InitialWeights, positions: int) -> InitialWeights:
 def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list[int]:
     """Return the ids of a grown vocabulary's tokens that the checkpoint's does not have."""
     if known.kind != vocabulary.kind:
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} is a {vocabulary.kind} vocabulary, that of {address} a "
             f"{known.kind} one; build the store (config.data.store) with --vocab={known.path}"
         )
@@ -450,23 +451,23 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
     )
     for i, (their, our) in enumerate(zip(theirs, ours, strict=False)):
         if their != our and not (known.kind == WORDPIECE and UNUSED.fullmatch(their)):
-            raise ValueError(
+            raise Refused(
                 f"piece {i} of {vocabulary.path} is {our!r}, of the vocabulary of {address} "
                 f"{their!r}: the rows of the checkpoint mean other words; {how_to_fix}"
             )
     if len(ours) < len(theirs):
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} ends after {len(ours):,} pieces, the vocabulary of {address} "
             f"continues with {theirs[len(ours)]!r}; {how_to_fix}"
         )
     if known.kind != WORDPIECE and len(ours) > len(theirs):
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} is a {known.kind} vocabulary of {len(ours):,} pieces, that of "
             f"{address} one of {len(theirs):,}; build the store with "
             f"--vocab={known.path}"
         )
     if known.lowercase != vocabulary.lowercase:
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} was built with --lowercase={str(vocabulary.lowercase).lower()}, "
             f"the vocabulary of {address} is read with {str(known.lowercase).lower()}; build the "
             "store as that"
@@ -478,7 +479,7 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | N
     """Read the teacher of a run, None if it has none; `config` has the sizes of the student.
 
     Raises:
-      ValueError: there is no such checkpoint, or the student cannot learn from it.
+      Refused: there is no such checkpoint, or the student cannot learn from it.
     """
     if not config.teacher:
         return None
@@ -487,7 +488,7 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | N
     with screen.spinning(f"reading {config.teacher}"):
         fitted = fit_vocabulary(_load_teacher(config), ours, "config.teacher")
     if fitted.new_tokens:
-        raise ValueError(
+        raise Refused(
             f"the store has {fitted.new_tokens:,} tokens that config.teacher={config.teacher} does "
             "not know, so it could not teach them; build the store with the teacher's vocabulary"
         )
@@ -500,7 +501,7 @@ def read_teacher_sizes(config: Config) -> ModelConfig | None:
     `config` has the sizes of the student and of the vocabulary, which is the teacher's as well.
 
     Raises:
-      ValueError: as read_teacher does.
+      Refused: as read_teacher does.
     """
     if not config.teacher:
         return None
@@ -523,13 +524,13 @@ def _check_shape(config: Config, theirs: ModelConfig) -> None:
     """Refuse a teacher whose sizes do not go with those of the student or of its rows."""
     ours, names = config.model, list_objectives(config)
     if theirs.position_embedding_type == "relative":
-        raise ValueError(
+        raise Refused(
             f"config.teacher={config.teacher} is an XLNet, which predicts in an order, not masked "
             "words; give another one"
         )
     is_cosine = DISTILLATION in names and config.distill.cosine_weight > 0
     if is_cosine and theirs.hidden_size != ours.hidden_size:
-        raise ValueError(
+        raise Refused(
             f"config.model.hidden_size is {ours.hidden_size}, and config.teacher={config.teacher} "
             f"has {theirs.hidden_size}, so their vectors do not compare; make them equal, or set "
             "config.distill.cosine_weight=0"
@@ -538,12 +539,12 @@ def _check_shape(config: Config, theirs: ModelConfig) -> None:
         _check_relations(config, theirs)
     longest = max(phase.seq_len for phase in config.phases)
     if longest > theirs.max_position_embeddings:
-        raise ValueError(
+        raise Refused(
             f"config.phases has rows of {longest} tokens, and config.teacher={config.teacher} has "
             f"{theirs.max_position_embeddings} positions; take shorter rows, or another teacher"
         )
     if config.data.has_next_sentences and theirs.type_vocab_size == 1:
-        raise ValueError(
+        raise Refused(
             f"config.data.segments is {config.data.segments!r}, which makes pairs, and "
             f"config.teacher={config.teacher} knows one segment; set segments to full_sentences "
             "or doc_sentences"
@@ -558,12 +559,12 @@ def _check_relations(config: Config, theirs: ModelConfig) -> None:
     ):
         if width % heads:
             common = math.gcd(config.model.hidden_size, theirs.hidden_size)
-            raise ValueError(
+            raise Refused(
                 f"config.distill.relation_heads is {heads}, which does not divide {key}, {width}; "
                 f"set it to a divisor of {common}, which divides student and teacher"
             )
     if layer > theirs.num_hidden_layers:
-        raise ValueError(
+        raise Refused(
             f"config.distill.teacher_layer is {layer}, and config.teacher={config.teacher} has "
             f"{theirs.num_hidden_layers} layers; give one of them, or 0 for the last"
         )
@@ -585,5 +586,5 @@ def place_teacher(
     alone = dataclasses.replace(teacher, params=dict(teacher.params))
     params, missing = place_params(alone, model, mesh, seed=0)
     if missing:
-        raise ValueError(f"{teacher.address} lacks {', '.join(missing)}; give another teacher")
+        raise Refused(f"{teacher.address} lacks {', '.join(missing)}; give another teacher")
     return jax.device_put(params, shardings)

@@ -27,15 +27,16 @@ from bert_jax.config import (
     RunConfig,
     list_objectives,
 )
+from data_pipeline.io.refused import Refused
 
 
 def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
-    """Group devices by their TPU slice, in order; ValueError unless num_slices of one size."""
+    """Group devices by their TPU slice, in order; Refused unless num_slices of one size."""
     if num_slices == 1 and devices[0].platform != "tpu":
         return [list(devices)]  # others number hosts, not slices
     missing = getattr(devices[0], "slice_index", None) is None
     if missing and num_slices > 1:
-        raise ValueError(
+        raise Refused(
             f"config.mesh.num_slices is {num_slices}, but {devices[0].platform} devices have "
             "no slice_index, as those of TPU slices do; set it to 1"
         )
@@ -45,12 +46,12 @@ def group_by_slice(devices: Sequence[Any], num_slices: int) -> list[list[Any]]:
     slices = [members[number] for number in sorted(members)]
     sizes = [len(devices) for devices in slices]
     if len(members) != num_slices:
-        raise ValueError(
+        raise Refused(
             f"config.mesh.num_slices is {num_slices}, but the {len(devices)} devices form "
             f"{len(members)} slices; set it to {len(members)}"
         )
     if len(set(sizes)) > 1:
-        raise ValueError(
+        raise Refused(
             f"config.mesh.num_slices is {num_slices}, but these hold "
             f"{', '.join(map(str, sizes))} devices; join slices of one size"
         )
@@ -122,11 +123,11 @@ def restrict_spec(spec: PartitionSpec, axes: Collection[str]) -> PartitionSpec:
 
 
 def parse_preset(config: MeshConfig) -> tuple[str, ...]:
-    """Split `config.preset` into its parts; raise ValueError if one is unknown."""
+    """Split `config.preset` into its parts; raise Refused if one is unknown."""
     parts = tuple(config.preset.split("+"))
     unknown = [part for part in parts if part not in PRESETS]
     if unknown:
-        raise ValueError(
+        raise Refused(
             f"config.mesh.preset is {config.preset!r}; it must be one of {', '.join(PRESETS)}, "
             "or several of them joined by +, such as fsdp+tp"
         )
@@ -134,11 +135,11 @@ def parse_preset(config: MeshConfig) -> tuple[str, ...]:
 
 
 def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, int]:
-    """Compute the sizes of the AXES; ValueError if they do not divide."""
+    """Compute the sizes of the AXES; Refused if they do not divide."""
     parts = parse_preset(config)
     in_a_slice, left_over = divmod(device_count, config.num_slices)
     if left_over:
-        raise ValueError(
+        raise Refused(
             f"config.mesh.num_slices is {config.num_slices}, which does not divide the "
             f"{device_count} devices; set it to the number of their TPU slices"
         )
@@ -147,18 +148,18 @@ def mesh_shape(config: MeshConfig, device_count: int) -> tuple[int, int, int, in
     if left_over:
         slice_words = " of a slice" if config.num_slices > 1 else ""
         if in_a_slice < model:
-            raise ValueError(
+            raise Refused(
                 f"config.mesh.model_size is {model}, which needs {model} devices{slice_words} or "
                 f"more, and there {'is' if in_a_slice == 1 else 'are'} {in_a_slice}; set it to "
                 f"{' or '.join(map(str, _divisors(in_a_slice)))}, or take a preset without tp"
             )
-        raise ValueError(
+        raise Refused(
             f"config.mesh.model_size is {model}, which does not divide the {in_a_slice} devices"
             f"{slice_words}; try one of {_divisors(in_a_slice)}"
         )
     fsdp = (config.fsdp_size or rest) if "fsdp" in parts else 1
     if rest % fsdp:
-        raise ValueError(
+        raise Refused(
             f"config.mesh.fsdp_size is {fsdp}, which does not divide the {rest} devices left "
             f"beside the model axis; try one of {_divisors(rest)}, or 0 for all of them"
         )
@@ -173,7 +174,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """Make the mesh over these devices (default: all), with explicit axes.
 
     TPUs are ordered by the wiring of their chips, whatever order they are given in. Raises
-    ValueError if devices do not divide over the axes, or do not form num_slices slices.
+    Refused if devices do not divide over the axes, or do not form num_slices slices.
     """
     chosen = list(jax.devices() if devices is None else devices)
     sizes = mesh_shape(config, len(chosen))
@@ -217,7 +218,7 @@ def batch_unit(config: MeshConfig, device_count: int, micro_batches: int) -> int
 
 
 def check_divides(config: RunConfig, device_count: int) -> None:
-    """Raise ValueError with values that divide if batch or model do not divide over the mesh."""
+    """Raise Refused with values that divide if batch or model do not divide over the mesh."""
     *batch, model = mesh_shape(config.mesh, device_count)
     fsdp = batch[-1]
     for index, phase in enumerate(config.phases):
@@ -225,7 +226,7 @@ def check_divides(config: RunConfig, device_count: int) -> None:
         if phase.batch_size % unit:
             below = phase.batch_size // unit * unit
             near = [size for size in (below, below + unit) if size > 0]
-            raise ValueError(
+            raise Refused(
                 f"config.phases[{index}].batch_size is {phase.batch_size}, not a multiple of "
                 f"{unit} ({math.prod(batch)} devices on mesh axes slice*data*fsdp x "
                 f"{phase.micro_batches} micro-batches); try {' or '.join(map(str, near))}"
@@ -241,7 +242,7 @@ def check_divides(config: RunConfig, device_count: int) -> None:
         divided += [("distill.relation_heads", config.distill.relation_heads, "model", model)]
     for name, size, axis, parts in divided:
         if size % parts:
-            raise ValueError(
+            raise Refused(
                 f"config.{name} is {size}, not a multiple of the {parts} devices on mesh "
                 f"axis {axis}; set config.mesh.{axis}_size to a divisor of {size}"
             )

@@ -145,7 +145,7 @@ def compile_step(
     is read from the cache, if one is given; its compile_secs are those of that compile.
 
     Raises:
-      ValueError: the batch or the model does not divide over the devices.
+      Refused: the batch or the model does not divide over the devices.
     """
     phase = config.phases[index]
     shape = row_shape(

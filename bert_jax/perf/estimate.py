@@ -132,7 +132,7 @@ def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
     """Describe which attention the phase takes on this slice, and why.
 
     Raises:
-      ValueError: the config demands the kernel, which does not support this phase.
+      Refused: the config demands the kernel, which does not support this phase.
     """
     return attention.choose(
         config.compute.attention,

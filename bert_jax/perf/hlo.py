@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
+
 _ITEM_BYTES = {"pred": 1, "bf16": 2} | {
     f"{kind}{8 * size}": size for kind in "suf" for size in (1, 2, 4, 8)
 }
@@ -60,7 +62,7 @@ def parse(text: str) -> Program:
     """Read `compiled.as_text()`.
 
     Raises:
-      ValueError: there is no entry computation in it.
+      Refused: there is no entry computation in it.
     """
     computations: dict[str, list[Instruction]] = {}
     name = entry = ""
@@ -75,7 +77,7 @@ def parse(text: str) -> Program:
         elif name and (instruction := _instruction(line)):
             computations[name].append(instruction)
     if not entry:
-        raise ValueError("this is not the text of a compiled program: it has no ENTRY")
+        raise Refused("this is not the text of a compiled program: it has no ENTRY")
     return Program(computations, entry)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bert_jax.perf import hlo
 from bert_jax.perf.hlo import Instruction, Program
+from data_pipeline.io.refused import Refused
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 LINKS, NETWORK = "links", "network"
@@ -112,12 +113,12 @@ def price(text: str, machine: Machine, kernels: Mapping[str, float | None]) -> C
     """Price `compiled.as_text()`; kernels: cycles a call, by words of the kernel's name.
 
     Raises:
-      ValueError: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
+      Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
     """
     program = hlo.parse(text)
     cost = _Computation(program, machine, kernels).price(program.entry)
     if not cost.cycles:
-        raise ValueError(
+        raise Refused(
             "the compiled program states no estimated cycles; compile it for a TPU topology"
         )
     return cost
@@ -156,7 +157,7 @@ class _Computation:
         if instruction.opcode == "while":
             trips = hlo.read_trip_count(self._program, instruction)
             if trips is None:
-                raise ValueError(
+                raise Refused(
                     f"the compiled loop {instruction.name} does not state how often it runs"
                 )
             self._cost.add(self._price_called(instruction.attribute("body")), trips)

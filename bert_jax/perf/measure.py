@@ -34,6 +34,7 @@ from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer import feed
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
 from bert_jax.trainer.feed import StoreFeed
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.schema import RowShape, row_shape
 
 GROUPS, LEAST_STEPS = 20, 5  # quartiles require some groups, and a group some steps
@@ -288,7 +289,7 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
     shards is the number of parts into which the mesh cuts a batch.
 
     Raises:
-      ValueError: the rows do not divide over them.
+      Refused: the rows do not divide over them.
     """
     phase = dataclasses.replace(
         phase, steps=10**9, restart_learning_rate=0.0, restart_warmup_steps=0
@@ -303,7 +304,7 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
         below = phase.batch_size // unit * unit
         near = " or ".join(f"{size:,}" for size in (below, below + unit) if size)
         parts = f" x {phase.micro_batches} micro-batches" if phase.micro_batches > 1 else ""
-        raise ValueError(
+        raise Refused(
             f"--batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts into which "
             f"the mesh cuts a batch{parts}; try {near}"
         )
@@ -316,7 +317,7 @@ def open_source(config: Config, screen: Screen) -> tuple[Config, StoreFeed | Non
     Without a store the vocabulary has the config's size, or BERT's.
 
     Raises:
-      ValueError: the store is not one, or contradicts the config.
+      Refused: the store is not one, or contradicts the config.
     """
     if not config.data.store:
         config = with_vocab_size(config, config.model.vocab_size or VOCAB_SIZE)

@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_jax.model.attention import flash
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
 
@@ -53,22 +54,22 @@ def read_prices(path: pathlib.Path = FILE) -> Prices:
     has no spot prices.
 
     Raises:
-      ValueError: it is neither.
+      Refused: it is neither.
     """
     try:
         table = small_files.read_object(path)
         listed = _read_entries(table, path) if "prices" in table else _read_old_form(table, path)
     except small_files.DamagedFile as error:
-        raise ValueError(f"{error}; write it like {FILE}") from error
+        raise Refused(f"{error}; write it like {FILE}") from error
     by_chip: dict[str, Price] = {}
     for price in listed:
         for usd in (price.usd_on_demand, price.usd_spot):
             if usd is not None and (type(usd) not in (int, float) or not 0 <= usd < math.inf):
-                raise ValueError(
+                raise Refused(
                     f"{path} has {usd!r} as the price of {price.chip}; give dollars an hour"
                 )
         if price.chip in by_chip:
-            raise ValueError(f"{path} has two prices of {price.chip}; keep that of your region")
+            raise Refused(f"{path} has two prices of {price.chip}; keep that of your region")
         by_chip[price.chip] = price
     return Prices(path, by_chip)
 

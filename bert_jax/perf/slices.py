@@ -12,6 +12,7 @@ import jax
 from bert_jax.parallel import chips
 from bert_jax.parallel.chips import Chip
 from data_pipeline.io.address import how_to_install
+from data_pipeline.io.refused import Refused
 
 _SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _BOXES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x12")
@@ -133,25 +134,25 @@ def find_slice(name: str, num_slices: int = 1) -> Slice:
     """Return the slice of a topology such as v5e:8x8, or of gcloud's name for it, v5litepod-64.
 
     Raises:
-      ValueError: no slice has this name; lists those that exist.
+      Refused: no slice has this name; lists those that exist.
     """
     known = {member.name: member for version in SHAPES for member in _list_slices(version)}
     known |= {member.accelerator_type: member for member in known.values()}
     if name not in known:
         version = name.partition(":")[0].partition("-")[0].replace("v5litepod", "v5e")
         if version not in SHAPES:
-            raise ValueError(
+            raise Refused(
                 f"--topology={name}: {version!r} is no TPU that is known here; known are "
                 f"{', '.join(SHAPES)}, as in --topology=v5e:4x4"
             )
         members = _list_slices(version)
         names = ", ".join(f"{member.name} ({member.accelerator_type})" for member in members)
-        raise ValueError(f"--topology={name}: there is no such TPU slice; there are {names}")
+        raise Refused(f"--topology={name}: there is no such TPU slice; there are {names}")
     tpu_slice = dataclasses.replace(known[name], num_slices=num_slices)
     if num_slices < 1:
-        raise ValueError(f"config.mesh.num_slices is {num_slices}; it must be 1 or more")
+        raise Refused(f"config.mesh.num_slices is {num_slices}; it must be 1 or more")
     if num_slices > 1 and tpu_slice.chip.name in ("v2", "v3"):
-        raise ValueError(
+        raise Refused(
             f"config.mesh.num_slices is {num_slices}, and slices of {tpu_slice.chip.name} cannot "
             "be joined by the network; take one slice, or v4 to tpu7x"
         )
@@ -162,11 +163,11 @@ def resize_slice(like: Slice, count: int) -> Slice:
     """Return the slice of so many chips of the same version.
 
     Raises:
-      ValueError: there is none of that size.
+      Refused: there is none of that size.
     """
     sizes = {candidate.chips: candidate for candidate in _list_slices(like.chip.name)}
     if count not in sizes:
-        raise ValueError(
+        raise Refused(
             f"--scale has {count}, and there is no {like.chip.name} slice of {count} chips; there "
             f"are slices of {', '.join(map(str, sizes))}"
         )
@@ -182,10 +183,10 @@ def open_devices(tpu_slice: Slice) -> list[Any]:
     """Return devices to compile for, slice after slice; requires libtpu, but no TPU.
 
     Raises:
-      ValueError: libtpu is not installed.
+      Refused: libtpu is not installed.
     """
     if importlib.util.find_spec("libtpu") is None:
-        raise ValueError(
+        raise Refused(
             "libtpu, which has the TPU's compiler and exists for Linux on x86-64 only, is not "
             f"installed: {how_to_install('plan')}"
         )
@@ -201,7 +202,7 @@ def open_devices(tpu_slice: Slice) -> list[Any]:
             platform="tpu", topology_name=tpu_slice.name, **options
         )
     except jax.errors.JaxRuntimeError as error:
-        raise ValueError(
+        raise Refused(
             f"--topology={tpu_slice.name}: this libtpu does not know it ({error}); install another "
             "version of libtpu, or plan for another slice"
         ) from error

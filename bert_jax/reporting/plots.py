@@ -97,7 +97,7 @@ def draw_curves(
     `schedule` has steps, counted from 1, and their learning rates, as the logged ones miss bends.
 
     Raises:
-      ValueError: a line before the last one of metrics.jsonl is not a line of metrics.
+      Refused: a line before the last one of metrics.jsonl is not a line of metrics.
     """
     lines = read_metrics(workdir / METRICS)
     if not list_panels(lines):

@@ -15,6 +15,7 @@ from typing import Any
 from bert_jax.config import RunConfig, recorded
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 FILE = "wandb.json"  # the id of the run, with which a later start continues it
@@ -26,7 +27,7 @@ _ID = re.compile(r"[\w-]{1,64}")
 
 
 def check_package(project: str) -> None:
-    """Raise ValueError if the wandb package is missing or cannot be imported."""
+    """Raise Refused if the wandb package is missing or cannot be imported."""
     problem = "it is not installed"
     try:
         import wandb
@@ -38,7 +39,7 @@ def check_package(project: str) -> None:
             problem = _first_line(error)
     except Exception as error:  # an incompatible package may raise anything
         problem = _first_line(error)
-    raise ValueError(
+    raise Refused(
         f"config.log.wandb is {project!r}, and the package wandb cannot be imported: {problem}; "
         "pip install wandb, or leave the setting out"
     )

@@ -23,14 +23,14 @@ from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, overrides
-from bert_jax.runtime.exit_codes import BAD_NUMBERS, BY_SIGNAL, DONE, FAILED, Refused
+from bert_jax.runtime.exit_codes import BAD_NUMBERS, BY_SIGNAL, DONE, FAILED
 from data_pipeline.cli import main
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import INTERRUPTED, REFUSED, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import is_transient
-from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.io.refused import Refused
 
 BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 
@@ -74,7 +74,7 @@ def find_config(path: str) -> str:
         if (home / path).is_file():
             return str(home / path)
     kind = "that is a folder" if pathlib.Path(path).is_dir() else "there is no such file"
-    raise ValueError(f"--config={path}: {kind}; bundled are {_our_configs()}")
+    raise Refused(f"--config={path}: {kind}; bundled are {_our_configs()}")
 
 
 def _our_configs() -> str:
@@ -94,11 +94,11 @@ def _our_configs() -> str:
 def resolve_config(kind: type[config_lib.Kind], flag: flags.FlagHolder) -> config_lib.Kind:
     """Read a config of the given dataclass from --config and its overrides.
 
-    Raises ValueError if --config is missing, or its file or a field cannot be read.
+    Raises Refused if --config is missing, or its file or a field cannot be read.
     """
     if not flag.value:
         *_, example = overrides.KINDS[kind]
-        raise ValueError(
+        raise Refused(
             "--config is missing; give --config=FILE, your own or a bundled one such as "
             f"{example}; --config=configs lists all"
         )
@@ -114,8 +114,7 @@ class _TryLater(Exception):
 def preparing() -> Iterator[None]:
     """Turn errors of a command's setup into a refusal: one line on stderr and exit code 2.
 
-    Applies to ValueError and OSError inside the context; the exit code is 1 for transient storage
-    errors. After the context, a ValueError is a bug and shows its traceback.
+    Applies to OSError inside the context; the exit code is 1 for transient storage errors.
     """
     try:
         with LINE.doing("getting ready"):
@@ -125,8 +124,6 @@ def preparing() -> Iterator[None]:
     except OSError as error:
         kind = _TryLater if is_transient(error) else Refused
         raise kind(describe_os_error(error)) from error
-    except ValueError as error:
-        raise Refused(str(error)) from error
     main.raise_on_ctrl_c()
 
 
@@ -142,7 +139,7 @@ def check_command_line(usage: str) -> None:
         sys.exit(DONE)
     try:
         _parse_flags(copy.deepcopy(flags.FLAGS))
-    except ValueError as error:
+    except Refused as error:
         LibraryLog().say(f"error: {error}")
         sys.exit(REFUSED)
 
@@ -158,7 +155,7 @@ def run(
 
     `argv` replaces sys.argv[1:]. `command` receives the log that captures library output, and the
     positional arguments. After its setup, these errors are printed as one line: OSError (exit code
-    1), Refused and DamagedFile (2), FloatingPointError from the guard against bad steps (3). Any
+    1), Refused (2), FloatingPointError from the guard against bad steps (3). Any
     other error is a bug and shows its traceback. `how_to_resume` is appended to the line of
     interrupted work. `leave` receives the exit code and the message, and may end the process.
     """
@@ -195,7 +192,7 @@ def _run_to_code(command: Command, log: LibraryLog, how_to_resume: str) -> tuple
         return FAILED, f"error: {error}"
     except OSError as error:
         return FAILED, f"error: {describe_os_error(error)}; {how_to_resume}"
-    except (Refused, DamagedFile) as error:
+    except Refused as error:
         return REFUSED, f"error: {error}"
     except FloatingPointError as error:
         return BAD_NUMBERS, f"error: {error}"
@@ -265,7 +262,7 @@ def config_arguments(flag: flags.FlagHolder) -> list[str]:
 def refuse_arguments(arguments: Sequence[str], usage: str) -> None:
     """Raise if there are positional arguments, for a command that takes none."""
     if arguments:
-        raise ValueError(f"{arguments[0]!r} is not a flag; usage: {usage}")
+        raise Refused(f"{arguments[0]!r} is not a flag; usage: {usage}")
 
 
 def _arguments() -> list[str]:
@@ -284,7 +281,7 @@ def _asks_for_help() -> bool:
 
 
 def _parse_flags(values: flags.FlagValues) -> list[str]:
-    """Set values by sys.argv; return the positional arguments, or raise a one-line ValueError."""
+    """Set values by sys.argv; return the positional arguments, or raise a one-line Refused."""
     kind = _config_kind()
     try:
         arguments = _arguments()
@@ -292,13 +289,13 @@ def _parse_flags(values: flags.FlagValues) -> list[str]:
             _, arguments = overrides.take(arguments, kind)
         rest = values([sys.argv[0], *arguments])
     except flags.UnrecognizedFlagError as error:
-        raise ValueError(_unknown_flag(error.flagname, error.flagvalue, kind)) from error
+        raise Refused(_unknown_flag(error.flagname, error.flagvalue, kind)) from error
     except flags.Error as error:
-        raise ValueError(_wrong_value(str(error).splitlines()[0])) from error
+        raise Refused(_wrong_value(str(error).splitlines()[0])) from error
     for name in values:
         value = values[name].value
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"--{name} is {value}; it must be a finite number")
+            raise Refused(f"--{name} is {value}; it must be a finite number")
     return list(rest[1:])
 
 
@@ -391,13 +388,11 @@ class ProcessFlags:
     def locate(self) -> ProcessLocation:
         """Return the number of this process; call after flags are parsed.
 
-        Raises ValueError if a flag contradicts another one.
+        Raises Refused if a flag contradicts another one.
         """
         for flag in (self._coordinator, self._processes, self._process):
             if flag.value is not None and not self._multihost.value:
-                raise ValueError(
-                    f"--{flag.name} is for a run of several processes; add --multihost"
-                )
+                raise Refused(f"--{flag.name} is for a run of several processes; add --multihost")
         return ProcessLocation(
             self._multihost.value,
             self._coordinator.value,
@@ -430,12 +425,12 @@ class RunFlags:
     def locate(self, usage: str) -> RunLocation:
         """Return the location of this process; call after flags are parsed.
 
-        Raises ValueError if a flag is missing or contradicts another one.
+        Raises Refused if a flag is missing or contradicts another one.
         """
         process = self._process.locate()
         address = self._workdir.value or ""
         if not address:
-            raise ValueError(f"--workdir is missing: a folder for checkpoints and metrics; {usage}")
+            raise Refused(f"--workdir is missing: a folder for checkpoints and metrics; {usage}")
         check_address(address)
         return RunLocation(
             **dataclasses.asdict(process), address=address, scratch=self._scratch.value
@@ -443,12 +438,12 @@ class RunFlags:
 
 
 def check_address(address: str) -> None:
-    """Raise ValueError if an address cannot be a workdir; nothing is read from a bucket."""
+    """Raise Refused if an address cannot be a workdir; nothing is read from a bucket."""
     if not is_address(address):
         if pathlib.Path(address).exists() and not pathlib.Path(address).is_dir():
-            raise ValueError(f"--workdir={address} is a file; give a new or an empty folder")
+            raise Refused(f"--workdir={address} is a file; give a new or an empty folder")
     elif not _ADDRESS.fullmatch(address):
-        raise ValueError(
+        raise Refused(
             f"--workdir is {address}; it may be a folder, or a folder in a bucket, as "
             "gs://BUCKET/PATH; mount other storage and give that path"
         )

@@ -14,7 +14,3 @@ DONE, FAILED, BAD_NUMBERS, STUCK = 0, 1, 3, 86
 BY_SIGNAL = 128  # plus the signal's number
 # Codes after which the same command would fail again.
 FINAL = (DONE, REFUSED, BAD_NUMBERS)
-
-
-class Refused(ValueError):
-    """Signal a request that cannot be fulfilled; ends the command with exit code 2."""

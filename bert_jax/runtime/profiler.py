@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from data_pipeline.io.refused import Refused
+
 FOLDER = "profile"  # in the workdir
 HOW_TO_OPEN = (
     "to look at it, drop that file on https://ui.perfetto.dev; for XLA's operations by cost, "
@@ -27,11 +29,11 @@ class Window:
 
 
 def read_window(text: str) -> Window:
-    """Parse a window such as "100:105"; raise ValueError for any other form or order."""
+    """Parse a window such as "100:105"; raise Refused for any other form or order."""
     match = _STEPS.fullmatch(text)
     window = Window(int(match[1]), int(match[2])) if match else Window(0, 0)
     if not 1 <= window.first <= window.last:
-        raise ValueError(
+        raise Refused(
             f"--profile_steps={text} is not FIRST:LAST, the numbers of two steps from 1 on, such "
             "as --profile_steps=100:105"
         )
@@ -39,16 +41,16 @@ def read_window(text: str) -> Window:
 
 
 def check_window(window: Window, done_steps: int, total_steps: int) -> None:
-    """Raise ValueError unless a run from done_steps to total_steps includes the complete window."""
+    """Raise Refused unless a run from done_steps to total_steps includes the complete window."""
     if done_steps < window.first and window.last <= total_steps:
         return
     if done_steps >= total_steps:
-        raise ValueError(
+        raise Refused(
             f"--profile_steps={window}: the run has all its {total_steps:,} steps already; trace "
             "one in another --workdir, or give the last phase more steps"
         )
     begin = f"resumes at step {done_steps + 1:,}" if done_steps else "begins at step 1"
-    raise ValueError(
+    raise Refused(
         f"--profile_steps={window} lies outside the run, which {begin} and ends with step "
         f"{total_steps:,}; give steps from {done_steps + 1} to {total_steps}"
     )

@@ -15,6 +15,7 @@ from typing import Any
 from bert_jax.config import MOVED, RunConfig, flatten
 from bert_jax.model import dropout
 from bert_jax.parallel import processes
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
@@ -60,14 +61,14 @@ def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
 
 
 def check_processes_agree(config: RunConfig, provenance: Provenance) -> None:
-    """Raise ValueError on every process if those of this run differ in config or data."""
+    """Raise Refused on every process if those of this run differ in config or data."""
     settings = [fixed_settings(config, provenance), dataclasses.asdict(config)]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     # A process with a slow disk may still be copying the store.
     digests = processes.agree("the config and the store", digest, config.hosts.stuck_secs)
     odd = [number for number, other in enumerate(digests) if other != digests[0]]
     if odd:
-        raise ValueError(
+        raise Refused(
             f"{processes.name_processes(odd)} found another config or store than "
             "process 0; start all of them with the same flags, on stores that are copies of each "
             "other"
@@ -139,7 +140,7 @@ def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
 
 
 def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str) -> None:
-    """Raise ValueError if a vocabulary differs from the one in a run record or checkpoint.
+    """Raise Refused if a vocabulary differs from the one in a run record or checkpoint.
 
     `source` names that record in the error. Old records without digests pass.
     """
@@ -152,13 +153,13 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
                 f"its pieces or their order differ, SHA-256 {vocabulary.digest[:12]}, not "
                 f"{str(digest)[:12]}"
             )
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} is not the vocabulary of {source}: {how}; put back the one that it "
             "was trained with, from the store or another copy of the folder"
         )
     lowercase = pinned.get("lowercase", vocabulary.lowercase)
     if lowercase != vocabulary.lowercase:
-        raise ValueError(
+        raise Refused(
             f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
             f"{source} was trained with {json.dumps(lowercase)}; put back the run record beside it"
         )

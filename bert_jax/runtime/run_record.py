@@ -53,6 +53,7 @@ from bert_jax.tasks.task_layer import TaskLayer
 from bert_jax.train_step import objectives
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
@@ -184,11 +185,11 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
     """Read the record of the pre-training run in a workdir.
 
     Raises:
-      ValueError: there is no run, or it is a fine-tuning run or from another version.
+      Refused: there is no run, or it is a fine-tuning run or from another version.
     """
     record = _read(workdir)
     if _is_of_a_task(record):
-        raise ValueError(
+        raise Refused(
             f"{workdir} holds a run of {record['learns']}; give the workdir of a pre-training run"
         )
     with _written_by_this_version(workdir):
@@ -235,7 +236,7 @@ def _read_thetas(
 
 
 def model_of(record: Mapping[str, Any], workdir: pathlib.Path) -> ModelConfig:
-    """Return the model's sizes in the record of a run; ValueError if it is from another version."""
+    """Return the model's sizes in the record of a run; Refused if it is from another version."""
     with _written_by_this_version(workdir):
         config = settings_from(ModelConfig, ConfigDict(record["config"]["model"]))
     check_sizes(config, record_path(workdir))
@@ -246,7 +247,7 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
     """Describe the model of the run in a workdir, for pre-training and fine-tuning.
 
     Raises:
-      ValueError: there is no run, or it is from another version.
+      Refused: there is no run, or it is from another version.
     """
     record, path = _read(workdir), record_path(workdir)
     config, task = model_of(record, workdir), None
@@ -272,7 +273,7 @@ def _untrained(record: dict[str, Any], path: pathlib.Path) -> tuple[str, ...]:
         return tuple(small_files.field(record, _UNTRAINED, list, path))
     name = small_files.field(record["config"], "objective", str, path)
     if name not in objectives.OBJECTIVES:
-        raise ValueError(
+        raise Refused(
             f"{path} has config.objective = {name!r}, which is not of bert_jax, and does not say "
             "what it trains; start its training command once more, which writes that down"
         )
@@ -333,7 +334,7 @@ def with_kept_predictions(
 def _read(workdir: pathlib.Path) -> dict[str, Any]:
     path = record_path(workdir)
     if not path.exists():
-        raise ValueError(
+        raise Refused(
             f"{workdir} holds no run of bert_jax ({FILE} is missing); give the --workdir of "
             "python -m bert_jax.train"
         )
@@ -355,7 +356,7 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
     """Read the workdir's copy of the vocabulary, which must be the one in the record."""
     path = small_files.path_inside(workdir, record["vocabulary"]["file"])
     if not path.is_file():
-        raise ValueError(
+        raise Refused(
             f"{path} is missing; put back the vocabulary that the run was trained with, from its "
             "store or another copy of the folder"
         )
@@ -371,16 +372,16 @@ def _written_by_this_version(workdir: pathlib.Path) -> Iterator[None]:
     except DamagedFile:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(
+        raise Refused(
             f"{record_path(workdir)} was written by another version of bert_jax; read it with that "
             "version, or start the training command again with this one"
         ) from error
 
 
 def check_place(workdir: pathlib.Path, provenance: Provenance) -> None:
-    """Raise ValueError if the workdir is the folder of the data."""
+    """Raise Refused if the workdir is the folder of the data."""
     if workdir.resolve() in [origin.resolve() for origin in provenance.origins]:
-        raise ValueError(
+        raise Refused(
             f"--workdir={workdir} is the folder of the data; give the run a folder of its own, "
             f"such as {workdir}-run"
         )
@@ -392,7 +393,7 @@ def check(
     provenance: Provenance,
     record: Mapping[str, Any] | None,
 ) -> None:
-    """Raise ValueError if a run with this config and data cannot resume the one in the workdir.
+    """Raise Refused if a run with this config and data cannot resume the one in the workdir.
 
     `record` is the result of find. A missing copy of the vocabulary is written again.
     """
@@ -402,19 +403,19 @@ def check(
         remains = [name for name in RECORDS if (workdir / name).exists()]
         remains += [copy.name] * has_other_copy
         if remains:
-            raise ValueError(
+            raise Refused(
                 f"--workdir={workdir} holds {', '.join(remains)} but no run of bert_jax ({FILE} is "
                 "missing); put that back, or give a new or an empty folder"
             )
         return
     if _CONVERTED in record:
-        raise ValueError(
+        raise Refused(
             f"--workdir={workdir} holds a checkpoint converted from {record[_CONVERTED]}, not a "
             f"run; give another --workdir, and --config.init=orbax:{workdir} to begin with it"
         )
     if ("task" in record) != ("task" in provenance.details):
         begin = f", and --config.init=orbax:{workdir} to begin with it" * ("task" not in record)
-        raise ValueError(
+        raise Refused(
             f"--workdir={workdir} holds a run of {record.get('learns', 'pre-training')}, and this "
             f"is one of {provenance.learns}; give another --workdir{begin}"
         )
@@ -431,12 +432,12 @@ def check(
     if differing:
         more = len(differing) - _SHOWN_SETTINGS
         differing[_SHOWN_SETTINGS:] = [f"and {more:,} more settings differ"] * (more > 0)
-        raise ValueError(
+        raise Refused(
             f"{workdir} holds a run with {'; '.join(differing)}; give another --workdir, or the "
             "settings of that run to resume it"
         )
     if has_other_copy and record["vocabulary"]["file"] == copy.name:
-        raise ValueError(
+        raise Refused(
             f"{copy} is not {provenance.vocab_path}, which the run is trained with; remove it, and "
             "the run writes it again, or give the data of the run that lies here"
         )

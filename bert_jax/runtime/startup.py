@@ -22,6 +22,7 @@ from bert_jax.config import HostsConfig
 from bert_jax.parallel import processes
 from bert_jax.runtime.code_version import code_version
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 READ_SECS = 2.0  # time limit for the line of a connecting process; slower connections are dropped
@@ -49,12 +50,12 @@ class Rank:
     def __post_init__(self) -> None:
         host, _, port = self.coordinator.rpartition(":")
         if not host or not port.isdecimal():
-            raise ValueError(
+            raise Refused(
                 f"--coordinator_address is {self.coordinator!r}; it is host:port of process 0, as "
                 "10.0.0.2:8482"
             )
         if not 0 <= self.number < self.count:
-            raise ValueError(
+            raise Refused(
                 f"--process_id is {self.number} and --num_processes {self.count}; processes count "
                 "from 0, so it must be less"
             )
@@ -71,7 +72,7 @@ def find_rank(
 ) -> Rank | None:
     """Return the rank from the flags, else from the platform; None if only jax can detect it.
 
-    Raises ValueError if neither flags nor platform provide it.
+    Raises Refused if neither flags nor platform provide it.
     """
     if coordinator is None or count is None or number is None:
         try:
@@ -87,7 +88,7 @@ def find_rank(
     values = {"coordinator_address": coordinator, "num_processes": count, "process_id": number}
     missing = [f"--{name}" for name, value in values.items() if value is None]
     if coordinator is None or count is None or number is None:
-        raise ValueError(
+        raise Refused(
             f"--multihost without {' and '.join(missing)}, and this is no platform that tells (a "
             "TPU VM, GKE, Slurm or Open MPI); give "
             "--coordinator_address=HOST_OF_PROCESS_0:8482 --num_processes=N --process_id=0..N-1"
@@ -101,7 +102,7 @@ def join(
     """Join the processes of a run once all are present, and compare their code and command.
 
     Raises:
-      ValueError: counts, numbers, code or command conflict; the same message on every process.
+      Refused: counts, numbers, code or command conflict; the same message on every process.
       TimeoutError: not all are present within hosts.start_secs.
     """
     if rank is not None:
@@ -130,18 +131,18 @@ class Start:
 
 
 def check_alike(starts: Sequence[Start]) -> None:
-    """Raise ValueError for the first process whose code or command differs from process 0's."""
+    """Raise Refused for the first process whose code or command differs from process 0's."""
     first = starts[0]
     for number, start in enumerate(starts):
         if start.code != first.code:
-            raise ValueError(
+            raise Refused(
                 f"process {number} ({start.host}) runs other code than process 0 ({first.host}): "
                 f"{start.code} and {first.code}; install the same bert_jax and the same packages "
                 "on all hosts"
             )
         if sorted(start.arguments) != sorted(first.arguments):
             only = [_describe_extra(start, first, number), _describe_extra(first, start, 0)]
-            raise ValueError(
+            raise Refused(
                 f"process {number} ({start.host}) was started with other flags than process 0 "
                 f"({first.host}): {' and '.join(filter(None, only))}; start the same command on "
                 "all hosts"
@@ -169,7 +170,7 @@ def wait_for_all(rank: Rank, limit_secs: float, log: Callable[[str], None]) -> N
     """Wait until all processes of the run are present; log missing ones if it takes long.
 
     Raises:
-      ValueError: two have the same number, or counts differ; the same message on every process.
+      Refused: two have the same number, or counts differ; the same message on every process.
       TimeoutError: names the missing processes, or reports that process 0 does not answer.
     """
     end_secs = time.monotonic() + limit_secs

@@ -39,6 +39,7 @@ from data_pipeline.io.address import is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.bucket import Bucket
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 
@@ -109,7 +110,7 @@ class Workdir:
         Does nothing for a bucket, which open_workdir has locked.
 
         Raises:
-          ValueError: another run is using it.
+          Refused: another run is using it.
           OSError: names the failed operation.
         """
         if self.bucket is not None:
@@ -174,7 +175,7 @@ def open_workdir(address: str, scratch: str, number: int) -> Workdir:
     only process 0 writes.
 
     Raises:
-      ValueError: another run uses it, or its files are not those of a run.
+      Refused: another run uses it, or its files are not those of a run.
       OSError: the bucket refuses or does not answer, or the folder is not writable.
     """
     if not is_address(address):
@@ -204,7 +205,7 @@ def fetch_workdir(address: str, into: pathlib.Path) -> Workdir:
     """Open a workdir for reading; fetch the small files of one in a bucket into a folder.
 
     Raises:
-      ValueError: the files in the bucket are not those of a run.
+      Refused: the files in the bucket are not those of a run.
       OSError: the bucket refuses or does not answer.
     """
     if not is_address(address):
@@ -233,7 +234,7 @@ def _fetch(bucket: Bucket, home: pathlib.Path) -> None:
     """Replace the small files of a folder with those in the bucket."""
     names = bucket.names()
     if f"{CHECKPOINTS}/" in names and not {FILE, EARLIER_FILE} & set(names):
-        raise ValueError(
+        raise Refused(
             f"--workdir={bucket.address} holds {CHECKPOINTS} but no run of bert_jax ({FILE} is "
             "missing); give a new or an empty folder"
         )
@@ -294,7 +295,7 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
     """Check that all processes share a folder: each must see a file that process 0 writes there.
 
     Raises:
-      ValueError: names the processes that see another folder; the same message on every process.
+      Refused: names the processes that see another folder; the same message on every process.
       OSError: process 0 cannot write there, or a process does not answer within limit_secs.
     """
     if processes.count() == 1:
@@ -319,7 +320,7 @@ def check_all_see(folder: pathlib.Path | epath.Path, limit_secs: float) -> None:
                 folder.rmdir()
     blind = {number: host for number, host in enumerate(hosts) if host}
     if blind:
-        raise ValueError(
+        raise Refused(
             f"--workdir={folder} is not the same folder on all hosts: "
             f"{processes.name_processes(list(blind))} ({', '.join(sorted(set(blind.values())))}) "
             "cannot see what process 0 wrote there; give a disk that all hosts have mounted, or gs://"

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from data_pipeline.io import small_files
 from data_pipeline.io.bucket import Bucket
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 FILE = "lock"
@@ -49,8 +50,8 @@ def _numbering() -> dict[str, str]:
         return {}
 
 
-def _refusal(place: str, holder: dict[str, Any]) -> ValueError:
-    return ValueError(
+def _refusal(place: str, holder: dict[str, Any]) -> Refused:
+    return Refused(
         f"--workdir={place} is in use by the run of process {holder.get('pid', 'unknown')} on "
         f"{holder.get('host', 'an unknown host')}; wait until it ends or stop it, or give another "
         "--workdir"
@@ -64,7 +65,7 @@ _locked: dict[pathlib.Path, IO[bytes]] = {}
 def lock_folder(folder: pathlib.Path) -> None:
     """Lock a folder until this process ends; do nothing if its file system has no locks.
 
-    Raises ValueError if another run has locked it, or the lock is a symbolic link.
+    Raises Refused if another run has locked it, or the lock is a symbolic link.
     """
     folder = folder.resolve()
     if folder in _locked:
@@ -141,7 +142,7 @@ class Lease:
         """Acquire the lock, if necessary from a dead run; `more` is stored in it.
 
         Raises:
-          ValueError: a live run holds it.
+          Refused: a live run holds it.
           OSError: the bucket does not answer.
         """
         self._bucket = bucket

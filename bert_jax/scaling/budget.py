@@ -24,6 +24,7 @@ from bert_jax.scaling.candidates import Candidate, CompileAll, Shape
 from bert_jax.scaling.law import Law, count_in_words, count_most_parameters
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import MANY_EPOCHS
+from data_pipeline.io.refused import Refused
 from data_pipeline.store import TEXT
 
 # Of a budget, what does not go into steps: evaluations, saves, reading, waiting for batches; and at
@@ -86,11 +87,11 @@ def count_corpus(source: StoreFeed) -> CorpusFacts:
     """Count the text of a store, or of several, and the tokens in rows of each phase.
 
     Raises:
-      ValueError: a store holds ready-made examples, not text.
+      Refused: a store holds ready-made examples, not text.
     """
     for store in source.stores:
         if store.kind != TEXT:
-            raise ValueError(
+            raise Refused(
                 f"{store.directory} holds ready-made examples, whose text --budget cannot count; "
                 "give a store of text"
             )
@@ -183,10 +184,10 @@ class BudgetPlan:
 
 
 def check(config: Config) -> None:
-    """Raise ValueError for a run whose loss the law does not predict."""
+    """Raise Refused for a run whose loss the law does not predict."""
     for name in config_lib.list_objectives(config):
         if name not in OBJECTIVES:
-            raise ValueError(
+            raise Refused(
                 f"--budget predicts the loss of a masked language model, and this config learns "
                 f"{name}; set --config.objective=mlm, or plan without --budget"
             )
@@ -195,7 +196,7 @@ def check(config: Config) -> None:
         ("init", config.init),
     ):
         if value:
-            raise ValueError(
+            raise Refused(
                 f"--budget predicts runs of new weights, layer by layer, and config.{key} is "
                 f"{value}; leave it out, or plan without --budget"
             )
@@ -205,7 +206,7 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
     """Choose the shape of the lowest predicted loss; its first and longest phases are compiled.
 
     Raises:
-      ValueError: the budget buys no start, or less than LEAST_EPOCHS of the text; no shape fits;
+      Refused: the budget buys no start, or less than LEAST_EPOCHS of the text; no shape fits;
         spot chips are preempted too often.
     """
     tpu_slice, notes = request.tpu_slice, list[str]()
@@ -225,7 +226,7 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
             candidates = [result if each.shape == result.shape else each for each in candidates]
         candidates = candidates_lib.correct_assumed(candidates, tpu_slice)
         if not candidates:
-            raise ValueError(
+            raise Refused(
                 f"no size fits {tpu_slice.name}: {'; '.join(notes)}; take a larger slice, smaller "
                 "batches or --config.phases[0].micro_batches=2"
             )
@@ -262,7 +263,7 @@ def _check_start(request: BudgetRequest) -> None:
     """Refuse a budget that pays the slice for less than a start."""
     budget, name = request.budget, request.tpu_slice.name
     if budget.secs <= START_SECS:
-        raise ValueError(
+        raise Refused(
             f"${budget.usd:,.2f} pays {name} for {budget.secs:,.0f} s, and a start alone takes "
             f"about {START_SECS:.0f} s (assumed); take more than "
             f"${budget.usd_of(START_SECS):,.2f}, or a smaller slice"
@@ -279,7 +280,7 @@ def _goodput(request: BudgetRequest, candidate: Candidate) -> float:
         [Stretch(distance, distance)], request.preemption_hours, restart_secs
     )
     if expected is None:
-        raise ValueError(
+        raise Refused(
             f"--preemption_hours is {request.preemption_hours:g}, and a restart takes "
             f"{restart_secs / 60:.0f} minutes: the run would hardly end; plan without --spot"
         )
@@ -356,14 +357,14 @@ def _buy_each(
     """Return what the budget buys of each shape, the lowest predicted loss first.
 
     Raises:
-      ValueError: all of them read too little.
+      Refused: all of them read too little.
     """
     bought = [(candidate, _buy(request, candidate, budget)) for candidate in candidates]
     known = [(candidate, purchase) for candidate, purchase in bought if purchase is not None]
     if not known:
         split = [_split_steps(request, candidate, budget) for candidate in candidates]
         most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
-        raise ValueError(
+        raise Refused(
             f"${budget.usd:,.2f} on {request.tpu_slice.name} buys {most:.2g} epochs of the store's "
             f"{request.corpus.unique_tokens:,.0f} tokens at the fastest of the sizes, and below "
             f"{LEAST_EPOCHS} nothing is predicted; take a larger budget, or a part of the text"

@@ -14,6 +14,7 @@ from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import Screen
 from bert_jax.scaling.law import count_in_words, count_layer_parameters
 from bert_jax.train_step import objectives
+from data_pipeline.io.refused import Refused
 
 # Share of the chips' peak before anything is compiled: rises with the width, up to a limit. With 16
 # rows of 128 a chip the compiler expects 24% of width 512 and 38% of 768, with 64 rows 59%.
@@ -121,7 +122,7 @@ def list_candidates(
     The smallest shape is always among them. notes receives why others are left out.
 
     Raises:
-      ValueError: none divides over the slice.
+      Refused: none divides over the slice.
     """
     candidates: list[Candidate] = []
     for shape in FAMILY:
@@ -129,7 +130,7 @@ def list_candidates(
         try:
             validate.check(reshaped)
             mesh_lib.check_divides(reshaped, tpu_slice.devices)
-        except ValueError as error:
+        except Refused as error:
             notes.append(f"{shape.name} is left out: {error}")
             continue
         layers = count_layer_parameters(reshaped.model)
@@ -143,7 +144,7 @@ def list_candidates(
         speeds = _assume_speeds(reshaped, tpu_slice, _assume_share(shape))
         candidates.append(Candidate(shape, reshaped, layers, layers + table, speeds))
     if not candidates:
-        raise ValueError(f"no shape can be trained on {tpu_slice.name}: {'; '.join(notes)}")
+        raise Refused(f"no shape can be trained on {tpu_slice.name}: {'; '.join(notes)}")
     return candidates
 
 

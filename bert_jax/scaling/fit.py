@@ -23,6 +23,7 @@ from bert_jax.scaling.law import (
     compute_log_losses,
     count_in_words,
 )
+from data_pipeline.io.refused import Refused
 
 # Deviations of the residuals, in shares of the loss: the largest with which anything is predicted,
 # and that of runs that differ by their seed, of small models 0.9 to 2% (docs/results.md).
@@ -89,7 +90,7 @@ def fit(
     """Fit the law to points; known are further rows of the prior.
 
     Raises:
-      ValueError: there are too few points, of too few sizes or token counts, or no law of this form
+      Refused: there are too few points, of too few sizes or token counts, or no law of this form
         goes through them; with the residual of each.
     """
     _check_points(points, is_told_more=bool(known))
@@ -108,7 +109,7 @@ def fit(
         squares = float(residuals @ residuals) + _USUAL_WEIGHT * USUAL_NOISE**2
         noise = math.sqrt(squares / degrees)
     if noise > MOST_NOISE:
-        raise ValueError(_describe_misfit(points, residuals, noise))
+        raise Refused(_describe_misfit(points, residuals, noise))
     rows = (covariance + covariance.T) / 2
     return Law(
         corpus=corpus,
@@ -139,18 +140,18 @@ def _describe_misfit(points: Sequence[Point], residuals: np.ndarray, noise: floa
 
 def _check_points(points: Sequence[Point], is_told_more: bool) -> None:
     if not LEAST_POINTS <= len(points) <= MOST_POINTS:
-        raise ValueError(
+        raise Refused(
             f"there are {len(points)} points; a law needs {LEAST_POINTS} to {MOST_POINTS}"
         )
     for point in points:
         if not all(0 < value < math.inf for value in point):
-            raise ValueError(f"{point} has a value that is not a number above 0")
+            raise Refused(f"{point} has a value that is not a number above 0")
     for name, values in (
         ("parameters", {point.parameters for point in points}),
         ("tokens", {point.tokens for point in points}),
     ):
         if len(values) < 2 and not is_told_more:
-            raise ValueError(f"all points have the same {name}; a law needs two values or more")
+            raise Refused(f"all points have the same {name}; a law needs two values or more")
 
 
 def _find_mode(

@@ -32,6 +32,7 @@ from bert_jax.studies.pretrained import HELDOUT_LOSS
 from bert_jax.studies.row_kind import Cost, build_flags
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import Store
 
@@ -151,20 +152,20 @@ def parse_counts(text: str, flag: str) -> list[int]:
     """Parse counts joined by commas, as 64,128 or 4M,16M.
 
     Raises:
-      ValueError: one of them is no whole number above 0, or stands there twice.
+      Refused: one of them is no whole number above 0, or stands there twice.
     """
     counts = []
     for part in text.split(","):
         parts = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)([kmb]?)", part.strip().lower())
         count = float(parts[1]) * _SUFFIXES[parts[2]] if parts else 0.0
         if count < 1 or count != int(count):
-            raise ValueError(
+            raise Refused(
                 f"--{flag} is {text!r:.80}; it must be whole numbers joined by commas, as 64,128 "
                 "or 4M,16M"
             )
         counts.append(int(count))
     if len(set(counts)) < len(counts):
-        raise ValueError(f"--{flag} is {text!r:.80}, where a number stands twice; give each once")
+        raise Refused(f"--{flag} is {text!r:.80}, where a number stands twice; give each once")
     return sorted(counts)
 
 
@@ -185,21 +186,19 @@ def make_recipe(
     """Decide what the rungs of a config share.
 
     Raises:
-      ValueError: the config learns something else than masked words, or begins with a checkpoint.
+      Refused: the config learns something else than masked words, or begins with a checkpoint.
     """
     if not config.phases:
-        raise ValueError("config.phases is empty; a ladder trains the first phase")
+        raise Refused("config.phases is empty; a ladder trains the first phase")
     first, base = config.phases[0], min(widths)
     objective = first.objective or config.objective
     if objective not in OBJECTIVES:
-        raise ValueError(
+        raise Refused(
             f"config.objective is {objective!r}; a ladder predicts the loss of masked words: "
             f"set {' or '.join(OBJECTIVES)}"
         )
     if config.init:
-        raise ValueError(
-            f"config.init is {config.init}; a ladder trains new weights: leave it empty"
-        )
+        raise Refused(f"config.init is {config.init}; a ladder trains new weights: leave it empty")
     if any(each.path == _BATCH for each in overrides):
         batch_size = first.batch_size
     else:
@@ -210,7 +209,7 @@ def make_recipe(
         head_width = min(_NARROW_HEAD, base // 2)
     for width in widths:
         if width % head_width:
-            raise ValueError(
+            raise Refused(
                 f"--widths has {width}, which heads of {head_width} do not divide; take multiples"
             )
     own = ("phases[", "data.store")
@@ -226,11 +225,11 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
     """Make the rung of a width and of so many positions, rounded to steps.
 
     Raises:
-      ValueError: the width is not a multiple of the heads' width, or an override is of a setting
+      Refused: the width is not a multiple of the heads' width, or an override is of a setting
         that the ladder decides.
     """
     if width % recipe.head_width:
-        raise ValueError(
+        raise Refused(
             f"a width of {width} is not a multiple of the heads' {recipe.head_width}; take one"
         )
     model, phase = recipe.config.model, recipe.config.phases[0]
@@ -246,7 +245,7 @@ def make_rung(recipe: Recipe, width: int, tokens: int) -> Rung:
     settings = _make_settings(recipe, model, steps)
     for override in recipe.overrides:
         if override.path in settings and override.path != _BATCH:
-            raise ValueError(
+            raise Refused(
                 f"{override}: a ladder decides it, by --widths, --tokens or --learning_rate; leave "
                 "it out"
             )
@@ -265,13 +264,13 @@ def refuse_overfitting(rungs: Sequence[Rung], asked: Sequence[Rung], unique_toke
     """Refuse to predict a model that is too large for the store's text.
 
     Raises:
-      ValueError: a rung that is asked for has more parameters than a law says anything of.
+      Refused: a rung that is asked for has more parameters than a law says anything of.
     """
     ratios = [rung.parameters / unique_tokens for rung in rungs]
     most = count_most_parameters(unique_tokens, ratios)
     for rung in asked:
         if rung.parameters > most:
-            raise ValueError(
+            raise Refused(
                 f"--predict asks for a width of {rung.width}, {rung.parameters:,} parameters of "
                 f"layers, on {unique_tokens:,} tokens of text; a model of more than {most:,.0f} "
                 "overfits them, of which the law knows nothing: ask for a narrower width, or "
@@ -381,7 +380,7 @@ def fit_outcomes(outcomes: Sequence[Outcome], store: Store) -> tuple[Law | None,
             corpus=f"the store {store.directory}",
             vocabulary=f"{vocabulary['kind']}, {vocabulary['size']:,} tokens",
         )
-    except ValueError as error:
+    except Refused as error:
         return None, str(error)
     return law, ""
 

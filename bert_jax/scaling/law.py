@@ -24,6 +24,7 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 LADDER = "ladder.json"  # in the workdir of bert_jax.ladder: {"law": ..., "rungs": [...]}
@@ -97,14 +98,14 @@ class Law:
         """Predict the loss of a run with its interval, wider the further it is from the points.
 
         Raises:
-          ValueError: an argument is not a finite number above 0.
+          Refused: an argument is not a finite number above 0.
         """
         for name, value in (
             *(("parameters", parameters), ("tokens", tokens)),
             ("unique_tokens", unique_tokens),
         ):
             if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; a law takes a number above 0")
+                raise Refused(f"{name} is {value}; a law takes a number above 0")
         run = Point(parameters, tokens, unique_tokens, 1.0)
         (log_loss,), jacobian = compute_log_losses(self.constants.to_vector(), [run])
         gradient = jacobian[0]
@@ -149,18 +150,18 @@ def read_ladder(folder: pathlib.Path) -> Law:
     """Read the law of a finished ladder.
 
     Raises:
-      ValueError: the folder has none, its points did not fit, or the file is damaged.
+      Refused: the folder has none, its points did not fit, or the file is damaged.
     """
     path = folder / LADDER
     try:
         content = small_files.read_object(path, folder)
     except FileNotFoundError:
-        raise ValueError(
+        raise Refused(
             f"{folder} has no {LADDER}; give the workdir of python -m bert_jax.ladder that ended"
         ) from None
     if content.get("law") is None:
         reason = str(content.get("error", "it has no law"))
-        raise ValueError(f"{path} predicts nothing: {reason:.500}")
+        raise Refused(f"{path} predicts nothing: {reason:.500}")
     return from_json(small_files.field(content, "law", dict, path), path)
 
 

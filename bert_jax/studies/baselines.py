@@ -26,6 +26,7 @@ from bert_jax.studies.row_kind import (
     refuse_settings,
 )
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
@@ -48,7 +49,7 @@ def load_settings(row: StudyRow, store: str) -> Any:
     """Read the settings of a baseline from a row's flags.
 
     Raises:
-      ValueError: there is no such setting, or its value is not allowed.
+      Refused: there is no such setting, or its value is not allowed.
     """
     refuse_settings(row, "config", "finetune")
     options = BASELINES[row.kind]
@@ -61,7 +62,7 @@ def load_settings(row: StudyRow, store: str) -> Any:
     tokens = texts.pop(_TOKENS, None)
     for name, text in texts.items():
         if name not in fields:
-            raise ValueError(
+            raise Refused(
                 f"its flags have {name}, which is no setting of {row.kind}; choose from "
                 f"{', '.join([*fields, _TOKENS])}"
             )
@@ -84,7 +85,7 @@ def _parse_number(kind: type[int] | type[float], name: str, text: str) -> int | 
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"its {name} is {text}; {name} must be a number") from None
+        raise Refused(f"its {name} is {text}; {name} must be a number") from None
 
 
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def describe_tagger(row: StudyRow) -> dict[str, dict[str, float]]:
     """Return the settings of a row's tagger as a part of its identity; {} if it has none.
 
     Raises:
-      ValueError: there is no such setting, or its value is not allowed.
+      Refused: there is no such setting, or its value is not allowed.
     """
     settings = load_tagger(row)
     return {"tagger": settings} if settings else {}
@@ -109,13 +110,13 @@ def load_tagger(row: StudyRow) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, text in parse_settings(row.tagger, "tagger").items():
         if name not in _TAGGER_SETTINGS:
-            raise ValueError(
+            raise Refused(
                 f"its tagger has {name}, which is no setting of a tagger; choose from "
                 f"{', '.join(_TAGGER_SETTINGS)}"
             )
         values[name] = _parse_number(type(getattr(Training, name)), name, text)
         if not 0 < values[name] < math.inf:
-            raise ValueError(f"its tagger has {name}={text}; {name} must be above 0")
+            raise Refused(f"its tagger has {name}={text}; {name} must be above 0")
     return values
 
 

@@ -21,6 +21,7 @@ from bert_jax.studies.row_kind import load_task, split_names
 from bert_jax.tasks.registry import open_task
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
+from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
 from data_pipeline.vocab import load_vocabulary
 
@@ -90,27 +91,27 @@ def check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
     """Refuse the folder of a study whose runs do not compare with these.
 
     Raises:
-      ValueError: the store, seq_len, a row or a task differs; names it and both values.
+      Refused: the store, seq_len, a row or a task differs; names it and both values.
     """
     holds = f"--workdir={folder} holds a study"
     if not before.has_store_of(now):
-        raise ValueError(
+        raise Refused(
             f"{holds} of the store {before.store}, not {now.store}; give that store, {_HOW_TO_FIX}"
         )
     if before.seq_len != now.seq_len:
-        raise ValueError(
+        raise Refused(
             f"{holds} with config.seq_len={before.seq_len}, not {now.seq_len}; give that, "
             f"{_HOW_TO_FIX}"
         )
     for name in now.rows.keys() & before.rows.keys():
         for difference in _differences(before.rows[name], now.rows[name]):
-            raise ValueError(
+            raise Refused(
                 f"{holds} whose row {name} has {difference}; give the row another name, "
                 f"{_HOW_TO_FIX}"
             )
     for name in now.tasks.keys() & before.tasks.keys():
         for difference in _task_differences(before.tasks[name], now.tasks[name]):
-            raise ValueError(
+            raise Refused(
                 f"{holds} whose task {name} has {difference}; give the task another name, "
                 f"{_HOW_TO_FIX}"
             )
@@ -140,7 +141,7 @@ def describe_task(task: StudyTask, store: Store) -> Settings:
     """Read the files of a task with the store's vocabulary, and return its identity.
 
     Raises:
-      ValueError: a setting is wrong, or a file is missing or cannot be read.
+      Refused: a setting is wrong, or a file is missing or cannot be read.
     """
     config = load_task(task)
     lowercase = store.manifest["vocabulary"]["lowercase"]

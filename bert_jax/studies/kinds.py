@@ -3,6 +3,7 @@
 from bert_jax.config.study import StudyRow
 from bert_jax.studies import baselines, pretrained
 from bert_jax.studies.row_kind import RowKind
+from data_pipeline.io.refused import Refused
 
 KINDS: dict[str, RowKind] = {
     "pretrain": pretrained.PRETRAIN,
@@ -21,7 +22,7 @@ OWN_MEASURES = pretrained.OWN_MEASURES | baselines.OWN_MEASURES
 
 
 def find_kind(row: StudyRow) -> RowKind:
-    """Return the kind of a row; raise ValueError if the name is unknown."""
+    """Return the kind of a row; raise Refused if the name is unknown."""
     if row.kind not in KINDS:
-        raise ValueError(f"its kind is {row.kind!r}; it must be one of {', '.join(KINDS)}")
+        raise Refused(f"its kind is {row.kind!r}; it must be one of {', '.join(KINDS)}")
     return KINDS[row.kind]

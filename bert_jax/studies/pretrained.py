@@ -40,6 +40,7 @@ from bert_jax.studies.row_kind import (
 )
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
 from data_pipeline.store import HELDOUT, Split, open_store
@@ -63,11 +64,11 @@ def load_row(row: StudyRow, store: str) -> Config:
     """Load the config of a row that pre-trains, on the study's store.
 
     Raises:
-      ValueError: a setting is wrong, or the config names another store.
+      Refused: a setting is wrong, or the config names another store.
     """
     config = load_config(Config, row.config, build_flags(row.flags))
     if config.data.store not in ("", store):
-        raise ValueError(
+        raise Refused(
             f"config.data.store is {config.data.store}, and the study's store is {store}; all rows "
             "train on the study's store: leave config.data.store out"
         )
@@ -189,7 +190,7 @@ def _check_checkpoint(row: StudyRow, store: str) -> dict[str, Any]:
     settings = parse_settings(row.flags)
     for name, value in settings.items():
         if name != _STEP or not value.isdecimal():
-            raise ValueError(
+            raise Refused(
                 f"its flags have {name}={value}; a checkpoint row takes step=N only; "
                 "settings of its fine-tunings belong in `finetune`"
             )
@@ -237,7 +238,7 @@ def _parse_address(row: StudyRow) -> str:
     settings = parse_settings(row.flags)
     address = settings.pop(_ADDRESS, "")
     if settings or not address:
-        raise ValueError(
+        raise Refused(
             f"its flags are {row.flags!r}; a given row takes {_ADDRESS}=ADDRESS only: hf:DIR, "
             "google:PREFIX or the workdir of a run"
         )

@@ -14,6 +14,7 @@ from bert_jax.config import FinetuneConfig, overrides, validate
 from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime.cli import find_config
+from data_pipeline.io.refused import Refused
 
 MASKED_WORDS = "masked_words_loss"  # nats, on the same words for every row
 PSEUDO_PERPLEXITY = "pseudo_perplexity"  # of the same sentences for every row
@@ -45,7 +46,7 @@ class Run:
 class RowKind:
     """Hold the functions that check, train and score the rows of a kind.
 
-    check         return the settings that identify a run; raise ValueError to refuse the row
+    check         return the settings that identify a run; raise Refused to refuse the row
     cost          return the cost of a run
     command       return the argv that trains a run in its folder, or resumes it; None for a kind
                   that trains nothing
@@ -79,13 +80,13 @@ def parse_settings(text: str, field: str = "flags") -> dict[str, str]:
     """Split "steps=100 width=64" into names and values; `field` of the row names it in errors.
 
     Raises:
-      ValueError: a part is not KEY=VALUE.
+      Refused: a part is not KEY=VALUE.
     """
     settings = {}
     for part in shlex.split(text):
         name, mark, value = part.partition("=")
         if not mark:
-            raise ValueError(f"its {field} has {part}; give settings as KEY=VALUE")
+            raise Refused(f"its {field} has {part}; give settings as KEY=VALUE")
         settings[name] = value
     return settings
 
@@ -94,15 +95,13 @@ def load_config(kind: type[config_lib.Kind], file: str, flags: list[str]) -> con
     """Load a config file with the flags of a row or of a task.
 
     Raises:
-      ValueError: no file is named, a flag is not KEY=VALUE, or there is no such setting.
+      Refused: no file is named, a flag is not KEY=VALUE, or there is no such setting.
     """
     if not file:
-        raise ValueError(
-            "its config is empty; give it a config file, such as configs/quickstart.py"
-        )
+        raise Refused("its config is empty; give it a config file, such as configs/quickstart.py")
     given, rest = overrides.take(flags, kind)
     if rest:
-        raise ValueError(f"its flags have {rest[0]}; give settings as KEY=VALUE")
+        raise Refused(f"its flags have {rest[0]}; give settings as KEY=VALUE")
     return overrides.load(kind, file, find_config, given)
 
 
@@ -120,10 +119,10 @@ def split_names(reads: str) -> list[str]:
 
 
 def refuse_settings(row: StudyRow, *names: str) -> None:
-    """Raise ValueError if a row sets one of these fields, which its kind does not read."""
+    """Raise Refused if a row sets one of these fields, which its kind does not read."""
     for name in names:
         if getattr(row, name):
-            raise ValueError(
+            raise Refused(
                 f"its {name} is {getattr(row, name)!r}, which a row of kind {row.kind} does not "
                 "read; leave it out"
             )

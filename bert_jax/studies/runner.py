@@ -20,6 +20,7 @@ from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task, spl
 from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
@@ -124,7 +125,7 @@ class Study:
                         its own. Without it, this process scores and keeps the accelerator.
 
         Raises:
-          ValueError: a setting, row or task is wrong, rows are not equal, or a folder holds another
+          Refused: a setting, row or task is wrong, rows are not equal, or a folder holds another
             study.
         """
         self._score_command = score_command
@@ -133,16 +134,14 @@ class Study:
         names = [row.name for row in config.rows] + [task.name for task in config.tasks]
         for name in names:
             if names.count(name) > 1 or not name or "/" in name:
-                raise ValueError(
+                raise Refused(
                     f"a row or task is called {name!r}; give each a unique name without /"
                 )
         if not config.rows or not config.store:
             missing = "store" if config.rows else "rows"
-            raise ValueError(
-                f"config.{missing} is empty; set rows and the store that they train on"
-            )
+            raise Refused(f"config.{missing} is empty; set rows and the store that they train on")
         if config.compare_with not in ("", *(row.name for row in config.rows)):
-            raise ValueError(
+            raise Refused(
                 f"config.compare_with is {config.compare_with!r}, which is no row; choose from "
                 f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
             )
@@ -174,9 +173,9 @@ class Study:
         """Read the identity of a study whose runs may be shared."""
         other = identity.read(folder)
         if other is None:
-            raise ValueError(f"--share={folder} holds no study; give the workdir of a study")
+            raise Refused(f"--share={folder} holds no study; give the workdir of a study")
         if not other.has_store_of(self._identity):
-            raise ValueError(
+            raise Refused(
                 f"--share={folder} is a study of the store {other.store}, not "
                 f"{self._identity.store}; its runs do not compare with these: leave it out"
             )
@@ -189,7 +188,7 @@ class Study:
         ]
         wanted = find_kind(row).reads
         if tuple(kinds) != wanted:
-            raise ValueError(
+            raise Refused(
                 f"its reads is {row.reads!r}; a row of kind {row.kind} reads "
                 f"{' and '.join(f'an earlier row of kind {kind}' for kind in wanted) or 'no row'}"
             )
@@ -203,7 +202,7 @@ class Study:
         for row, value in values:
             first, expected = values[0]
             if abs(value / expected - 1) > self.config.tolerance:
-                raise ValueError(
+                raise Refused(
                     f"row {row.name} takes {value:.4g} {self.config.equal}, row "
                     f"{first.name} {expected:.4g}; they must be equal within "
                     f"config.tolerance={self.config.tolerance:g}: multiply its steps by "
@@ -218,7 +217,7 @@ class Study:
         """Lock the folder until this process ends.
 
         Raises:
-          ValueError: another study runs there.
+          Refused: another study runs there.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
@@ -242,7 +241,7 @@ class Study:
                     error = self._run(lane, result, seed)
                 except (OSError, RuntimeError, ValueError) as unreadable:
                     # A file of this run; the other runs continue.
-                    is_sentence = isinstance(unreadable, ValueError)  # written for users
+                    is_sentence = isinstance(unreadable, Refused)  # written for users
                     error = f"{'' if is_sentence else type(unreadable).__name__ + ': '}{unreadable}"
                 if error:
                     result.errors.append(f"seed {seed}: {error}")
@@ -295,7 +294,7 @@ class Study:
         """
         folder, kind = self.locate_run(row, seed), find_kind(row)
         if folder.is_symlink() and not folder.exists():
-            raise ValueError(f"{folder} is a link to a run that was deleted; delete the link")
+            raise Refused(f"{folder} is a link to a run that was deleted; delete the link")
         if folder.exists():
             return
         for other, known in self._shared.items():
@@ -321,13 +320,13 @@ class Study:
                 return
 
     def _find_run(self, row: StudyRow, seed: int) -> Run:
-        """Return a run of a row; raise ValueError if a run that it reads is not finished."""
+        """Return a run of a row; raise Refused if a run that it reads is not finished."""
         rows = {known.name: known for known in self.config.rows}
         sources = []
         for name in split_names(row.reads):
             sources.append(self.locate_run(rows[name], seed))
             if not find_kind(rows[name]).is_finished(sources[-1]):
-                raise ValueError(f"it reads the run of {name}, which is not finished")
+                raise Refused(f"it reads the run of {name}, which is not finished")
         folder = self.locate_run(row, seed)
         return Run(row, seed, self.config.store, folder, tuple(sources))
 
@@ -347,18 +346,18 @@ class Study:
         """Return the finished run whose folder has this name.
 
         Raises:
-          ValueError: the study has no such run, or it is not finished.
+          Refused: the study has no such run, or it is not finished.
         """
         for seed in range(self.config.seeds):
             for row in self.config.rows:
                 if self.locate_run(row, seed).name == name:
                     run, kind = self._find_run(row, seed), find_kind(row)
                     if kind.command is not None and not kind.is_finished(run.folder):
-                        raise ValueError(
+                        raise Refused(
                             f"--score is {name}, which is not finished; run the study first"
                         )
                     return run
-        raise ValueError(f"--score is {name}, which is no run of this study; give ROW-seedN")
+        raise Refused(f"--score is {name}, which is no run of this study; give ROW-seedN")
 
     def score(self, run: Run, screen: Screen) -> None:
         """Score a finished run in this process, and write its scores."""
@@ -408,5 +407,5 @@ def _has_scores(path: pathlib.Path) -> bool:
 def _prefix_errors(part: str, name: str) -> Iterator[None]:
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{part} {name}: {error}") from error
+    except Refused as error:
+        raise Refused(f"{part} {name}: {error}") from error

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bert_jax.tasks.task import CLASSIFY
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labelled.windows import window_spans
@@ -63,7 +64,7 @@ def encode_texts(
     """
     specials = vocabulary.template.count_specials(second_texts is not None)
     if max_seq_length < specials + 2:
-        raise ValueError(
+        raise Refused(
             f"config.data.max_seq_length is {max_seq_length}; a row has {specials} special tokens "
             f"and needs {specials + 2} at least: the paper takes 128"
         )

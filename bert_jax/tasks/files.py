@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from bert_jax.config.schema import TaskOptions
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -65,13 +66,13 @@ def read_columns(
     drops_short_rows a row with too few fields is skipped and noted instead of refused.
 
     Raises:
-      ValueError: a column is missing, a row has another number of fields, text is not UTF-8, or
+      Refused: a column is missing, a row has another number of fields, text is not UTF-8, or
         there are no rows.
     """
     rows = fields_of_rows(path)
     names = list(header) if header else next(rows, (0, []))[1]
     if not names:
-        raise ValueError(f"{path} is empty; copy or download it again")
+        raise Refused(f"{path} is empty; copy or download it again")
     check_columns(path, names, wanted, "is it the file of another task, or without its header?")
     places = {name: names.index(name) for name in (*wanted, *also) if name in names}
     values: dict[str, list[str]] = {name: [] for name in places}
@@ -85,7 +86,7 @@ def read_columns(
             values[name].append(fields[place])
         numbers.append(number)
     if not numbers:
-        raise ValueError(f"{path} has a header and no rows; copy or download it again")
+        raise Refused(f"{path} has a header and no rows; copy or download it again")
     return Columns(path, values, numbers, tuple(short))
 
 
@@ -96,7 +97,7 @@ def check_columns(
     for name in wanted:
         if names.count(name) != 1:
             state = f"{names.count(name)} columns" if name in names else "no column"
-            raise ValueError(
+            raise Refused(
                 f"{path} has {state} {name!r}; its columns are {listed(names)}, and "
                 f"{', '.join(wanted)} are read: {how_to_fix}"
             )
@@ -125,7 +126,7 @@ def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     with small_files.open_regular(path) as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES + 1), b""), 1):
             if len(line) > MAX_BYTES:
-                raise ValueError(
+                raise Refused(
                     f"{path} row {number} is longer than {MAX_BYTES:,} bytes; is it the file that "
                     "is meant, and is it text?"
                 )
@@ -134,7 +135,7 @@ def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise ValueError(
+                raise Refused(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
                     f"{error.start + 1}; convert the file, as `iconv -f latin1 -t utf-8` does for "
                     "one in Latin-1, or download it again"
@@ -151,7 +152,7 @@ def _check_fields(
     """Refuse a row that has more or fewer fields than the header."""
     if len(fields) != len(names):
         start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
-        raise ValueError(
+        raise Refused(
             f"{path} row {number} has {len(fields)} fields and not {len(names)} ({listed(names)}); "
             f"it begins {start!r}: correct or remove the row, {how_to_fix}"
         )
@@ -161,7 +162,7 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
     """Read the wanted columns of a table as text.
 
     Raises:
-      ValueError: an unknown extension, a missing column, a row that cannot be read, a value that is
+      Refused: an unknown extension, a missing column, a row that cannot be read, a value that is
         not a text, number or truth value, or no rows.
     """
     values: dict[str, list[str]] = {name: [] for name in wanted}
@@ -171,7 +172,7 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
             values[name].append(text_of(path, number, name, row[name]))
         numbers.append(number)
     if not numbers:
-        raise ValueError(f"{path} has no rows; copy or download it again")
+        raise Refused(f"{path} has no rows; copy or download it again")
     return Columns(path, values, numbers)
 
 
@@ -195,7 +196,7 @@ def read_rows(
         return _json_rows(path, wanted, how_to_fix)
     if path.suffix == PARQUET:
         return _parquet_rows(path, wanted, how_to_fix)
-    raise ValueError(
+    raise Refused(
         f"{path} ends in {path.suffix!r}; a table is known by its extension, one of "
         f"{', '.join(SUFFIXES)}: rename or convert the file"
     )
@@ -207,7 +208,7 @@ def column_names(path: pathlib.Path) -> list[str]:
         try:
             return list(pq.read_schema(path).names)
         except pa.ArrowException as error:
-            raise ValueError(f"{path} is not a complete Parquet file; copy it again") from error
+            raise Refused(f"{path} is not a complete Parquet file; copy it again") from error
     _, line = next(decoded_lines(path), (1, ""))
     if path.suffix in JSON_LINES:
         return list(small_files.parse_json(line.encode(), path)) if line.startswith("{") else []
@@ -219,7 +220,7 @@ def text_of(path: pathlib.Path, number: int, name: str, value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str | int | float):
-        raise ValueError(
+        raise Refused(
             f"{path} row {number} has a {type(value).__name__} under {name!r}; a text, a number "
             "or true or false can be read: choose another column, or write the table again"
         )
@@ -252,7 +253,7 @@ def csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise ValueError(
+            raise Refused(
                 f"{path} row {number} is not csv ({error}): a text with commas, quotes or line "
                 'breaks stands in double quotes, and a quote in it is doubled ("")'
             ) from error
@@ -274,13 +275,13 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
             continue
         record = small_files.parse_json(line.encode(), f"{path} row {number}")
         if not isinstance(record, dict):
-            raise ValueError(
+            raise Refused(
                 f"{path} row {number} is {small_files.kind_in_words(record)}, not an object; JSON "
                 "lines have one object a line"
             )
         missing = [name for name in wanted if name not in record]
         if missing:
-            raise ValueError(
+            raise Refused(
                 f"{path} row {number} has no {missing[0]!r}; its keys are {listed(list(record))}, "
                 f"and {', '.join(wanted)} are read: {how_to_fix}"
             )
@@ -307,7 +308,7 @@ def parquet_batches(
         if isinstance(error, OSError) and error.errno:  # the disk's error, not the file's
             raise
         reason = str(error).split("\n")[0].rstrip(".")
-        raise ValueError(
+        raise Refused(
             f"{path} is not a complete Parquet file ({reason}); copy or download it again"
         ) from error
 
@@ -315,7 +316,7 @@ def parquet_batches(
 def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathlib.Path | None:
     """Find the file of a split in the task's folder; return None where there is no test file."""
     if options.source != "files":
-        raise ValueError(
+        raise Refused(
             f"config.data.source is {options.source!r}, but {options.task} is read from files "
             "alone; leave it at 'files'"
         )
@@ -323,22 +324,22 @@ def split_file(options: TaskOptions, split: str, names: Sequence[str]) -> pathli
     given = {TRAIN: options.train_file, DEV: options.dev_file, TEST: options.test_file}[split]
     folder = pathlib.Path(options.dir).expanduser()
     if not options.dir or not folder.is_dir():  # or the current folder would be taken for it
-        raise ValueError(
+        raise Refused(
             f"config.data.dir is {options.dir!r}, which is not a folder; give the folder "
             f"of the files of {options.task}, --config.data.dir=DIR"
         )
     if given:
         if not (folder / given).is_file():
-            raise ValueError(f"{key} is {given!r}, but there is no file {folder / given}")
+            raise Refused(f"{key} is {given!r}, but there is no file {folder / given}")
         return folder / given
     matches = [folder / name for name in names if (folder / name).is_file()]
     if len(matches) > 1:
-        raise ValueError(
+        raise Refused(
             f"{folder} holds both {matches[0].name} and {matches[1].name}; choose one with "
             f"--{key}=NAME"
         )
     if not matches and split != TEST:
-        raise ValueError(
+        raise Refused(
             f"{folder} has no {split} file of {options.task}: none of {', '.join(names)}; name "
             f"yours with --{key}=NAME"
         )

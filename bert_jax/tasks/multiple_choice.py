@@ -23,6 +23,7 @@ from bert_jax.tasks.files import DEV, TEST, TRAIN, csv_rows, read_columns, read_
 from bert_jax.tasks.metrics import ACCURACY, class_scores, majority_scores
 from bert_jax.tasks.task import CHOOSE, Scores, Task
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
@@ -79,7 +80,7 @@ def read_swag(path: pathlib.Path) -> ChoiceFile:
         answer = None if label is None else _answer_index(label, f"{path} row {number}")
         questions.append(ChoiceQuestion(row["sent1"], choices, answer))
     if not questions:
-        raise ValueError(f"{path} has no questions below its header")
+        raise Refused(f"{path} has no questions below its header")
     return ChoiceFile(path, tuple(questions))
 
 
@@ -99,7 +100,7 @@ def read_codah(path: pathlib.Path) -> ChoiceFile:
 
 def _answer_index(text: str, place: str) -> int:
     if text.strip() not in set("0123"):
-        raise ValueError(
+        raise Refused(
             f"{place} has the label {text!r:.60}; it must be the number of the right ending, 0, "
             "1, 2 or 3"
         )
@@ -112,7 +113,7 @@ def build_task(
     """Build the task of the files that were read; training and development need answers."""
     for split in (TRAIN, DEV):
         if not files[split].has_answers:
-            raise ValueError(
+            raise Refused(
                 f"{files[split].path} has no column of answers; as the {split} file of "
                 f"{options.task} it needs one"
             )
@@ -185,6 +186,6 @@ def read_accuracy(path: pathlib.Path) -> Scores:
         for number, row in csv_rows(path, ("pred", "label"), how_to_fix)
     ]
     if not pairs:
-        raise ValueError(f"{path} has no rows below its header")
+        raise Refused(f"{path} has no rows below its header")
     chosen_N, answers_N = np.array(pairs).T
     return class_scores([ACCURACY], answers_N, chosen_N)

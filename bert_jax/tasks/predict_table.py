@@ -29,6 +29,7 @@ from bert_jax.tasks.predicting import (
 from bert_jax.tasks.table_pieces import TablePiece, TableWriter
 from bert_jax.tasks.task import CHOOSE, REGRESS
 from data_pipeline.io.atomic import new_file
+from data_pipeline.io.refused import Refused
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
@@ -62,7 +63,7 @@ def choose_layout(request: PredictRequest) -> Layout:
     if request.second_text_column is not None:
         second = request.second_text_column
     if not first:
-        raise ValueError(
+        raise Refused(
             f"--text_column is missing: the column of {request.path} with the texts; its columns "
             f"are {listed(column_names(request.path))}"
         )

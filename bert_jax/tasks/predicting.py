@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
 from data_pipeline.vocab import Vocabulary
 
@@ -46,7 +47,7 @@ class Predictor(Protocol):
         """Write the predictions piece by piece into new files; return their paths.
 
         Raises:
-          ValueError: the input has changed since, or does not fit the output's format.
+          Refused: the input has changed since, or does not fit the output's format.
         """
 
     def summary_rows(self) -> list[tuple[str, str]]:
@@ -67,7 +68,7 @@ def reread(
             break
         yield piece
     if done != total:
-        raise ValueError(f"{path} was changed while it was read; start again")
+        raise Refused(f"{path} was changed while it was read; start again")
 
 
 def describe_count(total: int, unit: str, findings: Mapping[str, int]) -> str:
@@ -92,12 +93,12 @@ def check_request(
 ) -> None:
     """Refuse an output whose extension is not a format of the task, and rows without room."""
     if output.suffix not in endings:
-        raise ValueError(
+        raise Refused(
             f"--output is {output}, which ends in {output.suffix!r}; {content} is written as "
             f"{' or '.join(endings)}"
         )
     if request.max_seq_length < least_tokens:
-        raise ValueError(
+        raise Refused(
             f"--max_seq_length is {request.max_seq_length}; rows of {content} need {least_tokens} "
             "tokens or more"
         )

@@ -9,6 +9,7 @@ from bert_jax.tasks.glue import task as glue
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.squad import task as squad
 from bert_jax.tasks.task import Task
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 # config.data.task -> the function that opens it.
@@ -26,14 +27,14 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """Open the task that config.data names.
 
     Raises:
-      ValueError: no task has this name, a file or column is missing, or a row cannot be read or
+      Refused: no task has this name, a file or column is missing, or a row cannot be read or
         learned: names the file and the row.
       OSError: a file cannot be read.
     """
     if options.task not in TASKS:
-        raise ValueError(f"config.data.task is {options.task!r}; it must be one of {sorted(TASKS)}")
+        raise Refused(f"config.data.task is {options.task!r}; it must be one of {sorted(TASKS)}")
     if options.source == "files" and not options.dir:
-        raise ValueError(
+        raise Refused(
             f"config.data.dir is missing: the folder with the files of {options.task}; give "
             "--config.data.dir=DIR, or for GLUE --config.data.source=tfds"
         )

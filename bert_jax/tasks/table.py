@@ -37,6 +37,7 @@ from bert_jax.tasks.metrics import (
 )
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Scores, Task
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 _SCORES = (ACCURACY, MACRO_F1)
@@ -77,7 +78,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
     """Collect the classes of the training split: numeric labels in order, then words in order."""
     counts = Counter(train.values[column])
     if len(counts) < 2:
-        raise ValueError(
+        raise Refused(
             f"{train.path} has only the label {next(iter(counts))!r:.60} under {column!r} in all "
             "its rows, so there is nothing to learn; name another column with "
             "config.data.label_column"
@@ -85,12 +86,12 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
     for columns in (train, dev):
         for i, label in enumerate(columns.values[column]):
             if not label:
-                raise ValueError(
+                raise Refused(
                     f"{columns.place(i)} has no label under {column!r}; fill it in, or remove "
                     "the row"
                 )
             if label not in counts:
-                raise ValueError(
+                raise Refused(
                     f"{columns.place(i)} has the label {label!r:.60}, which no row of {train.path} "
                     f"has; its labels are {listed(sorted(counts))}: correct the row, or add such "
                     "rows to the training file"
@@ -156,7 +157,7 @@ def learn_numbers(train: Columns, dev: Columns, column: str) -> Numbers:
     }
     deviation = float(values[TRAIN].std())
     if deviation == 0.0:
-        raise ValueError(
+        raise Refused(
             f"{train.path} has the same number under {column!r} in all its rows, so there is "
             "nothing to learn; name another column with config.data.label_column"
         )
@@ -169,7 +170,7 @@ def _number(text: str, place: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(
+        raise Refused(
             f"{place} has the label {text!r:.60}, which is not a number; correct the row, or set "
             "config.data.is_regression=False to learn classes"
         )
@@ -229,7 +230,7 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
         if path is None:
             continue
         if not options.text_column or not options.label_column:
-            raise ValueError(
+            raise Refused(
                 "config.data.text_column and config.data.label_column must both be set; the "
                 f"columns of {path} are {listed(column_names(path))}"
             )

@@ -24,6 +24,7 @@ from bert_jax.tasks.files import (
     read_rows,
     text_of,
 )
+from data_pipeline.io.refused import Refused
 
 PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # of all values together
@@ -86,16 +87,16 @@ def open_table(
             if record.keys() - names.keys():
                 names |= dict.fromkeys(record)
         if len(names) > _MOST_COLUMNS:
-            raise ValueError(f"{path} has more than {_MOST_COLUMNS:,} columns; is it a table?")
+            raise Refused(f"{path} has more than {_MOST_COLUMNS:,} columns; is it a table?")
         rows += piece.rows
         show(rows)
     if not rows:
-        raise ValueError(f"{path} has no rows; copy or download it again")
+        raise Refused(f"{path} has no rows; copy or download it again")
     # The output could not tell two columns of the same name apart.
     header = [] if path.suffix in JSON_LINES else column_names(path)
     twice = [name for name in header if header.count(name) > 1]
     if twice and set(wanted) <= set(header):  # or it is no row of names
-        raise ValueError(
+        raise Refused(
             f"{path} has {header.count(twice[0])} columns {twice[0]!r}; rename one of them, so "
             "that the output can tell them apart"
         )
@@ -113,7 +114,7 @@ def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece
     chars = 0
     for number, record in read_rows(path, wanted, how_to_fix, table.headers):
         if path.suffix not in JSON_LINES and len(record) > _MOST_COLUMNS:
-            raise ValueError(
+            raise Refused(
                 f"{path} row {number} has more than {_MOST_COLUMNS:,} columns; is it a table?"
             )
         for name in wanted:
@@ -160,7 +161,7 @@ def _plain(arrow: pa.Table) -> pa.Table:
             try:
                 column = pc.cast(arrow.column(place), pa.string())
             except pa.ArrowException as error:
-                raise ValueError(
+                raise Refused(
                     f"the column {field.name!r} of type {field.type} has no text form; write "
                     "--output as .parquet, which keeps types, or drop the column"
                 ) from error
@@ -254,7 +255,7 @@ class TableWriter:
             return pa.Table.from_pylist(rows, pa.schema(fields))
         except (pa.ArrowException, TypeError, OverflowError) as error:
             reason = str(error).split("\n")[0]
-            raise ValueError(
+            raise Refused(
                 f"the rows of {self._table.path} do not fit the types of the first "
                 f"{PIECE_ROWS:,}, which Parquet keeps ({reason}); write --output as .jsonl"
             ) from error

@@ -34,6 +34,7 @@ from bert_jax.trainer.feed import BatchShape, Feed, HostBatch, RunPhase
 from bert_jax.trainer.prefetch import PlacedBatch
 from data_pipeline.io.address import is_address, use_one_driver
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import read_object
 
 
@@ -66,7 +67,7 @@ class StepParts:
     def frozen_shardings(self) -> bert.Params:
         """Return a NamedSharding for each parameter of the teacher."""
         if self.teacher is None:
-            raise ValueError("this run has no teacher")
+            raise Refused("this run has no teacher")
         return state_lib.shard_params(self.teacher, self.mesh, self.config.mesh)
 
     @property
@@ -100,7 +101,7 @@ def build_parts(
     `objectives` has that of each phase; heads are those of the first unless given. Of a teacher
     only the encoder is built, and the masked language model's head if an objective asks for it.
 
-    Raises ValueError if the batch or the model does not divide evenly over the devices.
+    Raises Refused if the batch or the model does not divide evenly over the devices.
     """
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     mesh = mesh_lib.make_mesh(config.mesh, devices)

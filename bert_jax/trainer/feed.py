@@ -30,6 +30,7 @@ from data_pipeline import store as store_lib
 from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches
 from data_pipeline.sampling.epochs import WALKS_VERSION
 from data_pipeline.sampling.mixture import MixedSource, chain, make_schedule
@@ -108,10 +109,10 @@ def open_store(
     """Open the one store that config.data names, as open_stores does.
 
     Raises:
-      ValueError: also if there are several.
+      Refused: also if there are several.
     """
     if len(options.stores) > 1:
-        raise ValueError(
+        raise Refused(
             f"config.data.store names {len(options.stores)} stores, and this reads one: give one "
             f"of {', '.join(options.stores)} as --store, where the command has that flag"
         )
@@ -126,12 +127,12 @@ def open_stores(
     `advance` receives the bytes copied so far and the total, of each.
 
     Raises:
-      ValueError: there is no store; the message shows the command that builds one. Several have
+      Refused: there is no store; the message shows the command that builds one. Several have
         different vocabularies, equal contents, or ready-made examples.
       OSError: the bucket cannot be read, or the copy cannot be written.
     """
     if not options.store:
-        raise ValueError(
+        raise Refused(
             "config.data.store is empty; build a store with "
             f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
         )
@@ -148,20 +149,20 @@ def _check_mixable(stores: Sequence[Store]) -> None:
     first, digests = stores[0], dict[str, Store]()
     for store in stores:
         if store.kind != store_lib.TEXT:
-            raise ValueError(
+            raise Refused(
                 f"config.data.store names several stores, and {store.directory} holds ready-made "
                 "examples; stores of text are mixed: build it from its text"
             )
         ours, theirs = (each.manifest["vocabulary"] for each in (first, store))
         if any(ours[name] != theirs[name] for name in PINNED if name != "file"):
-            raise ValueError(
+            raise Refused(
                 f"config.data.store mixes {first.directory} and {store.directory}, which have "
                 f"different vocabularies ({ours['size']:,} and {theirs['size']:,} pieces); build "
                 f"the second with --vocab={first.vocab_path}"
             )
         twin = digests.setdefault(store.digest, store)
         if twin is not store:
-            raise ValueError(
+            raise Refused(
                 f"config.data.store names {twin.directory} and {store.directory}, which are copies "
                 "of each other; name one, with a larger share in config.data.store_weights"
             )
@@ -442,7 +443,7 @@ class DataCheck:
                 write_file(self._path, f"{json.dumps(before)}\n".encode())
         except _Ended:
             return
-        except ValueError as error:
+        except Refused as error:
             self._problem = str(error)
             self._stop.ask()
         except OSError:  # an unreadable file fails in the step that needs it

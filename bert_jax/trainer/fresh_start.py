@@ -15,11 +15,11 @@ from bert_jax.checkpoint.reader import find_newest_step
 from bert_jax.parallel import processes
 from bert_jax.reporting.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.runtime import goodput, run_record
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.workdir import Workdir
 from data_pipeline.io import small_files
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.jsonl import read_records
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 FOLDER = "before-fresh"  # -1, -2 and so on

@@ -20,6 +20,7 @@ from bert_jax.reporting.console import Screen, list_lines
 from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.store import EXAMPLES, HELDOUT, TEXT, TRAIN, Store, ngrams
@@ -246,7 +247,7 @@ def count_phase(
 ) -> PhaseFacts:
     """Build the held-out batches of a phase, their counts and the objective's baselines.
 
-    Raises ValueError if the objective predicts next sentences and the training split has no labels.
+    Raises Refused if the objective predicts next sentences and the training split has no labels.
     """
     phase, source = feed.config.phases[index], feed.open_source(index)
     weights, batches, parts = feed.weights(index), list[HostBatch](), list[HeldoutPart]()
@@ -352,7 +353,7 @@ def _check_next_sentences(rows: HostBatch) -> None:
     if len(labels) > 1 or 0 < len(labels_N) < _FEW_LABELS:
         return
     state = f"all have the label {labels[0]}" if len(labels) else "none has a label"
-    raise ValueError(
+    raise Refused(
         f"config.objective learns next sentences, and of the first {len(rows['input_ids']):,} rows "
         f"of the training split {state}: its documents have one sentence each; set "
         "config.objective=mlm, or build the store so that documents have more (--documents, "

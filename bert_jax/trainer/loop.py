@@ -29,7 +29,6 @@ from bert_jax.reporting.console import FAINT, StepLine
 from bert_jax.reporting.metrics_writer import SUMMARY, Records
 from bert_jax.reporting.wandb_writer import WandbWriter
 from bert_jax.runtime import goodput, profiler
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.preemption import Interrupted, Stop
 from bert_jax.runtime.profiler import Profiler
@@ -44,6 +43,7 @@ from bert_jax.trainer.prefetch import PlacedBatch, StepsInFlight, place_ahead
 from bert_jax.trainer.setup import Setup, begin_anew, open_checkpoints, restore_or_initialize
 from bert_jax.trainer.summary import opening_rows
 from bert_jax.trainer.throughput import Progress, StepClock
+from data_pipeline.io.refused import Refused
 
 INPUT_BOUND_SHARE = 0.1  # share of an interval spent waiting for input that triggers a warning
 REMINDER_SECS = 1800.0  # minimum time between two such warnings

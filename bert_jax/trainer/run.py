@@ -34,7 +34,7 @@ def prepare_process(
 
     On exit of the context, logs, the stacks of a hung process and compiled programs are directed to
     the workdir. Pass the watchdog to `train`, which stops it. The first check that fails raises
-    ValueError or OSError.
+    Refused or OSError.
     """
     log.hold()
     if place.is_one_of_several:

@@ -41,6 +41,7 @@ from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores
 from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl, small_files
+from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +84,7 @@ def build_setup(
 
     `objectives` has that of each phase: train_step.objectives.find_each.
     Claims the workdir and writes the record of the run there. Wall time is counted from `began`,
-    by default now. The first check that fails raises ValueError or OSError.
+    by default now. The first check that fails raises Refused or OSError.
     """
     began = time.time() if began is None else began
     validate.check(config)
@@ -156,7 +157,7 @@ def check_start(
 ) -> Start:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    The first check that fails raises ValueError or OSError.
+    The first check that fails raises Refused or OSError.
     """
     run_record.check_place(storage.home, provenance)
     if config.log.wandb and jax.process_index() == 0:
@@ -185,7 +186,7 @@ def claim_workdir(
 ) -> list[Change]:
     """Claim the workdir and write the record of the run; return the settings that changed in it.
 
-    Raises ValueError or OSError if another run holds the workdir, or its disk is too small.
+    Raises Refused or OSError if another run holds the workdir, or its disk is too small.
     """
     config, is_writer = parts.config, jax.process_index() == 0
     total = config_lib.total_steps(config)
@@ -219,7 +220,7 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
     """Find the step of the newest checkpoint, None if there is none; refuse one past the end."""
     done = find_newest_step(storage.checkpoints)
     if done is not None and done > total:
-        raise ValueError(
+        raise Refused(
             f"{storage.address} holds a run of {done:,} steps, the phases of this config end after "
             f"{total:,}; give the last phase more steps, or another --workdir"
         )

@@ -46,7 +46,7 @@ def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list
     """Describe the devices, the model and its attention.
 
     Raises:
-      ValueError: config.compute.attention requires the kernel and it does not support a phase.
+      Refused: config.compute.attention requires the kernel and it does not support a phase.
     """
     shape = config.model
     axes = describe_axes(mesh.shape)
@@ -65,7 +65,7 @@ def model_rows(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> list
 def attention_in_words(config: RunConfig, mesh: jax.sharding.Mesh, model: Model) -> str:
     """Name the attention implementation of each phase, with the reason if it is not the kernel.
 
-    Raises ValueError if config.compute.attention requires the kernel and it does not fit a phase.
+    Raises Refused if config.compute.attention requires the kernel and it does not fit a phase.
     """
     words = {
         phase.seq_len: attention.choose(

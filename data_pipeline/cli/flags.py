@@ -1,4 +1,4 @@
-"""Parse command lines with argparse; every mistake is raised as a ValueError of one sentence."""
+"""Parse command lines with argparse; every mistake is raised as a Refused of one sentence."""
 
 import argparse
 import dataclasses
@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import help_of
 
 MOST_WORKERS = 4096
@@ -28,7 +29,7 @@ class FlagParser(argparse.ArgumentParser):
         if wrong := _WRONG_NUMBER.fullmatch(message):
             flag, kind, text = wrong.groups()
             message = f"{flag} is {text}; it must be a {_NUMBERS[kind]}"
-        raise ValueError(f"{message.removeprefix('argument ')}; see {self.prog} --help")
+        raise Refused(f"{message.removeprefix('argument ')}; see {self.prog} --help")
 
     def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
         values, unknown = self.parse_known_args(args, namespace)
@@ -37,7 +38,7 @@ class FlagParser(argparse.ArgumentParser):
             name = unknown[0].split("=")[0]
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"flags are {', '.join(known[2:])}"
-            raise ValueError(f"{unknown[0]!r} is not a flag of {self.prog}; {hint}")
+            raise Refused(f"{unknown[0]!r} is not a flag of {self.prog}; {hint}")
         return values
 
 
@@ -70,6 +71,6 @@ def add_settings(
 
 
 def check_range(name: str, value: float, least: float, most: float) -> None:
-    """Raise ValueError where the value of a flag is NaN, too small or absurdly large."""
+    """Raise Refused where the value of a flag is NaN, too small or absurdly large."""
     if not least <= value <= most:
-        raise ValueError(f"--{name} is {value}; it must be from {least} to {most}")
+        raise Refused(f"--{name} is {value}; it must be from {least} to {most}")

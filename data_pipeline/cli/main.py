@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 
 from data_pipeline.cli.live_line import LINE, show_imports
 from data_pipeline.cli.stderr_log import LibraryLog
+from data_pipeline.io.errors import is_transient
+from data_pipeline.io.refused import Refused
 
-REFUSED, INTERRUPTED = 2, 130
+FAILED, REFUSED, INTERRUPTED = 1, 2, 130
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's message on a full disk
 
 
@@ -47,9 +49,10 @@ def run_main(
 ) -> int:
     """Call `work` with the arguments of a command, and return the exit code of the process.
 
-    0 after success; 2 after a ValueError or OSError, 130 after Ctrl-C, each with one line on
-    stderr. Other errors are bugs and are raised. If argv is None, the arguments are sys.argv, and
-    hides_libraries then hides what libraries such as TensorFlow write to stderr.
+    0 after success; 2 after Refused or an OSError that would recur, 1 after an OSError that may
+    pass, 130 after Ctrl-C, each with one line on stderr. Other errors are bugs and are raised. If
+    argv is None, the arguments are sys.argv, and hides_libraries then hides what libraries such as
+    TensorFlow write to stderr.
     """
     raise_on_ctrl_c()
     LINE.show("")  # libraries are imported
@@ -63,8 +66,8 @@ def run_main(
             return INTERRUPTED
         except OSError as error:
             log.say(f"error: {describe_os_error(error)}")
-            return REFUSED
-        except ValueError as error:
+            return FAILED if is_transient(error) else REFUSED
+        except Refused as error:
             log.say(f"error: {error}")
             return REFUSED
     return 0

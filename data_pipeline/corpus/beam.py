@@ -22,6 +22,7 @@ from typing import Any
 from data_pipeline.corpus.encode import ChunkEncoder, EncodedChunk, TextChunk, read_chunks
 from data_pipeline.corpus.spool import read_chunk, write_chunk
 from data_pipeline.io.address import how_to_install, is_address
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sources import Source
@@ -47,16 +48,16 @@ class BeamWork:
 
 
 def check_installed() -> None:
-    """Raise ValueError if Apache Beam cannot be imported."""
+    """Raise Refused if Apache Beam cannot be imported."""
     if importlib.util.find_spec("apache_beam") is None:
-        raise ValueError(
+        raise Refused(
             f"--runner is beam, but Apache Beam is not installed ({how_to_install('beam')}); or "
             "build on this machine with --runner=local"
         )
 
 
 def check_options(beam_options: str) -> None:
-    """Raise ValueError if Beam would ignore an option or exit because of it.
+    """Raise Refused if Beam would ignore an option or exit because of it.
 
     A runner with its own job server, such as Flink's, passes on options that Beam does not know.
     """
@@ -67,7 +68,7 @@ def check_options(beam_options: str) -> None:
     try:
         words = shlex.split(beam_options)
     except ValueError as error:
-        raise ValueError(
+        raise Refused(
             f"--beam_options is {beam_options!r}, which no shell could read ({error}); close the "
             "mark"
         ) from error
@@ -76,7 +77,7 @@ def check_options(beam_options: str) -> None:
     try:
         runner = create_runner(runner_name)  # which also makes its options known
     except (ValueError, ImportError, AttributeError) as error:
-        raise ValueError(
+        raise Refused(
             f"--beam_options asks for --runner={runner_name}, which is not available ({error}); "
             "Dataflow's is in apache-beam[gcp], and without --runner Beam takes DirectRunner"
         ) from error
@@ -86,9 +87,9 @@ def check_options(beam_options: str) -> None:
         try:
             _, unknown = parser.parse_known_args(words)
         except argparse.ArgumentError as error:
-            raise ValueError(f"--beam_options is {beam_options!r}, but {error}") from error
+            raise Refused(f"--beam_options is {beam_options!r}, but {error}") from error
         if unknown and not isinstance(runner, PortableRunner):
-            raise ValueError(
+            raise Refused(
                 f"--beam_options has {' '.join(unknown)!r}, which Beam does not know; it would be "
                 "ignored: correct it or omit it"
             )
@@ -107,7 +108,7 @@ def encode_with_beam(
     """Run the pipeline, then yield the chunks in the order of the input.
 
     `beam_options` are Beam's own flags. Encoded chunks are kept in their --temp_location, else in
-    `local_folder`, which every worker must be able to write. Raises ValueError for a bad source, a
+    `local_folder`, which every worker must be able to write. Raises Refused for a bad source, a
     pipeline that did not finish, or one whose files cannot be read from this machine.
     """
     from apache_beam.io.filesystems import FileSystems
@@ -149,7 +150,7 @@ def group_sources(sources: Sequence[Source]) -> Iterator[NumberedSources]:
 
 
 def _run(groups: list[tuple[int, NumberedSources]], work: BeamWork, options: Any) -> None:
-    """Run the pipeline to its end; raise ValueError if it failed, whatever the runner raised."""
+    """Run the pipeline to its end; raise Refused if it failed, whatever the runner raised."""
     import apache_beam as beam
 
     try:
@@ -166,7 +167,7 @@ def _run(groups: list[tuple[int, NumberedSources]], work: BeamWork, options: Any
         if "KeyboardInterrupt" in str(error):  # DirectRunner wraps that too
             raise KeyboardInterrupt from error
         *_, last = str(error).strip().split("\n")
-        raise ValueError(
+        raise Refused(
             f"the Beam pipeline did not finish ({type(error).__name__}: {last}); nothing was "
             "written: see the runner's log, or build with --runner=local"
         ) from error
@@ -187,7 +188,7 @@ def _read_group(
             yield _part_name(group, chunks), chunk
             chunks += 1
         end["chunks"] = chunks
-    except ValueError as error:
+    except Refused as error:
         end["refused"] = str(error)
     _write(folder, _end_name(group), json.dumps(end).encode())
 
@@ -216,7 +217,7 @@ def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:
 
     end_path = FileSystems.join(folder, _end_name(group))
     if not FileSystems.exists(end_path):
-        raise ValueError(
+        raise Refused(
             f"the Beam pipeline finished, but {end_path} does not exist: its workers wrote to a "
             "place of their own; give one that they and this machine can reach, as in "
             "--beam_options='--temp_location=gs://BUCKET/temp ...'"
@@ -224,7 +225,7 @@ def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:
     with FileSystems.open(end_path) as file:
         end = json.loads(file.read())
     if "refused" in end:
-        raise ValueError(end["refused"])
+        raise Refused(end["refused"])
     for number in range(end["chunks"]):
         path = FileSystems.join(folder, _part_name(group, number))
         with FileSystems.open(path) as file:

@@ -18,6 +18,7 @@ import numpy as np
 from data_pipeline.corpus.dedup import fold_text, hash_document, hash_texts
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.corpus.near_duplicates import Signer
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import (
     DOCUMENTS_WITHOUT_SENTENCES,
     SENTENCES_WITHOUT_TOKENS,
@@ -192,7 +193,7 @@ def encode_corpus(
     """Yield the chunks encoded, in the order of the input whatever the number of processes is.
 
     Raises:
-      ValueError: as the stream of chunks raises; a process was killed or could not start.
+      Refused: as the stream of chunks raises; a process was killed or could not start.
     """
     if workers == 1:
         yield from map(ChunkEncoder(vocabulary, text, cleaning).encode, chunks)
@@ -215,7 +216,7 @@ def encode_corpus(
         except BrokenProcessPool as error:
             is_cut = text.documents == "blank_line"
             smaller = "" if is_cut else ", or cut very large documents with --documents=blank_line"
-            raise ValueError(
+            raise Refused(
                 f"one of the {workers} processes was killed, most likely for lack of memory; use "
                 f"fewer with --workers=N{smaller}"
             ) from error
@@ -240,7 +241,7 @@ def _start_worker(
     try:
         vocabulary = load_vocabulary(vocab_path, lowercase, checks_case=False)
         _worker["encoder"] = ChunkEncoder(vocabulary, text, cleaning)
-    except (ValueError, OSError, ImportError) as error:
+    except (Refused, OSError, ImportError) as error:
         _start_errors.append(error)
 
 
@@ -254,7 +255,7 @@ def _end_with_parent() -> None:
 
 def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:
     if _start_errors:
-        raise ValueError(
+        raise Refused(
             f"a process of the build could not start: {_start_errors[0]}; build again, or without "
             "other processes, with --workers=1"
         ) from _start_errors[0]

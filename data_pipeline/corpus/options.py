@@ -7,6 +7,7 @@ from typing import Any
 from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
 from data_pipeline.corpus.beam import check_installed, check_options
 from data_pipeline.io.address import is_address
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.spec.fields import check_fields, setting
@@ -96,7 +97,7 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     """Read and check the command line.
 
     Raises:
-      ValueError: an unknown flag, a value outside what is allowed, an address such as gs:// for
+      Refused: an unknown flag, a value outside what is allowed, an address such as gs:// for
         --vocab or --scratch, two flags that exclude each other, a flag that is missing.
     """
     values = vars(_parser().parse_args(argv))
@@ -111,9 +112,9 @@ def parse_flags(argv: list[str]) -> BuildFlags:
     check_fields(flags, "--")
     for name in ("input", "output"):
         if not getattr(flags, name):
-            raise ValueError(f"--{name} is missing; a whole command is: {EXAMPLE}")
+            raise Refused(f"--{name} is missing; a whole command is: {EXAMPLE}")
     if flags.scratch and not flags.address:
-        raise ValueError(
+        raise Refused(
             f"--scratch is {flags.scratch}, but --output={flags.output} is a folder here, in "
             "which the store is built; omit it"
         )
@@ -145,43 +146,43 @@ def _parser() -> FlagParser:
 
 
 def _check_vocabulary(flags: BuildFlags) -> None:
-    """Raise ValueError unless a vocabulary is either read or trained, with the flags for it."""
+    """Raise Refused unless a vocabulary is either read or trained, with the flags for it."""
     if bool(flags.vocab) == bool(flags.train_vocab):
         state = "both are given" if flags.vocab else "neither is given"
-        raise ValueError(
+        raise Refused(
             f"one of --vocab=FILE and --train_vocab=KIND is needed, {state}; a vocabulary is "
             f"either read or trained, as in: {EXAMPLE}"
         )
     if flags.vocab:
         for name in ("vocab_size", "reserved_pieces", "character_coverage"):
             if (value := getattr(flags, name)) != getattr(BuildFlags, name):
-                raise ValueError(
+                raise Refused(
                     f"--{name} is {value}, but the pieces of --vocab={flags.vocab} are fixed; omit "
                     "it, or train a vocabulary with --train_vocab"
                 )
         return
     if flags.train_vocab not in TRAINED:
-        raise ValueError(
+        raise Refused(
             f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "
             f"{BPE} for a SentencePiece model, or {BYTE_BPE} for byte-level BPE"
         )
     if flags.train_vocab == BYTE_BPE:
         if flags.lowercase:
-            raise ValueError(
+            raise Refused(
                 f"--lowercase is true, but --train_vocab={BYTE_BPE} keeps case, as RoBERTa and "
                 "ModernBERT do; add --lowercase=false"
             )
         if flags.character_coverage is not None:
-            raise ValueError(
+            raise Refused(
                 f"--character_coverage is {flags.character_coverage}, but --train_vocab={BYTE_BPE} "
                 "has a piece for every byte; omit it"
             )
     if not flags.vocab_size:
-        raise ValueError(
+        raise Refused(
             "--vocab_size is missing; --train_vocab needs it, as in --vocab_size=30522, BERT's"
         )
     if flags.reserved_pieces > flags.vocab_size:
-        raise ValueError(
+        raise Refused(
             f"--reserved_pieces is {flags.reserved_pieces}; it must be at most --vocab_size, "
             f"{flags.vocab_size}"
         )
@@ -189,13 +190,13 @@ def _check_vocabulary(flags: BuildFlags) -> None:
 
 def _check_runner(flags: BuildFlags) -> None:
     if flags.runner == LOCAL and flags.beam_options:
-        raise ValueError(
+        raise Refused(
             f"--beam_options is {flags.beam_options!r}, but --runner is {LOCAL}; give "
             f"--runner={BEAM} too, or omit it"
         )
     if flags.runner == BEAM:
         if flags.workers:
-            raise ValueError(
+            raise Refused(
                 f"--workers is {flags.workers}, but with --runner={BEAM} Beam starts the "
                 "processes; omit it, or give what your Beam runner takes with --beam_options"
             )

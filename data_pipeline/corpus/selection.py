@@ -14,6 +14,7 @@ from data_pipeline.corpus.dedup import HashBuckets
 from data_pipeline.corpus.encode import ChunkFacts, sum_runs
 from data_pipeline.corpus.near_duplicates import SIGNATURE_SIZE, find_clusters
 from data_pipeline.corpus.spool import Spool
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import (
     DOCUMENTS_OF_DUPLICATE_LINES,
     DROP,
@@ -177,7 +178,7 @@ def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsH
     Memory: 9 bytes a document with the hashes.
 
     Raises:
-      ValueError: no choice leaves at least one and at most half of the documents.
+      Refused: no choice leaves at least one and at most half of the documents.
     """
     bound = np.uint64(min(int(share * 2**64), 2**64 - 1))
     most = len(hashes) // 2
@@ -186,7 +187,7 @@ def choose_heldout(hashes: np.ndarray, share: float, documents: str = "") -> IsH
         return lambda document_hashes: document_hashes < bound
     groups, copies = np.unique(hashes, return_counts=True)
     if len(groups) < 2:
-        raise ValueError(describe_too_few(len(hashes), documents))
+        raise Refused(describe_too_few(len(hashes), documents))
     fits = np.flatnonzero(copies <= most)  # never empty: only one group can be larger
     wanted = fits[groups[fits] < bound]
     taken = wanted[np.cumsum(copies[wanted]) <= most]

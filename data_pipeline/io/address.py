@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import fsspec
 
+from data_pipeline.io.refused import Refused
+
 
 def is_address(path: str) -> bool:
     """Return whether a path names a file system of its own, as gs:// does."""
@@ -18,18 +20,18 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     """Return fsspec's file system of an address, which has no types, and the path within it.
 
     Raises:
-      ValueError: fsspec does not know the protocol, or its driver is not installed.
+      Refused: fsspec does not know the protocol, or its driver is not installed.
     """
     protocol = address.partition("://")[0]
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(address))
     except ImportError as error:
         fix = how_to_install("gcs") if protocol in ("gs", "gcs") else f"install it ({error})"
-        raise ValueError(
+        raise Refused(
             f"{address} needs a package that reads {protocol}:// and is not installed: {fix}"
         ) from error
     except ValueError as error:
-        raise ValueError(
+        raise Refused(
             f"{address} cannot be read: {protocol}:// is no file system that fsspec knows; give a "
             "local path or gs://BUCKET/PATH"
         ) from error

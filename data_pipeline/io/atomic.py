@@ -27,6 +27,7 @@ from typing import Any
 
 from data_pipeline.io import small_files
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 WORKING = ".bert_jax-building"
@@ -75,20 +76,20 @@ def keep_json(path: pathlib.Path, content: Any) -> None:
 
 
 def check_new_file(output: pathlib.Path, flag: str) -> None:
-    """Raise ValueError for the path of a new file that exists, or whose folder does not."""
+    """Raise Refused for the path of a new file that exists, or whose folder does not."""
     check_file_path(output, flag)
     if output.exists():
-        raise ValueError(
+        raise Refused(
             f"{flag} is {output}, which is there already; give another name, or delete it first"
         )
 
 
 def check_file_path(output: pathlib.Path, flag: str) -> None:
-    """Raise ValueError for a path where no file can be written; one that exists may be replaced."""
+    """Raise Refused for a path where no file can be written; one that exists may be replaced."""
     if output.is_dir():
-        raise ValueError(f"{flag} is {output}, which is a folder; give the name of a file in it")
+        raise Refused(f"{flag} is {output}, which is a folder; give the name of a file in it")
     if not output.parent.is_dir():
-        raise ValueError(
+        raise Refused(
             f"{flag} is {output}, but there is no folder {output.parent}; make it first, or give "
             "another"
         )
@@ -127,23 +128,19 @@ class Destination:
 
 
 def check_new_folder(destination: Destination) -> None:
-    """Raise ValueError for a file, an earlier folder that may not be replaced, or other files."""
+    """Raise Refused for a file, an earlier folder that may not be replaced, or other files."""
     path, flag = destination.path, destination.flag
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{flag} is {path}, which is a file; give a folder")
+        raise Refused(f"{flag} is {path}, which is a file; give a folder")
     if not path.exists() or _is_half_moved(destination):
         return
     if all(entry.name == WORKING for entry in path.iterdir()):
         return
     if not _is_recognised(destination):
-        raise ValueError(
-            f"{flag} is {path}, a folder with other files; give a new or an empty folder"
-        )
+        raise Refused(f"{flag} is {path}, a folder with other files; give a new or an empty folder")
     if not destination.may_overwrite:
         fix = "" if destination.may_overwrite is None else ", or replace it with --overwrite=true"
-        raise ValueError(
-            f"{flag} is {path}, which holds a finished store; give another folder{fix}"
-        )
+        raise Refused(f"{flag} is {path}, which holds a finished store; give another folder{fix}")
 
 
 def _is_half_moved(destination: Destination) -> bool:
@@ -168,7 +165,7 @@ def new_folder(destination: Destination) -> Iterator[pathlib.Path]:
     If the block raises, the destination is left as it was.
 
     Raises:
-      ValueError: what check_new_folder refuses, another process at work there, or a place that
+      Refused: what check_new_folder refuses, another process at work there, or a place that
         cannot be written.
     """
     check_new_folder(destination)
@@ -178,7 +175,7 @@ def new_folder(destination: Destination) -> Iterator[pathlib.Path]:
     try:
         working.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(
+        raise Refused(
             f"{destination.flag} is {output}, which cannot be written here ({error.strerror}); "
             "give a folder in a place that you may write"
         ) from error
@@ -257,7 +254,7 @@ def _remove(path: pathlib.Path) -> None:
 def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
     """Lock a file, which the system unlocks when this process ends, however it ends.
 
-    Raises ValueError if another process has locked it, or has just removed it after its work.
+    Raises Refused if another process has locked it, or has just removed it after its work.
     """
     with open(path, "wb") as file:
         try:
@@ -266,7 +263,7 @@ def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
         except BlockingIOError:
             is_ours = False
         if not is_ours:
-            raise ValueError(
+            raise Refused(
                 f"{destination.flag} is {destination.path}, where another process is at work; "
                 "wait until it is done, or give another folder"
             )

@@ -10,6 +10,8 @@ from typing import BinaryIO, cast
 
 import zstandard
 
+from data_pipeline.io.refused import Refused
+
 BLOCK_BYTES = 1 << 20
 
 # Zstandard packs repetitive text up to 32,000 times, and its decoder returns all output of an input
@@ -42,23 +44,23 @@ def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -
     """Yield the content of an open file, a block at a time; `address` is for errors.
 
     A file may be several compressed ones in a row, as `cat` and parallel compressors make them.
-    Raises ValueError for a file that is cut off or damaged, and for an archive of several files.
+    Raises Refused for a file that is cut off or damaged, and for an archive of several files.
     """
     head = stored.read(16)
     stored.seek(0)
     for magic, name in _REFUSED.items():
         if head.startswith(magic):
-            raise ValueError(_unpack_first(address, name))
+            raise Refused(_unpack_first(address, name))
     kind = _kind(head)
     offset = 0
     try:
         for block in _blocks(kind, stored, block_bytes):
             if offset == 0 and block[_TAR_MAGIC_AT:].startswith(_TAR_MAGIC):
-                raise ValueError(_unpack_first(address, "a tar archive"))
+                raise Refused(_unpack_first(address, "a tar archive"))
             offset += len(block)
             yield block
     except EOFError as error:
-        raise ValueError(
+        raise Refused(
             f"{address} is a {kind} file that ends early, after {offset} bytes of text; "
             "it is cut off: copy or download it again"
         ) from error
@@ -66,7 +68,7 @@ def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -
         is_damage = isinstance(error, gzip.BadGzipFile) or str(error) == _BZIP2_DAMAGE
         if isinstance(error, OSError) and not is_damage:
             raise  # the disk's or the network's
-        raise ValueError(
+        raise Refused(
             f"{address} is a damaged {kind} file ({error}); copy or download it again"
         ) from error
 

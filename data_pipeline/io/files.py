@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address, open_filesystem
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 
 # Bytes that one request fetches from a bucket. A request takes about 50 ms, however small it is.
 _REQUEST_BYTES = 8 << 20
@@ -34,7 +35,7 @@ def find_files(pattern: str) -> list[StoredFile]:
     """Return the files and folders that a glob matches, sorted by name; `**` enters folders.
 
     Raises:
-      ValueError: the file system is unknown, or its driver is not installed.
+      Refused: the file system is unknown, or its driver is not installed.
       OSError: it cannot be listed.
     """
     if not is_address(pattern):
@@ -66,13 +67,13 @@ def find_files(pattern: str) -> list[StoredFile]:
 def open_file(address: str, request_bytes: int = _REQUEST_BYTES) -> Iterator[BinaryIO]:
     """Open a listed file; explain errors of reading it in the block.
 
-    Raises ValueError if it is gone or is not a regular file.
+    Raises Refused if it is gone or is not a regular file.
     """
     try:
         with explain_errors(address), _open(address, request_bytes) as file:
             yield file
     except FileNotFoundError as error:
-        raise ValueError(
+        raise Refused(
             f"{address} was listed and is not there any more; wait until whatever moves or writes "
             "the corpus is done, then start the same command again"
         ) from error

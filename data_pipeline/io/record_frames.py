@@ -7,6 +7,8 @@ trusts a length whose checksum fits: one of 2**40 bytes ends the process by a si
 from collections.abc import Iterator
 from typing import Any
 
+from data_pipeline.io.refused import Refused
+
 HEAD_BYTES, FOOT_BYTES = 12, 4
 
 
@@ -18,18 +20,18 @@ def record_lengths(
     Stops where less than a record's header is left, which TensorFlow then handles.
 
     Raises:
-      ValueError: a record of more than `most_bytes`, as soon as its head is read.
+      Refused: a record of more than `most_bytes`, as soon as its head is read.
     """
     byte = 0
     while len(head := file.read(HEAD_BYTES)) == HEAD_BYTES:
         length = int.from_bytes(head[:8], "little")
         if length > most_bytes:
             if not byte:
-                raise ValueError(
+                raise Refused(
                     f"{address} is no TFRecord file, or its first record is damaged (it announces "
                     f"{length:,} bytes, and at most {most_bytes:,} are read); {how_to_fix}"
                 )
-            raise ValueError(
+            raise Refused(
                 f"{address} is damaged in the record at byte {byte:,} (unpacked), which announces "
                 f"{length:,} bytes where at most {most_bytes:,} are read; {how_to_fix}"
             )

@@ -14,6 +14,8 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
 
+from data_pipeline.io.refused import Refused
+
 MAX_BYTES = 64 << 20  # limit of such a file; a vocabulary of 4 million pieces fits
 MAX_DEPTH = 64  # limit of nested JSON; this project's files need 6
 # A write-ahead page of zeros, as file systems leave at the end of a file after a power cut.
@@ -30,7 +32,7 @@ _BRACKETS = re.compile(rb"[\[{\]}]")
 Value = TypeVar("Value")
 
 
-class DamagedFile(ValueError):
+class DamagedFile(Refused):
     """Report a file whose content is not what its writer wrote."""
 
 

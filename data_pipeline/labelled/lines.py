@@ -13,6 +13,7 @@ import numpy as np
 
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream
@@ -39,7 +40,7 @@ def check_lines(address: str, flag: str) -> None:
     if address == STDIN or is_address(address):
         return
     if not (pathlib.Path(address).is_file() or _is_pipe(address)):
-        raise ValueError(
+        raise Refused(
             f"{flag} is {address}, which is not a file; give a text file, a pipe, or - for stdin"
         )
 
@@ -56,7 +57,7 @@ def open_lines(address: str) -> Iterator[str]:
     "-" is standard input. Pipes hold plain text; lines end alike in all of them.
 
     Raises:
-      ValueError: it cannot be read, is not text or not UTF-8.
+      Refused: it cannot be read, is not text or not UTF-8.
     """
     if address == STDIN:
         yield from read_stream("/dev/stdin", cast(io.BufferedReader, sys.stdin.buffer))

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from typing import Literal
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 LONGEST_WORD_CHARS = 1_000_000
@@ -80,11 +81,11 @@ class CleaningOptions:
     )
 
     def check(self) -> None:
-        """Raise ValueError if a value is outside what is allowed."""
+        """Raise Refused if a value is outside what is allowed."""
         check_fields(self, "--")
         has_threshold = self.near_duplicate_threshold != CleaningOptions.near_duplicate_threshold
         if has_threshold and not self.finds_near_duplicates:
-            raise ValueError(
+            raise Refused(
                 f"--near_duplicate_threshold is {self.near_duplicate_threshold}, but "
                 f"--near_duplicates is {KEEP}, which compares nothing; give --near_duplicates="
                 f"{TOGETHER} or {DROP} too, or leave it out"

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import kind_in_words
 from data_pipeline.read import parquet, tfds
 from data_pipeline.read.gutenberg import read_chapters
@@ -40,7 +41,7 @@ def read_documents(
     has its own documents, in which a line is a paragraph. A file without text has none. `advance`
     is called with the bytes of the stored file as they are read.
 
-    Raises ValueError for a file that is gone, damaged, not UTF-8 or binary, a bad JSON line, a
+    Raises Refused for a file that is gone, damaged, not UTF-8 or binary, a bad JSON line, a
     broken <doc>, a table without the column, a document over MAX_DOCUMENT_BYTES.
     """
     address, text_key = source.address, options.text_key
@@ -134,7 +135,7 @@ def _wiki_articles(address: str, lines: Iterable[str], first_line: int) -> Itera
             if match:
                 article, title, size_bytes = [], html.unescape(match[1] or "").strip(), 0
             elif stripped:
-                raise ValueError(
+                raise Refused(
                     f"{address} has text outside <doc ...> ... </doc> near line {number}: "
                     f"{stripped[:40]!r}; WikiExtractor files hold nothing else, so it is damaged"
                 )
@@ -145,7 +146,7 @@ def _wiki_articles(address: str, lines: Iterable[str], first_line: int) -> Itera
             article.append(stripped)
             size_bytes = add_size(address, size_bytes, stripped)
     if article is not None:
-        raise ValueError(
+        raise Refused(
             f"{address} ends inside a <doc> at line {number}: it is cut off; copy it again"
         )
 
@@ -185,12 +186,12 @@ def _json_documents(
             yield []
             continue
         if text_key not in record:
-            raise ValueError(
+            raise Refused(
                 f"{place} has no key {text_key!r}; its keys are {sorted(record)[:8]}; name the "
                 "right one with --text_key=KEY"
             )
         if type(text) is not str:
-            raise ValueError(
+            raise Refused(
                 f"{place} has {kind_in_words(text)} under the key {text_key!r}, and text is "
                 'needed, as in "text": "..."; write it as a string, or name another key with '
                 "--text_key=KEY"
@@ -204,21 +205,21 @@ def _record(place: str, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(
+        raise Refused(
             f"{place} is not JSON ({error.msg} at character {error.pos + 1}); {_FORM}"
         ) from error
     except ValueError as error:  # the only other cause: Python limits the digits of an integer
-        raise ValueError(
+        raise Refused(
             f"{place} has a number of too many digits to be read ({str(error).split(';')[0]}); "
             "write it as a string, or leave it out"
         ) from error
     except RecursionError as error:
-        raise ValueError(
+        raise Refused(
             f"{place} has lists or objects nested too deeply to be read; write its text as a "
             "plain string, and leave the rest out"
         ) from error
     if type(record) is not dict:
-        raise ValueError(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
+        raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
     return record
 
 
@@ -227,7 +228,7 @@ def _check_unicode(place: str, text_key: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise Refused(
             f"{place} has half a character, \\u{ord(text[error.start]):04x}, under the key "
             f"{text_key!r} at character {error.start + 1}: its writer cut a pair of \\u escapes "
             "in two; write the file again, or remove the line"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import add_size
 
 # Where the book begins: the marker since 2004, and the end of the "small print" in older files.
@@ -85,7 +86,7 @@ def read_chapters(
     that is named or numbered like a chapter. A bare number, which may be a page number, is a
     heading only if it is 1 or continues the count. Headings, the licence, title pages, contents and
     lists of illustrations are skipped; so are sections with under MIN_CHAPTER_CHARS of prose. A
-    book without a heading is one chapter. One chapter is in memory at a time. Raises ValueError for
+    book without a heading is one chapter. One chapter is in memory at a time. Raises Refused for
     a chapter over MAX_DOCUMENT_BYTES and, with `needs_licence`, if no marker opens the book.
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
@@ -139,7 +140,7 @@ def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iter
                 head, in_marker = None, True  # what came before is the licence
             elif len(head) >= _HEADER_LINES or head_chars > _HEADER_CHARS:
                 if needs_licence:
-                    raise ValueError(describe_strangers([address], files=1))
+                    raise Refused(describe_strangers([address], files=1))
                 yield from head
                 head = None
                 yield line
@@ -153,7 +154,7 @@ def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iter
         else:
             yield line
     if head and needs_licence:
-        raise ValueError(describe_strangers([address], files=1))
+        raise Refused(describe_strangers([address], files=1))
     for line in head or []:
         if _END.match(line):
             return

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 DOCUMENT_RULES = ("blank_line", "file", "gutenberg", "chapters")
@@ -29,15 +30,15 @@ class TextOptions:
     text_key: str = setting("text", "key or column that holds the text in JSON, Parquet or TFDS")
 
     def check(self) -> None:
-        """Raise ValueError if a rule is unknown, a language is no code or two rules contradict."""
+        """Raise Refused if a rule is unknown, a language is no code or two rules contradict."""
         check_fields(self, "--")
         if not re.fullmatch("[a-z]{2,3}", self.language):
-            raise ValueError(
+            raise Refused(
                 f"--language is {self.language!r}; it must be a code of two or three lower-case "
                 "letters, as in --language=de"
             )
         if self.documents in ("gutenberg", "chapters") and self.sentences == "lines":
-            raise ValueError(
+            raise Refused(
                 f"--sentences is lines, but with --documents={self.documents} a line is part of "
                 "a wrapped paragraph, not a sentence; use --sentences=split"
             )

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_pipeline.io.files import open_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import add_size, check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # of a file, per request: bytes between parts of the column are not read
@@ -28,7 +29,7 @@ def is_parquet(head: bytes) -> bool:
 
 
 def check_columns(address: str, text_key: str) -> None:
-    """Raise ValueError if there is no column of text of that name, or the file is damaged."""
+    """Raise Refused if there is no column of text of that name, or the file is damaged."""
     with open_file(address, _REQUEST_BYTES) as stored:
         _open(address, stored, text_key)
 
@@ -39,7 +40,7 @@ def read_rows(
     """Yield the lines of the text of each row; a row without text is an empty document.
 
     Only that column is read, a few rows at a time. `advance` is called with the share of the file's
-    bytes that the rows make up. Raises ValueError for what check_columns refuses, damaged pages,
+    bytes that the rows make up. Raises Refused for what check_columns refuses, damaged pages,
     text that is not UTF-8 and a document over MAX_DOCUMENT_BYTES.
     """
     with open_file(address, _REQUEST_BYTES) as stored:
@@ -57,14 +58,14 @@ def read_rows(
 
 @contextlib.contextmanager
 def _explain_damage(address: str) -> Iterator[None]:
-    """Convert Arrow's errors in the block to a ValueError of one sentence."""
+    """Convert Arrow's errors in the block to a Refused of one sentence."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's or the network's, not Arrow's
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise ValueError(
+        raise Refused(
             f"{address} is a Parquet file that is cut off or damaged ({reason}); copy or download "
             "it again"
         ) from error
@@ -77,14 +78,14 @@ def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
         )
     schema = file.schema_arrow
     if schema.names.count(text_key) != 1 or not _is_text(schema.field(text_key).type):
-        raise ValueError(
+        raise Refused(
             f"{address} has no column of text called {text_key!r}; its columns are "
             f"{_columns(schema)}; name the right one with --text_key=COLUMN"
         )
     for column in _columns_of(file, text_key):
         unpacked_bytes = column.total_uncompressed_size
         if unpacked_bytes > max(_LARGE_BYTES, _MOST_PACKED * column.total_compressed_size):
-            raise ValueError(
+            raise Refused(
                 f"{address} has {unpacked_bytes:,} bytes of {text_key!r} packed into "
                 f"{column.total_compressed_size:,}, which no text is; leave it out"
             )
@@ -139,7 +140,7 @@ def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
         try:
             yield value.as_py()
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise Refused(
                 f"{address} has text that is not UTF-8 in row {row} ({error.reason}); write the "
                 "file again"
             ) from error

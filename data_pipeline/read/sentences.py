@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import sentencex  # type: ignore[import-untyped]
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.options import TextOptions
 
 # sentencex treats text between quotation marks or brackets as one sentence, however long it is.
@@ -25,7 +26,7 @@ def split_sentences(paragraphs: Iterable[str], options: TextOptions) -> list[str
     With --sentences=lines the paragraphs are lines and each is a sentence. Otherwise sentencex
     finds them, and only the white space around sentences is lost; a language that it has no rules
     for falls back to a related language or to English. Work is linear in a paragraph's length.
-    Raises ValueError if sentencex fails on a paragraph.
+    Raises Refused if sentencex fails on a paragraph.
 
     Source: sentencex (Wikimedia), see decision 2.
     """
@@ -113,7 +114,7 @@ def _segments(text: str, language: str) -> list[str]:
     except BaseException as error:  # a panic of Rust is no Exception, and its class has no module
         if type(error).__name__ != "PanicException":
             raise
-        raise ValueError(
+        raise Refused(
             f"sentencex cannot find the sentences of a text that starts with {text[:60]!r} "
             f"({error}); change that text, or give one sentence a line with --sentences=lines"
         ) from error

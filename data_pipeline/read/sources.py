@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from data_pipeline.io.address import is_address
 from data_pipeline.io.files import StoredFile, find_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.read import gutenberg, parquet, tfds
 from data_pipeline.read.lines import check_is_text, read_head
 from data_pipeline.read.options import TextOptions
@@ -33,7 +34,7 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
     "tfds:NAME[/CONFIG][:VERSION][:SPLIT]". Order: that of the entries, sorted by name within one.
     `**` reaches into folders. An entry that is the name of a file is taken literally.
 
-    Raises ValueError for an entry without a file, a name that is not UTF-8, a directory, only empty
+    Raises Refused for an entry without a file, a name that is not UTF-8, a directory, only empty
     files, binary data at its start, a table without the column, a file that is no Gutenberg book
     where only those are wanted.
     """
@@ -47,7 +48,7 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
         for file in matches:
             files_by_key.setdefault(_identity(file), file)
     if not files_by_key:
-        raise ValueError("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
+        raise Refused("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
     files, strangers = list(files_by_key.values()), []
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(files), _CHECKS_AT_ONCE):
@@ -57,12 +58,12 @@ def find_sources(patterns: str, options: TextOptions) -> list[Source]:
                 if not is_book:
                     strangers.append(file.address)
     if not any(file.stored_bytes for file in files):
-        raise ValueError(
+        raise Refused(
             f"--input has no file that is not empty (0 bytes), as {files[0].address} is; give "
             "files with text"
         )
     if strangers:
-        raise ValueError(gutenberg.describe_strangers(strangers, len(files)))
+        raise Refused(gutenberg.describe_strangers(strangers, len(files)))
     return [Source(file.address, file.stored_bytes) for file in files]
 
 
@@ -75,7 +76,7 @@ def _matches(pattern: str) -> list[StoredFile]:
         files = [file for file in files if not file.is_directory]
     if not files:
         place = "" if is_address(pattern) else f" under {os.getcwd()}"
-        raise ValueError(
+        raise Refused(
             f"--input has {pattern!r}, which matches no file{place}; give files or globs, and put "
             "quotes around a glob so that the shell leaves it alone"
         )
@@ -89,7 +90,7 @@ def _identity(file: StoredFile) -> str:
         address.encode()
     except UnicodeEncodeError as error:
         name = os.fsencode(address).decode("utf-8", "backslashreplace")
-        raise ValueError(
+        raise Refused(
             f"--input has {name}, a name that is not UTF-8, which no store can keep; rename the "
             "file"
         ) from error
@@ -103,9 +104,7 @@ def _check(file: StoredFile, options: TextOptions) -> bool:
     if address.startswith(tfds.PREFIX):
         return True
     if file.is_directory:
-        raise ValueError(
-            f"--input has {address}, a directory; give its files: --input='{address}/*'"
-        )
+        raise Refused(f"--input has {address}, a directory; give its files: --input='{address}/*'")
     head = read_head(address)
     if not head:  # one of many may be empty; the build counts it
         return True

@@ -14,6 +14,7 @@ from typing import Any
 from data_pipeline.io.errors import explain_errors
 from data_pipeline.io.files import StoredFile
 from data_pipeline.io.record_frames import record_lengths
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import MAX_DOCUMENT_BYTES, add_size, split_paragraphs
 
 PREFIX = "tfds:"
@@ -28,14 +29,14 @@ _MOST_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features bes
 def find_shards(entry: str, text_key: str) -> list[StoredFile]:
     """Return the shards of "tfds:NAME[/CONFIG][:VERSION][:SPLIT]" (default: train) with examples.
 
-    Raises ValueError for another form, a data set that is not on disk or of which a file is
+    Raises Refused for another form, a data set that is not on disk or of which a file is
     missing, a split or feature that it does not have, a format of files that is not read.
     """
     import tensorflow_datasets as tfds
 
     match = _ENTRY.fullmatch(entry)
     if match is None:
-        raise ValueError(
+        raise Refused(
             f"--input has {entry!r}; a data set of TFDS is given as tfds:NAME[/CONFIG][:VERSION]"
             "[:SPLIT], as in tfds:wikipedia/20230601.en"
         )
@@ -43,18 +44,18 @@ def find_shards(entry: str, text_key: str) -> list[StoredFile]:
     builder = _builder(f"{name}:{version}" if version else name)
     split, splits, features = split or "train", builder.info.splits, builder.info.features
     if split not in splits:
-        raise ValueError(
+        raise Refused(
             f"--input has {entry!r}, which has no split {split!r}; its splits are "
             f"{', '.join(splits)}"
         )
     if text_key not in features or not isinstance(features[text_key], tfds.features.Text):
         names = ", ".join(f"{name} ({type(features[name]).__name__})" for name in sorted(features))
-        raise ValueError(
+        raise Refused(
             f"--input has {entry!r}, which has no feature of text called {text_key!r}; its "
             f"features are {names}; name the right one with --text_key=FEATURE"
         )
     if builder.info.file_format.value not in (_TFRECORD, _ARRAY_RECORD):
-        raise ValueError(
+        raise Refused(
             f"--input has {entry!r}, whose files are {builder.info.file_format.value}; tfrecord "
             "and array_record are read: prepare it so (tfds.builder with file_format='tfrecord'), "
             "or give Parquet files by their paths"
@@ -76,12 +77,12 @@ def read_shard(
 ) -> Iterator[list[str]]:
     """Yield the lines of the text of each example.
 
-    Raises ValueError for a shard that is damaged or has not all of its examples, text that is not
+    Raises Refused for a shard that is damaged or has not all of its examples, text that is not
     UTF-8, a document over MAX_DOCUMENT_BYTES.
     """
     match = _SHARD.fullmatch(address)
     if match is None:
-        raise ValueError(f"{address} is no shard of a data set; find_sources names them")
+        raise Refused(f"{address} is no shard of a data set; find_sources names them")
     name, split, number = match[1], match[2], int(match[3])
     builder = _builder(name)
     shards = builder.info.splits[split]
@@ -97,7 +98,7 @@ def read_shard(
         advance(done_bytes - reported_bytes)
         reported_bytes = done_bytes
     if done != examples:
-        raise ValueError(
+        raise Refused(
             f"{address} ({path}) has {done} of the {examples} examples that its data set has in "
             f"it; it is cut off: {_AGAIN}"
         )
@@ -113,9 +114,9 @@ def _document(place: str, record: bytes, text_key: str) -> list[str]:
         data = bytes(values.bytes_list.value[0])
         text = data.decode("utf-8")
     except (DecodeError, IndexError) as error:
-        raise ValueError(f"{place} is no example with text under {text_key!r}; {_AGAIN}") from error
+        raise Refused(f"{place} is no example with text under {text_key!r}; {_AGAIN}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise Refused(
             f"{place} is not UTF-8: byte 0x{data[error.start]:02x} at byte offset {error.start} "
             f"({error.reason}); prepare the data set with text"
         ) from error
@@ -133,7 +134,7 @@ def _builder(name: str) -> Any:
         with explain_errors(str(constants.DATA_DIR)):  # TensorFlow's, where that is a bucket
             return read_only_builder.builder_from_files(name)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        raise ValueError(
+        raise Refused(
             f"--input has tfds:{name}, which is not among the data sets in {constants.DATA_DIR}; "
             "name the folder by TFDS_DATA_DIR, or make it there first (the build downloads "
             'nothing), as in: python -c "import tensorflow_datasets as tfds; '
@@ -145,7 +146,7 @@ def _stored_bytes(entry: str, path: Any) -> int:
     try:
         return int(path.stat().length)
     except FileNotFoundError as error:
-        raise ValueError(
+        raise Refused(
             f"--input has {entry!r}, of which {os.fspath(path)} is missing; {_AGAIN}"
         ) from error
 
@@ -175,6 +176,6 @@ def _array_records(address: str, path: str) -> Iterator[list[bytes]]:
         raise _damaged(address, path, error) from error
 
 
-def _damaged(address: str, path: str, error: Exception) -> ValueError:
+def _damaged(address: str, path: str, error: Exception) -> Refused:
     reason = str(error).split("\n")[0].split(" [[")[0].rstrip(".;")
-    return ValueError(f"{address} cannot be read from {path} ({reason}); {_AGAIN}")
+    return Refused(f"{address} cannot be read from {path} ({reason}); {_AGAIN}")

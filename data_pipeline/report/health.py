@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.report.lengths import Lengths, differences, measure_lengths
 from data_pipeline.report.progress import show_progress
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
@@ -99,7 +100,7 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
     Rows are those of seq_len tokens; `examples` of them are shown as text.
 
     Raises:
-      ValueError: an empty split, a damaged store, or a sequence length that no pair fits into.
+      Refused: an empty split, a damaged store, or a sequence length that no pair fits into.
     """
     _check_manifest(store)
     lowercase = store.manifest["vocabulary"]["lowercase"]
@@ -125,7 +126,7 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
 
 
 def _check_manifest(store: Store) -> None:
-    """Raise ValueError, which names the key, if the manifest lacks what the report shows."""
+    """Raise Refused, which names the key, if the manifest lacks what the report shows."""
     name, manifest = f"{store.directory / MANIFEST}", store.manifest
     small_files.field(manifest, "sources", list, name)
     small_files.field(manifest, "unknown_token_share", float, name)
@@ -136,7 +137,7 @@ def _check_manifest(store: Store) -> None:
             small_files.field(split, key, int, f"{name}: 'splits'")
     share = small_files.field(manifest, "holdout", float, name)
     if not 0 < share < 1:
-        raise ValueError(f"{name}: 'holdout' is {share}, not a share; copy the store again")
+        raise Refused(f"{name}: 'holdout' is {share}, not a share; copy the store again")
 
 
 def _measure_split(split: Split, unknown_id: int, seq_len: int) -> SplitHealth:

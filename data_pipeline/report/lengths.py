@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
+
 PERCENTS = (1, 5, 25, 50, 75, 95, 99)
 # Lengths below this are counted in an array; the few above are kept one by one.
 _COUNTED = 1 << 16
@@ -71,7 +73,7 @@ def measure_lengths(chunks: Iterable[np.ndarray], is_even: bool = False) -> Leng
     """Describe the lengths in all chunks; memory grows only with those above 65,535.
 
     Raises:
-      ValueError: there is no length.
+      Refused: there is no length.
     """
     counted = np.zeros(_COUNTED, np.int64)
     long = [np.zeros(0, np.int64)]
@@ -84,7 +86,7 @@ def measure_lengths(chunks: Iterable[np.ndarray], is_even: bool = False) -> Leng
     values = np.concatenate([short_values, long_values])
     counts = np.concatenate([counted[short_values], long_counts])
     if not len(values):
-        raise ValueError("there are no lengths to describe; an empty store cannot be inspected")
+        raise Refused("there are no lengths to describe; an empty store cannot be inspected")
     ends = np.cumsum(counts)
     total = int(ends[-1])
     reached = np.searchsorted(ends, [-(-percent * total // 100) for percent in PERCENTS])

@@ -114,7 +114,7 @@ def open_sampler(
     """Open the rows of training, with a dupe_factor of 1 in place of 10 to save time.
 
     Raises:
-      ValueError: a sequence length that no pair fits into, or a split of fewer than 2 documents.
+      Refused: a sequence length that no pair fits into, or a split of fewer than 2 documents.
     """
     options = PretrainOptions(dupe_factor=1, packed_examples=packed_examples)
     pieces = Pieces(store.vocab_size, store.special_ids)
@@ -127,7 +127,7 @@ def measure_rows(
     """Sample the training split's rows and show the first `examples` of them.
 
     Raises:
-      ValueError: as open_sampler.
+      Refused: as open_sampler.
     """
     source = open_sampler(store, store.train, seq_len)
     tokens, masks, random_rows = [], [], 0

@@ -4,6 +4,7 @@ from collections.abc import Generator
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.source import ExampleSource
 
 
@@ -35,7 +36,7 @@ def train_batches(
     prefetched.
 
     Raises:
-      ValueError: from the iterator, what making a row raises.
+      Refused: from the iterator, what making a row raises.
     """
     # Imported here: held-out batches and sources need no TensorFlow.
     import tensorflow as tf
@@ -95,10 +96,10 @@ def heldout_batches(
     example in a row: scores are then comparable, whatever training packs.
 
     Raises:
-      ValueError: examples is below 1.
+      Refused: examples is below 1.
     """
     if examples < 1:
-        raise ValueError(f"examples to evaluate is {examples}; it must be 1 or more")
+        raise Refused(f"examples to evaluate is {examples}; it must be 1 or more")
     total = min(examples, source.rows_in_epoch(0))
     batches = []
     for start in range(0, total, batch_size):

@@ -12,6 +12,7 @@ import numpy as np
 
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import keep_json
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.packing import RowPlan, plan_rows
 from data_pipeline.sampling.pairs import measure_examples
 from data_pipeline.sampling.walk import Walk, WalkRules, make_rules, walk_block, walk_corpus
@@ -121,7 +122,7 @@ def find_walk_facts(
     cannot be written, the walks are counted at each start.
 
     Raises:
-      ValueError: a corpus that cannot be walked over.
+      Refused: a corpus that cannot be walked over.
     """
     if sidecar is None or sidecar.folder.is_symlink():  # it may lead out of the store
         return _count_walks(split, options, seq_len)
@@ -223,7 +224,7 @@ class WalkCache:
         """Return walk `number`, built now unless it is in memory.
 
         Raises:
-          ValueError: the corpus is damaged, or not the one that was counted.
+          Refused: the corpus is damaged, or not the one that was counted.
         """
         with self._lock:
             thread = self._ahead.pop(number, None)
@@ -268,7 +269,7 @@ class WalkCache:
         planned = _plan_walk(self._split, self._options, self._seq_len, number, facts.random_share)
         examples, rows = facts.examples_K[number], facts.rows_K[number]
         if (len(planned.walk), planned.rows) != (examples, rows):
-            raise ValueError(
+            raise Refused(
                 f"walk {number} over split {self._split.name} has {len(planned.walk)} examples in "
                 f"{planned.rows} rows, its sidecar says {examples} in {rows}; delete the folder "
                 f"'{SIDECAR_FOLDER}' in the store"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import whole_word
 from data_pipeline.spec import hashing
 
@@ -72,7 +73,7 @@ def mask_rows(
     tokens, uint64[B] -> int32[B,P] ascending, int32[B,P], float32[B,P]; unused slots hold 0.
 
     Raises:
-      ValueError: the rules mask words and lack is_continuation_V.
+      Refused: the rules mask words and lack is_continuation_V.
 
     Source: Devlin et al. 2019, section 3.1; create_pretraining_data.py@eedf5716ce,
     create_masked_lm_predictions.
@@ -151,7 +152,7 @@ def _choose_words(
 ) -> np.ndarray:
     """Choose whole words, or runs of them, of at most `count` tokens: bool[B,S]."""
     if rules.is_continuation_V is None:
-        raise ValueError(
+        raise Refused(
             f"config.data.masking is {rules.masking!r} but it is unknown which pieces continue a "
             "word; pass the vocabulary's is_continuation, or mask by 'token'"
         )

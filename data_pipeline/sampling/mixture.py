@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import RowShape
@@ -51,7 +52,7 @@ def make_schedule(weights: tuple[float, ...]) -> Schedule:
     many. Source: Tijdeman 1980, "The chairman assignment problem".
 
     Raises:
-      ValueError: a weight is above 0 and would be rounded to it.
+      Refused: a weight is above 0 and would be rounded to it.
     """
     quotas_K = _round_to_parts(weights)
     quotas_K //= math.gcd(*quotas_K.tolist())
@@ -76,7 +77,7 @@ def _round_to_parts(weights: Sequence[float]) -> np.ndarray:
     parts_K[np.argsort(parts_K - exact_K, kind="stable")[:missing]] += 1
     for number, (weight, parts) in enumerate(zip(weights, parts_K, strict=True)):
         if weight > 0 and parts == 0:
-            raise ValueError(
+            raise Refused(
                 f"store {number} of config.data.store has {weight:.2g} of the rows; the least is "
                 f"{1 / PARTS:g}: set config.data.store_weights, lower store_temperature, or leave "
                 "the store out"
@@ -165,7 +166,7 @@ class MixedSource(ExampleSource):
     def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         positions = np.asarray(positions, np.int64)
         if len(positions) and positions.min() < 0:
-            raise ValueError(f"row position {positions.min()} is negative; the first is 0")
+            raise Refused(f"row position {positions.min()} is negative; the first is 0")
         store_B, own_B = self._place(positions)
         batch = self.shape.zeros(len(positions))
         for number in np.unique(store_B):

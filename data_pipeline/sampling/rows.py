@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.masking import MaskRules, mask_rows
 from data_pipeline.sampling.pairs import Spans
 from data_pipeline.spec.schema import RowShape
@@ -42,7 +43,7 @@ def gather_text(spans: Spans, token_ids_T: np.ndarray, assembly: Assembly) -> Te
     """Gather the text of examples from the store and put the special tokens around it.
 
     Raises:
-      ValueError: a token id beyond the vocabulary.
+      Refused: a token id beyond the vocabulary.
     """
     special = assembly.special_ids
     position_S = np.arange(assembly.seq_len)
@@ -87,7 +88,7 @@ def _locate_document_ends(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
 
 def _check_ids(stored_BS: np.ndarray, vocab_size: int) -> None:
     if stored_BS.size and stored_BS.max() >= vocab_size:
-        raise ValueError(
+        raise Refused(
             f"token id {stored_BS.max()} of the store is beyond its vocabulary of {vocab_size} "
             "ids; it is damaged or was built with another vocabulary: copy or build it again"
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import RowShape
 
@@ -43,7 +44,7 @@ class ExampleSource(abc.ABC):
         Shapes: int64[B], 0 or more -> the fields of `shape`.
 
         Raises:
-          ValueError: a negative position, or rows that are damaged.
+          Refused: a negative position, or rows that are damaged.
         """
 
     def find_stores(self, positions: np.ndarray) -> np.ndarray:
@@ -61,7 +62,7 @@ class SingleSource(ExampleSource):
     def rows(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         positions = np.asarray(positions, np.int64)
         if len(positions) and positions.min() < 0:
-            raise ValueError(f"row position {positions.min()} is negative; the first is 0")
+            raise Refused(f"row position {positions.min()} is negative; the first is 0")
         epoch_B, index_B = self.locate(positions)
         batch = self.shape.zeros(len(positions))
         for epoch in np.unique(epoch_B):

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling.source import SingleSource
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
@@ -60,14 +61,14 @@ class StoredExamples(SingleSource):
         has_pairs = self.options.has_next_sentences
         batch["next_sentence_weights"] = np.full(len(row_B), has_pairs, np.float32)
         if not has_pairs and batch["segment_ids"].any():
-            raise ValueError(
+            raise Refused(
                 f"config.data.segments is {self.options.segments!r}, and ready-made examples of "
                 "the store have two segments; leave it at 'nsp' ('sop' where label 1 means "
                 "swapped), import examples without pairs, or train from a store of text"
             )
         for name in ("input_ids", "masked_lm_ids"):
             if batch[name].max() >= self.vocab_size:
-                raise ValueError(
+                raise Refused(
                     f"{name} has the id {batch[name].max()}, beyond the {self.vocab_size} pieces "
                     "of the store's vocabulary; the store is damaged: copy it again, or import the "
                     "records again"
@@ -85,14 +86,14 @@ def open_stored_examples(
     """Open the stream of examples of a split of a store of ready-made examples.
 
     Raises:
-      ValueError: examples of another length than the store has, a setting that the examples fix
+      Refused: examples of another length than the store has, a setting that the examples fix
         already, an array missing or changed.
     """
     options.check()
     _check_options(store, options)
     lengths = store.manifest["examples"]
     if str(seq_len) not in lengths:
-        raise ValueError(
+        raise Refused(
             f"seq_len is {seq_len}, but {store.directory} holds ready-made examples of "
             f"{' and '.join(lengths)} tokens: give --seq_len or config.phases one of these, or "
             "import others"
@@ -101,7 +102,7 @@ def open_stored_examples(
     for key in ("max_predictions_per_seq", *SPLIT_ROWS):
         small_files.field(length, key, int, f"{store.directory / MANIFEST}: 'examples'")
     if max_predictions_per_seq != length["max_predictions_per_seq"]:
-        raise ValueError(
+        raise Refused(
             f"max_predictions_per_seq is {max_predictions_per_seq}, but the ready-made examples "
             f"of {seq_len} tokens in {store.directory} have {length['max_predictions_per_seq']}: "
             "give --max_predictions_per_seq or config.phases that number"
@@ -117,7 +118,7 @@ def open_stored_examples(
 
     split_rows = open_file(SPLIT_ROWS[split_name], "int64", (length[split_name],))
     if len(split_rows) and not (split_rows.min() >= 0 and split_rows.max() < examples):
-        raise ValueError(
+        raise Refused(
             f"{store.directory}/{FOLDER}/{seq_len}/{SPLIT_ROWS[split_name]}.npy has the row "
             f"{split_rows.max()} of {examples} examples; copy the store again"
         )
@@ -138,7 +139,7 @@ def _check_options(store: Store, options: PretrainOptions) -> None:
     for field in dataclasses.fields(PretrainOptions):
         value = getattr(options, field.name)
         if field.name not in _OPEN_OPTIONS and value != field.default:
-            raise ValueError(
+            raise Refused(
                 f"config.data.{field.name} is {value!r}, but {store.directory} holds ready-made "
                 f"examples, whose segments and masks are fixed: leave it at {field.default!r}, "
                 "or train from a store of text"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import pairs
 from data_pipeline.sampling.epochs import (
     SIDECAR_FOLDER,
@@ -125,7 +126,7 @@ def open_examples(
     The first time, the walks over a text are counted.
 
     Raises:
-      ValueError: a setting, or a store that cannot give examples with these settings.
+      Refused: a setting, or a store that cannot give examples with these settings.
     """
     if store.kind == EXAMPLES:
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
@@ -152,7 +153,7 @@ def open_source(
     """Open the stream of rows of a split; `sidecar` keeps what is counted of its walks.
 
     Raises:
-      ValueError: a setting, or a corpus that cannot give examples with these settings.
+      Refused: a setting, or a corpus that cannot give examples with these settings.
     """
     options.check()
     _check_lengths(seq_len, max_predictions_per_seq, options.packed_examples)
@@ -167,7 +168,7 @@ def open_source(
     weights_V, smoothing = None, options.masked_lm_smoothing
     if smoothing:
         if pieces.token_counts_V is None:
-            raise ValueError(
+            raise Refused(
                 f"config.data.masked_lm_smoothing is {smoothing} but the counts of tokens are "
                 "unknown; pass the store's, or leave it at 0"
             )
@@ -199,17 +200,17 @@ def open_source(
 
 def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: int) -> None:
     if not SHORTEST_SEQ_LEN <= seq_len <= LONGEST_SEQ_LEN:
-        raise ValueError(
+        raise Refused(
             f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {SHORTEST_SEQ_LEN} or more, "
             f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512)"
         )
     if not 1 <= max_predictions_per_seq <= seq_len:
-        raise ValueError(
+        raise Refused(
             f"max_predictions_per_seq is {max_predictions_per_seq}; it must be from 1 to seq_len, "
             f"which is {seq_len} (about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))})"
         )
     if packed_examples > seq_len // SHORTEST_EXAMPLE_TOKENS:
-        raise ValueError(
+        raise Refused(
             f"packed_examples is {packed_examples}; a row of {seq_len} tokens has room for "
             f"{seq_len // SHORTEST_EXAMPLE_TOKENS} at most: pack fewer, or 1 for none"
         )
@@ -217,19 +218,19 @@ def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: 
 
 def _check_split(split: Split, options: PretrainOptions) -> None:
     if split.documents < 1 or split.tokens < 1:
-        raise ValueError(
+        raise Refused(
             f"split {split.name} is empty; it needs a document, and for next-sentence prediction "
             "2: build the store from more text"
         )
     if split.documents < 2 and options.segments == "nsp":
-        raise ValueError(
+        raise Refused(
             f"split {split.name} has 1 document; next-sentence prediction takes its random second "
             "segments from another one and needs 2 or more: build the store from more text, with "
             "another --documents rule, or with a larger --holdout if this is the held-out split, "
             "or choose other config.data.segments"
         )
     if split.sentences >= 2**32:
-        raise ValueError(
+        raise Refused(
             f"split {split.name} has {split.sentences} sentences; walks number up to {2**32 - 1}: "
             "build several stores"
         )

@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
@@ -118,7 +119,7 @@ def walk_corpus(split: Split, rules: WalkRules, block_sentences: int = _BLOCK_SE
     million sentences. The result is the same for any block size.
 
     Raises:
-      ValueError: a document without sentences or a sentence without tokens.
+      Refused: a document without sentences or a sentence without tokens.
     """
     bounds_G = _find_bounds(split, rules)
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -258,13 +259,13 @@ def _check_no_gaps(
     """Raise if a document has no sentence or a sentence no token: a chunk would never end."""
     if (bounds_D[1:] <= bounds_D[:-1]).any():
         document = first_document + int(np.argmax(bounds_D[1:] <= bounds_D[:-1]))
-        raise ValueError(
+        raise Refused(
             f"document {document} of split {split.name} has no sentences; every document of a "
             "store has one or more: build the store again"
         )
     if (offsets_S[1:] <= offsets_S[:-1]).any():
         sentence = base + int(np.argmax(offsets_S[1:] <= offsets_S[:-1]))
-        raise ValueError(
+        raise Refused(
             f"sentence {sentence} of split {split.name} has no tokens; every sentence of a store "
             "has one or more: build the store again"
         )

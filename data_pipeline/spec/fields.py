@@ -12,6 +12,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any
 
+from data_pipeline.io.refused import Refused
+
 _METADATA = "setting"
 _KINDS: dict[Any, tuple[type, str]] = {
     bool: (bool, "true or false"),
@@ -95,7 +97,7 @@ def check_fields(options: Any, prefix: str) -> None:
     "prefix.name" or "prefix.phases[0].name"; the prefix "--" makes flags: "--name".
 
     Raises:
-      ValueError: "prefix.name is VALUE; it must be ..." for the first such value.
+      Refused: "prefix.name is VALUE; it must be ..." for the first such value.
     """
     kinds = typing.get_type_hints(type(options))
     for field in dataclasses.fields(options):
@@ -111,10 +113,10 @@ def check_fields(options: Any, prefix: str) -> None:
         if known is None:
             continue
         if wrong := _wrong_type(value, kinds[field.name]):
-            raise ValueError(f"{name} is {value!r}; it must be {wrong}")
+            raise Refused(f"{name} is {value!r}; it must be {wrong}")
         if value is not None and not known.allows(value):
             source = f" ({known.source})" if known.source else ""
-            raise ValueError(f"{name} is {value!r}; it must be {known.allowed()}{source}")
+            raise Refused(f"{name} is {value!r}; it must be {known.allowed()}{source}")
 
 
 def _wrong_type(value: Any, kind: Any) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import pathlib
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
@@ -24,30 +25,30 @@ def parse_store_weights(text: str, stores: int, key: str) -> tuple[float, ...]:
     """Parse the shares of several stores: "0.7,0.3"; `key` names the setting in errors.
 
     Raises:
-      ValueError: there are not as many as stores, or a single store; one is no number from 0 to 1;
+      Refused: there are not as many as stores, or a single store; one is no number from 0 to 1;
         they do not sum to 1.
     """
     if stores < 2:
-        raise ValueError(
+        raise Refused(
             f"{key} is {text!r}, but config.data.store names {stores or 'no'} store and shares are "
             "of several: leave it empty, or give the stores with commas between them"
         )
     try:
         weights = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{key} is {text!r}; it must be numbers, such as 0.7,0.3") from None
+        raise Refused(f"{key} is {text!r}; it must be numbers, such as 0.7,0.3") from None
     if len(weights) != stores:
-        raise ValueError(
+        raise Refused(
             f"{key} is {text!r}, {len(weights)} shares for the {stores} stores of "
             "config.data.store; give each one, in their order"
         )
     if not all(0.0 <= weight <= 1.0 for weight in weights):
-        raise ValueError(f"{key} is {text!r}; each share must be from 0 to 1")
+        raise Refused(f"{key} is {text!r}; each share must be from 0 to 1")
     total = math.fsum(weights)
     if abs(total - 1.0) > _SUM_TOLERANCE:
         scaled = ",".join(f"{weight / total:.4g}" for weight in weights) if total else ""
         advice = f"divided by their sum they are {scaled}" if total else "one must be above 0"
-        raise ValueError(f"{key} is {text!r}, which sums to {total:g}; it must be 1: {advice}")
+        raise Refused(f"{key} is {text!r}, which sums to {total:g}; it must be 1: {advice}")
     return weights
 
 
@@ -191,34 +192,34 @@ class PretrainOptions:
         return self.segments in ("nsp", "sop")
 
     def check(self) -> None:
-        """Raise ValueError if a value is out of its range, or two settings contradict."""
+        """Raise Refused if a value is out of its range, or two settings contradict."""
         check_fields(self, "config.data")
         self._check_stores()
         if self.mask_token_share + self.random_token_share > 1.0 + 1e-9:
-            raise ValueError(
+            raise Refused(
                 f"config.data.mask_token_share and random_token_share are {self.mask_token_share} "
                 f"and {self.random_token_share}; together they must be at most 1 (BERT: 0.8 and "
                 "0.1, the rest stays as it is)"
             )
         if self.masking != "ngram" and self.longest_ngram != PretrainOptions.longest_ngram:
-            raise ValueError(
+            raise Refused(
                 f"config.data.longest_ngram is {self.longest_ngram} and config.data.masking is "
                 f"{self.masking!r}, which has no runs of words; set masking to ngram, or leave "
                 "longest_ngram out"
             )
         if self.exact and self.segments != "nsp":
-            raise ValueError(
+            raise Refused(
                 f"config.data.exact is True and config.data.segments is {self.segments!r}; exact "
                 "means Google BERT's rules, which know nsp alone: leave one of them out"
             )
         if self.exact and self.masking == "ngram":
-            raise ValueError(
+            raise Refused(
                 "config.data.exact is True and config.data.masking is 'ngram'; Google BERT's rules "
                 "know 'token' and 'whole_word': leave one of them out"
             )
         if self.masked_lm_smoothing and (self.masking != "token" or self.exact):
             other = "exact" if self.exact else "masking"
-            raise ValueError(
+            raise Refused(
                 f"config.data.masked_lm_smoothing is {self.masked_lm_smoothing} and "
                 f"config.data.{other} is {getattr(self, other)!r}; counts of tokens weigh single "
                 "tokens, by rules that Google BERT's lack: leave one of them out"
@@ -227,17 +228,17 @@ class PretrainOptions:
     def _check_stores(self) -> None:
         stores = self.stores
         if len(stores) > 1 and not all(stores):
-            raise ValueError(
+            raise Refused(
                 f"config.data.store is {self.store!r}, with nothing before or after a comma; give "
                 "a folder, or several with a comma between each two"
             )
         if twice := next((name for name in stores if stores.count(name) > 1), ""):
-            raise ValueError(
+            raise Refused(
                 f"config.data.store names {twice} twice; name it once, with a larger share in "
                 "config.data.store_weights"
             )
         if self.store_weights and self.store_temperature != PretrainOptions.store_temperature:
-            raise ValueError(
+            raise Refused(
                 f"config.data.store_weights is {self.store_weights!r} and store_temperature is "
                 f"{self.store_temperature}, which is for shares by tokens: leave one of them out"
             )
@@ -249,4 +250,4 @@ class PretrainOptions:
         try:
             self.check()
         except ValueError as error:
-            raise ValueError(str(error).replace("config.data.", "--")) from error
+            raise Refused(str(error).replace("config.data.", "--")) from error

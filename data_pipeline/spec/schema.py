@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 
 # The shortest example: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] where there is no second segment.
@@ -76,10 +77,10 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
     round(l * masked_lm_prob) of them and at least one, and their lengths add up to seq_len at most.
 
     Raises:
-      ValueError: there is no slot (0 stands for unresolved): the head would learn nothing.
+      Refused: there is no slot (0 stands for unresolved): the head would learn nothing.
     """
     if max_predictions_per_seq < 1:
-        raise ValueError(
+        raise Refused(
             f"max_predictions_per_seq is {max_predictions_per_seq}; a row needs 1 or more"
         )
     examples = options.packed_examples

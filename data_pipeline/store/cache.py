@@ -21,6 +21,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address, open_filesystem
 from data_pipeline.io.atomic import Destination, new_folder
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import MANIFEST, check_is_local, is_store, parse_manifest
 from data_pipeline.store.writer import hash_file, list_checksums
@@ -40,14 +41,14 @@ def fetch_store(
     Calls `advance` with the bytes copied so far and their total; never if a copy exists.
 
     Raises:
-      ValueError: no cache_dir for an address, no store at it, a file missing or of another
+      Refused: no cache_dir for an address, no store at it, a file missing or of another
         SHA-256, too little disk space; the message says how to fix it. No copy is left then.
       OSError: the bucket cannot be read, or the copy not written.
     """
     if not is_address(address):
         return pathlib.Path(address)
     if not cache_dir:
-        raise ValueError(
+        raise Refused(
             f"the store is {address}, which cannot be mapped into memory; name a local folder for "
             "a copy of it, on a disk with room for all of it: --config.data.data_cache=FOLDER"
         )
@@ -55,7 +56,7 @@ def fetch_store(
     address = address.rstrip("/")
     manifest_address = f"{address}/{MANIFEST}"
     if _measure_file(manifest_address, address) > small_files.MAX_BYTES:
-        raise ValueError(f"{manifest_address} is too large to be the manifest of a store")
+        raise Refused(f"{manifest_address} is too large to be the manifest of a store")
     manifest_bytes = _fetch(manifest_address, None, address)
     manifest = parse_manifest(manifest_bytes, address)
     checksums = _read_checksums(address, manifest)
@@ -79,7 +80,7 @@ def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
     try:
         checksums, digest = list_checksums(manifest), manifest["digest"]
     except (KeyError, TypeError) as error:
-        raise ValueError(
+        raise Refused(
             f"{address}/{MANIFEST} is damaged (no {error}); copy the store there again"
         ) from error
     try:  # the names become paths on this host
@@ -89,7 +90,7 @@ def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
     except DamagedFile:
         is_ours = False
     if not is_ours:
-        raise ValueError(
+        raise Refused(
             f"{address}/{MANIFEST} has names that no store has; copy the store there again"
         )
     return checksums
@@ -104,11 +105,11 @@ def _lock(path: pathlib.Path) -> Iterator[None]:
 
 
 def _measure_files(address: str, checksums: dict[str, str], cache: pathlib.Path) -> dict[str, int]:
-    """Return the bytes of each file; raise ValueError where the cache has no room for all."""
+    """Return the bytes of each file; raise Refused where the cache has no room for all."""
     sizes = {name: _measure_file(f"{address}/{name}", address) for name in checksums}
     total_bytes, free_bytes = sum(sizes.values()), shutil.disk_usage(cache).free
     if total_bytes > free_bytes:
-        raise ValueError(
+        raise Refused(
             f"{address} takes {total_bytes / 1e9:.3f} GB and {cache} has "
             f"{free_bytes / 1e9:.3f} GB left; make room, or name a folder on another disk: "
             "--config.data.data_cache=FOLDER"
@@ -144,7 +145,7 @@ def _copy(
             checksums, pool.map(lambda name: hash_file(folder / name), checksums), strict=True
         ):
             if actual != checksums[name]:
-                raise ValueError(
+                raise Refused(
                     f"{address}/{name} differs from the store's manifest (its SHA-256): it was "
                     "changed, or is of another build; copy the store there again"
                 )
@@ -180,7 +181,7 @@ def _name_missing_files(file_address: str, store: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ValueError(
+        raise Refused(
             f"{store} is not a complete store: it has no {file_address.removeprefix(store + '/')}; "
             f"copy one there: gcloud storage cp --recursive STORE {store}"
         ) from error

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
 FORMAT = "bert_jax store"
@@ -115,7 +116,7 @@ def open_store(directory: str | pathlib.Path) -> Store:
     bounded number of ids.
 
     Raises:
-      ValueError: an address such as gs://, not a store, another version, a file missing or
+      Refused: an address such as gs://, not a store, another version, a file missing or
         changed, ids beyond the vocabulary; the message names the file and how to fix it.
     """
     check_is_local("the store", str(directory))
@@ -136,7 +137,7 @@ def open_store(directory: str | pathlib.Path) -> Store:
         open_split = _open_counts if manifest.get("kind") == EXAMPLES else _open_split
         train, heldout = (open_split(directory, name, manifest) for name in (TRAIN, HELDOUT))
     except KeyError as error:
-        raise ValueError(
+        raise Refused(
             f"{directory / MANIFEST} has no key {error}; it was edited by hand or is of an "
             "unfinished version: build the store again"
         ) from error
@@ -144,9 +145,9 @@ def open_store(directory: str | pathlib.Path) -> Store:
 
 
 def check_is_local(name: str, path: str) -> None:
-    """Raise ValueError if a path, called `name` in the message, is an address."""
+    """Raise Refused if a path, called `name` in the message, is an address."""
     if _ADDRESS.search(path):
-        raise ValueError(
+        raise Refused(
             f"{name} is {path}, but this takes local or mounted folders only; copy the files here, "
             "or give the path where the bucket is mounted"
         )
@@ -161,18 +162,18 @@ def read_manifest(directory: pathlib.Path) -> dict[str, Any]:
     """Read the manifest of a store of this version.
 
     Raises:
-      ValueError: it is missing, damaged or of another version.
+      Refused: it is missing, damaged or of another version.
     """
     path = directory / MANIFEST
     if directory.is_file():
         name = directory.name.partition(".")[0] or "mine"
-        raise ValueError(
+        raise Refused(
             f"{directory} is a file, not a store; if it is your text, make a store of it with: "
             f"python -m data_pipeline.build --input={shlex.quote(str(directory))} "
             f"--output=stores/{shlex.quote(name)} --train_vocab=wordpiece --vocab_size=30522"
         )
     if not path.exists():
-        raise ValueError(
+        raise Refused(
             f"{directory} is not a store: it has no {MANIFEST} (a build that did not finish leaves "
             "none); make one with: python -m data_pipeline.build --input='corpus/*.txt' "
             f"--output={directory} --train_vocab=wordpiece --vocab_size=30522"
@@ -184,18 +185,16 @@ def parse_manifest(data: bytes, directory: str) -> dict[str, Any]:
     """Parse the manifest of a store of this version; `directory` is for errors.
 
     Raises:
-      ValueError: it is damaged or of another version.
+      Refused: it is damaged or of another version.
     """
     path = f"{directory}/{MANIFEST}"
     try:
         manifest = small_files.parse_object(data, path)
         if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline"
-            )
+            raise Refused(f"{path} is not the manifest of a {FORMAT}; build one with data_pipeline")
         version = manifest.get("format_version")
         if version != FORMAT_VERSION:
-            raise ValueError(
+            raise Refused(
                 f"{directory} has format version {version!r:.80}, this code reads "
                 f"version {FORMAT_VERSION}; build the store again, or use the code that built it"
             )
@@ -248,9 +247,9 @@ def _check_types(manifest: dict[str, Any], name: str) -> None:
 
 def _check_vocabulary_file(path: pathlib.Path, directory: pathlib.Path, digest: str) -> None:
     if not path.exists():
-        raise ValueError(f"{path} is missing from the store; copy the store again")
+        raise Refused(f"{path} is missing from the store; copy the store again")
     if hashlib.sha256(small_files.read_bytes(path, directory)).hexdigest() != digest:
-        raise ValueError(
+        raise Refused(
             f"{path} is not the vocabulary that made the ids of this store (its SHA-256 differs "
             "from the manifest's); copy the store again, or build one with this vocabulary"
         )
@@ -273,13 +272,13 @@ def _open_split(directory: pathlib.Path, name: str, manifest: dict[str, Any]) ->
     for array, last in (("sentence_offsets", split.tokens), ("document_offsets", split.sentences)):
         first_to_last = (int(arrays[array][0]), int(arrays[array][-1]))
         if first_to_last != (0, last):
-            raise ValueError(
+            raise Refused(
                 f"{directory / name / array}.npy runs from {first_to_last[0]} to "
                 f"{first_to_last[1]}, it should run from 0 to {last}; copy the store again"
             )
     largest = _find_largest_id(split.token_ids)
     if largest >= vocab_size:
-        raise ValueError(
+        raise Refused(
             f"{directory / name}/token_ids.npy has the id {largest}, beyond the {vocab_size} "
             "pieces of the store's vocabulary; copy the store again, or build it again"
         )
@@ -304,28 +303,28 @@ def open_array(
     """Map the array in a file of a store into memory.
 
     Raises:
-      ValueError: it is missing, damaged, outside of the store, or not of this dtype and shape.
+      Refused: it is missing, damaged, outside of the store, or not of this dtype and shape.
     """
     path = directory / name
     if not path.exists():
-        raise ValueError(f"{path} is missing from the store; copy the store again")
+        raise Refused(f"{path} is missing from the store; copy the store again")
     with small_files.open_regular(path, directory) as file:
         opening = file.read(len(np.lib.format.MAGIC_PREFIX))
     try:
         # np.load takes archives and pickles too, by their first bytes.
         if opening != np.lib.format.MAGIC_PREFIX:
-            raise ValueError("it does not start like an array of NumPy")
+            raise Refused("it does not start like an array of NumPy")
         array = np.load(path, mmap_mode="r")
     except OSError:
         raise
     except Exception as error:  # its reader of headers raises what Python's parser does
         words = str(error).partition("\n")[0][:120]
-        raise ValueError(f"{path} is damaged or cut off ({words}); copy the store again") from error
+        raise Refused(f"{path} is damaged or cut off ({words}); copy the store again") from error
     more_bytes = path.stat().st_size - array.offset - array.nbytes
     if more_bytes:
-        raise ValueError(f"{path} is {more_bytes:,} bytes too long; copy the store again")
+        raise Refused(f"{path} is {more_bytes:,} bytes too long; copy the store again")
     if array.dtype != np.dtype(dtype) or array.shape != shape:
-        raise ValueError(
+        raise Refused(
             f"{path} is {array.dtype}{list(array.shape)}, the manifest says {dtype}{list(shape)}; "
             "the two are of different builds: copy the store again"
         )

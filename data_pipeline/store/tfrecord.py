@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from data_pipeline.io.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
 from data_pipeline.spec.schema import PRETRAIN_FIELDS, Field, RowShape
 from data_pipeline.vocab import Vocabulary
@@ -94,14 +95,14 @@ def find_record_files(flag: str, patterns: str) -> list[pathlib.Path]:
     """List the files of a comma-separated list of globs, each once, sorted within a pattern.
 
     Raises:
-      ValueError: a pattern without a file; the message names the flag.
+      Refused: a pattern without a file; the message names the flag.
     """
     paths: dict[str, None] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
         matches = sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
         files = [match for match in matches if os.path.isfile(match)]
         if not files:
-            raise ValueError(
+            raise Refused(
                 f"{flag} has {pattern!r}, which matches no file under {os.getcwd()}; give TFRecord "
                 "files or globs, and put quotes around a glob so that the shell leaves it alone"
             )
@@ -117,7 +118,7 @@ def read_examples(
     Shapes: of a feature with F values, int64[N,F] or float32[N,F], N up to 1024.
 
     Raises:
-      ValueError: not a TFRecord file, a damaged or empty one, a record that is no example, or
+      Refused: not a TFRecord file, a damaged or empty one, a record that is no example, or
         of another length than the first; the message names the file and the record.
     """
     shape = None
@@ -127,7 +128,7 @@ def read_examples(
         yield shape, _parse_records(path, records, shape, done)
         done += len(records)
     if not done:
-        raise ValueError(f"{path} holds no record; omit it, or write it again")
+        raise Refused(f"{path} holds no record; omit it, or write it again")
 
 
 def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterator[list[bytes]]:
@@ -156,11 +157,11 @@ def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterato
                 advance(0 if is_gzip else group_bytes)
                 yield list(records)
         except tf.errors.DataLossError as error:
-            raise ValueError(_describe_damage(path, str(error))) from error
+            raise Refused(_describe_damage(path, str(error))) from error
     # At the end of a file TensorFlow silently ignores less than the head of a record.
     if read_bytes % 2**32 != _unpacked_bytes(path, is_gzip) % 2**32:
         error_text = "several in one" if is_gzip else f"truncated record at {read_bytes}"
-        raise ValueError(_describe_damage(path, error_text))
+        raise Refused(_describe_damage(path, error_text))
     advance(path.stat().st_size if is_gzip else 0)
 
 
@@ -218,21 +219,21 @@ def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, i
     try:
         features = tf.train.Example.FromString(record).features.feature
     except DecodeError as error:
-        raise ValueError(
+        raise Refused(
             f"record {number} of {path} is not a tf.train.Example; give files of records as "
             "create_pretraining_data.py writes them"
         ) from error
     lengths = {}
     for name, field in FEATURES.items():
         if name not in features:
-            raise ValueError(
+            raise Refused(
                 f"record {number} of {path} has no feature {name}, its features are "
                 f"{sorted(features)}; give records as create_pretraining_data.py writes them"
             )
         kind = "float_list" if _is_float(field) else "int64_list"
         actual_kind = features[name].WhichOneof("kind")
         if actual_kind != kind:
-            raise ValueError(
+            raise Refused(
                 f"feature {name} in record {number} of {path} is a {actual_kind}, it must be a "
                 f"{kind}; give records as create_pretraining_data.py writes them"
             )
@@ -245,7 +246,7 @@ def _check_lengths(
 ) -> None:
     for name, expected in count_values(shape).items():
         if lengths[name] != expected or not expected:
-            raise ValueError(
+            raise Refused(
                 f"feature {name} in record {number} of {path} has {lengths[name]} values, it "
                 f"should have {expected or 'some'}: all records of a file are padded to one "
                 f"length ({shape.seq_len} tokens and {shape.predictions} predictions, by the first)"
@@ -267,7 +268,7 @@ def _parse_records(
         # TensorFlow does not say which record it was.
         for number, record in enumerate(records, first_number):
             _check_lengths(path, _read_lengths(path, record, number), shape, number)
-        raise ValueError(
+        raise Refused(
             f"TensorFlow cannot parse records {first_number} and following of {path}: {error}"
         ) from error
 
@@ -283,7 +284,7 @@ def check_examples(
     vocabulary: Vocabulary,
     first_number: int,
 ) -> None:
-    """Raise ValueError at the first value that cannot be right, naming record, feature and value.
+    """Raise Refused at the first value that cannot be right, naming record, feature and value.
 
     Shapes: as read_examples yields; `first_number` is the number of the batch's first record in
     the file.
@@ -302,7 +303,7 @@ def check_examples(
             is_wrong = (values != 0) & (values != 1)
         if is_wrong.any():
             row, slot = np.argwhere(is_wrong)[0]
-            raise ValueError(
+            raise Refused(
                 f"{name} of record {first_number + row} of {path} has {values[row, slot]}, it must "
                 f"lie from 0 to {largest}; {why}"
             )
@@ -311,7 +312,7 @@ def check_examples(
     is_wrong = (first_ids != cls_id) | (batch["input_mask"][:, 0] == 0)
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
-        raise ValueError(
+        raise Refused(
             f"record {first_number + row} of {path} begins with the id {first_ids[row]}, which is "
             f"{vocabulary.pieces()[first_ids[row]]!r} in --vocab={vocabulary.path}, or hides it; "
             f"every example begins with [CLS] = {cls_id}: give the vocabulary that made the ids"

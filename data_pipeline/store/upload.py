@@ -19,6 +19,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.address import open_filesystem
 from data_pipeline.io.atomic import WORKING
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.store.writer import hash_file, hash_stream, list_checksums
@@ -35,30 +36,30 @@ def check_destination(address: str, overwrite: bool) -> None:
     """Refuse a folder in a bucket that holds something else; mark any other as being built.
 
     Raises:
-      ValueError: a bucket without a path in it, a file, a finished store that may not be replaced,
+      Refused: a bucket without a path in it, a file, a finished store that may not be replaced,
         a folder with other files, no permission to write.
       OSError: the bucket cannot be reached.
     """
     files, path = open_filesystem(address)
     if "/" not in path.strip("/"):
-        raise ValueError(
+        raise Refused(
             f"--output is {address}, which names no folder in a bucket; give one, as in "
             "gs://BUCKET/stores/mine"
         )
     with explain_errors(address, "writing"):
         files.invalidate_cache()
         if files.isfile(path):
-            raise ValueError(f"--output is {address}, which is a file; give a folder")
+            raise Refused(f"--output is {address}, which is a file; give a folder")
         names = _list_names(files, path)
         if strange := sorted(names - _NAMES):
-            raise ValueError(
+            raise Refused(
                 f"--output is {address}, which holds {strange[0]}, no part of a store; "
                 "give a new or an empty folder"
             )
         if MANIFEST in names:
             _check_manifest(files, address, path, overwrite)
         elif names and WORKING not in names:
-            raise ValueError(
+            raise Refused(
                 f"--output is {address}, a folder with files that are not a store (no {MANIFEST}); "
                 "give a new or an empty folder"
             )
@@ -66,7 +67,7 @@ def check_destination(address: str, overwrite: bool) -> None:
             with explain_errors(address, "writing"):
                 files.pipe_file(f"{path}/{WORKING}", b"a store is being built for this folder\n")
         except PermissionError as error:
-            raise ValueError(
+            raise Refused(
                 f"--output is {address}, where this account may not write ({error}); or give "
                 "another place"
             ) from error
@@ -87,11 +88,11 @@ def _check_manifest(files: Any, address: str, path: str, overwrite: bool) -> Non
     except small_files.DamagedFile:
         is_ours = False
     if not is_ours:
-        raise ValueError(
+        raise Refused(
             f"--output is {address}, whose {MANIFEST} is not a store's; give a new or empty folder"
         )
     if not overwrite:
-        raise ValueError(
+        raise Refused(
             f"--output is {address}, which holds a finished store; give another folder, or replace "
             "it with --overwrite=true"
         )
@@ -108,19 +109,19 @@ def new_scratch(scratch: str, source_bytes: int) -> pathlib.Path:
     """Make a new folder under `scratch`, or under the system's temporary folder.
 
     Raises:
-      ValueError: the folder is missing, cannot be written, or has too little space.
+      Refused: the folder is missing, cannot be written, or has too little space.
     """
     place = pathlib.Path(scratch or tempfile.gettempdir()).expanduser()
     try:
         free_bytes = shutil.disk_usage(place).free
         if free_bytes < source_bytes:
-            raise ValueError(
+            raise Refused(
                 f"--scratch is {place}, with {free_bytes / 1e9:.3f} GB left, and the input has "
                 f"{source_bytes / 1e9:.3f} GB; name a folder on a larger disk with --scratch"
             )
         return pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-build-", dir=place))
     except OSError as error:
-        raise ValueError(
+        raise Refused(
             f"--scratch is {place}, where no folder can be made ({error.strerror}); name one on a "
             "local disk, in which the store is built before it is copied"
         ) from error
@@ -132,7 +133,7 @@ def upload_store(
     """Copy a finished store; call `advance` with the bytes that are written and read back.
 
     Raises:
-      ValueError: what was read back is not what was written.
+      Refused: what was read back is not what was written.
       OSError: the bucket cannot be written or read.
     """
     files, path = open_filesystem(address)
@@ -153,7 +154,7 @@ def upload_store(
             with files.open(f"{path}/{name}", "rb", block_size=_BLOCK_BYTES) as file:
                 written = hash_stream(file, advance)
             if written != expected:
-                raise ValueError(
+                raise Refused(
                     f"{address}/{name} is not what was written there (its SHA-256 differs); "
                     "something else writes to that place: give another --output"
                 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.store import HELDOUT, MANIFEST, TRAIN
 from data_pipeline.vocab import FILE_NAMES, Vocabulary
 
@@ -77,13 +78,13 @@ class SplitWriter:
         """Add documents: int[T] ids, int64[S] tokens a sentence, int64[D] sentences a document.
 
         Raises:
-          ValueError: an id beyond the vocabulary.
+          Refused: an id beyond the vocabulary.
         """
         if not len(document_lengths):
             return
         counts = np.bincount(token_ids, minlength=len(self._token_counts))
         if len(counts) > len(self._token_counts):
-            raise ValueError(
+            raise Refused(
                 f"the tokeniser made the id {len(counts) - 1}, beyond the vocabulary's "
                 f"{len(self._token_counts)} pieces; this is a fault of the vocabulary file"
             )
@@ -186,7 +187,7 @@ def list_verified_files(
     """List the files whose SHA-256 is in the manifest, and that SHA-256.
 
     Raises:
-      ValueError: the manifest lacks them.
+      Refused: the manifest lacks them.
     """
     try:
         return {
@@ -194,7 +195,7 @@ def list_verified_files(
             for name, checksum in list_checksums(manifest).items()
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise Refused(
             f"{directory}/{MANIFEST} is damaged (no {error}); copy or build the store again"
         ) from error
 
@@ -210,7 +211,7 @@ def verify(
     """Check every array and the vocabulary; call `advance` with the bytes that were read.
 
     Raises:
-      ValueError: names the files that are missing or changed.
+      Refused: names the files that are missing or changed.
     """
     wrong = []
     for path, expected in list_verified_files(directory, manifest).items():
@@ -227,11 +228,11 @@ def verify(
                 f"{path} has the SHA-256 {actual[:12]}..., the manifest has {expected[:12]}..."
             )
     if wrong:
-        raise ValueError(f"{'; '.join(wrong)}: copy the store again, or build it again")
+        raise Refused(f"{'; '.join(wrong)}: copy the store again, or build it again")
     if compute_digest(manifest["arrays"], manifest["vocabulary"]["sha256"]) != manifest.get(
         "digest"
     ):
-        raise ValueError(
+        raise Refused(
             f"{directory}/{MANIFEST} has a digest that does not belong to its files: it was "
             "edited by hand or is damaged; copy the store again, or build it again"
         )

@@ -17,6 +17,7 @@ from typing import Any
 import tokenizers
 
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab.wordpiece import MAX_PIECES
 
 SPACE = "\u0120"  # stands for a space in pieces
@@ -85,13 +86,13 @@ def read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRule
     """Read the rules of a parsed tokenizer.json of byte-level BPE.
 
     Raises:
-      ValueError: rules of another kind, ids with gaps, a byte without a piece, a role without a
+      Refused: rules of another kind, ids with gaps, a byte without a piece, a role without a
         token.
     """
     try:
         return _read_rules(path, settings)
     except (AttributeError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which is no tokenizer.json ({error!r}); copy it again"
         ) from error
 
@@ -102,12 +103,10 @@ def _read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRul
     added = list(settings.get("added_tokens") or [])
     id_of = dict(model["vocab"]) | {token["content"]: token["id"] for token in added}
     if len(id_of) > MAX_PIECES:
-        raise ValueError(
-            f"--vocab is {path}, which has {len(id_of):,} pieces; at most {MAX_PIECES:,}"
-        )
+        raise Refused(f"--vocab is {path}, which has {len(id_of):,} pieces; at most {MAX_PIECES:,}")
     pieces = tuple(sorted(id_of, key=id_of.__getitem__))
     if [id_of[piece] for piece in pieces] != list(range(len(pieces))):
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, whose {len(pieces)} ids are not 0 to {len(pieces) - 1}, each "
             "once; a store needs ids without a gap"
         )
@@ -118,7 +117,7 @@ def _read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRul
     _check_rules(path, model, splitter, normalizer, plain, adds_prefix_space)
     missing = [char for char in BYTES if char not in id_of]
     if missing:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which has no piece for {len(missing)} of the 256 bytes, such as "
             f"{missing[0]!r}; give a byte-level vocabulary with all of them"
         )
@@ -133,7 +132,7 @@ def _read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRul
         # The library raises nothing narrower than Exception.
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(own))
     except Exception as error:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
             f"reads ({str(error)[:80]}); copy it again"
         ) from error
@@ -147,7 +146,7 @@ def join_files(path: pathlib.Path, pieces: bytes) -> bytes:
     is, as in RoBERTa.
 
     Raises:
-      ValueError: a file is damaged.
+      Refused: a file is damaged.
     """
     merges = path.with_name(MERGES)
     lines = small_files.decode(small_files.read_bytes(merges), merges).splitlines()
@@ -156,7 +155,7 @@ def join_files(path: pathlib.Path, pieces: bytes) -> bytes:
     config = path.with_name("tokenizer_config.json")
     settings = small_files.read_object(config, config.parent) if config.is_file() else {}
     if not all(type(number) is int for number in id_of.values()):
-        raise ValueError(f"{path} has a piece whose id is no whole number; copy it again")
+        raise Refused(f"{path} has a piece whose id is no whole number; copy it again")
     roles, piece_of = _find_roles(path, id_of, {}), {i: piece for piece, i in id_of.items()}
     special = [
         {"id": number, "content": piece_of[number], "special": True, "normalized": False}
@@ -216,7 +215,7 @@ def _check_rules(
         ("it adds a space and looks for added tokens", adds_prefix_space and bool(plain)),
     ):
         if is_broken:
-            raise ValueError(
+            raise Refused(
                 f"--vocab is {path}, whose rules are not those of RoBERTa or ModernBERT: {rule}; "
                 "give the tokenizer.json of one, or train one with --train_vocab=byte_bpe"
             )
@@ -236,14 +235,14 @@ def _find_roles(
     for name, spellings in _ROLES.items():
         tokens = [known[name]] if name in known else [s for s in spellings if s in id_of]
         if len(tokens) != 1 or tokens[0] not in id_of:
-            raise ValueError(
+            raise Refused(
                 f"{path} has {' and '.join(tokens) or 'no token'} for the role {name}, which must "
                 f"be one of its tokens, spelled {' or '.join(spellings)}; name it so in the file, "
                 "or take the vocabulary of a RoBERTa or ModernBERT"
             )
         special_ids[name] = id_of[tokens[0]]
     if len(set(special_ids.values())) != len(special_ids):
-        raise ValueError(f"{path} has one token for two roles of {special_ids}; each needs its own")
+        raise Refused(f"{path} has one token for two roles of {special_ids}; each needs its own")
     return special_ids
 
 
@@ -255,7 +254,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int
     head = [*_HEAD, *(f"[unused{i}]" for i in range(reserved_pieces))]
     smallest = len(head) + len(BYTES)
     if vocab_size < smallest:
-        raise ValueError(
+        raise Refused(
             f"--vocab_size is {vocab_size}, too small: special pieces take {len(head)} and bytes "
             f"256; give {smallest} or more (ModernBERT: 50368)"
         )
@@ -275,7 +274,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int
     tokenizer.train_from_iterator(texts, trainer)
     size = tokenizer.get_vocab_size()
     if size < vocab_size:
-        raise ValueError(
+        raise Refused(
             f"--vocab_size is {vocab_size}, but the text yields no more than {size} pieces; "
             f"give --vocab_size={size} or less, or more text"
         )

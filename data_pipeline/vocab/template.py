@@ -10,6 +10,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from data_pipeline.io.refused import Refused
+
 A, B = "A", "B"  # the places of the two texts
 MAX_SEGMENT = 127
 Part = tuple[int | str, int]  # a token id, A or B; its segment
@@ -90,7 +92,7 @@ def read_template(
     """Read the template in a parsed tokenizer.json; None if it adds no special tokens.
 
     Raises:
-      ValueError: the file is damaged, or has the texts of a pair in another order or not once.
+      Refused: the file is damaged, or has the texts of a pair in another order or not once.
     """
     try:
         processor = _find_processor(settings.get("post_processor"))
@@ -107,13 +109,13 @@ def read_template(
         }
         single, pair = (_read_parts(processor[name], ids_of) for name in ("single", "pair"))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(
+        raise Refused(
             f"{path} has a post_processor that cannot be read ({error!r:.80}); copy it again"
         ) from error
     for name, parts, texts in (("single", single, [A]), ("pair", pair, [A, B])):
         given = [part for part, _ in parts if isinstance(part, str)]
         if given != texts:
-            raise ValueError(
+            raise Refused(
                 f"{path} has the texts {given} in its template for {name}, not {texts}; give a "
                 "tokenizer.json with each text once, the first before the second"
             )
@@ -128,7 +130,7 @@ def _find_processor(processor: Any) -> Mapping[str, Any] | None:
         steps = [_find_processor(step) for step in processor["processors"]]
         adding = [step for step in steps if step is not None]
         if len(adding) > 1:
-            raise ValueError(f"{len(adding)} steps add special tokens")
+            raise Refused(f"{len(adding)} steps add special tokens")
         return adding[0] if adding else None
     return processor if processor["type"] in _ADD_TOKENS else None
 
@@ -139,7 +141,7 @@ def _read_parts(described: Any, ids_of: Mapping[str, list[int]]) -> tuple[Part, 
         ((kind, content),) = part.items()
         segment = int(content["type_id"])
         if not 0 <= segment <= MAX_SEGMENT:
-            raise ValueError(f"type_id {segment}, not 0 to {MAX_SEGMENT}")
+            raise Refused(f"type_id {segment}, not 0 to {MAX_SEGMENT}")
         if kind == "Sequence":
             parts.append((str(content["id"]), segment))
         else:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import sentencepiece
 import tokenizers
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions, clean_documents
 from data_pipeline.read.documents import read_equal_shares
 from data_pipeline.read.options import TextOptions
@@ -79,7 +80,7 @@ def train_vocabulary(
     tenth of the vocabulary, and 0.9995 otherwise.
 
     Raises:
-      ValueError: the size is too small for the text's characters or too large for the text.
+      Refused: the size is too small for the text's characters or too large for the text.
     """
     if kind == BYTE_BPE:  # bytes cover every character
         trained = train_byte_level(read_text(), vocab_size, reserved_pieces)
@@ -135,7 +136,7 @@ def _train_wordpiece(
     head = [*BERT_HEAD, *(f"[unused{i}]" for i in unused)]
     smallest = len(head) + len(alphabet) + len(inner)
     if vocab_size < smallest:
-        raise ValueError(
+        raise Refused(
             f"--vocab_size is {vocab_size}, too small: BERT's layout takes {len(head)} pieces "
             f"and the {len(alphabet)} characters of the text {smallest - len(head)}; "
             f"give {smallest} or more (BERT: 30522), or a lower --character_coverage"
@@ -158,7 +159,7 @@ def _train_wordpiece(
     learned = sorted(id_of.keys() - set(alphabet) - set(inner), key=id_of.__getitem__)
     pieces = [*head, *alphabet, *inner, *learned]
     if len(pieces) < vocab_size:
-        raise ValueError(_too_large(vocab_size, len(pieces)))
+        raise Refused(_too_large(vocab_size, len(pieces)))
     return pieces
 
 
@@ -251,7 +252,7 @@ def train_sentencepiece(
     except RuntimeError as error:
         if raised:
             raise raised[0] from None
-        raise ValueError(_sentencepiece_problem(str(error), vocab_size)) from error
+        raise Refused(_sentencepiece_problem(str(error), vocab_size)) from error
     return model.getvalue()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import sentencepiece
 
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import byte_level
 from data_pipeline.vocab.template import Template, make_bert_template, read_template
 from data_pipeline.vocab.wordpiece import (
@@ -154,12 +155,12 @@ def load_vocabulary(
     has none.
 
     Raises:
-      ValueError: no such file, no vocabulary, a special piece missing or found in texts, a piece
+      Refused: no such file, no vocabulary, a special piece missing or found in texts, a piece
         twice, a list whose case does not fit `lowercase`, a tokenizer.json of other rules.
     """
     path = pathlib.Path(path)
     if not path.is_file():
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which is not a file; give a vocab.txt, a "
             "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
             "--vocab_size=30522"
@@ -172,7 +173,7 @@ def load_vocabulary(
     if path.suffix == ".json":
         settings = _parse_settings(data)
         if path.name == byte_level.PIECES and "model" not in settings:
-            raise ValueError(
+            raise Refused(
                 f"--vocab is {path}, which has no {byte_level.MERGES} beside it; copy both or give "
                 "the tokenizer.json"
             )
@@ -240,7 +241,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
     try:
         processor.LoadFromSerializedProto(data)
     except (RuntimeError, OSError) as error:
-        raise ValueError(
+        raise Refused(
             f"{path} ends in .model but is not a SentencePiece model; a WordPiece list must have "
             "another name, as in vocab.txt"
         ) from error
@@ -248,7 +249,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
     special_ids = _find_special_ids(path, pieces)
     for special_id in set(special_ids.values()) - {special_ids["unk"]}:
         if special_id in processor.Encode(pieces[special_id]):
-            raise ValueError(
+            raise Refused(
                 f"{path} turns the characters {pieces[special_id]} of a text into the id that "
                 "BERT marks sentences with; train the model with --control_symbols instead of "
                 "--user_defined_symbols"
@@ -292,7 +293,7 @@ def _find_special_ids(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, in
     for name, spellings in SPECIAL_PIECES.items():
         ids = [id_of[spelling] for spelling in spellings if spelling in id_of]
         if not ids:
-            raise ValueError(
+            raise Refused(
                 f"{path} has no piece {spellings[0]} among its {len(pieces)}; BERT needs [PAD], "
                 "[UNK], [CLS], [SEP] and [MASK]: take a BERT vocabulary, or train one with "
                 "--train_vocab"

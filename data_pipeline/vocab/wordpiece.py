@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tokenizers
 
+from data_pipeline.io.refused import Refused
+
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
 LONGEST_WORD_CHARS = 200
 _CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB a process
@@ -118,28 +120,28 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
     """Read the pieces of a vocab.txt, without byte order mark or carriage returns."""
     lines = data.count(b"\n")
     if lines > MAX_PIECES:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which has {lines:,} lines; at most {MAX_PIECES:,} are read: "
             "give the vocabulary of a BERT"
         )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which is not a UTF-8 list of pieces (byte offset {error.start}); "
             "a SentencePiece model must have a name that ends in .model"
         ) from error
     if "\0" in text:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which has NUL bytes, as a power failure leaves them; copy it again"
         )
     if not text.strip():
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which has no piece in it; give a vocab.txt with a piece a line, "
             "or train one with --train_vocab=wordpiece --vocab_size=30522"
         )
     if text.lstrip().startswith("{"):
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which opens with a brace: it looks like JSON, not like a list of "
             "pieces; a tokenizer.json must have a name that ends in .json"
         )
@@ -147,7 +149,7 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
     line_of: dict[str, int] = {}
     for number, piece in enumerate(pieces, 1):
         if piece in line_of:
-            raise ValueError(
+            raise Refused(
                 f"{path} has the piece {piece!r} twice, in lines {line_of[piece]} and {number}; "
                 "a line number is an id, so every piece must stand in one line only"
             )
@@ -169,12 +171,12 @@ def read_json(path: pathlib.Path, data: bytes, lowercase: bool) -> list[str]:
         # The library raises nothing narrower than Exception.
         tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8-sig"))
     except Exception as error:
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
             f"reads ({str(error)[:80]}); give the vocab.txt that lies beside it"
         ) from error
     if not isinstance(tokenizer.model, tokenizers.models.WordPiece):
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, whose model is {type(tokenizer.model).__name__}; only WordPiece "
             "is read from a tokenizer.json: for the others give the SentencePiece *.model that it "
             "was made from, or train one with --train_vocab"
@@ -183,7 +185,7 @@ def read_json(path: pathlib.Path, data: bytes, lowercase: bool) -> list[str]:
     id_of = tokenizer.get_vocab(with_added_tokens=True)
     pieces = sorted(id_of, key=id_of.__getitem__)
     if [id_of[piece] for piece in pieces] != list(range(len(pieces))):
-        raise ValueError(
+        raise Refused(
             f"--vocab is {path}, whose {len(pieces)} ids are not 0 to {len(pieces) - 1}, each "
             "once; a store needs ids without a gap"
         )
@@ -196,7 +198,7 @@ def _check_rules(path: pathlib.Path, tokenizer: tokenizers.Tokenizer, lowercase:
     is_bert = isinstance(normalizer, tokenizers.normalizers.BertNormalizer)
     if is_bert and normalizer.lowercase != lowercase:
         theirs = json.dumps(normalizer.lowercase)
-        raise ValueError(
+        raise Refused(
             f"--lowercase is {json.dumps(lowercase)}, but {path} says {theirs}; use "
             f"--lowercase={theirs}"
         )
@@ -214,23 +216,23 @@ def _check_rules(path: pathlib.Path, tokenizer: tokenizers.Tokenizer, lowercase:
         (f"it looks for {plain[:3]} in the text before words", not plain),
     ):
         if not holds:
-            raise ValueError(
+            raise Refused(
                 f"--vocab is {path}, which differs from BERT's rules: {rule}; give the "
                 "tokenizer.json of a BERT, or a vocab.txt where BERT's rules are meant"
             )
 
 
 def check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> None:
-    """Raise ValueError if a list's case contradicts the flag: all such words would be unknown."""
+    """Raise Refused if a list's case contradicts the flag: all such words would be unknown."""
     words = [piece for piece in pieces if not piece.startswith("[")]
     capitals = sum(piece != piece.lower() for piece in words)
     if lowercase and capitals > len(words) // 100:
-        raise ValueError(
+        raise Refused(
             f"--lowercase is true, but {capitals} of the {len(pieces)} pieces of {path} have "
             "capitals and could never occur: it is a cased vocabulary; use --lowercase=false"
         )
     if not lowercase and not capitals and any(piece != piece.upper() for piece in words):
-        raise ValueError(
+        raise Refused(
             f"--lowercase is false, but {path} has no piece with a capital, so every capitalised "
             "word would be [UNK]: it is an uncased vocabulary; use --lowercase=true"
         )

@@ -12,6 +12,7 @@ from typing import Any
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families.family import Family, Names
 from bert_jax.interop.model_json import Settings
+from data_pipeline.io.refused import Refused
 
 # Field of ModelConfig -> setting of config.json.
 _NUMBERS = {
@@ -89,7 +90,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     """Return the sizes and choices in the settings of a config.json.
 
     Raises:
-      ValueError: a size is missing or impossible; a setting is none of ModernBERT's.
+      Refused: a size is missing or impossible; a setting is none of ModernBERT's.
     """
     config = _SETTINGS.parse(path, settings)
     layers = config.num_hidden_layers
@@ -98,13 +99,13 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     if "global_attn_every_n_layers" not in settings:
         every = _find_period(types, layers)
     if types not in (None, _list_types(every, layers)):
-        raise ValueError(
+        raise Refused(
             f"{path} says layer_types = {types!r:.80}; bert_jax reads those with {_FULL} in the "
             "first layer and then in every Nth: give such a checkpoint"
         )
     pooling = settings.get("classifier_pooling", _POOLINGS[0])
     if pooling not in _POOLINGS:
-        raise ValueError(
+        raise Refused(
             f"{path} says classifier_pooling = {pooling!r:.80}; it must be cls or mean: put the "
             "file back that the checkpoint came with"
         )
@@ -141,7 +142,7 @@ def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) ->
         wrong = f"{field} = {theta!r:.80}; it must be a number above 0"
     else:
         wrong = f"rope_parameters = {by_kind!r:.80}; bert_jax computes rope_type = 'default' alone"
-    raise ValueError(f"{path} says {wrong}: put the file back that the checkpoint came with")
+    raise Refused(f"{path} says {wrong}: put the file back that the checkpoint came with")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ROW_HEAD_NAMES, Family
+from data_pipeline.io.refused import Refused
 
 _SKIPPED = 2  # positions count from pad_token_id + 1
 _PAD_ID = 1
@@ -20,17 +21,17 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     """Return the sizes in the settings of a config.json.
 
     Raises:
-      ValueError: a size is missing or impossible; a setting is none of RoBERTa's.
+      Refused: a size is missing or impossible; a setting is none of RoBERTa's.
     """
     config = bert.SETTINGS.parse(path, settings)
     if settings.get("pad_token_id", _PAD_ID) != _PAD_ID:
-        raise ValueError(
+        raise Refused(
             f"{path} says pad_token_id = {settings['pad_token_id']!r:.80}; positions follow from "
             f"it, and bert_jax reads RoBERTas with {_PAD_ID}: give such a checkpoint"
         )
     rows = config.max_position_embeddings - _SKIPPED
     if rows < 1:
-        raise ValueError(
+        raise Refused(
             f"{path} says max_position_embeddings = {rows + _SKIPPED}, of which RoBERTa never "
             f"reads the first {_SKIPPED}; put the file back that the checkpoint came with"
         )
@@ -41,10 +42,10 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model.
 
     Raises:
-      ValueError: it tells segments apart, which the published ones do not: a BERT describes it.
+      Refused: it tells segments apart, which the published ones do not: a BERT describes it.
     """
     if config.type_vocab_size != 1:
-        raise ValueError(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
+        raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
     rows = config.max_position_embeddings + _SKIPPED
     return bert.SETTINGS.describe(config) | {
         "max_position_embeddings": rows,

@@ -20,6 +20,7 @@ from bert_jax.interop.families.family import (
 )
 from bert_jax.interop.model_json import Settings
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
+from data_pipeline.io.refused import Refused
 
 _FIXED = {
     "attn_type": "bi",
@@ -63,7 +64,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     """Return the sizes in the settings of a config.json.
 
     Raises:
-      ValueError: a size is missing or impossible; a setting is none that is computed here, as the
+      Refused: a size is missing or impossible; a setting is none that is computed here, as the
         last token that published classifiers of rows read.
     """
     config = _SETTINGS.parse(path, settings)
@@ -72,7 +73,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
         for name, value in _SUMMARY.items():
             theirs = settings.get(name, _SUMMARY_DEFAULTS[name])
             if theirs != value:
-                raise ValueError(
+                raise Refused(
                     f"{path} says {name} = {theirs!r:.80}; bert_jax, whose rows begin with [CLS], "
                     f"reads {classes[0]} with {name} = {value!r} alone: give the model that it was "
                     "fine-tuned from, and fine-tune that"

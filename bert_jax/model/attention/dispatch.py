@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
 from bert_jax.model.attention import blocks, flash, gpu_kernel, tpu_kernel
+from data_pipeline.io.refused import Refused
 
 # reference.py computes all scores of a row at once; tpu_kernel.py is a TPU kernel for short rows,
 # flash.py one for long rows, windows and rotary positions; gpu_kernel.py is a kernel for NVIDIA
@@ -89,7 +90,7 @@ def choose(
     model axis. has_dropout is whether attention weights are dropped; None takes the config's rate.
 
     Raises:
-      ValueError: the setting requires an implementation that does not support this attention.
+      Refused: the setting requires an implementation that does not support this attention.
     """
     if has_dropout is None:
         has_dropout = model.attention_probs_dropout_prob > 0
@@ -124,7 +125,7 @@ def choose(
             return PLAIN, "plain, as config.compute.attention says"
         if setting == "blocks":
             if only_plain:
-                raise ValueError(
+                raise Refused(
                     f"config.compute.attention is 'blocks', but {only_plain}; set it to auto, "
                     "which takes plain attention"
                 )
@@ -135,7 +136,7 @@ def choose(
                 return name, name
         reasons = [refusal for refusal in refusals.values() if refusal is not None]
         if setting == "kernel":
-            raise ValueError(
+            raise Refused(
                 f"config.compute.attention is 'kernel', but {', and '.join(reasons)}; set it to "
                 "auto, which takes another implementation where no kernel fits"
             )

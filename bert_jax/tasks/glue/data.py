@@ -21,6 +21,7 @@ from bert_jax.tasks.glue.specs import (
     SplitFile,
 )
 from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ def read_files(
                 drops_short_rows = task.drops_short_rows and file is TRAIN
                 splits[file.split] = _read_split(task, path, is_labelled, drops_short_rows)
             elif is_given or is_labelled:
-                raise ValueError(
+                raise Refused(
                     f"{path} is missing, the {file.split} set of {task.name}; copy it there, or "
                     "name another file of that folder (config.data.dev_file, test_file)"
                 )
@@ -79,7 +80,7 @@ def _find_folder(task: GlueTask, options: TaskOptions) -> pathlib.Path:
     for place in (folder, folder / task.name):
         if (place / name).is_file():
             return place
-    raise ValueError(
+    raise Refused(
         f"config.data.dir is {options.dir}, and there is no {folder / name} and no "
         f"{folder / task.name / name}; give the folder that GLUE's {task.name} was unpacked to"
     )
@@ -118,7 +119,7 @@ def _diagnostic(task: GlueTask, folder: pathlib.Path, is_needed: bool) -> dict[s
         if path is not None:
             splits[split] = _read_split(labelled if is_labelled else task, path, is_labelled)
     if is_needed and DIAGNOSTIC not in splits:
-        raise ValueError(
+        raise Refused(
             f"{places[1] / DIAGNOSTIC_FILES[DIAGNOSTIC]} is missing, the diagnostic set that the "
             "task ax requires; copy it there, or use the task mnli"
         )
@@ -135,7 +136,7 @@ def read_tfds(
 ) -> dict[str, SplitTexts]:
     """Read the splits of the newest version of glue/TASK in TFDS_DATA_DIR."""
     if options.dir or options.train_file or options.dev_file or options.test_file:
-        raise ValueError(
+        raise Refused(
             "config.data.source is tfds, and config.data.dir or a file is set as well; TFDS reads "
             "the folder of the environment variable TFDS_DATA_DIR: leave them empty"
         )
@@ -163,7 +164,7 @@ def _tfds_split(
     import tensorflow_datasets as tfds
 
     if file.tfds_split not in builder.info.splits:
-        raise ValueError(
+        raise Refused(
             f"{builder.data_path} has no split {file.tfds_split!r}; its splits are "
             f"{', '.join(builder.info.splits)}: prepare the data set of TFDS again"
         )
@@ -201,7 +202,7 @@ def _builder(config: str) -> Any:
         with explain_errors(str(constants.DATA_DIR)):
             return read_only_builder.builder_from_files(config)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        raise ValueError(
+        raise Refused(
             f"config.data.source is tfds, and {config} is not among the data sets in "
             f"{constants.DATA_DIR}; name the folder by TFDS_DATA_DIR, or prepare it there first "
             '(nothing is downloaded here), as in: python -c "import tensorflow_datasets as tfds; '

@@ -24,6 +24,7 @@ from bert_jax.tasks.glue.specs import (
 from bert_jax.tasks.metrics import MATTHEWS, class_scores, majority_scores, number_scores
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Scores, Task
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 NAMES = (*TASKS, DIAGNOSTIC)
@@ -33,7 +34,7 @@ _SHOWN_ROWS = 3
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """Read a task's files, check its labels and encode its rows."""
     if options.source not in ("files", "tfds"):
-        raise ValueError(f"config.data.source is {options.source!r}; it must be files or tfds")
+        raise Refused(f"config.data.source is {options.source!r}; it must be files or tfds")
     is_diagnostic = options.task == DIAGNOSTIC
     task = TASKS["mnli" if is_diagnostic else options.task]
     read = read_tfds if options.source == "tfds" else read_files
@@ -97,7 +98,7 @@ def _read_labels(task: GlueTask, examples: SplitTexts) -> np.ndarray:
     class_of = {label: number for number, label in enumerate(task.labels)}
     for i, label in enumerate(texts):
         if label not in class_of:
-            raise ValueError(
+            raise Refused(
                 f"{examples.place(i)} has the label {label!r:.60}; {task.name} has "
                 f"{', '.join(task.labels)}: correct the row, or download the file again"
             )
@@ -110,7 +111,7 @@ def _read_score(text: str, place: str) -> float:
     except ValueError:
         value = float("nan")
     if not STSB_LEAST <= value <= STSB_MOST:
-        raise ValueError(
+        raise Refused(
             f"{place} has the score {text!r:.60}; it must be a number from {STSB_LEAST:g} to "
             f"{STSB_MOST:g}: correct the row, or download the file again"
         )

@@ -19,6 +19,7 @@ from bert_jax.tasks.ner.conlleval import (
     split_tag,
     to_iob2,
 )
+from data_pipeline.io.refused import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
@@ -59,7 +60,7 @@ def read(path: pathlib.Path) -> TaggedFile:
     rows = list(read_columns(path))
     columns = {len(row) for _, row in rows if row}
     if not columns:
-        raise ValueError(
+        raise Refused(
             f"{path} has no words; it must have one on each line, with its tag in the last column"
         )
     has_tags = columns != {1}
@@ -96,7 +97,7 @@ def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
         expected, since = expected or len(row), since or number
         if len(row) != expected or not row[0]:
             wrong = "no word in its first column" if not row[0] else f"{len(row)} columns"
-            raise ValueError(
+            raise Refused(
                 f"{path} row {number} has {wrong}, where row {since} has {expected} columns "
                 f"separated by {'tabs' if has_tabs else 'spaces'}; a line is a word and its tag, "
                 "and an empty line ends a sentence"
@@ -131,7 +132,7 @@ def _check_tags(path: pathlib.Path, sentences: Sequence[Sentence]) -> str:
         before = OUTSIDE
         for number, tag in enumerate(sentence.tags, sentence.first_line):
             if not _TAG.fullmatch(tag):
-                raise ValueError(
+                raise Refused(
                     f"{path} row {number} has the tag {tag!r:.60}; a tag is O, or B- or I- and a "
                     "type, as B-PER: of IOB1, IOB2 or BIOES, in the last column"
                 )
@@ -170,7 +171,7 @@ def _bioes_entities(path: pathlib.Path, sentence: Sentence) -> list[Entity]:
                 if is_past_end
                 else f"{tag} cannot follow {before}"
             )
-            raise ValueError(
+            raise Refused(
                 f"{path} row {sentence.first_line + place - is_past_end}: {wrong}, because the "
                 "file has tags that end entities (E-, S-, L-, U-), it is read as BIOES; correct "
                 "the row, or give the file in one scheme"

@@ -13,6 +13,7 @@ from bert_jax.tasks.ner import data, task
 from bert_jax.tasks.ner.data import Sentence, TaggedFile
 from bert_jax.tasks.predicting import ComputeLogits, PredictRequest
 from data_pipeline.io.atomic import new_file
+from data_pipeline.io.refused import Refused
 
 ENDINGS = (".conll", ".txt", ".tsv")
 _PIECE_SENTENCES = 1024
@@ -39,7 +40,7 @@ class TagPredictor:
             self._words += _count_words(piece)
             show(self.total)
         if not self.total:
-            raise ValueError(f"{request.path} has no words; it must have one on each line")
+            raise Refused(f"{request.path} has no words; it must have one on each line")
 
     def run(self, output: pathlib.Path, compute_logits: ComputeLogits) -> list[pathlib.Path]:
         """Tag and write the file; see Predictor.run."""

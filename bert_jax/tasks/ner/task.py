@@ -20,6 +20,7 @@ from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, s
 from bert_jax.tasks.ner.data import TaggedFile
 from bert_jax.tasks.task import TAG, Scores, Task
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.vocab import Vocabulary
@@ -58,7 +59,7 @@ class WordRows:
 def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     """Read the files of config.data.dir."""
     if options.max_seq_length < 3:
-        raise ValueError(
+        raise Refused(
             f"config.data.max_seq_length is {options.max_seq_length}; a row needs 3 tokens at "
             "least, for [CLS], a token and [SEP]"
         )
@@ -95,21 +96,21 @@ def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:
     """Return O, and B- and I- of every type in training; refuse other types in other files."""
     for split in (TRAIN, DEV):
         if not files[split].has_tags:
-            raise ValueError(
+            raise Refused(
                 f"{files[split].path} has one column, words without tags; as the {split} file of "
                 "ner it must have tags in its last column"
             )
     train = files[TRAIN]
     kinds = sorted({split_tag(tag)[1] for _, tag in train.tags_by_line() if tag != OUTSIDE})
     if not kinds:
-        raise ValueError(
+        raise Refused(
             f"{train.path} has no entity: all its {train.words:,} words have the tag O, so "
             "there is nothing to learn"
         )
     for file in files.values():
         for line, tag in file.tags_by_line():
             if tag != OUTSIDE and split_tag(tag)[1] not in kinds:
-                raise ValueError(
+                raise Refused(
                     f"{file.path} row {line} has an entity of type {split_tag(tag)[1]!r:.60}, "
                     f"which {train.path} never has; its types are {', '.join(kinds)}"
                 )

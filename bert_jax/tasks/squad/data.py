@@ -9,6 +9,7 @@ from typing import Any
 from data_pipeline.io import small_files
 from data_pipeline.io.compression import decompress
 from data_pipeline.io.json_stream import JsonStream
+from data_pipeline.io.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
     """Read a file of SQuAD 1.1 or 2.0, plain or compressed; a test set may lack answers.
 
     Raises:
-      ValueError: the file is missing or malformed; names the article, paragraph and question.
+      Refused: the file is missing or malformed; names the article, paragraph and question.
       OSError: it cannot be read.
     """
     facts: dict[str, Any] = {}
@@ -84,7 +85,7 @@ def stream_paragraphs(
     The file's other values, such as its version, are in `facts` after the last paragraph.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is not a file; give the path of one")
+        raise Refused(f"{path} is not a file; give the path of one")
     seen: dict[str, str] = {}
     with small_files.open_regular(path) as stored:
         stream = JsonStream(decompress(str(path), stored), path)
@@ -99,9 +100,9 @@ def stream_paragraphs(
                     facts[key] = value
         stream.end()
     if not has_data:
-        raise ValueError(f"{path} has no 'data'; {_FORM}")
+        raise Refused(f"{path} has no 'data'; {_FORM}")
     if not seen:
-        raise ValueError(f"{path} has no question; {_FORM}")
+        raise Refused(f"{path} has no question; {_FORM}")
 
 
 def _articles(
@@ -118,13 +119,13 @@ def _articles(
                 place = f"article {number} paragraph {index}"
                 yield _paragraph(stream.value(), path, place, has_answers, seen)
         if not has_paragraphs:
-            raise ValueError(f"{path} article {number} has no 'paragraphs'; {_FORM}")
+            raise Refused(f"{path} article {number} has no 'paragraphs'; {_FORM}")
 
 
 def read_json_object(path: pathlib.Path) -> dict[str, Any]:
     """Read the JSON object of a file of predictions or odds, plain or compressed."""
     if not path.is_file():
-        raise ValueError(f"{path} is not a file; give the path of one")
+        raise Refused(f"{path} is not a file; give the path of one")
     with small_files.open_regular(path) as stored:
         stream = JsonStream(decompress(str(path), stored), path)
         values = {key: stream.value() for key in stream.members(path)}
@@ -142,7 +143,7 @@ def _paragraph(
         question_id = _question_id(qa, f"{path} {place} question {number}")
         full_place = f"{path} {place} question {number} ({question_id})"
         if question_id in seen:
-            raise ValueError(
+            raise Refused(
                 f"{full_place} has the id of {seen[question_id]}; predictions are stored by id: "
                 "give each question its own"
             )
@@ -174,11 +175,11 @@ def _answers(qa: Any, place: str) -> tuple[Answer, ...]:
 
 def _field(record: Any, name: str, kind: type, place: str) -> Any:
     if type(record) is not dict:
-        raise ValueError(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
+        raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
     if name not in record:
-        raise ValueError(f"{place} has no {name!r}; {_FORM}")
+        raise Refused(f"{place} has no {name!r}; {_FORM}")
     if type(record[name]) is not kind:
-        raise ValueError(f"{place}: {name!r} is {record[name]!r:.80}, not {_JSON_NAMES[kind]}")
+        raise Refused(f"{place}: {name!r} is {record[name]!r:.80}, not {_JSON_NAMES[kind]}")
     return record[name]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bert_jax.tasks.squad.data import SquadQuestion, read_json_object, read_squad
+from data_pipeline.io.refused import Refused
 
 _find_articles = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -140,7 +141,7 @@ def score_file(
     answers = _by_question(predictions, "a text", str)
     missing = golds.keys() - answers.keys()
     if missing and file.has_unanswerable:
-        raise ValueError(
+        raise Refused(
             f"{predictions} has no prediction for {len(missing):,} of the {len(golds):,} questions "
             f"of {data}, such as {min(missing)}; give each one, empty where there is no answer"
         )
@@ -152,7 +153,7 @@ def score_file(
     exact, f1s = score_questions(golds, answers, file.has_unanswerable)
     if not file.has_unanswerable:
         if null_odds:
-            raise ValueError(f"--null_odds is {null_odds}, but {data} is SQuAD 1.1; leave it out")
+            raise Refused(f"--null_odds is {null_odds}, but {data} is SQuAD 1.1; leave it out")
         return {"exact_match": _percent(exact), "f1": _percent(f1s)}, notes
     odds = _odds(null_odds, golds) if null_odds else dict.fromkeys(golds, 0.0)
     exact_then = apply_threshold(exact, golds, odds, null_threshold)
@@ -183,7 +184,7 @@ def _percent(scores: PerQuestion) -> float:
 def _odds(path: pathlib.Path, golds: Golds) -> dict[str, float]:
     odds = _by_question(path, "a number", float, int)
     if missing := golds.keys() - odds.keys():
-        raise ValueError(
+        raise Refused(
             f"{path} has no null odds for {len(missing):,} questions, such as {min(missing)}; give "
             "those that were written with the predictions"
         )
@@ -195,7 +196,7 @@ def _by_question(path: pathlib.Path, expected: str, *kinds: type) -> dict[str, A
     for question_id, value in values.items():
         is_number = type(value) is float
         if type(value) not in kinds or (is_number and not math.isfinite(value)):
-            raise ValueError(
+            raise Refused(
                 f"{path} question {question_id} has {value!r:.80}, not {expected}; the file maps "
                 f"each question's id to {expected}"
             )

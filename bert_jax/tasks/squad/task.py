@@ -25,6 +25,7 @@ from bert_jax.tasks.squad.data import (
 from bert_jax.tasks.squad.windows import Windows, make_windows
 from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Scores, Task
 from data_pipeline.io.atomic import write_file
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
 
 _find_first_sentence = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL).match
@@ -61,13 +62,13 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
 def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[Paragraph]]:
     """Read the paragraphs of each split; add lines for the screen to `notes`."""
     if options.max_seq_length <= options.max_query_length + 3:
-        raise ValueError(
+        raise Refused(
             f"config.data.max_seq_length is {options.max_seq_length}, which leaves no room for a "
             f"context beside a question of {options.max_query_length} tokens and three special "
             f"ones; give at least {options.max_query_length + 4}, or a smaller max_query_length"
         )
     if options.source != "files":
-        raise ValueError(
+        raise Refused(
             f"config.data.source is {options.source!r}; SQuAD is read from its official JSON "
             "alone: give source='files' and its folder as --config.data.dir"
         )
@@ -101,7 +102,7 @@ def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) ->
         if learned:
             kept.append(dataclasses.replace(paragraph, questions=tuple(learned)))
     if not kept:
-        raise ValueError(
+        raise Refused(
             f"{file.path} has no question to learn from: none of its {questions} answers is "
             "where its answer_start says; write the file with the right positions"
         )
@@ -119,7 +120,7 @@ def _select_training(file: SquadFile, options: TaskOptions, notes: list[str]) ->
 
 def _check_answered(file: SquadFile, question: SquadQuestion, options: TaskOptions) -> None:
     if not question.answers and not options.has_unanswerable:
-        raise ValueError(
+        raise Refused(
             f"{file.path} question {question.id} has no answer, and in SQuAD 1.1 each has one; for "
             "SQuAD 2.0 give --config=configs/finetune/squad.py:version=2.0"
         )
@@ -174,7 +175,7 @@ def _find_file(options: TaskOptions, split: str, given: str) -> pathlib.Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    raise ValueError(
+    raise Refused(
         f"{folder / name} is not a file; give the folder of SQuAD {_version(options)} as "
         f"--config.data.dir, or the file as --config.data.{split}_file"
     )

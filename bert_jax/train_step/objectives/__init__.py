@@ -22,6 +22,7 @@ from bert_jax.train_step.objectives.objective import (
 from bert_jax.train_step.objectives.permutation import PERMUTATION
 from bert_jax.train_step.objectives.relation_distillation import RELATION_DISTILLATION
 from bert_jax.train_step.objectives.rtd import RTD
+from data_pipeline.io.refused import Refused
 
 OBJECTIVES: dict[str, Objective] = {
     "mlm_nsp": MLM_NSP,
@@ -35,14 +36,14 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def find(name: str, key: str = "config.objective") -> Objective:
-    """Return the objective of this name; raise ValueError, naming the key, if it is unknown."""
+    """Return the objective of this name; raise Refused, naming the key, if it is unknown."""
     if name not in OBJECTIVES:
-        raise ValueError(f"{key} is {name!r}; it must be one of {sorted(OBJECTIVES)}")
+        raise Refused(f"{key} is {name!r}; it must be one of {sorted(OBJECTIVES)}")
     return OBJECTIVES[name]
 
 
 def find_each(config: Config) -> tuple[Objective, ...]:
-    """Return the objective of each phase; raise ValueError if a name is unknown."""
+    """Return the objective of each phase; raise Refused if a name is unknown."""
     default = find(config.objective)
     named = [
         find(phase.objective, f"config.phases[{index}].objective") if phase.objective else default

@@ -13,8 +13,8 @@ import pytest
 from bert_jax.checkpoint import arrays, directory, reader
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
-from bert_jax.runtime import exit_codes
 from bert_jax.train_step import state
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.tiny_models import CONFIG, MODEL, setting
 
 SMALL = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, num_hidden_layers=1))
@@ -160,7 +160,7 @@ def test_a_run_is_never_begun_anew_where_no_checkpoint_is_whole(folder):
         flip_a_bit(folder / step / "state" / "manifest.ocdbt")
     before = sorted(folder.rglob("*"))
     for _ in range(2):  # nor when it is started again
-        with pytest.raises(exit_codes.Refused, match=r"holds 2 checkpoints and none is whole .*8"):
+        with pytest.raises(Refused, match=r"holds 2 checkpoints and none is whole .*8"):
             restored(folder)
     assert sorted(folder.rglob("*")) == before
     assert reader.find_newest_step(folder) == 8  # both have their receipts
@@ -217,7 +217,7 @@ def test_another_dtype_is_refused_and_nothing_set_aside(folder):
         ),
     )
     words = r"8 holds params/\S+ as float32\[\S+\], this bert_jax has it as bfloat16"
-    with pytest.raises(exit_codes.Refused, match=words):
+    with pytest.raises(Refused, match=words):
         restored(folder, half)
     assert sorted(path.name for path in folder.iterdir()) == ["4", "8"]
 

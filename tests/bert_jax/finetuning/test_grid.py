@@ -9,7 +9,7 @@ import pytest
 from bert_jax.finetuning import grid_runs
 from bert_jax.finetuning.grid import Grid, run_grid
 from bert_jax.finetuning.grid_runs import GridRun, Outcome, all_runs
-from bert_jax.runtime.exit_codes import Refused
+from data_pipeline.io.refused import Refused
 
 # Stands in for fine-tuning: the accuracy is 0.4 + 1000 rates + a hundredth of the seed.
 RUN = """

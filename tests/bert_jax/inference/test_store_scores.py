@@ -11,8 +11,8 @@ from bert_jax.inference.store_scores import Selection
 from bert_jax.interop import load, pretrained
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.trainer.feed import open_store
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.tiny_models import config_and_data

@@ -14,9 +14,9 @@ from bert_jax.inference import fill_mask
 from bert_jax.interop import export as conversion
 from bert_jax.interop import huggingface, load, pretrained, tensor_names
 from bert_jax.runtime import run_record
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.atomic import new_folder
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_checkpoints import PIECES, SIZES, tensors, write
 
 TANH = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12}

@@ -12,6 +12,7 @@ from absl import flags
 
 from bert_jax.runtime import cli
 from data_pipeline.io import errors
+from data_pipeline.io.refused import Refused
 from data_pipeline.store import cache
 
 
@@ -52,7 +53,7 @@ def test_the_works_code_is_the_exit_code(end):
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (ValueError("steps is 0; give 1 or more"), 2, "error: steps is 0; give 1 or more"),
+        (Refused("steps is 0; give 1 or more"), 2, "error: steps is 0; give 1 or more"),
         (PermissionError(errno.EACCES, "denied", "runs/x"), 2, "error: runs/x: denied"),
         (KeyboardInterrupt(), 130, "interrupted; nothing was lost"),
         # What did not answer may be started again.
@@ -101,9 +102,15 @@ def test_a_reader_that_has_gone_is_no_error():
     assert (ran.returncode, ran.stderr) == (141, "")
 
 
-def test_an_error_of_ours_is_shown_whole(end):
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_an_error_of_ours_is_shown_whole(end, is_ready):
+    bug = raising(ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
-        end(ready, raising(ValueError("a bug")))
+        end(*((ready, bug) if is_ready else (bug,)))
+
+
+def test_a_refusal_is_one_whenever_it_is_raised(end):
+    assert end(ready, raising(Refused("x is 0"))) == (2, "error: x is 0\n")
 
 
 def test_a_store_whose_bucket_is_late_may_be_started_again(end, monkeypatch, tmp_path):

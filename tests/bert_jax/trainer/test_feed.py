@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, Phase, validate
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.preemption import Stop
 from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import feed, heldout, loop
 from bert_jax.trainer.feed import DataCheck
 from data_pipeline import store as store_lib
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import writer
 from tests.bert_jax.small_runs import small_config, train

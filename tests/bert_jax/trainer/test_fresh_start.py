@@ -13,9 +13,9 @@ from etils import epath
 from bert_jax.checkpoint import directory, manager
 from bert_jax.config import CheckpointConfig
 from bert_jax.runtime import run_record
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import fresh_start, loop
+from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from tests.bert_jax.small_runs import begun, prepare, small_config
 

@@ -11,9 +11,9 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.interop import export, load, pretrained
 from bert_jax.interop import vocabulary as checkpoint_vocabulary
 from bert_jax.runtime import run_identity, run_record
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.train_step import state
 from bert_jax.trainer.feed import open_store
+from data_pipeline.io.refused import Refused
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.small_runs import begun, prepare, small_config
 

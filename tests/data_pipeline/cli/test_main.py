@@ -14,6 +14,7 @@ import pytest
 from data_pipeline.cli import main
 from data_pipeline.cli.main import describe_os_error, find_python, run_main
 from data_pipeline.io.address import how_to_install
+from data_pipeline.io.refused import Refused
 from tests.faults.runs import ROOT
 
 
@@ -71,12 +72,13 @@ def handles_sigint(process):
     [
         (None, 0, ""),
         (KeyboardInterrupt(), 130, "error: interrupted; nothing was written\n"),
-        (ValueError("--x is 0"), 2, "error: --x is 0\n"),
+        (Refused("--x is 0"), 2, "error: --x is 0\n"),
         (
             PermissionError(errno.EACCES, "Permission denied", "stores/x"),
             2,
             "error: stores/x: Permission denied\n",
         ),
+        (ConnectionError("the bucket is late"), 1, "error: the bucket is late\n"),
     ],
 )
 def test_work_ends_with_a_code_and_at_most_a_line(error, code, line, capsys):
@@ -86,6 +88,15 @@ def test_work_ends_with_a_code_and_at_most_a_line(error, code, line, capsys):
 
     assert run_main(work, []) == code
     assert capsys.readouterr() == ("", line)
+
+
+def test_a_bug_shows_its_traceback():
+    def work(argv: list[str]) -> None:
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug") as raised:
+        run_main(work, [])
+    assert not isinstance(raised.value, Refused)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")

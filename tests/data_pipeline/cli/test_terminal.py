@@ -18,6 +18,7 @@ from data_pipeline.cli.terminal import (
     print_paragraph,
     wrap_command,
 )
+from data_pipeline.io.refused import Refused
 
 
 def console_of(is_terminal):
@@ -100,7 +101,7 @@ def test_a_console_escapes_texts_and_keeps_its_own_colours():
 
 def test_an_error_is_escaped(capfd):
     def refuse(argv):
-        raise ValueError("a\udcff" + TITLE)
+        raise Refused("a\udcff" + TITLE)
 
     assert main.run_main(refuse, []) == 2
     assert capfd.readouterr().err == f"error: {escape('a' + chr(0xDCFF) + TITLE)}\n"
