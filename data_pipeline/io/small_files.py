@@ -124,6 +124,18 @@ def decode(data: bytes, name: object) -> str:
         raise DamagedFile(f"{name} is not UTF-8 text (byte {error.start:,})") from None
 
 
+def check_unicode(text: str, key: str, place: object) -> None:
+    r"""Raise DamagedFile if a text of JSON has an unpaired surrogate (\u), which UTF-8 lacks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DamagedFile(
+            f"{place} has half a character, \\u{ord(text[error.start]):04x}, under the key "
+            f"{key!r:.80} at character {error.start + 1}: its writer cut a pair of \\u escapes in "
+            "two; write the file again, or remove the text"
+        ) from None
+
+
 def parse_json(data: bytes, name: object) -> Any:
     """Parse JSON; raise DamagedFile with `name` if it is none, or nested deeper than MAX_DEPTH."""
     text = decode(data, name)

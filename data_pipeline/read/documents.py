@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import kind_in_words
+from data_pipeline.io.small_files import check_unicode, kind_in_words
 from data_pipeline.read import parquet, tfds
 from data_pipeline.read.gutenberg import read_chapters
 from data_pipeline.read.lines import (
@@ -196,7 +196,7 @@ def _json_documents(
                 'needed, as in "text": "..."; write it as a string, or name another key with '
                 "--text_key=KEY"
             )
-        _check_unicode(place, text_key, text)
+        check_unicode(text, text_key, place)
         add_size(address, 0, text)
         yield split_paragraphs(text)
 
@@ -221,15 +221,3 @@ def _record(place: str, line: str) -> dict[str, Any]:
     if type(record) is not dict:
         raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
     return record
-
-
-def _check_unicode(place: str, text_key: str, text: str) -> None:
-    r"""Refuse an unpaired surrogate escape (\u), which UTF-8 cannot encode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise Refused(
-            f"{place} has half a character, \\u{ord(text[error.start]):04x}, under the key "
-            f"{text_key!r} at character {error.start + 1}: its writer cut a pair of \\u escapes "
-            "in two; write the file again, or remove the line"
-        ) from error

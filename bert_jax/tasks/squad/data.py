@@ -1,6 +1,7 @@
 """Read and check SQuAD's official JSON: paragraphs, their questions, the positions of answers."""
 
 import dataclasses
+import json
 import pathlib
 import re
 from collections.abc import Iterator
@@ -62,7 +63,13 @@ _FORM = (
     'SQuAD\'s JSON is {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [{"id": ..., '
     '"question": ..., "answers": [{"text": ..., "answer_start": ...}]}]}]}]}'
 )
-_JSON_NAMES = {str: "a string", int: "a whole number", list: "a list", dict: "an object"}
+_JSON_NAMES = {
+    str: "a string",
+    int: "a whole number",
+    list: "a list",
+    dict: "an object",
+    bool: "true or false",
+}
 
 
 def read_squad(path: pathlib.Path, has_answers: bool = True) -> SquadFile:
@@ -150,7 +157,8 @@ def _paragraph(
         seen[question_id] = f"{place} question {number}"
         text = _field(qa, "question", str, full_place)
         # The plausible answers of an unanswerable question are not answers.
-        reads_answers = (has_answers or "answers" in qa) and not qa.get("is_impossible", False)
+        is_impossible = "is_impossible" in qa and _field(qa, "is_impossible", bool, full_place)
+        reads_answers = (has_answers or "answers" in qa) and not is_impossible
         answers = _answers(qa, full_place) if reads_answers else ()
         questions.append(SquadQuestion(question_id, text, answers))
     return Paragraph(context, tuple(questions))
@@ -179,7 +187,10 @@ def _field(record: Any, name: str, kind: type, place: str) -> Any:
     if name not in record:
         raise Refused(f"{place} has no {name!r}; {_FORM}")
     if type(record[name]) is not kind:
-        raise Refused(f"{place}: {name!r} is {record[name]!r:.80}, not {_JSON_NAMES[kind]}")
+        value = json.dumps(record[name])
+        raise Refused(f"{place}: {name!r} is {value:.80}, not {_JSON_NAMES[kind]}")
+    if kind is str:
+        small_files.check_unicode(record[name], name, place)
     return record[name]
 
 

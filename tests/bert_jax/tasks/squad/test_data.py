@@ -71,12 +71,16 @@ def test_questions_of_a_test_set_need_no_answers(tmp_path):
         (document(QA, {**QA, "id": 7.5}), "question 2: 'id' is 7.5, not a string"),
         (document({**QA, "id": "7"}, {**QA, "id": 7}), r"question 2 \(7\) has the id of article 1"),
         (document(QA, QA), r"question 2 \(q1\) has the id of article 1 paragraph 1 question 1;"),
-        (document({**QA, "question": None}), r"\(q1\): 'question' is None, not a string"),
-        (document({**QA, "answers": "Ann"}), r"\(q1\): 'answers' is 'Ann', not a list"),
+        (document({**QA, "question": None}), r"\(q1\): 'question' is null, not a string"),
+        (document({**QA, "answers": "Ann"}), r"\(q1\): 'answers' is \"Ann\", not a list"),
         (
             document({**QA, "answers": [{"text": "Ann", "answer_start": "0"}]}),
-            r"\(q1\) answer 1: 'answer_start' is '0', not a whole number",
+            r"\(q1\) answer 1: 'answer_start' is \"0\", not a whole number",
         ),
+        (document({**QA, "is_impossible": "false"}), r"\(q1\): 'is_impossible' is \"false\", not"),
+        (document({**QA, "is_impossible": 0}), r"\(q1\): 'is_impossible' is 0, not true or false"),
+        (document({**QA, "is_impossible": None}), r"\(q1\): 'is_impossible' is null, not true"),
+        (document({**QA, "question": "Who\ud83d?"}), r"\(q1\) has half .*\\ud83d, .* 'question'"),
     ],
 )
 def test_mistakes_are_named_by_place(tmp_path, content, words):
