@@ -6,6 +6,7 @@ column has words without tags.
 """
 
 import dataclasses
+import itertools
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,9 @@ from data_pipeline.io.refused import Refused
 
 _DOCUMENT = "-DOCSTART-"
 _TAG = re.compile("O|[BIESLU]-.+")
+# A number before a word, of CoNLL-U (1, 3-4, 5.1), of WebAnno (1-1) or in a list (1.).
+_NUMBER = re.compile(r"(?:[0-9]{1,9}[-.:])?([0-9]{1,9})[.:)]?")
+_CHECKED_LINES = 10_000
 _ENDS_ENTITIES = {"E", "S", "L", "U"}  # letters of BIOES, and of BILOU, its other spelling
 
 
@@ -57,6 +61,7 @@ class TaggedFile:
 
 def read(path: pathlib.Path) -> TaggedFile:
     """Read a file and convert its tags to IOB2."""
+    refuse_numbers(path)
     rows = list(read_columns(path))
     columns = {len(row) for _, row in rows if row}
     if not columns:
@@ -78,6 +83,38 @@ def read(path: pathlib.Path) -> TaggedFile:
     words = sum(len(sentence.words) for sentence in converted)
     note = f"{len(converted):,} sentences, {words:,} words, {entities:,} entities, {scheme}"
     return TaggedFile(path, tuple(converted), True, note)
+
+
+def refuse_numbers(path: pathlib.Path) -> None:
+    """Refuse a file whose lines begin with a number, the word's or its sentence's, then the word.
+
+    In such a file most lines have the number of the line before in their sentence, or the next one.
+    """
+    followers = counted = 0
+    before: int | None = None  # -1: the line before begins with no number
+    numbered = list[tuple[int, str]]()
+    for number, line in itertools.islice(decoded_lines(path), _CHECKED_LINES):
+        columns = line.split()
+        if not columns or columns[0] == _DOCUMENT:
+            before = None
+        elif not columns[0].startswith("#"):  # a comment, or a word of a message
+            match = _NUMBER.fullmatch(columns[0]) if len(columns) > 1 else None
+            count = int(match[1]) if match else -1
+            if before is not None:
+                counted += 1
+                followers += count >= 0 and count - before in (0, 1)
+            if match:
+                numbered.append((number, line.rstrip()))
+            before = count
+    if 2 * followers > counted:
+        number, line = numbered[0]
+        cut = "cut -f2- FILE" if "\t" in line else "sed 's/^ *[^ ]* *//' FILE"
+        raise ValueError(
+            f"{path} has a running number before each word: row {number} is {line!r:.60}; a line "
+            "is a word, then columns, the last of which is its tag, and an empty line ends a "
+            f"sentence: cut the numbers ({cut}), and remove lines of CoNLL-U that are comments (#) "
+            "or stand for several words (3-4)"
+        )
 
 
 def read_columns(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:

@@ -33,6 +33,7 @@ class TagPredictor:
     ) -> None:
         """Read the whole input once."""
         predicting.check_request(request, output, ENDINGS, "a file of words", 3)
+        data.refuse_numbers(request.path)
         self._request = request
         self.total = self._words = self._unknown = self._cut = 0
         for piece in _pieces(request.path):

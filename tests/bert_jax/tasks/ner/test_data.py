@@ -3,6 +3,8 @@
 import pytest
 
 from bert_jax.tasks.ner.data import read
+from bert_jax.tasks.ner.predict import TagPredictor
+from bert_jax.tasks.predicting import PredictRequest
 
 
 @pytest.fixture
@@ -108,3 +110,34 @@ def test_damage_is_refused_by_line(read_text, text, words):
     is_latin = "\ufffc" in text
     with pytest.raises(ValueError, match=words):
         read_text(text.replace("\ufffc", "ü"), "latin-1" if is_latin else "utf-8")
+
+
+NUMBERED = {
+    "from one": "1 Eve B-PER\n2 ran O\n3 . O\n\n1 Bob B-PER\n2 sat O\n",
+    "from zero": "0\tEve\tB-PER\n1\tran\tO\n\n0\tBob\tB-PER\n1\tsat\tO\n",
+    "through the file": "-DOCSTART- X O\n\n11 Eve B-PER\n12 ran O\n\n13 Bob O\n14 sat O\n",
+    "of the sentence": "0 Eve B-PER\n0 ran O\n0 . O\n\n1 Bob B-PER\n1 sat O\n",
+    "with points": "1. Eve B-PER\n2. ran O\n",
+    "WebAnno": "#FORMAT=WebAnno TSV 3.2\n\n#Text=Eve ran\n1-1\t0-3\tEve\tB-PER\n1-2\t4-7\tran\tO\n",
+    "CoNLL-U": "# text = Eve ran du lac\n1\tEve\tPROPN\tB-PER\n2\tran\tVERB\tO\n"
+    "3-4\tdu\t_\tO\n3\tde\tADP\tO\n4\tle\tDET\tO\n5\tlac\tNOUN\tO\n6\t.\t_\tO\n\n",
+}
+
+
+@pytest.mark.parametrize("text", NUMBERED.values(), ids=NUMBERED)
+def test_a_running_number_before_each_word_is_refused(read_text, tmp_path, text):
+    first = next(line for line in text.splitlines() if line[:1].isdigit())
+    with pytest.raises(ValueError, match="running number") as caught:
+        read_text(text)
+    assert repr(first) in str(caught.value) and "words.conll" in str(caught.value)
+    request = PredictRequest(tmp_path / "words.conll", None, None, max_seq_length=16)
+    with pytest.raises(ValueError, match="running number"):
+        TagPredictor(request, tmp_path / "tags.conll", lambda count: None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["In O\n1999 O\n2000 O\n. O\n", "1 O\n\n2 O\n", "7\n8\n", "#1 O\n#2 O\n", "3 O\n5 O\n"],
+)
+def test_words_may_be_numbers(read_text, text):
+    assert read_text(text).words == text.count("\n") - text.count("\n\n")
