@@ -112,7 +112,7 @@ def _train(checkpoint: Pretrained, task: Task, kinds: list[str], output: pathlib
     training = Training(_UNITS.value, _EPOCHS.value, _BATCH_SIZE.value, _RATE.value, _SEED.value)
     output.mkdir(parents=True)
     layers = checkpoint.config.num_hidden_layers
-    screen.table("named entities on frozen vectors", [("files", note) for note in task.notes])
+    screen.table("named entities on frozen vectors", task.describe_files(screen.text_width))
     scores_by_kind = {}
     run = frozen_ner.compile_layers(checkpoint)
     with frozen_ner.cache_vectors(run, _dims(checkpoint), task, screen) as vectors:

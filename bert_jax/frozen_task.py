@@ -90,7 +90,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         record = {"kind": kind, "from": addresses, "digest": encoder.digest}
         training.claim_folder(folder, {**record, "settings": settings})
     screen = Screen(is_writer=True)
-    screen.table(f"{task.name} on {kind}", [("files", note) for note in task.notes])
+    screen.table(f"{task.name} on {kind}", task.describe_files(screen.text_width))
     summary = training.read_summary(folder)
     if summary is None:
         started = time.monotonic()

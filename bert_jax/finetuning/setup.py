@@ -84,7 +84,7 @@ def build_finetuning(
         initial_params=initial_params,
         storage=storage,
         screen=screen,
-        data_rows=_describe_task(feed.config, task, checkpoint, phase),
+        data_rows=_describe_task(feed.config, task, checkpoint, phase, screen),
         changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
@@ -128,7 +128,11 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
 
 
 def _describe_task(
-    config: FinetuneRun, task: Task, checkpoint: Pretrained, task_phase: TaskPhase
+    config: FinetuneRun,
+    task: Task,
+    checkpoint: Pretrained,
+    task_phase: TaskPhase,
+    screen: Screen,
 ) -> list[tuple[str, str]]:
     """Return labels and texts on the task for the first block on the screen."""
     splits = ", ".join(f"{name} {rows.examples:,}" for name, rows in task.splits.items())
@@ -143,7 +147,7 @@ def _describe_task(
         ("init", f"{checkpoint.address}, {weights}"),
         ("task", f"{task.name}: {splits} examples"),
         ("", f"of at most {config.data.max_seq_length} tokens"),
-        *(("", note) for note in task.notes),
+        *task.describe_files(screen.text_width),
         ("steps of", f"{config.batch_size:,} examples {layout}, {epochs}"),
     ]
     if task.main_score in task.baseline:

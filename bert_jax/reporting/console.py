@@ -55,6 +55,11 @@ class Screen:
                 label = ""
         self._print(*lines)
 
+    @property
+    def text_width(self) -> int:
+        """Return how many characters fit beside a label of a table, 80 columns without a screen."""
+        return self._console.width - _LABEL_WIDTH - 4
+
     def _wrapped(self, text: str, indent: int = 0) -> list[str]:
         """Break a text between words on a terminal."""
         if not self._console.is_terminal:

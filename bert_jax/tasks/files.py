@@ -7,7 +7,9 @@ header, and only a line feed ends a row: other line breaks of Unicode occur with
 
 import csv
 import dataclasses
+import json
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bert_jax.config.schema import TaskOptions
+from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES
@@ -29,8 +32,11 @@ HOW_TO_FIX = (
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAMES, _SHOWN_NAME = 20, 40
+_SHOWN_ROWS = 3
 _MOST_CHARACTERS = MAX_BYTES  # of a text of a csv; Python's own limit is 131,072
 _PARQUET_ROWS = 64  # in memory at once: a file of some hundred bytes may hold long texts
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # escaped in JSON
 
 Read = TypeVar("Read")
 Rows = Iterator[tuple[int, Mapping[str, Any]]]  # number of each row, and its columns by name
@@ -44,6 +50,7 @@ class Columns:
     values: dict[str, list[str]]
     row_numbers: list[int]  # from 1, as an editor counts lines
     short_rows: tuple[int, ...] = ()  # numbers of rows skipped because they lack fields
+    missing_rows: tuple[int, ...] = ()  # numbers of rows with a null or NaN, here an empty text
 
     def __len__(self) -> int:
         return len(self.row_numbers)
@@ -149,12 +156,22 @@ def _check_fields(
     names: Sequence[str],
     how_to_fix: str = "or download the file again",
 ) -> None:
-    """Refuse a row that has more or fewer fields than the header."""
+    """Refuse a row that has more or fewer fields than the header, or is the header again."""
     if len(fields) != len(names):
         start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
         raise Refused(
             f"{path} row {number} has {len(fields)} fields and not {len(names)} ({listed(names)}); "
             f"it begins {start!r}: correct or remove the row, {how_to_fix}"
+        )
+    check_not_header(path, number, dict(zip(names, fields, strict=True)))
+
+
+def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object]) -> None:
+    """Refuse a row of several columns that repeats their names."""
+    if len(row) > 1 and is_header([*row], [*row.values()]):
+        raise Refused(
+            f"{path} row {number} is a header within the rows, {listed([*row])}, as where tables "
+            "were joined: remove the row"
         )
 
 
@@ -166,14 +183,16 @@ def read_table(path: pathlib.Path, wanted: Sequence[str]) -> Columns:
         not a text, number or truth value, or no rows.
     """
     values: dict[str, list[str]] = {name: [] for name in wanted}
-    numbers = list[int]()
+    numbers, missing = list[int](), list[int]()
     for number, row in read_rows(path, wanted):
         for name in wanted:
             values[name].append(text_of(path, number, name, row[name]))
         numbers.append(number)
+        if any(is_missing(row[name]) for name in wanted):
+            missing.append(number)
     if not numbers:
         raise Refused(f"{path} has no rows; copy or download it again")
-    return Columns(path, values, numbers)
+    return Columns(path, values, numbers, missing_rows=tuple(missing))
 
 
 def read_rows(
@@ -215,9 +234,26 @@ def column_names(path: pathlib.Path) -> list[str]:
     return next(csv.reader([line], delimiter="," if path.suffix == CSV else "\t"), [])
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value of a table is null or NaN."""
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def describe_missing(path: pathlib.Path, numbers: Sequence[int]) -> tuple[str, ...]:
+    """Describe rows with a missing text in a sentence; none without such rows."""
+    if not numbers:
+        return ()
+    rows = ", ".join(f"{number:,}" for number in numbers[:_SHOWN_ROWS])
+    more = ", ..." if len(numbers) > _SHOWN_ROWS else ""
+    count = f"{len(numbers):,} row{'s' * (len(numbers) != 1)}"
+    return (
+        f"{path.name}: {count} without a text (null or NaN), read as an empty one: {rows}{more}",
+    )
+
+
 def text_of(path: pathlib.Path, number: int, name: str, value: Any) -> str:
-    """Return a value of a table as text, null as ""; refuse a list or an object."""
-    if value is None:
+    """Return a value of a table as text, null and NaN as ""; refuse a list or an object."""
+    if is_missing(value):
         return ""
     if not isinstance(value, str | int | float):
         raise Refused(
@@ -285,12 +321,20 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
                 f"{path} row {number} has no {missing[0]!r}; its keys are {listed(list(record))}, "
                 f"and {', '.join(wanted)} are read: {how_to_fix}"
             )
+        if _SURROGATE.search(line):
+            for name, value in record.items():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                small_files.check_unicode(name + text, name, f"{path} row {number}")
+        check_not_header(path, number, record)
         yield number, record
 
 
 def _parquet_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
     batches = parquet_batches(path, wanted, how_to_fix, list(wanted))
-    yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
+    rows = (row for batch in batches for row in batch.to_pylist())
+    for number, row in enumerate(rows, 1):
+        check_not_header(path, number, row)
+        yield number, row
 
 
 def parquet_batches(
@@ -303,13 +347,28 @@ def parquet_batches(
             pq.ParquetFile(stored, pre_buffer=False, page_checksum_verification=True) as file,
         ):
             check_columns(path, file.schema_arrow.names, wanted, how_to_fix)
-            yield from file.iter_batches(_PARQUET_ROWS, columns=columns)
+            first = 1
+            for batch in file.iter_batches(_PARQUET_ROWS, columns=columns):
+                _check_batch(path, batch, first)
+                yield batch
+                first += len(batch)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:  # the disk's error, not the file's
             raise
         reason = str(error).split("\n")[0].rstrip(".")
         raise Refused(
             f"{path} is not a complete Parquet file ({reason}); copy or download it again"
+        ) from error
+
+
+def _check_batch(path: pathlib.Path, batch: pa.RecordBatch, first: int) -> None:
+    """Refuse text that is not UTF-8, which Parquet does not check; `first` is a row's number."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise Refused(
+            f"{path} rows {first:,} to {first + len(batch) - 1:,} cannot be read: "
+            f"{str(error).rstrip('.')}; write the table again"
         ) from error
 
 

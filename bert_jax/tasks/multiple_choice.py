@@ -21,7 +21,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.files import DEV, TEST, TRAIN, csv_rows, read_columns, read_splits
 from bert_jax.tasks.metrics import ACCURACY, class_scores, majority_scores
-from bert_jax.tasks.task import CHOOSE, Scores, Task
+from bert_jax.tasks.task import CHOOSE, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
@@ -137,7 +137,13 @@ def build_task(
             f"the baseline always chooses ending {np.bincount(train_answers_N).argmax()}, the most "
             "frequent answer of train; chance scores a quarter",
         ),
+        example=_take_example(files[TRAIN].questions[0]),
     )
+
+
+def _take_example(question: ChoiceQuestion) -> Example:
+    answer = question.answer or 0
+    return Example((question.context, question.choices[answer]), f"ending {answer}")
 
 
 def encode_questions(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bert_jax.tasks import table_pieces
 from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
-from bert_jax.tasks.files import SUFFIXES, TSV, column_names, listed
+from bert_jax.tasks.files import SUFFIXES, TSV, column_names, describe_missing, listed
 from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_LEAST, STSB_MOST, TASKS
 from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, ENDINGS, SWAG_COLUMNS
 from bert_jax.tasks.predicting import (
@@ -112,7 +112,8 @@ class TablePredictor:
         self._table = table_pieces.open_table(request.path, wanted, _HOW_TO_FIX, headers, show)
         self.total = self._table.rows
         self._new = table_pieces.free_names(self._table.names, list(self._kinds()))
-        self._cut = self._empty = self._replaced = self._in_windows = 0
+        self._cut = self._empty = self._replaced = self._not_finite = self._in_windows = 0
+        self._missing_rows = list[int]()
 
     def _kinds(self) -> dict[str, pa.DataType]:
         """Return the new columns and their types."""
@@ -147,11 +148,12 @@ class TablePredictor:
                     logits = join_windows(self._request.layer.kind, logits, encoded.windows_N)
                 columns = {self._new[name]: values for name, values in self._columns(logits)}
                 writer.write(piece, columns)
-        self._replaced = writer.replaced
+        self._replaced, self._not_finite = writer.replaced, writer.not_finite
         return [output]
 
     def _encode(self, piece: TablePiece) -> EncodedTexts:
         firsts, seconds = self._layout.texts(piece.texts)
+        self._missing_rows += piece.missing_rows
         request = self._request
         stride = request.layer.options.window_stride
         encoded = encode_texts(firsts, seconds, request.vocabulary, request.max_seq_length, stride)
@@ -192,6 +194,10 @@ class TablePredictor:
         rows = [("rows", describe_count(self.total, self.unit, findings))]
         if self._replaced:
             rows.append(("", f"{self._replaced:,} values had tabs or line breaks: now spaces"))
+        if self._not_finite:
+            rows.append(("", f"{self._not_finite:,} rows had NaN or infinity: null in JSON"))
+        missing = describe_missing(self._request.path, self._missing_rows)
+        rows += [("! text", sentence) for sentence in missing]
         names = list(self._new.values())
         listing = ", ".join(names[:6]) + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")
         return [*rows, ("columns", f"the table's, then {listing}")]

@@ -23,10 +23,12 @@ from bert_jax.tasks.files import (
     TRAIN,
     Columns,
     column_names,
+    describe_missing,
     listed,
     read_table,
     split_file,
 )
+from bert_jax.tasks.labels import check_labels, count_labels, fold_text
 from bert_jax.tasks.metrics import (
     ACCURACY,
     MACRO_F1,
@@ -35,7 +37,7 @@ from bert_jax.tasks.metrics import (
     majority_scores,
     number_scores,
 )
-from bert_jax.tasks.task import CLASSIFY, REGRESS, Scores, Task
+from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
@@ -50,6 +52,7 @@ class Classes:
     names: tuple[str, ...]
     ids: Mapping[str, np.ndarray]
     note: str
+    warnings: tuple[str, ...]
     mean, deviation = 0.0, 1.0
 
     @property
@@ -85,7 +88,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
         )
     for columns in (train, dev):
         for i, label in enumerate(columns.values[column]):
-            if not label:
+            if not fold_text(label):
                 raise Refused(
                     f"{columns.place(i)} has no label under {column!r}; fill it in, or remove "
                     "the row"
@@ -96,6 +99,8 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
                     f"has; its labels are {listed(sorted(counts))}: correct the row, or add such "
                     "rows to the training file"
                 )
+    places = ((label, train.place(i)) for i, label in enumerate(train.values[column]))
+    warnings = check_labels(count_labels(places), column)
     names = tuple(sorted(counts, key=_by_number_then_word))
     number_of = {name: number for number, name in enumerate(names)}
     ids = {
@@ -103,7 +108,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
     counted = listed([f"{name} ({counts[name]:,})" for name in names])
-    return Classes(names, ids, f"{len(names)} classes of {column}: {counted}")
+    return Classes(names, ids, f"{len(names)} classes of {column}: {counted}", warnings)
 
 
 def _by_number_then_word(label: str) -> tuple[float, str]:
@@ -121,7 +126,7 @@ class Numbers:
     values: Mapping[str, np.ndarray]  # float64[N] as they stand in the table
     mean: float
     deviation: float  # the standard deviation of the training split
-    names = ()
+    names, warnings = (), ()
 
     @property
     def labels(self) -> dict[str, dict[str, np.ndarray]]:
@@ -185,12 +190,14 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     learned = learn(files[TRAIN], files[DEV], options.label_column)
     kind = REGRESS if is_regression else CLASSIFY
     splits, windows, notes = {}, {}, [learned.note]
+    warnings = [*learned.warnings]
     for split, columns in files.items():
         seconds = columns.values[options.second_text_column] if options.second_text_column else None
         texts = columns.values[options.text_column]
         longest, stride = options.max_seq_length, options.window_stride
         encoded = encode_texts(texts, seconds, vocabulary, longest, stride)
         windows[split] = encoded.windows_N
+        warnings += describe_missing(columns.path, columns.missing_rows)
         notes += encoded.notes(split, options.max_seq_length)
         splits[split] = encoded.labelled(learned.labels.get(split, {}))
     numbers = {split: columns.row_numbers for split, columns in files.items()}
@@ -216,6 +223,8 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         write_predictions=write_predictions,
         labels=learned.names,
         notes=tuple(notes),
+        warnings=tuple(warnings),
+        example=_take_example(files[TRAIN], options),
         mean=learned.mean,
         deviation=learned.deviation,
     )
@@ -237,6 +246,12 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
         label = [] if split == TEST else [options.label_column]
         files[split] = read_table(path, [*texts, *label])
     return files
+
+
+def _take_example(train: Columns, options: TaskOptions) -> Example:
+    names = (options.text_column, options.second_text_column, options.label_column)
+    *texts, label = [train.values[name][0] for name in names if name]
+    return Example(tuple(texts), label)
 
 
 def _write_predictions(

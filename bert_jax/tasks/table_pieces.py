@@ -19,11 +19,14 @@ from bert_jax.tasks.files import (
     JSON_LINES,
     PARQUET,
     TSV,
+    check_not_header,
     column_names,
+    is_missing,
     parquet_batches,
     read_rows,
     text_of,
 )
+from bert_jax.tasks.labels import is_header
 from data_pipeline.io.refused import Refused
 
 PIECE_ROWS = 1024
@@ -55,6 +58,7 @@ class TablePiece:
     texts: Mapping[str, list[str]]  # the wanted columns
     records: list[Mapping[str, Any]]  # all columns; none where `arrow` has them
     arrow: pa.Table | None
+    missing_rows: Sequence[int] = ()  # numbers of rows with a null or NaN in a wanted column
 
     @property
     def rows(self) -> int:
@@ -111,7 +115,7 @@ def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece
         return
     records: list[Mapping[str, Any]] = []
     texts: dict[str, list[str]] = {name: [] for name in wanted}
-    chars = 0
+    missing, chars = list[int](), 0
     for number, record in read_rows(path, wanted, how_to_fix, table.headers):
         if path.suffix not in JSON_LINES and len(record) > _MOST_COLUMNS:
             raise Refused(
@@ -119,13 +123,15 @@ def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece
             )
         for name in wanted:
             texts[name].append(text_of(path, number, name, record[name]))
+        if any(is_missing(record[name]) for name in wanted):
+            missing.append(number)
         records.append(record)
         chars += sum(len(value) if isinstance(value, str) else 16 for value in record.values())
         if len(records) == PIECE_ROWS or chars > _PIECE_CHARS:
-            yield TablePiece(texts, records, None)
-            records, texts, chars = [], {name: [] for name in wanted}, 0
+            yield TablePiece(texts, records, None, missing)
+            records, texts, missing, chars = [], {name: [] for name in wanted}, [], 0
     if records:
-        yield TablePiece(texts, records, None)
+        yield TablePiece(texts, records, None, missing)
 
 
 def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]:
@@ -134,14 +140,17 @@ def _parquet_pieces(table: OpenedTable, how_to_fix: str) -> Iterator[TablePiece]
 
     def piece() -> TablePiece:
         arrow = pa.Table.from_batches(waiting)
-        texts = {
-            name: [
-                text_of(table.path, number + i, name, value)
-                for i, value in enumerate(arrow.column(name).to_pylist(), 1)
-            ]
-            for name in table.wanted
-        }
-        return TablePiece(texts, [], arrow)
+        texts: dict[str, list[str]] = {}
+        missing = set[int]()
+        for name in table.wanted:
+            values = list(enumerate(arrow.column(name).to_pylist(), number + 1))
+            texts[name] = [text_of(table.path, row, name, value) for row, value in values]
+            missing |= {row for row, value in values if is_missing(value)}
+        for i, row in enumerate(zip(*texts.values(), strict=True)):
+            if is_header(table.wanted, row):
+                (record,) = arrow.slice(i, 1).to_pylist()
+                check_not_header(table.path, number + i + 1, record)
+        return TablePiece(texts, [], arrow, sorted(missing))
 
     for batch in parquet_batches(table.path, table.wanted, how_to_fix, None):
         waiting.append(batch)
@@ -196,10 +205,10 @@ class TableWriter:
         self._table, self._added, self._suffix, self._path = table, added, suffix, path
         self._names = [*table.names, *added]
         self.replaced = 0  # values of a tsv whose tabs and line breaks became spaces
+        self.not_finite = 0  # rows with NaN or infinity, for which JSON has null
         self._parquet: pq.ParquetWriter | None = None
         if suffix != PARQUET:
-            # A surrogate that a JSON text may hold has no UTF-8.
-            self._file = path.open("w", encoding="utf-8", newline="", errors="replace")
+            self._file = path.open("w", encoding="utf-8", newline="")
         if suffix in (CSV, TSV):
             rows = csv.writer(self._file, lineterminator="\n")
             self._write_row = rows.writerow if suffix == CSV else self._write_tsv
@@ -213,7 +222,9 @@ class TableWriter:
         for record, *values in zip(piece.dicts(), *new.values(), strict=True):
             whole = {**record, **dict(zip(new, values, strict=True))}
             if self._suffix in JSON_LINES:
-                self._file.write(json.dumps(_finite(whole), ensure_ascii=False) + "\n")
+                finite = _finite(whole)
+                self.not_finite += finite != whole
+                self._file.write(json.dumps(finite, ensure_ascii=False) + "\n")
             else:
                 self._write_row([_cell(whole.get(name)) for name in self._names])
 

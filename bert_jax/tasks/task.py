@@ -22,6 +22,26 @@ Scores = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
+class Example:
+    """Hold the first example of a training file as it was read: its texts and its label."""
+
+    texts: tuple[str, ...]
+    label: str
+
+    def describe(self, width: int) -> str:
+        """Write "'a text' | 'its second text' -> label" in `width` characters."""
+        parts = [f"{text[:width]!r}" for text in self.texts]
+        parts.append(self.label[:width] if self.label.isprintable() else f"{self.label[:width]!a}")
+        room = max(width - 3 * len(parts), len(parts))
+        for done, part in enumerate(sorted(parts, key=len)):
+            most = room // (len(parts) - done)
+            room -= min(len(part), most)
+            if len(part) > most:
+                parts[parts.index(part)] = part[: most - 1] + "…"
+        return f"{' | '.join(parts[:-1])} -> {parts[-1]}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
     """Hold a task whose files were read and encoded with a vocabulary.
 
@@ -47,11 +67,21 @@ class Task:
     mean: float = 0.0
     deviation: float = 1.0
     notes: tuple[str, ...] = ()  # lines for the screen: counts, truncations, skipped rows
+    warnings: tuple[str, ...] = ()  # sentences on what looks wrong in the files
+    example: Example | None = None  # None: tests' tasks have no texts
 
     @property
     def main_record(self) -> str:
         """Return the main score's name in a run's metrics, as dev_matched_accuracy."""
         return f"dev_{self.main_score}"
+
+    def describe_files(self, width: int) -> list[tuple[str, str]]:
+        """Return labels and lines of at most `width` characters for the screen."""
+        rows = [("files", note) for note in self.notes[:1]]
+        rows += [("", note) for note in self.notes[1:]]
+        if self.example is not None:
+            rows.append(("first row", self.example.describe(width)))
+        return [*rows, *(("! files", warning) for warning in self.warnings)]
 
     @property
     def head_width(self) -> int:

@@ -22,7 +22,7 @@ from bert_jax.tasks.glue.specs import (
     GlueTask,
 )
 from bert_jax.tasks.metrics import MATTHEWS, class_scores, majority_scores, number_scores
-from bert_jax.tasks.task import CLASSIFY, REGRESS, Scores, Task
+from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
@@ -75,7 +75,14 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         ),
         labels=task.labels,
         notes=tuple(notes),
+        example=_take_example(texts["train"]),
     )
+
+
+def _take_example(train: SplitTexts) -> Example:
+    seconds = train.second_texts or [""]
+    texts = (train.texts[0], seconds[0]) if train.second_texts else (train.texts[0],)
+    return Example(texts, (train.labels or [""])[0])
 
 
 def _describe_skipped(split: str, short_rows: Sequence[int]) -> list[str]:

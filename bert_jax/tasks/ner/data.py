@@ -109,7 +109,7 @@ def refuse_numbers(path: pathlib.Path) -> None:
     if 2 * followers > counted:
         number, line = numbered[0]
         cut = "cut -f2- FILE" if "\t" in line else "sed 's/^ *[^ ]* *//' FILE"
-        raise ValueError(
+        raise Refused(
             f"{path} has a running number before each word: row {number} is {line!r:.60}; a line "
             "is a word, then columns, the last of which is its tag, and an empty line ends a "
             f"sentence: cut the numbers ({cut}), and remove lines of CoNLL-U that are comments (#) "

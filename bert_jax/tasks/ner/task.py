@@ -15,10 +15,11 @@ import numpy as np
 
 from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.files import DEV, TEST, TRAIN, read_splits
+from bert_jax.tasks.labels import check_labels, count_labels
 from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner.conlleval import OUTSIDE, EntityScore, score_entities, split_tag
 from bert_jax.tasks.ner.data import TaggedFile
-from bert_jax.tasks.task import TAG, Scores, Task
+from bert_jax.tasks.task import TAG, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
@@ -70,6 +71,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         for split, file in files.items()
     }
     train, dev = splits[TRAIN], splits[DEV]
+    first = train.file.sentences[0]
     by_word = score_entities(dev.gold, most_frequent_tags(train.file, dev.file))
     empty = score_entities(dev.gold, [[OUTSIDE] * len(tags) for tags in dev.gold])
     return Task(
@@ -89,7 +91,19 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
             "tagging each word of dev with its most frequent tag in train (O if unseen) scores F1 "
             f"{by_word.overall.f1:.1%}; no entity at all scores 0",
         ),
+        warnings=_check_types(train.file),
+        example=Example((" ".join(first.words),), " ".join(first.tags)),
     )
+
+
+def _check_types(train: TaggedFile) -> tuple[str, ...]:
+    """Refuse types of entities that only a machine tells apart; see labels.check_labels."""
+    types = (
+        (split_tag(tag)[1], f"{train.path} row {line}")
+        for line, tag in train.tags_by_line()
+        if tag != OUTSIDE
+    )
+    return check_labels(count_labels(types), "the last column")
 
 
 def _classes(files: Mapping[str, TaggedFile]) -> tuple[str, ...]:

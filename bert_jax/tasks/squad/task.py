@@ -23,7 +23,7 @@ from bert_jax.tasks.squad.data import (
     read_squad,
 )
 from bert_jax.tasks.squad.windows import Windows, make_windows
-from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Scores, Task
+from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary
@@ -56,7 +56,17 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         baseline=best_constant(paragraphs[TRAIN], paragraphs[DEV], options.has_unanswerable),
         write_predictions=squad.write_predictions,
         notes=tuple(notes),
+        example=_take_example(paragraphs[TRAIN][0]),
     )
+
+
+def _take_example(paragraph: Paragraph) -> Example:
+    question = paragraph.questions[0]
+    texts = (question.text, paragraph.context)
+    if not question.answers:
+        return Example(texts, "no answer")
+    answer = question.answers[0]
+    return Example(texts, f"{answer.text!r} from character {answer.answer_start:,}")
 
 
 def _read_splits(options: TaskOptions, notes: list[str]) -> dict[str, Sequence[Paragraph]]:

@@ -130,3 +130,37 @@ def test_a_file_without_names_of_columns_gets_those_of_its_task(tmp_path):
     with pytest.raises(ValueError, match=r"row 2 has 3 fields and not 4"):
         (tmp_path / "bad.tsv").write_text("gj04\t1\t\ta cat\na\tb\tc\n")
         open_table(tmp_path / "bad.tsv", ["sentence"], "", headers)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_header_within_the_rows_is_refused(tmp_path, suffix):
+    rows = [{"text": "a", "score": "1"}, {"text": "text", "score": "Score"}]
+    source = write_table(tmp_path / f"in{suffix}", rows)
+    with pytest.raises(ValueError, match=r"row [23] is a header within the rows, text, score"):
+        open_table(source, ["text"], "")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_missing_texts_stay_in_the_table_and_are_named(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(table_pieces, "PIECE_ROWS", 2)
+    monkeypatch.setattr("bert_jax.tasks.files._PARQUET_ROWS", 2)
+    rows = [{"text": text} for text in ("a", None, "", "b", None)]
+    source = write_table(tmp_path / f"in{suffix}", rows)
+    pieces = list(table_pieces.read_pieces(open_table(source, ["text"], "")))
+    assert [number for piece in pieces for number in piece.missing_rows] == [2, 5]
+    assert [text for piece in pieces for text in piece.texts["text"]] == ["a", "", "", "b", ""]
+    through(source, tmp_path / f"out{suffix}")
+    assert [row["text"] for row in read(tmp_path / f"out{suffix}")] == ["a", None, "", "b", None]
+
+
+def test_rows_with_numbers_that_json_lacks_are_counted(tmp_path):
+    (tmp_path / "in.jsonl").write_text(
+        '{"text": "a", "x": NaN}\n{"text": "b", "x": [1, -Infinity]}\n'
+    )
+    table = open_table(tmp_path / "in.jsonl", ["text"], "")
+    writer = TableWriter(tmp_path / "out.jsonl", ".jsonl", table, {})
+    for piece in table_pieces.read_pieces(table):
+        writer.write(piece, {})
+    writer.close()
+    assert writer.not_finite == 2
+    assert [row["x"] for row in read(tmp_path / "out.jsonl")] == [None, [1, None]]

@@ -8,6 +8,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.ner import data
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.ner.conlleval import score_entities
+from bert_jax.tasks.task import Example
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.tasks.tiny_vocabulary import vocabulary_of
 
@@ -211,3 +212,11 @@ def test_no_half_of_the_predictions_is_left(open_ner, dev_words, tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         task.write_predictions("dev", np.zeros((1, 5, task.classes)), tmp_path)
     assert not (tmp_path / "dev.conll").exists()
+
+
+def test_the_first_sentence_is_shown_and_types_that_read_the_same_are_refused(open_ner):
+    assert open_ner().example == Example(("anna bert runs",), "B-PER I-PER O")
+    with pytest.raises(ValueError, match=r"'PER' .*train\.txt row 1.* 'PER\\u200b' .* row 2\)"):
+        open_ner(train=TRAIN.replace("I-PER", "I-PER\u200b"))
+    cased = open_ner(train=TRAIN.replace("I-PER", "I-Per"))
+    assert ["'PER'" in warning and "'Per'" in warning for warning in cased.warnings] == [True]

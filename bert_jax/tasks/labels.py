@@ -1,0 +1,118 @@
+"""Find labels that a person reads as one, and labels that stand for a missing value."""
+
+import dataclasses
+import decimal
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from data_pipeline.io.refused import Refused
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+_MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # as programs write one
+_HEADER_SHARE = 0.05  # of the rows at most have a label that is no class but the column's name
+# Letters of the Cyrillic and Greek alphabets that look as Latin ones do, and signs with a plain
+# form that NFKC keeps apart.
+_LOOK_ALIKES = str.maketrans(
+    "АВЕЅІЈКМНОРСТХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο‐–—−’‘",
+    "ABESIJKMHOPCTXaesijopcyxABEZHIKMNOPTYXo----''",
+)
+# Beside the category Cf: variation selectors, fillers and joiners without a glyph.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+
+
+def fold_text(text: str) -> str:
+    """Return a text as a person reads it, for comparison: NFKC, no invisible characters."""
+    if text.isascii() and text.isprintable():
+        return " ".join(text.split())
+    composed = unicodedata.normalize("NFKC", text)
+    visible = "".join(
+        c for c in composed if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc", "Cn")
+    )
+    return " ".join(_INVISIBLE.sub("", visible).translate(_LOOK_ALIKES).split())
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelRows:
+    """Hold how many rows have a label, and the place of the first of them."""
+
+    count: int
+    place: str  # as "train.csv row 3"
+
+
+def count_labels(labels: Iterable[tuple[str, str]]) -> dict[str, LabelRows]:
+    """Count the rows of each label, from the label and the place of each row."""
+    rows: dict[str, LabelRows] = {}
+    for label, place in labels:
+        first = rows.get(label, LabelRows(0, place))
+        rows[label] = LabelRows(first.count + 1, first.place)
+    return rows
+
+
+def check_labels(rows: Mapping[str, LabelRows], column: str) -> tuple[str, ...]:
+    """Refuse labels that only a machine tells apart; return a sentence on each that looks wrong.
+
+    Two labels are refused if they look the same, or are the same number. Upper and lower case, a
+    missing value's name and the name of the column may be meant.
+
+    Raises:
+      Refused: names the labels, in ASCII, their rows and the first row of each.
+    """
+    if alike := _find_equal(rows, _read_number):
+        raise Refused(
+            f"the labels under {column!r} that read the same are several classes: "
+            f"{_list(alike, rows)}; write each class in one way"
+        )
+    findings = []
+    if alike := _find_equal(rows, _fold_case):
+        findings.append(
+            f"{_list(alike, rows)} differ in upper and lower case alone: are they one class?"
+        )
+    if missing := [label for label in rows if _fold_case(label) in _MISSING]:
+        findings.append(
+            f"{_list(missing, rows)} may be a missing label, and is learned as a class: remove "
+            "such rows if it is"
+        )
+    most = _HEADER_SHARE * sum(entry.count for entry in rows.values())
+    for label, entry in rows.items():
+        if _fold_case(label) == _fold_case(column) and entry.count < max(2.0, most):
+            findings.append(
+                f"{_list([label], rows)} is the name of its column, and is learned as a class: "
+                "remove such rows if they are headers"
+            )
+    return tuple(findings)
+
+
+def is_header(names: Sequence[str], fields: Sequence[object]) -> bool:
+    """Return whether a row of a table repeats the names of its columns, in any order."""
+    longest = 2 * max(map(len, names))
+    texts = [field for field in fields if isinstance(field, str) and len(field) <= longest]
+    if len(texts) < len(fields):  # most rows of a large table, known without folding
+        return False
+    return sorted(map(_fold_case, names)) == sorted(map(_fold_case, texts))
+
+
+def _fold_case(text: str) -> str:
+    return fold_text(text).casefold()
+
+
+def _read_number(label: str) -> object:
+    text = fold_text(label)
+    return decimal.Decimal(text) if _NUMBER.fullmatch(text) else text
+
+
+def _find_equal(labels: Iterable[str], key: Callable[[str], object]) -> list[str]:
+    """Return the first labels that have the same key; none if all differ."""
+    groups: dict[object, list[str]] = {}
+    for label in labels:
+        groups.setdefault(key(label), []).append(label)
+    return next((group for group in groups.values() if len(group) > 1), [])
+
+
+def _list(labels: Sequence[str], rows: Mapping[str, LabelRows]) -> str:
+    return " and ".join(
+        f"{label!a:.60} ({rows[label].count:,} rows, the first {rows[label].place})"
+        for label in labels
+    )

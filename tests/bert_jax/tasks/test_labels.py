@@ -1,0 +1,140 @@
+"""Labels that a person reads as one, missing ones, and headers within the rows."""
+
+import json
+import unicodedata
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_jax.tasks.files import read_columns, read_table
+from bert_jax.tasks.labels import check_labels, count_labels, fold_text, is_header
+from data_pipeline.io.refused import Refused
+
+CAFE = "caf\u00e9"
+
+
+def check(*labels: str, column: str = "label") -> tuple[str, ...]:
+    rows = ((label, f"row {number}") for number, label in enumerate(labels, 2))
+    return check_labels(count_labels(rows), column)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1", "1.0"),
+        ("1", "01"),
+        ("0.5", ".50"),
+        ("100", "1e2"),
+        ("pos", "pos "),
+        ("pos", "pos\u00a0"),
+        ("pos", "\u200bpos"),
+        ("pos", "\ufeffpos"),
+        ("so so", "so  so"),
+        ("so so", "so\u3000so"),
+        (CAFE, unicodedata.normalize("NFD", CAFE)),
+        ("1", "\uff11"),
+        ("\uac00", "\u1100\u1161"),
+        ("pos", "p\u043es"),
+        ("non-toxic", "non\u2011toxic"),
+        ("\u2764", "\u2764\ufe0f"),
+    ],
+)
+def test_labels_that_read_the_same_are_refused_with_their_rows(one, other):
+    with pytest.raises(Refused, match="several classes") as caught:
+        check(one, "else", other, one)
+    message = str(caught.value)
+    assert f"{one!a} (2 rows, the first row 2)" in message and f"{other!a} (1 rows" in message
+
+
+@pytest.mark.parametrize(
+    "labels", [("1", "2", "10"), ("a", "b"), ("1.1", "1.2"), (CAFE, "cafe"), ("\u9ad8", "\u4f4e")]
+)
+def test_other_labels_are_classes(labels):
+    assert check(*labels) == ()
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (("True", "true", "false"), "'True' (1 rows, the first row 2) and 'true'"),
+        (("nan", "a"), "'nan' (1 rows, the first row 2) may be a missing label"),
+        (("a", "None", "NULL"), "'None' (1 rows, the first row 3) and 'NULL'"),
+        (("a", "b", "Label"), "'Label' (1 rows, the first row 4) is the name of its column"),
+    ],
+)
+def test_what_may_be_meant_is_named(labels, words):
+    assert [words in finding for finding in check(*labels)] == [True]
+
+
+def test_a_class_may_have_the_name_of_its_column():
+    assert check("spam", "ham", "spam", column="spam") == ()
+
+
+def test_folded_texts_keep_what_is_seen():
+    assert fold_text(" \u200b\u00a0") == "" and fold_text("a\tb") == "a b"
+    assert is_header(["text", "label"], ["Label ", "\ufefftext"])
+    assert not is_header(["text", "label"], ["text", "1"])
+
+
+HEADER = "is a header within the rows"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "text,label\nhi,1\n\ufeffText,label\n"),
+        ("a.csv", "text,label\nhi,1\nlabel,text\n"),
+        ("a.tsv", "text\tlabel\nhi\t1\ntext\tlabel \r\n"),
+        ("a.jsonl", '{"text": "hi", "label": 1}\n\n{"text": "text", "label": "label"}\n'),
+    ],
+)
+def test_a_header_within_the_rows_is_refused(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Refused, match=rf"{name} row [34] {HEADER}"):
+        read_table(tmp_path / name, ["text", "label"])
+    if name == "a.tsv":
+        with pytest.raises(Refused, match=HEADER):
+            read_columns(tmp_path / name, ["text", "label"])
+
+
+def test_a_header_within_the_rows_of_parquet_is_refused(tmp_path):
+    table = pa.table({"text": ["hi", "text"], "label": ["1", "label"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(Refused, match=rf"row 2 {HEADER}"):
+        read_table(tmp_path / "a.parquet", ["text", "label"])
+
+
+def test_missing_texts_are_empty_and_known_by_their_rows(tmp_path):
+    lines = [{"text": "a"}, {"text": None}, {"text": float("nan")}, {"text": ""}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "a.parquet")
+    columns = read_table(tmp_path / "a.jsonl", ["text"])
+    assert columns.values == {"text": ["a", "", "", ""]} and columns.missing_rows == (2, 3)
+    assert read_table(tmp_path / "a.parquet", ["text"]).missing_rows == (2,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r'{"text": "a\ud83d"}',
+        r'{"text": "a", "more": ["\uDE00"]}',
+        r'{"text": "a", "\ud83d": 1}',
+        r'{"text": "a", "more": {"\ude00\ud83d": 1}}',
+    ],
+)
+def test_half_a_character_is_refused_by_row(tmp_path, line):
+    whole = '{"text": "\\ud83d\\ude00 \\\\ud83d"}\n'
+    (tmp_path / "a.jsonl").write_text(whole)
+    assert read_table(tmp_path / "a.jsonl", ["text"]).values == {"text": ["\U0001f600 \\ud83d"]}
+    (tmp_path / "a.jsonl").write_text(whole + line + "\n")
+    with pytest.raises(Refused, match=r"a\.jsonl row 2 has half a character, \\ud"):
+        read_table(tmp_path / "a.jsonl", ["text"])
+
+
+def test_parquet_text_that_is_not_utf8_is_refused_by_row(tmp_path):
+    stored = pa.array([b"good", b"b\xffd"], pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), 2, stored.buffers())
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(Refused, match=r"a\.parquet rows 1 to 2 .*UTF8"):
+        read_table(tmp_path / "a.parquet", ["text"])
