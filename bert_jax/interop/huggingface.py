@@ -32,12 +32,13 @@ from bert_jax.interop.tensor_names import (
 )
 from bert_jax.model.bert import Params
 from bert_jax.tasks import task_layer
-from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG
+from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
+from data_pipeline.vocab.template import Template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 
 CONFIG = "config.json"
@@ -208,7 +209,9 @@ _LONGEST = 512  # tokens of a row of a third-party model that has more positions
 _LONGEST_SPAN = 384  # source: run_squad.py@eedf5716ce
 
 
-def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) -> TaskLayer:
+def read_task_layer(
+    directory: pathlib.Path, config: ModelConfig, classes: int, template: Template
+) -> TaskLayer:
     """Read a task layer's meaning from config.json, of bert_jax's export or a third party's.
 
     Raises:
@@ -216,14 +219,16 @@ def read_task_layer(directory: pathlib.Path, config: ModelConfig, classes: int) 
     """
     path = directory / CONFIG
     settings = small_files.read_object(path)
+    family, _ = read_config(directory)
+    kind = _find_kind(path, family)
+    if family.summary is not None and kind in (CLASSIFY, REGRESS, CHOOSE):
+        family.summary.check(path, settings, template)
     if task_layer.KEY in settings:
         ours = small_files.field(settings, task_layer.KEY, dict, path)
         layer = task_layer.from_json(ours, path)
         # An exported layer outputs unscaled values, not standard scores.
         return dataclasses.replace(layer, mean=0.0, deviation=1.0)
     architectures = small_files.field(settings, "architectures", list, path, [])
-    family, _ = read_config(directory)
-    kind = _find_kind(path, family)
     if kind is None:
         known = dict.fromkeys(f"...{end}" for end in family.class_ends.values())
         raise Refused(
@@ -379,7 +384,9 @@ def write(checkpoint: Pretrained, folder: pathlib.Path) -> None:
 def _make_config(checkpoint: Pretrained) -> dict[str, Any]:
     family = _family_of(checkpoint)
     special_ids = checkpoint.vocabulary.special_ids
-    settings = family.describe(checkpoint.config) | {
+    summary = family.summary.describe(checkpoint.vocabulary.template) if family.summary else {}
+    settings = family.describe(checkpoint.config) | summary
+    settings |= {
         "architectures": [choose_architecture(checkpoint)],
         "model_type": family.model_type,
         "torch_dtype": "float32",
@@ -425,6 +432,8 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         settings |= {"tokenizer_class": "BertTokenizer", **case, "tokenize_chinese_chars": True}
     else:
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if not words.template.is_cls_first:  # XLNet's classes read the last token
+        settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)
     write_json(folder / "special_tokens_map.json", special)
 

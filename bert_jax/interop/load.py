@@ -87,8 +87,9 @@ def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
     layer = checkpoint.task
     scheme, place = split_address(address)
     if scheme == HF and checkpoint.heads.classes:
+        template, classes = checkpoint.vocabulary.template, checkpoint.heads.classes
         layer = huggingface.read_task_layer(
-            pathlib.Path(place), checkpoint.config, checkpoint.heads.classes
+            pathlib.Path(place), checkpoint.config, classes, template
         )
     if layer is None or not checkpoint.heads.classes:
         raise Refused(

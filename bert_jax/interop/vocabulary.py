@@ -1,5 +1,6 @@
 """Read the vocabulary beside a third-party checkpoint, and check that the two match."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -8,8 +9,10 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.vocab.byte_level import PIECES
+from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
 
 TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
 ADDED, LIST = "added_tokens.json", "vocab.txt"
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
@@ -52,7 +55,23 @@ def read(directory: pathlib.Path) -> Vocabulary:
     _check_added(directory / ADDED, vocabulary)
     if path.name == LIST:
         _check_agrees(directory / TOKENIZER, vocabulary)
-    return vocabulary
+    return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
+
+
+def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
+    """Find the template in tokenizer.json; without one, that of the model's family."""
+    special_ids = vocabulary.special_ids
+    path, config, rules = (directory / name for name in (TOKENIZER, CONFIG, TOKENIZER_CONFIG))
+    template = None
+    if path.is_file():
+        template = read_template(model_json.read_json(path), special_ids, path)
+    if template is None and config.is_file():
+        is_xlnet = model_json.read_json(config).get("model_type") == XLNET
+        template = make_xlnet_template(special_ids) if is_xlnet else None
+    template = template or vocabulary.template
+    inputs = model_json.read_json(rules).get("model_input_names") if rules.is_file() else None
+    is_one_segment = isinstance(inputs, list) and "token_type_ids" not in inputs
+    return template.drop_segments() if is_one_segment else template
 
 
 def _check_agrees(path: pathlib.Path, vocabulary: Vocabulary) -> None:

@@ -16,7 +16,7 @@ from bert_jax.config import MOVED, RunConfig, flatten
 from bert_jax.model import dropout
 from bert_jax.parallel import processes
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab import Vocabulary, template
 
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
 # Settings that earlier versions recorded for grids and probes, at their defaults.
@@ -136,6 +136,7 @@ def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
         "size": vocabulary.size,
         "lowercase": vocabulary.lowercase,
         "sha256": vocabulary.digest,
+        template.RECORDED: vocabulary.template.to_json(),
     }
 
 

@@ -55,7 +55,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_vocabulary, template
 
 FILE = "run.json"
 EARLIER_FILE = "config.json"  # the record's name in earlier versions; also used by Hugging Face
@@ -362,7 +362,18 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
         )
     vocabulary = load_vocabulary(path, record["vocabulary"]["lowercase"], checks_case=False)
     check_vocabulary(vocabulary, record, f"the run in {workdir}")
-    return vocabulary
+    return dataclasses.replace(vocabulary, template=_read_template(workdir, record, vocabulary))
+
+
+def _read_template(
+    workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
+) -> template.Template:
+    """Return the template of a run's rows; without one in its record, that of a store's rows."""
+    path, special_ids = record_path(workdir), vocabulary.special_ids
+    if template.RECORDED not in record["vocabulary"]:
+        return template.make_store_template(vocabulary.template, special_ids)
+    given = small_files.field(record["vocabulary"], template.RECORDED, dict, path)
+    return template.from_json(given, special_ids, path)
 
 
 @contextlib.contextmanager

@@ -7,14 +7,18 @@ post_processor of a tokenizer.json describes both.
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
 
 A, B = "A", "B"  # the places of the two texts
 MAX_SEGMENT = 127
+RECORDED = "template"  # key in the record of a vocabulary
 Part = tuple[int | str, int]  # a token id, A or B; its segment
+_TEXTS = {"single": [A], "pair": [A, B]}
 _ADD_TOKENS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 
 
@@ -46,7 +50,16 @@ class Template:
         """Return whether every row begins with [CLS]."""
         return all(parts[0][0] == self.cls_id for parts in (self.single, self.pair))
 
-    def make_processor(self, pieces: Mapping[int, str]) -> dict[str, Any]:
+    def drop_segments(self) -> "Template":
+        """Return the template with every part in segment 0."""
+        single, pair = (tuple((p, 0) for p, _ in parts) for parts in (self.single, self.pair))
+        return Template(single, pair, self.cls_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parts for a record; from_json reads them."""
+        return {name: [list(part) for part in getattr(self, name)] for name in ("single", "pair")}
+
+    def make_processor(self, pieces: Sequence[str]) -> dict[str, Any]:
         """Return the template as the post_processor of a tokenizer.json; pieces are by id."""
 
         def describe(part: int | str, segment: int) -> dict[str, Any]:
@@ -86,6 +99,29 @@ def make_xlnet_template(special_ids: Mapping[str, int]) -> Template:
     return Template((*first, (cls, 2)), (*first, (B, 1), (sep, 1), (cls, 2)), cls)
 
 
+def make_store_template(template: Template, special_ids: Mapping[str, int]) -> Template:
+    """Return the template of rows of a store, which begin with [CLS] whatever the vocabulary's."""
+    return template if template.is_cls_first else make_bert_template(special_ids)
+
+
+def from_json(record: Mapping[str, Any], special_ids: Mapping[str, int], name: object) -> Template:
+    """Build a template from the output of to_json; `name` names the file in DamagedFile."""
+    parts: list[tuple[Part, ...]] = []
+    for key, texts in _TEXTS.items():
+        listed = small_files.field(record, key, list, name)
+        is_read = all(
+            isinstance(part, list)
+            and [*map(type, part)] in ([int, int], [str, int])
+            and 0 <= part[1] <= MAX_SEGMENT
+            for part in listed
+        )
+        if not is_read or [part for part, _ in listed if isinstance(part, str)] != texts:
+            raise DamagedFile(f"{name}: {key!r} is no template: {listed!r:.80}")
+        parts.append(tuple((part, segment) for part, segment in listed))
+    single, pair = parts
+    return Template(single, pair, special_ids["cls"])
+
+
 def read_template(
     settings: Mapping[str, Any], special_ids: Mapping[str, int], path: pathlib.Path
 ) -> Template | None:
@@ -112,7 +148,7 @@ def read_template(
         raise Refused(
             f"{path} has a post_processor that cannot be read ({error!r:.80}); copy it again"
         ) from error
-    for name, parts, texts in (("single", single, [A]), ("pair", pair, [A, B])):
+    for (name, texts), parts in zip(_TEXTS.items(), (single, pair), strict=True):
         given = [part for part, _ in parts if isinstance(part, str)]
         if given != texts:
             raise Refused(

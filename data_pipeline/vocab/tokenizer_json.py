@@ -20,13 +20,15 @@ Source: sentencepiece_model.proto, sentencepiece v0.2.0.
 
 import collections
 import dataclasses
+import json
 import pathlib
 import struct
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab.template import make_store_template, read_template
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
@@ -114,7 +116,8 @@ def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> Non
     """Write tokenizer.json into a folder, unless the format cannot express the vocabulary."""
     if vocabulary.kind == BYTE_LEVEL:  # the store has it as the vocabulary
         return
-    text = make_tokenizer_json(vocabulary)
+    template = make_store_template(vocabulary.template, vocabulary.special_ids)
+    text = make_tokenizer_json(dataclasses.replace(vocabulary, template=template))
     if text is not None:
         (directory / TOKENIZER_JSON).write_text(text, encoding="utf-8")
 
@@ -127,7 +130,9 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     unused pieces, user-defined ones of BPE or that its normaliser would change.
     """
     if vocabulary.kind == BYTE_LEVEL:  # its file is one
-        return vocabulary.file_bytes.decode()
+        text, special_ids = vocabulary.file_bytes.decode(), vocabulary.special_ids
+        own = read_template(json.loads(text), special_ids, vocabulary.path)
+        return text if own == vocabulary.template else _set_template(text, vocabulary)
     pieces = vocabulary.pieces()
     special = {name: pieces[i] for name, i in vocabulary.special_ids.items()}
     registered = list(special.values())
@@ -144,13 +149,14 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     tokenizer.add_special_tokens(
         [tokenizers.AddedToken(piece, normalized=False, special=True) for piece in registered]
     )
-    cls, sep = special["cls"], special["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(piece, tokenizer.token_to_id(piece)) for piece in (cls, sep)],
-    )
-    return tokenizer.to_str(pretty=True) + "\n"
+    return _set_template(tokenizer.to_str(), vocabulary)
+
+
+def _set_template(text: str, vocabulary: Vocabulary) -> str:
+    """Return the text of a tokenizer.json with the vocabulary's template."""
+    processor = vocabulary.template.make_processor(vocabulary.pieces())
+    settings = json.loads(text) | {"post_processor": processor}
+    return tokenizers.Tokenizer.from_str(json.dumps(settings)).to_str(pretty=True) + "\n"
 
 
 def _can_be_expressed(model: SentencepieceModel) -> bool:

@@ -10,6 +10,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.config.schema import OF_CLASSIFIERS
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
+from data_pipeline.vocab.template import Template
 
 ACTS = {
     "gelu": "gelu_erf",
@@ -96,6 +97,14 @@ def _behind(prefix: str, name: str | None) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Summary:
+    """Describe which token classes of rows read, where config.json says it."""
+
+    describe: Callable[[Template], dict[str, str]]  # the settings to write
+    check: Callable[[pathlib.Path, Mapping[str, Any], Template], None]  # those of a config.json
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """Describe one kind of encoder: how its config.json and its arrays correspond to ours."""
 
@@ -114,6 +123,7 @@ class Family:
     # What the names of its classes with the layer of a task end in, by the kind of task.
     class_ends: Mapping[str, str] = dataclasses.field(default_factory=lambda: CLASS_ENDS)
     pairs: str = "nsp"  # config.data.segments of what its head of sentence pairs learned
+    summary: Summary | None = None  # None: classes of rows read the first token
     pad_id: int | None = None  # id of the padding, if positions follow from it
     # Settings of training alone, and others that its config.json does not hold.
     unheld: tuple[str, ...] = TRAINING

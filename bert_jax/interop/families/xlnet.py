@@ -1,6 +1,7 @@
 """Read and write XLNet, without its memory.
 
-Our rows begin with [CLS]: a classifier of rows is written, and read, as one of their first token.
+Its own rows end with [CLS], those of a store begin with it: a classifier of rows reads the last or
+the first token, by the template of the vocabulary.
 
 Source: modeling_xlnet.py, configuration_xlnet.py@transformers 5.23; Yang et al. 2019.
 """
@@ -17,10 +18,12 @@ from bert_jax.interop.families.family import (
     TRAINING,
     Family,
     Names,
+    Summary,
 )
 from bert_jax.interop.model_json import Settings
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from data_pipeline.io.refused import Refused
+from data_pipeline.vocab.template import Template
 
 _FIXED = {
     "attn_type": "bi",
@@ -28,9 +31,8 @@ _FIXED = {
     "clamp_len": -1,
     "tie_word_embeddings": True,
 }
-# How the classes pool that classify rows, and what transformers takes if a file does not say.
-_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "tanh"}
-_SUMMARY_DEFAULTS = _SUMMARY | {"summary_type": "last"}
+# How the classes pool that classify rows; transformers' defaults too.
+_SUMMARY = {"summary_use_proj": True, "summary_activation": "tanh"}
 _SETTINGS = Settings(
     ACTS,
     {
@@ -64,21 +66,36 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     """Return the sizes in the settings of a config.json.
 
     Raises:
-      Refused: a size is missing or impossible; a setting is none that is computed here, as the
-        last token that published classifiers of rows read.
+      Refused: a size is missing or impossible; a setting is none that is computed here.
     """
     config = _SETTINGS.parse(path, settings)
     classes = settings.get("architectures")
     if isinstance(classes, list) and str(*classes[:1]).endswith(_ROW_CLASSES):
         for name, value in _SUMMARY.items():
-            theirs = settings.get(name, _SUMMARY_DEFAULTS[name])
+            theirs = settings.get(name, value)
             if theirs != value:
                 raise Refused(
-                    f"{path} says {name} = {theirs!r:.80}; bert_jax, whose rows begin with [CLS], "
-                    f"reads {classes[0]} with {name} = {value!r} alone: give the model that it was "
-                    "fine-tuned from, and fine-tune that"
+                    f"{path} says {name} = {theirs!r:.80}; bert_jax reads {classes[0]} with {name} "
+                    f"= {value!r} alone: give the model that it was fine-tuned from, and fine-tune "
+                    "that"
                 )
     return config
+
+
+def describe_summary(template: Template) -> dict[str, str]:
+    """Return the setting that makes classes of rows read [CLS]."""
+    return {"summary_type": "first" if template.is_cls_first else "last"}
+
+
+def check_summary(path: pathlib.Path, settings: Mapping[str, Any], template: Template) -> None:
+    """Raise if a class of rows reads another token than [CLS]."""
+    theirs, ours = settings.get("summary_type", "last"), describe_summary(template)["summary_type"]
+    if theirs != ours:
+        raise Refused(
+            f"{path} says summary_type = {theirs!r:.80}, but [CLS] is the {ours} token of the rows "
+            "that the tokenizer beside it makes; put back the files that were saved together, or "
+            "give the model that it was fine-tuned from, and fine-tune that"
+        )
 
 
 FAMILY = Family(
@@ -115,5 +132,6 @@ FAMILY = Family(
     encoder="XLNetModel",
     task_names={**ANSWER_NAMES, CLASSIFY: _ROW_NAMES, REGRESS: _ROW_NAMES, CHOOSE: _ROW_NAMES},
     class_ends=_CLASS_ENDS,
+    summary=Summary(describe_summary, check_summary),
     unheld=(*TRAINING, "max_position_embeddings"),
 )

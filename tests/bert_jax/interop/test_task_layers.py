@@ -19,6 +19,7 @@ from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 from tests.golden import encoders, task_layers
 
 GOLDEN = task_layers.__file__.removesuffix(".py") + ".npz"
@@ -29,6 +30,10 @@ KINDS = [
     pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow)
     for kind in task_layers.models()
 ]
+
+
+BERT = make_bert_template({"cls": 2, "sep": 3})
+XLNET_ROWS = make_xlnet_template({"cls": 2, "sep": 3})
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,7 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
     path, arrays = folder(kind)
     config, params, unread = huggingface.read(path)
     assert unread == ()
-    layer = huggingface.read_task_layer(path, config, len(params["classifier"]["bias"]))
+    layer = huggingface.read_task_layer(path, config, len(params["classifier"]["bias"]), BERT)
     outputs = OBJECTIVES[layer.kind].outputs
     mesh = mesh_lib.make_mesh(MeshConfig(preset="dp"), jax.local_devices()[:1])
     with jax.set_mesh(mesh):
@@ -114,8 +119,8 @@ def test_logits_are_those_of_transformers_and_names_come_back(kind, golden, fold
         ),
         (
             "XLNetForMultipleChoice",
-            {"summary_type": "last"},
-            "summary_type = 'last'; .*reads XLNetForMultipleChoice with summary_type = 'first'",
+            {"summary_activation": None},
+            "summary_activation = None; .*XLNetForMultipleChoice with summary_activation = 'tanh'",
         ),
     ],
 )
@@ -123,6 +128,21 @@ def test_pooling_of_another_kind_is_refused(kind, changes, words, folder):
     path, _ = folder(kind, **changes)
     with pytest.raises(ValueError, match=words):
         huggingface.read(path)
+
+
+@pytest.mark.parametrize("kind", ["XLNetForSequenceClassification", "XLNetForMultipleChoice"])
+def test_a_summary_of_another_token_than_cls_is_refused(kind, folder):
+    """transformers reads the last token where a file does not say."""
+    for given, template in (({"summary_type": "first"}, XLNET_ROWS), ({}, BERT)):
+        path, _ = folder(kind)
+        settings = json.loads((path / huggingface.CONFIG).read_text())
+        del settings["summary_type"]
+        (path / huggingface.CONFIG).write_text(json.dumps(settings | given))
+        config, _, _ = huggingface.read(path)
+        with pytest.raises(ValueError, match=r"summary_type"):
+            huggingface.read_task_layer(path, config, 5, template)
+        other = BERT if template is XLNET_ROWS else XLNET_ROWS
+        assert huggingface.read_task_layer(path, config, 5, other).kind in (CLASSIFY, CHOOSE)
 
 
 def test_roberta_is_chosen_by_its_padding_alone():

@@ -62,7 +62,7 @@ def test_rows_are_those_of_the_library(name, texts):
 def test_a_template_comes_back_from_the_file_it_writes(name):
     settings = json.loads(library(PROCESSORS[name]).to_str())
     template = read_template(settings, ROLES, PATH)
-    written = template.make_processor(dict(enumerate(WORDS)))
+    written = template.make_processor(WORDS)
     assert read_template({"post_processor": written}, ROLES, PATH) == template
     theirs = tokenizers.Tokenizer.from_str(json.dumps(settings | {"post_processor": written}))
     expected = library(PROCESSORS[name]).encode("a b", "c")
