@@ -1,15 +1,26 @@
 """The model against a NumPy BERT written from the paper and Google's modeling.py."""
 
 import dataclasses
+import functools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible
+from bert_jax.model.dropout import (
+    ATTENTION_OUTPUT,
+    ATTENTION_WEIGHTS,
+    KEYS,
+    MLP_OUTPUT,
+    POSITIONS,
+    Dropout,
+    number_rows,
+)
 from bert_jax.parallel import mesh
 from bert_jax.train_step import step
 from bert_jax.train_step.objectives import MLM_NSP
@@ -22,7 +33,8 @@ HEADS, HEAD_WIDTH = MODEL.num_attention_heads, MODEL.hidden_size // MODEL.num_at
 @pytest.fixture(scope="module")
 def model_and_params():
     jax.set_mesh(mesh.make_mesh(MeshConfig(), jax.devices()[:1]))
-    model = bert.build(MODEL, "cpu")
+    rates = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.2}
+    model = bert.build(dataclasses.replace(MODEL, **rates), "cpu")
     rng = np.random.default_rng(5)
 
     def noisy(leaf):  # biases and norms away from 0 and 1, or a wrong one would not show
@@ -45,9 +57,9 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def attention_numpy(x, p, mask):
+def attention_numpy(x, p, mask, drop):
     """One head at a time; mask[S] is 1 where a key may be seen. x[S,D]."""
-    heads = []
+    weights, values = [], []
     for h in range(HEADS):
         of_h = slice(h * HEAD_WIDTH, (h + 1) * HEAD_WIDTH)
         q, k, v = (
@@ -55,12 +67,31 @@ def attention_numpy(x, p, mask):
             for name in ("query", "key", "value")
         )
         scores = q @ k.T / math.sqrt(HEAD_WIDTH) + (1 - mask)[None, :] * -10000.0
-        heads.append(softmax(scores) @ v)
-    out = np.concatenate(heads, axis=1) @ p["output"]["kernel"]
-    return norm(x + out + p["output"]["bias"], p["layer_norm"])
+        weights.append(softmax(scores))
+        values.append(v)
+    weights = drop(np.array(weights), ATTENTION_WEIGHTS)
+    heads = [weights[h] @ v for h, v in enumerate(values)]
+    out = np.concatenate(heads, axis=1) @ p["output"]["kernel"] + p["output"]["bias"]
+    return norm(x + drop(out, ATTENTION_OUTPUT), p["layer_norm"])
 
 
-def bert_numpy(params, batch):
+def dropping(dropout, rows):
+    """A function (row, layer, x of one row, site) that drops as this dropout does.
+
+    The masks are those of Dropout, whose own tests compute them from the hash; here is who drops
+    what, where and at which rate: modeling.py@eedf5716ce.
+    """
+
+    @functools.cache
+    def mask(dims, layer, site):
+        rate, axis = (0.2, KEYS) if site == ATTENTION_WEIGHTS else (0.3, POSITIONS)
+        ones = jnp.ones((rows, *dims), jnp.float32)
+        return np.asarray(dropout.apply(ones, rate, layer, site, axis))
+
+    return lambda row, layer, x, site: x * mask(x.shape, layer, site)[row]
+
+
+def bert_numpy(params, batch, drop=lambda row, layer, x, site: x):
     """Hidden vectors, MLM logits and NSP logits, one sequence at a time, in float64."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     e = params["embeddings"]
@@ -69,12 +100,14 @@ def bert_numpy(params, batch):
         ids, segments = batch["input_ids"][row], batch["segment_ids"][row]
         x = e["word"]["embedding"][ids] + e["position"]["embedding"][: len(ids)]
         x = norm(x + e["segment"]["embedding"][segments], e["layer_norm"])
-        for layer in params["layers"].values():
-            x = attention_numpy(x, layer["attention"], batch["input_mask"][row])
+        x = drop(row, len(params["layers"]), x, MLP_OUTPUT)
+        for number, layer in enumerate(params["layers"].values()):
+            drop_here = functools.partial(drop, row, number)
+            x = attention_numpy(x, layer["attention"], batch["input_mask"][row], drop_here)
             mlp = layer["mlp"]
             inner = gelu(x @ mlp["intermediate"]["kernel"] + mlp["intermediate"]["bias"])
             out = inner @ mlp["output"]["kernel"] + mlp["output"]["bias"]
-            x = norm(x + out, mlp["layer_norm"])
+            x = norm(x + drop_here(out, MLP_OUTPUT), mlp["layer_norm"])
         hidden.append(x)
         head = params["mlm"]
         at = x[batch["masked_lm_positions"][row]]
@@ -87,15 +120,18 @@ def bert_numpy(params, batch):
     return np.array(hidden), np.array(mlm), np.array(nsp)
 
 
-def test_outputs_are_those_of_a_numpy_bert(model_and_params):
+@pytest.mark.parametrize("drops", [False, True])
+def test_outputs_are_those_of_a_numpy_bert(model_and_params, drops):
     model, params = model_and_params
     batch = random_batch(batch_size=4)
-    hidden, mlm, nsp = bert_numpy(params, batch)
+    dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(4)) if drops else None
+    drop = (dropping(dropout, 4),) if drops else ()
+    hidden, mlm, nsp = bert_numpy(params, batch, *drop)
 
     def run(params, batch):
         bound = model.bind(params)
         visible = Visible((batch["input_mask"] != 0)[:, None, None, :])
-        hidden = bound.encode(batch["input_ids"], batch["segment_ids"], visible)
+        hidden = bound.encode(batch["input_ids"], batch["segment_ids"], visible, dropout)
         logits = bound.compute_mlm_logits(hidden, batch["masked_lm_positions"])
         return hidden, logits, bound.compute_nsp_logits(hidden)
 
