@@ -1,6 +1,6 @@
 import pytest
 
-from data_pipeline.cli.flags import FlagParser, boolean
+from data_pipeline.cli.flags import FlagParser, boolean, check_range
 
 
 def parser():
@@ -31,3 +31,11 @@ def test_a_mistake_is_one_sentence(argument, words):
     with pytest.raises(ValueError) as error:
         parser().parse_args([argument])
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_range_includes_its_ends():
+    for value in (1, 1.5, 3):
+        check_range("secs", value, 1, 3)
+    for value in (0.99, 3.01, float("nan")):
+        with pytest.raises(ValueError, match=rf"--secs is {value}; it must be from 1 to 3"):
+            check_range("secs", value, 1, 3)
