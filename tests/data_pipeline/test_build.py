@@ -86,6 +86,24 @@ def test_the_store_holds_what_plain_python_makes_of_the_text(corpus, vocab_path,
         ]
 
 
+def test_copies_that_are_dropped_do_not_count_where_a_split_is_filled_up(vocab_path, tmp_path):
+    """The two lowest hashes are held out where the share gives too few; ten copies are one."""
+
+    def value(block):
+        return hashlib.blake2b(block.casefold().encode(), digest_size=8).digest()
+
+    blocks = sorted((f"document {letter} , line {letter}" for letter in "abcdef"), key=value)
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n\n".join([*blocks, *[blocks[0]] * 9]) + "\n")
+    wanted = ["--holdout=1e-12", "--drop_duplicate_documents=true", "--documents=blank_line"]
+    assert main(flags(path, tmp_path / "store", vocab_path, *wanted)) == 0
+    opened = open_store(tmp_path / "store")
+    id_of = {piece: i for i, piece in enumerate(vocab_path.read_text().split())}
+    held_out = [wordpiece_oracle.encode(block, id_of, lowercase=True) for block in blocks[:2]]
+    assert opened.train.documents == 4
+    assert opened.heldout.token_ids.tolist() == [*held_out[0], *held_out[1]]
+
+
 def test_the_manifest_says_what_went_in_and_what_came_out(corpus, vocab_path, tmp_path):
     other = tmp_path / "other.jsonl.gz"
     other.write_bytes(gzip.compress(b'{"text": "one\\n\xe2\x80\x8b\\n!"}\n{"text": ""}\n'))

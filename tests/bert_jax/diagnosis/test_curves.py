@@ -75,6 +75,9 @@ def test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split():
     curves = builder.build()
     np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [10, -1]])
     assert curves.last("heldout", "loss") == 7.0
+    builder.add(20, "train", {"loss": -2.0})  # of the last step alone
+    curves = builder.build()
+    np.testing.assert_array_equal(curves.select("train", "loss"), [[10, 20], [10, -2]])
 
 
 def test_findings_are_no_lines_of_numbers():

@@ -1,6 +1,7 @@
 """Fine-tuning in process: it learns, goes on where it was cut off, ends the same on any mesh."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import shutil
@@ -86,6 +87,28 @@ def finished(config, tmp_path_factory):
 def lines(workdir, split):
     text = (workdir / "metrics.jsonl").read_text()
     return [line for line in map(json.loads, text.splitlines()) if line["split"] == split]
+
+
+def test_the_batch_of_a_step_has_the_examples_that_its_record_names(config, tmp_path):
+    """Step 14 ends the first epoch of 210 examples: 208 to 223 are of both."""
+    feed = build(config, tmp_path / "run").feed
+    rows = feed.task.splits["train"]
+    for step in (1, 14, 105):
+        located = feed.locate_step(step)
+        positions = np.arange(16 * (step - 1), 16 * step)
+        np.testing.assert_array_equal(located.positions_B, positions)
+        np.testing.assert_array_equal(located.epoch_B, positions // 210)
+        batch = next(feed.train_batches(0, step - 1, np.arange(feed.config.phases[0].batch_size)))
+        given = [rows.row(number).token_ids for number in located.index_B]
+        tokens = batch["input_ids"][batch["input_mask"] > 0]
+        assert sorted(tokens) == sorted(itertools.chain(*given))
+    # The order is that of its own seed, whatever that of the weights is.
+    orders = []
+    for seed, order_seed in ((1, 5), (2, 5), (1, 6)):
+        seeded = dataclasses.replace(config, seed=seed)
+        other = build(seeded, tmp_path / f"{seed}_{order_seed}", order_seed=order_seed).feed
+        orders.append(other.locate_step(3).index_B.tolist())
+    assert orders[0] == orders[1] != orders[2]
 
 
 @pytest.mark.slow

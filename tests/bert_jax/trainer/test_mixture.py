@@ -95,6 +95,18 @@ def test_processes_have_the_rows_of_one(feed):
                 np.testing.assert_array_equal(array, batch[name][rows], err_msg=name)
 
 
+def test_the_batch_of_a_step_has_the_rows_that_follow_those_of_the_step_before(feed):
+    """Of 7 steps and 5 of 16 rows of one length: the second phase goes on with row 112."""
+    for index, first_step, step in ((0, 0, 1), (0, 6, 7), (1, 0, 8), (1, 4, 12)):
+        batches = feed.train_batches(index, first_step, np.arange(16))
+        positions = np.arange(16) + 16 * (step - 1)
+        batch = next(batches)
+        for name, array in feed.open_source(index).rows(positions).items():
+            np.testing.assert_array_equal(batch[name], array, err_msg=name)
+        np.testing.assert_array_equal(feed.locate_step(step).positions_B, positions)
+        assert len(list(batches)) == feed.config.phases[index].steps - first_step - 1
+
+
 def test_replay_names_the_store_of_each_row(feed):
     """The words of the weather stand in its rows alone."""
     vocabulary = load_vocabulary(feed.stores[0].vocab_path, checks_case=False)

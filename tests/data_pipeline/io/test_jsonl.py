@@ -8,7 +8,13 @@ import pytest
 from bert_jax.runtime import goodput
 from bert_jax.trainer import bad_steps
 from data_pipeline.io.atomic import write_file
-from data_pipeline.io.jsonl import append_record, read_metrics, read_records, repair_end
+from data_pipeline.io.jsonl import (
+    append_record,
+    read_metrics,
+    read_records,
+    repair_end,
+    truncate_records,
+)
 from data_pipeline.io.small_files import DamagedFile
 
 GOOD = [{"step": n, "split": "train", "loss": float(n)} for n in (1, 2)]
@@ -18,6 +24,14 @@ WHOLE = b"".join(json.dumps(line).encode() + b"\n" for line in GOOD)
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "metrics.jsonl"
+
+
+def test_lines_are_kept_up_to_a_step_and_with_it(path):
+    path.write_bytes(WHOLE)
+    truncate_records(path, 2)
+    assert read_records(path) == GOOD
+    truncate_records(path, 1)
+    assert read_records(path) == GOOD[:1]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from data_pipeline.spec.fields import check_fields, help_of, setting
+from data_pipeline.spec.fields import check_fields, help_of, setting, setting_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,16 @@ class Options:
 def test_what_is_allowed_passes():
     check_fields(Options(), "config")
     check_fields(Options(name="lamb", rate=1e-9, share=0, is_exact=True, limit=1), "config")
+
+
+def test_a_range_includes_the_ends_that_it_names():
+    steps, rate, share = (
+        setting_of(field)
+        for field in (*dataclasses.fields(Part), *dataclasses.fields(Options)[1:3])
+    )
+    assert [steps.allows(value) for value in (0, 1, 64, 65)] == [False, True, True, False]
+    assert [rate.allows(value) for value in (0, 1e-9, 0.99, 1)] == [False, True, True, False]
+    assert [share.allows(value) for value in (-1e-9, 0, 0.99, 1)] == [False, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,14 @@ def test_wordpieces_stand_for_these_characters(letters, text, expected):
     assert cut(letters, text) == expected
 
 
+def test_a_cased_list_keeps_its_capitals(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIALS, "steve", "Steve", "Smith"]) + "\n")
+    vocabulary = load_vocabulary(path, lowercase=False)
+    ids = PieceAligner(vocabulary).encode("Steve steve Smith smith").ids_T
+    assert [vocabulary.pieces()[number] for number in ids] == ["Steve", "steve", "Smith", "[UNK]"]
+
+
 def test_ids_are_those_of_the_vocabulary(uncased, shared_data):
     vocabulary = load_vocabulary(uncased)
     naughty = (shared_data / "robustness" / "blns.txt").read_text(encoding="utf-8").splitlines()
