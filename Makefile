@@ -6,6 +6,8 @@
 # make test-all       both, in fifteen minutes
 # make faults         the battery of faults, also its long cases; goes on where it was stopped,
 #                     FRESH=1 begins again
+# make mutants        wrong edits planted in a copy of the tree: the tests named for each must fail;
+#                     EDITS="step.py watchdog" runs those whose file or text has one of the words
 # make families       each family of encoders from its run to its uses, the longer ones too; beside
 #                     transformers where VENV has it and torch
 # make parity         pre-train, fine-tune and extract beside Hugging Face's PyTorch, with the same
@@ -25,6 +27,7 @@ DATA ?= ../shared/data/glue
 STORE ?= runs/quickstart/store
 PARTS ?= losses,seeds,vectors,pretraining
 PARITY_VENV ?=
+EDITS ?=
 PYTEST_FLAGS ?= -n 2 --dist=worksteal
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
@@ -33,7 +36,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all faults families parity docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all faults mutants families parity docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -72,6 +75,9 @@ test-all: $(READY)
 
 faults: $(READY)
 	@$(BIN)/python -m tests.faults $(if $(FRESH),--fresh)
+
+mutants: $(READY)
+	@$(BIN)/python -m tests.mutants $(EDITS)
 
 families: $(READY)
 	@$(BIN)/python -m pytest -m "long or not long" tests/smoke/test_families.py

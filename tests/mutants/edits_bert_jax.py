@@ -1,0 +1,559 @@
+"""Planted edits of bert_jax: kind, file, text, what it becomes, tests that notice it."""
+
+from tests.mutants.mutant import RULE, WIRING, make_mutants
+
+_TOP = (
+    (
+        WIRING,
+        "replay.py",
+        "feed.store_names[step_rows.store_B[number]]",
+        "feed.store_names[0]",
+        "trainer/test_mixture.py::test_replay_names_the_store_of_each_row",
+    ),
+    (
+        RULE,
+        "replay.py",
+        '" " * (token.starts_word or not text)',
+        '" "',
+        "test_replay.py::test_a_row_by_hand",
+    ),
+)
+_BASELINES = (
+    (
+        WIRING,
+        "baselines/frozen_task.py",
+        'train_TKD = vectors["train"]',
+        'train_TKD = vectors["dev"]',
+        "baselines/test_frozen_task.py",
+    ),
+    (
+        WIRING,
+        "baselines/frozen_task.py",
+        "(rows.token_ids + vocab_size * _number_segments(rows))",
+        "(rows.token_ids + _number_segments(rows))",
+        "baselines/test_frozen_task.py",
+    ),
+)
+_CHECKPOINT = (
+    (
+        WIRING,
+        "checkpoint/manager.py",
+        '"run": self._run,',
+        '"run": {},',
+        "checkpoint/test_manager.py::test_the_receipt_says_what_is_held_and_what_made_it",
+    ),
+    (
+        WIRING,
+        "checkpoint/manager.py",
+        'describe_vocabulary_difference(receipt["run"], self._run)',
+        "describe_vocabulary_difference(self._run, self._run)",
+        "trainer/test_pinned_vocabulary.py::test_a_checkpoint_of_another_vocabulary_is_not_resumed",
+    ),
+    (
+        RULE,
+        "checkpoint/directory.py",
+        "i >= newest or (every > 0 and saved.step > 0",
+        "i > newest or (every > 0 and saved.step > 0",
+        "checkpoint/test_manager.py::test_the_newest_stay_and_every_kth_for_good_but_not_the_fresh_one",
+    ),
+    (
+        RULE,
+        "checkpoint/fingerprint.py",
+        "is_padding = is_padding | (along >= jnp.uint32(size))",
+        "is_padding = is_padding | (along > jnp.uint32(size))",
+        "checkpoint/test_fingerprint.py",
+    ),
+)
+_CONFIG = (
+    (
+        RULE,
+        "config/validate.py",
+        "max_predictions_per_seq >= wanted,",
+        "max_predictions_per_seq >= wanted - 1,",
+        "config/test_validate.py::test_slots_that_cannot_hold_the_share_of_masks_are_refused",
+    ),
+    (
+        RULE,
+        "config/schema.py",
+        "return max(1, min(wanted, seq_len - 3))",
+        "return max(1, min(wanted, seq_len))",
+        "config/test_schema.py::test_slots_follow_from_length_and_masking_rate",
+    ),
+    (
+        WIRING,
+        "config/schema.py",
+        "        for phase in config.phases[:index]\n        if phase.seq_len",
+        "        for phase in config.phases[: index + 1]\n        if phase.seq_len",
+        "config/test_schema.py::test_rows_of_phases_of_one_length_follow_each_other",
+    ),
+    (
+        RULE,
+        "config/schema.py",
+        "sum(step > phase_start(config, index)",
+        "sum(step >= phase_start(config, index)",
+        "config/test_schema.py::test_rows_of_phases_of_one_length_follow_each_other",
+    ),
+)
+_DIAGNOSIS = (
+    (
+        WIRING,
+        "diagnosis/curves.py",
+        "if step <= self._last.get(split, -1):",
+        "if step < self._last.get(split, -1):",
+        "diagnosis/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
+    ),
+    (
+        WIRING,
+        "diagnosis/curves.py",
+        "for (name, _), (steps, values) in self._curves.items():\n            if name == split:",
+        "for (name, _), (steps, values) in self._curves.items():\n            if name:",
+        "diagnosis/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
+    ),
+)
+_FINETUNING = (
+    (
+        WIRING,
+        "finetuning/feed.py",
+        "(step - 1) * batch_size + np.arange",
+        "step * batch_size + np.arange",
+        "finetuning/test_setup.py::test_the_batch_of_a_step_has_the_examples_that_its_record_names",
+    ),
+    (
+        WIRING,
+        "finetuning/feed.py",
+        "order = config.data.order_seed, config.batch_size",
+        "order = config.seed, config.batch_size",
+        "finetuning/test_setup.py::test_the_batch_of_a_step_has_the_examples_that_its_record_names",
+    ),
+    (
+        WIRING,
+        "finetuning/objectives.py",
+        "return bert.compute_class_logits(bert.transform_tokens(hidden_BSD, _example_ids(batch)))",
+        "return _token_logits(bert, batch, dropout)",
+        "finetuning/test_objectives.py::test_nothing_is_dropped_out_before_the_layer_of_spans",
+    ),
+    (
+        RULE,
+        "finetuning/objectives.py",
+        "(nll[0] + nll[1]) / 2.0 * weights_B",
+        "(nll[0] + nll[1]) * weights_B",
+        "finetuning/test_objectives.py::test_sums_are_those_of_the_logits_and_rows_that_fill_up_count_for_nothing",
+    ),
+)
+_INFERENCE = (
+    (
+        WIRING,
+        "inference/pseudo_likelihood.py",
+        'template, special_ids["mask"]',
+        'template, special_ids["unk"]',
+        "inference/test_pseudo_likelihood.py::test_each_token_is_masked_in_turn",
+    ),
+    (
+        WIRING,
+        "inference/pseudo_likelihood.py",
+        "np.add.at(totals_N, group[sentence_R[index_B]]",
+        "np.add.at(totals_N, sentence_R[index_B]",
+        "inference/test_pseudo_likelihood.py::test_sentences_that_do_not_fit_into_memory_together_score_the_same",
+    ),
+    (
+        WIRING,
+        "inference/batches.py",
+        "inside: tuple[Any, ...] = (index_B, *map",
+        "inside: tuple[Any, ...] = (np.sort(index_B), *map",
+        "inference/test_batches.py::test_outputs_are_collected_in_the_order_of_the_examples",
+    ),
+)
+_INTEROP = (
+    (
+        WIRING,
+        "interop/tensor_names.py",
+        "array = leaf.T if tensor.is_transposed else leaf",
+        "array = leaf",
+        "interop/test_export.py",
+    ),
+    (
+        RULE,
+        "interop/load.py",
+        "if mark and step.isdecimal()",
+        "if step.isdecimal()",
+        "interop/test_load.py",
+    ),
+    (
+        WIRING,
+        "interop/families/roberta.py",
+        "config, max_position_embeddings=rows)",
+        "config, max_position_embeddings=rows + _SKIPPED)",
+        "interop/test_families.py",
+    ),
+    (
+        WIRING,
+        "interop/families/bert.py",
+        '"attention/key": "attention.self.key"',
+        '"attention/key": "attention.self.query"',
+        "interop/test_families.py",
+    ),
+)
+_MACHINE = (
+    (
+        RULE,
+        "machine/kernel.py",
+        "if worst > 2**-7 or wrong_bits:",
+        "if worst > 2**-7:",
+        "test_doctor.py",
+    ),
+    (
+        WIRING,
+        "machine/kernel.py",
+        "bias_E, ids_BS, low_B, high_B, heads, rate)",
+        "bias_E, ids_BS, high_B, low_B, heads, rate)",
+        "test_doctor.py",
+    ),
+)
+_MODEL = (
+    (
+        WIRING,
+        "model/encoder.py",
+        "layer, ATTENTION_WEIGHTS, KEYS)",
+        "0, ATTENTION_WEIGHTS, KEYS)",
+        "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
+    ),
+    (
+        WIRING,
+        "model/encoder.py",
+        "weights_BHST, self.weights_rate,",
+        "weights_BHST, self.config.hidden_dropout_prob,",
+        "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
+    ),
+    (
+        WIRING,
+        "model/embeddings.py",
+        "self.dropout_layer = config.num_hidden_layers",
+        "self.dropout_layer = 0",
+        "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
+    ),
+    (
+        RULE,
+        "model/dropout.py",
+        "jnp.uint32(layer * 64 + site)",
+        "jnp.uint32(layer * 4 + site)",
+        "model/test_dropout.py::test_dropout_is_the_hash_of_its_counters_along_the_last_axis",
+    ),
+    (
+        RULE,
+        "model/losses.py",
+        "jnp.where(ids_V < vocab_size,",
+        "jnp.where(ids_V <= vocab_size,",
+        "model/test_losses.py::test_rows_past_the_vocabulary_have_no_weight",
+    ),
+    (
+        RULE,
+        "model/attention/reference.py",
+        "q_BSHK.shape[-1] ** -0.5",
+        "q_BSHK.shape[1] ** -0.5",
+        "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
+    ),
+    (
+        WIRING,
+        "model/attention/reference.py",
+        "weights_BHST = drop(jax.nn.softmax(scores_BHST, axis=-1).astype(dtype))",
+        "weights_BHST = jax.nn.softmax(scores_BHST, axis=-1).astype(dtype)",
+        "model/test_bert.py::test_outputs_are_those_of_a_numpy_bert",
+    ),
+)
+_PARALLEL = (
+    (
+        WIRING,
+        "parallel/mesh.py",
+        "np.searchsorted(rows, np.arange(batch_size)[index[0]])",
+        "np.arange(batch_size)[index[0]] % len(rows)",
+        "parallel/test_device_grid.py",
+    ),
+    (
+        RULE,
+        "parallel/mesh.py",
+        "tile = VOCAB_TILE * model_size",
+        "tile = VOCAB_TILE",
+        "config/test_schema.py",
+    ),
+    (
+        RULE,
+        "parallel/collectives.py",
+        "piece = part.shape[dim] // size",
+        "piece = part.shape[0] // size",
+        "parallel/test_collectives.py",
+    ),
+)
+_PERF = (
+    (
+        RULE,
+        "perf/hlo_cost.py",
+        "return 2 * share * result_bytes",
+        "return share * result_bytes",
+        "perf/test_hlo_cost.py",
+    ),
+    (
+        WIRING,
+        "perf/prices.py",
+        'row.get("code") != digest_code(shape.kernel)',
+        'row.get("code") != digest_code("attention")',
+        "perf/test_prices.py::test_every_kernel_has_prices_of_its_code_today",
+    ),
+)
+_REPORTING = (
+    (
+        RULE,
+        "reporting/statistics.py",
+        "differences.std(ddof=1)",
+        "differences.std(ddof=0)",
+        "reporting/test_statistics.py::test_a_paired_difference_is_that_of_scipy",
+    ),
+    (
+        WIRING,
+        "reporting/rates.py",
+        "for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)",
+        "for step in (-1, 0)",
+        "reporting/test_plots.py::test_rates_are_those_of_the_schedule_and_every_bend_is_among_them",
+    ),
+)
+_RUNTIME = (
+    (
+        WIRING,
+        "runtime/watchdog.py",
+        "            self._work = outer",
+        "            self._work = None",
+        "runtime/test_watchdog.py::test_an_outer_piece_of_work_has_its_own_limit_again_behind_an_inner_one",
+    ),
+    (
+        WIRING,
+        "runtime/watchdog.py",
+        "                outer.secs = 0.0",
+        "                pass",
+        "runtime/test_watchdog.py::test_an_outer_piece_of_work_has_its_own_limit_again_behind_an_inner_one",
+    ),
+    (
+        RULE,
+        "runtime/goodput.py",
+        "secs[LOST] += spent - of_kept_steps",
+        "secs[LOST] += spent",
+        "runtime/test_goodput.py::test_an_older_checkpoint_loses_steps_of_several_attempts",
+    ),
+    (
+        WIRING,
+        "runtime/run_identity.py",
+        '{f"phases[{i}].steps": phase.steps for i, phase in enumerate(config.phases[:-1])}',
+        "{}",
+        "runtime/test_run_record.py::test_what_would_be_another_run_is_refused_by_name",
+    ),
+)
+_SCALING = (
+    (
+        RULE,
+        "scaling/fit.py",
+        "_USUAL_WEIGHT * USUAL_NOISE**2",
+        "USUAL_NOISE**2",
+        "scaling/test_law.py",
+    ),
+    (
+        WIRING,
+        "scaling/fit.py",
+        "parameters=12 * layers * width**2,",
+        "parameters=12 * layers * width,",
+        "scaling/test_law.py::test_ours_meets_the_table_and_runs_that_it_has_not_seen",
+    ),
+)
+_STUDIES = (
+    (
+        WIRING,
+        "studies/identity.py",
+        'now["settings"], FinetuneConfig())',
+        'now["settings"])',
+        "studies/test_study.py",
+    ),
+    (
+        WIRING,
+        "studies/report.py",
+        "if other == self.reference:",
+        "if other != self.reference:",
+        "studies/test_study.py::test_report_has_means_differences_reasons_and_failures",
+    ),
+)
+_TASKS = (
+    (
+        RULE,
+        "tasks/metrics.py",
+        "pos_label=1",
+        "pos_label=0",
+        "tasks/test_metrics.py::test_accuracy_f1_and_matthews_correlation_by_their_formulas",
+    ),
+    (
+        WIRING,
+        "tasks/multiple_choice.py",
+        "majority_scores([ACCURACY], train_answers_N, files[DEV].answers_N)",
+        "majority_scores([ACCURACY], train_answers_N, train_answers_N)",
+        "tasks/test_multiple_choice.py::test_accuracy_and_the_most_frequent_answer_of_training",
+    ),
+    (
+        WIRING,
+        "tasks/glue/task.py",
+        'labels["train"], labels[first.split])',
+        'labels["train"], labels["train"])',
+        "tasks/glue/test_task.py",
+    ),
+    (
+        RULE,
+        "tasks/glue/task.py",
+        "np.clip(logits[:, 0], STSB_LEAST, STSB_MOST)",
+        "logits[:, 0]",
+        "tasks/glue/test_task.py::test_similarities_are_clipped_with_three_decimals",
+    ),
+    (
+        RULE,
+        "tasks/ner/conlleval.py",
+        'letter == "I" and split_tag(before)[1] != kind',
+        'letter == "I" and split_tag(before)[1] == kind',
+        "tasks/ner/test_conlleval.py::test_entities_begin_and_end_by_the_rules_of_conlleval",
+    ),
+    (
+        WIRING,
+        "tasks/ner/conlleval.py",
+        "Counts(in_text[kind], claimed[kind], correct[kind])",
+        "Counts(claimed[kind], in_text[kind], correct[kind])",
+        "tasks/ner/test_conlleval.py::test_the_report_is_that_of_conlleval_to_the_last_digit",
+    ),
+    (
+        RULE,
+        "tasks/squad/metrics.py",
+        "if null_odds[question_id] > threshold else",
+        "if null_odds[question_id] >= threshold else",
+        "tasks/squad/test_metrics.py",
+    ),
+    (
+        WIRING,
+        "tasks/squad/metrics.py",
+        'for name, scores in (("exact", exact), ("f1", f1s)):',
+        'for name, scores in (("exact", exact), ("f1", exact)):',
+        "tasks/squad/test_metrics.py::test_version_2_with_odds",
+    ),
+)
+_WHOLE_STEP = "train_step/test_step.py::test_a_step_is_made_of_the_parts_of_its_own_number"
+_TRAIN_STEP = (
+    (
+        WIRING,
+        "train_step/step.py",
+        "step=state.step.astype",
+        "step=jnp.zeros(()).astype",
+        _WHOLE_STEP,
+    ),
+    (
+        WIRING,
+        "train_step/step.py",
+        "rate = rate(state.step)",
+        "rate = rate(state.step + 1)",
+        _WHOLE_STEP,
+    ),
+    (WIRING, "train_step/step.py", "rate, state.step)", "rate, state.step - 1)", _WHOLE_STEP),
+    (WIRING, "train_step/step.py", "jnp.uint32(config.seed)", "jnp.uint32(0)", _WHOLE_STEP),
+    (
+        WIRING,
+        "train_step/step.py",
+        "opt_state, window), sums",
+        "opt_state, state.guard), sums",
+        _WHOLE_STEP,
+    ),
+    (
+        RULE,
+        "train_step/optim.py",
+        "epsilon**2",
+        "epsilon",
+        "train_step/test_optim.py::test_stable_adam_measures_small_gradients_against_the_square_of_epsilon",
+    ),
+    (
+        WIRING,
+        "train_step/optim.py",
+        "phase.restart_warmup_steps,\n",
+        "optim.warmup_steps,\n",
+        "train_step/test_optim.py::test_a_phase_can_restart_the_schedule",
+    ),
+    (
+        RULE,
+        "train_step/guard.py",
+        "count >= config.window_steps",
+        "count > config.window_steps",
+        "train_step/test_guard.py::test_it_calls_the_steps_bad_that_numpy_does",
+    ),
+    (
+        WIRING,
+        "train_step/objectives/mlm_nsp.py",
+        'batch["next_sentence_labels"], batch["next_sentence_weights"]',
+        'batch["next_sentence_labels"], jnp.ones_like(batch["next_sentence_weights"])',
+        "train_step/test_objectives.py",
+    ),
+    (
+        WIRING,
+        "train_step/objectives/rtd.py",
+        "None if dropout is None else dropout.for_generator()",
+        "dropout",
+        "train_step/test_rtd.py::test_with_weight_0_the_generator_learns_as_from_masked_words_alone",
+    ),
+    (
+        RULE,
+        "train_step/objectives/distillation.py",
+        "temperature**2 * jnp.sum",
+        "temperature * jnp.sum",
+        "train_step/test_distillation.py::test_losses_are_those_of_numpy",
+    ),
+)
+_TRAINER = (
+    (
+        WIRING,
+        "trainer/feed.py",
+        "            first_row=config_lib.first_row(self.config, index),",
+        "            first_row=0,",
+        "trainer/test_mixture.py"
+        "::test_the_batch_of_a_step_has_the_rows_that_follow_those_of_the_step_before",
+    ),
+    (
+        WIRING,
+        "trainer/feed.py",
+        "(phase.steps * phase.batch_size, make_schedule(self.weights(number)))",
+        "(phase.steps, make_schedule(self.weights(number)))",
+        "trainer/test_mixture.py",
+    ),
+    (
+        WIRING,
+        "trainer/bad_steps.py",
+        "if skipped.after_step == step]",
+        "if skipped.after_step <= step]",
+        "trainer/test_bad_steps.py",
+    ),
+    (
+        RULE,
+        "trainer/throughput.py",
+        "self._progress.timed_sequences += rows * self._examples_per_row",
+        "self._progress.timed_sequences += rows",
+        "trainer/test_throughput.py",
+    ),
+    (
+        WIRING,
+        "trainer/prefetch.py",
+        "return self._wait_until_at_most(STEPS_AHEAD - 1)",
+        "return self._wait_until_at_most(STEPS_AHEAD)",
+        "trainer/test_prefetch.py::test_there_is_room_again_only_when_the_oldest_step_has_ended",
+    ),
+    (
+        WIRING,
+        "trainer/heldout.py",
+        "weight * counts.predictions / counts.examples",
+        "counts.predictions / counts.examples",
+        "trainer/test_mixture.py",
+    ),
+)
+
+BERT_JAX = make_mutants(
+    "bert_jax",
+    (
+        *(*_TOP, *_BASELINES, *_CHECKPOINT, *_CONFIG, *_DIAGNOSIS, *_FINETUNING, *_INFERENCE),
+        *(*_INTEROP, *_MACHINE, *_MODEL, *_PARALLEL, *_PERF, *_REPORTING, *_RUNTIME, *_SCALING),
+        *(*_STUDIES, *_TASKS, *_TRAIN_STEP, *_TRAINER),
+    ),
+)

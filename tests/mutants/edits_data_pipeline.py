@@ -1,0 +1,317 @@
+"""Planted edits of data_pipeline: kind, file, text, what it becomes, tests that notice it."""
+
+from tests.mutants.mutant import RULE, WIRING, make_mutants
+
+_TOP = (
+    (
+        WIRING,
+        "build.py",
+        "choose_heldout(hashes, flags.holdout, ",
+        "choose_heldout(hashes, 0.05, ",
+        "test_build.py::test_the_store_holds_what_plain_python_makes_of_the_text",
+    ),
+    (
+        WIRING,
+        "build.py",
+        "selection.side_hashes[selection.keeps_document]",
+        "selection.side_hashes",
+        "test_build.py::test_copies_that_are_dropped_do_not_count_where_a_split_is_filled_up",
+    ),
+    (
+        WIRING,
+        "export_tfrecord.py",
+        "split = getattr(store, flags.split)",
+        "split = store.train",
+        "test_export_tfrecord.py::test_the_default_is_a_pass_for_each_walk_of_the_split",
+    ),
+    (
+        WIRING,
+        "export_tfrecord.py",
+        "np.arange(start, stop, flags.shards, dtype=np.int64)",
+        "np.arange(start, stop, dtype=np.int64)",
+        "test_export_tfrecord.py"
+        "::test_every_record_parses_as_google_reads_it_to_the_row_of_its_position",
+    ),
+)
+_CLI = (
+    (
+        RULE,
+        "cli/flags.py",
+        "if not least <= value <= most:",
+        "if not least <= value < most:",
+        "cli/test_flags.py::test_a_range_includes_its_ends",
+    ),
+    (
+        RULE,
+        "cli/main.py",
+        'place = f"{error.filename}: " if error.filename else ""',
+        'place = ""',
+        "cli/test_main.py",
+    ),
+)
+_CORPUS = (
+    (
+        WIRING,
+        "corpus/encode.py",
+        "hash_texts(documents, wanted=cleaning.drop_duplicate_documents)",
+        "hash_texts(documents, wanted=cleaning.drop_duplicate_lines)",
+        "corpus/test_selection.py",
+    ),
+    (
+        WIRING,
+        "corpus/selection.py",
+        "selection.side_hashes[later] = selection.side_hashes[first_D[later]]",
+        "selection.side_hashes[later] = selection.side_hashes[later]",
+        "corpus/test_selection.py",
+    ),
+    (
+        WIRING,
+        "corpus/selection.py",
+        "for writer, side in ((train, False), (heldout, True)):",
+        "for writer, side in ((train, True), (heldout, False)):",
+        "corpus/test_selection.py",
+    ),
+    (
+        RULE,
+        "corpus/selection.py",
+        "most = len(hashes) // 2",
+        "most = len(hashes)",
+        "corpus/test_selection.py",
+    ),
+)
+_IO = (
+    (
+        RULE,
+        "io/record_frames.py",
+        "byte += HEAD_BYTES + length + FOOT_BYTES",
+        "byte += HEAD_BYTES + length",
+        "io/test_record_frames.py",
+    ),
+    (
+        RULE,
+        "io/jsonl.py",
+        'if line["step"] <= last_step]',
+        'if line["step"] < last_step]',
+        "io/test_jsonl.py::test_lines_are_kept_up_to_a_step_and_with_it",
+    ),
+    (
+        WIRING,
+        "io/jsonl.py",
+        "lines = read_records(path, skips_halves=False)",
+        "lines = read_records(path)",
+        "io/test_jsonl.py",
+    ),
+)
+_LABELLED = (
+    (
+        WIRING,
+        "labelled/rows.py",
+        "subkey(self._seed, Purpose.LABELLED_ORDER, epoch)",
+        "subkey(self._seed, Purpose.LABELLED_ORDER, 0)",
+        "labelled/test_rows.py",
+    ),
+    (
+        WIRING,
+        "labelled/rows.py",
+        "index_B[rows_of_process], self._choose_seq_len(index_B)",
+        "index_B[rows_of_process], self._choose_seq_len(index_B[rows_of_process])",
+        "labelled/test_rows.py",
+    ),
+    (
+        WIRING,
+        "labelled/packing.py",
+        "fill_slots(array[index_B]) for name",
+        "fill_slots(array[: len(index_B)]) for name",
+        "labelled/test_packing.py",
+    ),
+    (
+        RULE,
+        "labelled/windows.py",
+        "start = spans[-1][0] + min(most, stride)",
+        "start = spans[-1][0] + most",
+        "tests/bert_jax/tasks/squad/test_windows.py",
+    ),
+)
+_READ = (
+    (
+        RULE,
+        "read/cleaning.py",
+        "sum(map(len, d)) >= options.min_document_chars",
+        "sum(map(len, d)) > options.min_document_chars",
+        "read/test_cleaning.py",
+    ),
+    (
+        WIRING,
+        "read/cleaning.py",
+        "options.max_word_chars + 1",
+        "options.max_word_chars",
+        "read/test_cleaning.py",
+    ),
+    (
+        WIRING,
+        "read/documents.py",
+        "left = limit_chars // len(sources)",
+        "left = limit_chars",
+        "vocab/test_train.py::test_every_file_gives_an_equal_share_of_the_text",
+    ),
+)
+_REPORT = (
+    (
+        WIRING,
+        "report/build.py",
+        "columns = (splits[TRAIN], splits[HELDOUT], both)",
+        "columns = (splits[TRAIN], both, splits[HELDOUT])",
+        "test_build.py::test_the_report_shows_counts_findings_and_the_next_command",
+    ),
+    (
+        RULE,
+        "report/build.py",
+        "if text_bytes < limit_bytes)",
+        "if text_bytes > limit_bytes)",
+        "test_build.py::test_the_next_command_has_the_config_for_so_much_text",
+    ),
+)
+_SAMPLING = (
+    (
+        WIRING,
+        "sampling/mixture.py",
+        "last.first_K + last.schedule",
+        "last.schedule",
+        "sampling/test_mixture.py::test_a_mixture_has_the_rows_of_each_store_in_its_own_order",
+    ),
+    (
+        WIRING,
+        "sampling/mixture.py",
+        "count(start - last.start)",
+        "count(start)",
+        "sampling/test_mixture.py::test_a_mixture_has_the_rows_of_each_store_in_its_own_order",
+    ),
+    (
+        WIRING,
+        "sampling/stream.py",
+        "Purpose.EPOCH, seq_len, epoch)",
+        "Purpose.EPOCH, seq_len, number)",
+        "sampling/test_stream.py"
+        "::test_an_epoch_with_the_same_walk_has_the_same_pairs_and_other_masks_and_order",
+    ),
+    (
+        WIRING,
+        "sampling/stream.py",
+        "hashing.permute(order_key, index_B, planned.rows)",
+        "index_B",
+        "sampling/test_stream.py"
+        "::test_an_epoch_with_the_same_walk_has_the_same_pairs_and_other_masks_and_order",
+    ),
+    (
+        WIRING,
+        "sampling/epochs.py",
+        '        "short_seq_prob": options.short_seq_prob,\n',
+        "",
+        "sampling/test_epochs.py",
+    ),
+    (
+        WIRING,
+        "sampling/epochs.py",
+        "dataclasses.replace(rules, random_share=share, key=key)",
+        "dataclasses.replace(rules, random_share=0.5, key=key)",
+        "sampling/test_epochs.py",
+    ),
+    (
+        WIRING,
+        "sampling/batches.py",
+        "first_row + batch_size *",
+        "first_row + len(rows_B) *",
+        "sampling/test_batches.py",
+    ),
+    (
+        RULE,
+        "sampling/pairs.py",
+        "other_N += other_N >= document_N",
+        "other_N += other_N > document_N",
+        "sampling/test_pairs.py",
+    ),
+    (
+        RULE,
+        "sampling/masking.py",
+        "np.rint(length_B * rules.masked_lm_prob)",
+        "np.floor(length_B * rules.masked_lm_prob)",
+        "sampling/test_masking.py",
+    ),
+    (
+        WIRING,
+        "sampling/stored.py",
+        "self.shape.seq_len, epoch\n",
+        "self.shape.seq_len, 0\n",
+        "sampling/test_stored.py::test_every_epoch_has_each_example_once_in_another_order",
+    ),
+)
+_SPEC = (
+    (
+        RULE,
+        "spec/hashing.py",
+        "np.clip(64 - counted, 0, 63)",
+        "np.clip(63 - counted, 0, 63)",
+        "spec/test_hashing.py::test_binomial_half_has_the_binomial_distribution",
+    ),
+    (
+        RULE,
+        "spec/fields.py",
+        "self.maximum is None or value <= self.maximum",
+        "self.maximum is None or value < self.maximum",
+        "spec/test_fields.py::test_a_range_includes_the_ends_that_it_names",
+    ),
+)
+_STORE = (
+    (
+        WIRING,
+        "store/writer.py",
+        "sentences + np.cumsum(document_lengths)",
+        "np.cumsum(document_lengths)",
+        "store/test_reader.py::test_offsets_go_on_from_call_to_call",
+    ),
+    (
+        WIRING,
+        "store/writer.py",
+        '[*lines, f"vocabulary {vocabulary_sha256}\\n"]',
+        "lines",
+        "store/test_reader.py::test_the_digest_follows_every_array_and_the_vocabulary",
+    ),
+    (
+        WIRING,
+        "store/cache.py",
+        "if actual != checksums[name]:",
+        "if not actual:",
+        "store/test_cache.py::test_what_cannot_be_copied_is_refused_and_leaves_nothing",
+    ),
+    (
+        RULE,
+        "store/reader.py",
+        "    if largest >= vocab_size:",
+        "    if largest > vocab_size:",
+        "store/test_reader.py::test_ids_beyond_the_vocabulary_are_found",
+    ),
+)
+_VOCAB = (
+    (
+        RULE,
+        "vocab/offsets.py",
+        "starts += [offset + start for start in word_starts]",
+        "starts += [offset for start in word_starts]",
+        "vocab/test_offsets.py",
+    ),
+    (
+        WIRING,
+        "vocab/offsets.py",
+        "unk, vocabulary.lowercase)",
+        "unk, True)",
+        "vocab/test_offsets.py::test_a_cased_list_keeps_its_capitals",
+    ),
+)
+
+DATA_PIPELINE = make_mutants(
+    "data_pipeline",
+    (
+        *(*_TOP, *_CLI, *_CORPUS, *_IO, *_LABELLED, *_READ),
+        *(*_REPORT, *_SAMPLING, *_SPEC, *_STORE, *_VOCAB),
+    ),
+)
