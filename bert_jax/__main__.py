@@ -5,9 +5,7 @@ import runpy
 import sys
 
 from bert_jax import __version__
-from data_pipeline.cli import live_line
-from data_pipeline.cli import main as ctrl_c
-from data_pipeline.cli.main import REFUSED
+from data_pipeline.cli.main import REFUSED, outlive_readers, start
 
 # Name: module, and what it does.
 COMMANDS = {
@@ -41,6 +39,7 @@ MODULES = {name: module for name, (module, _) in COMMANDS.items()}
 
 def main() -> None:
     """Run the command that the first argument names, as python -m would."""
+    outlive_readers()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h"):
         print("bert-jax COMMAND [FLAGS]: the same as python -m with the command's module.\n")
@@ -57,8 +56,7 @@ def main() -> None:
         sys.exit(REFUSED)
     else:
         del sys.argv[1]
-        ctrl_c.end_on_ctrl_c()
-        live_line.show_imports()
+        start()
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 

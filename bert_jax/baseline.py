@@ -104,7 +104,7 @@ def _read_settings(kind: str, options: type[Any]) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "the same command resumes", argv=argv)
+    return cli.run(_main, USAGE, "the same command resumes", argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def _format_numbers(score: Score) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was written", argv=argv)
+    return cli.run(_main, USAGE, "nothing was written", argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

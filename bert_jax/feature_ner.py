@@ -135,7 +135,8 @@ def _train(checkpoint: Pretrained, task: Task, kinds: list[str], output: pathlib
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "start it again with a new --output", argv=argv)
+    how_to_resume = "start it again with a new --output"
+    return cli.run(_main, USAGE, how_to_resume, argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     --workdir=DIR                folder of the run: checkpoints, metrics, summary, predictions
     --print_config               resolve, check and print the config, and stop
 
-A run stopped by Ctrl-C, SIGTERM or a crash resumes when the same command is given again.
+A run stopped by Ctrl-C, another signal or a crash resumes when the same command is given again.
 """
 
 import shlex
@@ -77,7 +77,7 @@ def _finish(setup: Setup, summary: dict[str, Any]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     how_to_resume = "the same command resumes from the last save, if there was one"
-    return cli.run(_main, USAGE, how_to_resume, argv=argv, leave=run.leave)
+    return cli.run(_main, USAGE, how_to_resume, argv=argv, leave=run.leave, outlives_reader=True)
 
 
 if __name__ == "__main__":

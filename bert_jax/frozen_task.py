@@ -111,7 +111,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "the same command starts the task again", argv=argv)
+    how_to_resume = "the same command starts the task again"
+    return cli.run(_main, USAGE, how_to_resume, argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ class Logits:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "nothing was written", argv=argv)
+    return cli.run(_main, USAGE, "nothing was written", argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

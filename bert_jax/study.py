@@ -142,7 +142,7 @@ def _show_plan(study: Study, tpu_slice: Slice | None, screen: Screen) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return cli.run(_main, USAGE, "the same command resumes", argv=argv)
+    return cli.run(_main, USAGE, "the same command resumes", argv=argv, outlives_reader=True)
 
 
 if __name__ == "__main__":

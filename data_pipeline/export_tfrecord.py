@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pathlib
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +17,7 @@ import numpy as np
 import rich.console
 
 from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
-from data_pipeline.cli.main import run_main
+from data_pipeline.cli.main import leave_stops_to_parent, run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
@@ -222,7 +221,7 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(flags: ExportFlags, written: Any, stop: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    leave_stops_to_parent()
     _worker["source"] = _open(open_store(flags.store), flags)
     _worker["written"], _worker["stop"] = written, stop
 

@@ -29,7 +29,9 @@ _MOST_EXAMPLES = 10_000
 def main(argv: Sequence[str] | None = None) -> int:
     """Inspect the store that the flags name; return the exit code."""
     console = make_console(highlight=False)
-    return run_main(lambda flags: inspect(_parser().parse_args(flags), console), argv)
+    return run_main(
+        lambda flags: inspect(_parser().parse_args(flags), console), argv, outlives_reader=False
+    )
 
 
 def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:

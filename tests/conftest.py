@@ -30,6 +30,7 @@ import pytest
 from absl import flags
 
 from data_pipeline import build
+from data_pipeline.cli import main
 from tests.faults.runs import ROOT, environment
 
 # A shell ignores SIGINT in its background jobs, and whatever the tests start would inherit that.
@@ -68,6 +69,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden transcripts of tests/golden anew instead of comparing with them",
     )
+
+
+@pytest.fixture
+def stops_raise() -> Iterator[None]:
+    """Let signals raise in the process of the tests, as in a command at work."""
+    before = {number: signal.getsignal(number) for number in main.STOP_SIGNALS}
+    main.end_on_ctrl_c()
+    main.begin_work(outlives_reader=True)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

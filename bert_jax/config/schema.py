@@ -467,7 +467,7 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """When a run is saved. It is also saved at its end and on Ctrl-C or SIGTERM."""
+    """When a run is saved. It is also saved at its end and on a signal to stop."""
 
     every_steps: int = setting(1000, "distance of checkpoints", unit="steps", minimum=1)
     keep: int = setting(3, "newest checkpoints kept", minimum=1)

@@ -11,7 +11,6 @@ from bert_jax.finetuning.grid_runs import GridRun, Outcome
 from bert_jax.reporting.console import BAD, FAINT, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.runtime.run_identity import differing_settings
-from data_pipeline.cli import child_process
 from data_pipeline.cli.main import REFUSED
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io import small_files
@@ -69,23 +68,22 @@ def run_grid(grid: Grid) -> int:
     finished = sum(outcome.is_finished for outcome in outcomes)
     before = f", {finished} of them finished before" if finished else ""
     screen.print(f"{len(outcomes)} runs in {grid.folder}{before}")
-    with child_process.exit_on_sigterm():
-        for number, outcome in enumerate(outcomes):
-            if outcome.is_finished:
-                continue
-            outcome = outcomes[number] = _run(screen, grid, number)
-            code, _, message = outcome.error.partition(": ")
-            if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
-                # The others would be refused too.
-                raise Refused(message.removeprefix("error: "))
-            score = _score(grid, outcomes)
-            comparison = grid_report.Comparison(outcomes, score)
-            grid_report.write_numbers(grid.folder, comparison, grid.fixed)
-            label = f"{number + 1}/{len(outcomes)}  {outcome.run.in_words()}"
-            if outcome.is_finished:
-                screen.print(f"{label}  {score} {outcome.scores[score]:.4f}")
-            else:
-                screen.print(f"{label}  failed: {outcome.error}", BAD)
+    for number, outcome in enumerate(outcomes):
+        if outcome.is_finished:
+            continue
+        outcome = outcomes[number] = _run(screen, grid, number)
+        code, _, message = outcome.error.partition(": ")
+        if code == f"exit code {REFUSED}" and not any(o.is_finished for o in outcomes):
+            # The others would be refused too.
+            raise Refused(message.removeprefix("error: "))
+        score = _score(grid, outcomes)
+        comparison = grid_report.Comparison(outcomes, score)
+        grid_report.write_numbers(grid.folder, comparison, grid.fixed)
+        label = f"{number + 1}/{len(outcomes)}  {outcome.run.in_words()}"
+        if outcome.is_finished:
+            screen.print(f"{label}  {score} {outcome.scores[score]:.4f}")
+        else:
+            screen.print(f"{label}  failed: {outcome.error}", BAD)
     failed = sum(not outcome.is_finished for outcome in outcomes)
     if failed == len(outcomes):
         screen.print(f"no run came to its end; their logs are {grid.folder}/*.log", BAD)

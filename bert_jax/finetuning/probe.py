@@ -143,26 +143,25 @@ def run_probe(probe: Probe) -> int:
         rows.append(("resumes", f"{len(scores)} checkpoints have their score"))
     screen.table(f"probing {probe.run} by {probe.task}", rows)
     os.nice(_NICE)
-    with child_process.exit_on_sigterm():
-        while True:
-            has_ended = (probe.run_folder / SUMMARY).exists()  # first: the last save precedes it
-            done = [score.step for score in scores]
-            step = next_step(probe.saved_steps(), done, probe.every_steps, has_ended)
-            if step is not None:
-                score = _fine_tune(probe, step, screen)
-                if score is not None:
-                    append_record(probe.folder / PROBE_SCORES, dataclasses.asdict(score))
-                    scores = read_scores(probe.folder)
-                    write_picture(probe, scores)
-                    name = probe.score.replace("_", " ")
-                    secs = duration(score.secs)
-                    screen.print(f"{score.step:>9,}  {name} {score.score:.3f}  in {secs}")
-            elif has_ended:
-                break
-            else:
-                since = f" after step {max(done):,}" if done else ""
-                with screen.spinning(f"waiting for a checkpoint{since}"):
-                    time.sleep(_LOOK_SECS)
+    while True:
+        has_ended = (probe.run_folder / SUMMARY).exists()  # first: the last save precedes it
+        done = [score.step for score in scores]
+        step = next_step(probe.saved_steps(), done, probe.every_steps, has_ended)
+        if step is not None:
+            score = _fine_tune(probe, step, screen)
+            if score is not None:
+                append_record(probe.folder / PROBE_SCORES, dataclasses.asdict(score))
+                scores = read_scores(probe.folder)
+                write_picture(probe, scores)
+                name = probe.score.replace("_", " ")
+                secs = duration(score.secs)
+                screen.print(f"{score.step:>9,}  {name} {score.score:.3f}  in {secs}")
+        elif has_ended:
+            break
+        else:
+            since = f" after step {max(done):,}" if done else ""
+            with screen.spinning(f"waiting for a checkpoint{since}"):
+                time.sleep(_LOOK_SECS)
     screen.table("the run has ended", _closing_rows(probe, scores))
     return DONE
 

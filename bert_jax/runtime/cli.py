@@ -10,10 +10,8 @@ import copy
 import dataclasses
 import difflib
 import math
-import os
 import pathlib
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -23,16 +21,14 @@ from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, overrides
-from bert_jax.runtime.exit_codes import BAD_NUMBERS, BY_SIGNAL, DONE, FAILED
+from bert_jax.runtime.exit_codes import BAD_NUMBERS, DONE, FAILED
 from data_pipeline.cli import main
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.main import INTERRUPTED, REFUSED, describe_os_error
+from data_pipeline.cli.main import READER_LEFT, REFUSED, ReaderLeft, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
-
-BROKEN_PIPE = BY_SIGNAL + signal.SIGPIPE
 
 Command = Callable[[LibraryLog, list[str]], int]
 
@@ -119,12 +115,9 @@ def preparing() -> Iterator[None]:
     try:
         with LINE.doing("getting ready"):
             yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
         kind = _TryLater if is_transient(error) else Refused
         raise kind(describe_os_error(error)) from error
-    main.raise_on_ctrl_c()
 
 
 def check_command_line(usage: str) -> None:
@@ -150,6 +143,7 @@ def run(
     how_to_resume: str,
     argv: Sequence[str] | None = None,
     leave: Callable[[int, str], None] = lambda code, message: None,
+    outlives_reader: bool = False,
 ) -> int:
     """Parse the command line, run the command, and return its exit code.
 
@@ -158,7 +152,10 @@ def run(
     1), Refused (2), FloatingPointError from the guard against bad steps (3). Any
     other error is a bug and shows its traceback. `how_to_resume` is appended to the line of
     interrupted work. `leave` receives the exit code and the message, and may end the process.
+    A command that outlives its reader goes on without a screen when nobody reads its stdout any
+    more; others end with code 141.
     """
+    main.begin_work(outlives_reader)
     if argv is not None:
         sys.argv[1:] = argv
     LINE.show("")  # libraries are imported
@@ -185,9 +182,8 @@ def _run_to_code(command: Command, log: LibraryLog, how_to_resume: str) -> tuple
         code = command(log, arguments)
         sys.stdout.flush()
         return code, ""
-    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE, ""
+    except ReaderLeft:
+        return READER_LEFT, ""
     except _TryLater as error:
         return FAILED, f"error: {error}"
     except OSError as error:
@@ -196,8 +192,8 @@ def _run_to_code(command: Command, log: LibraryLog, how_to_resume: str) -> tuple
         return REFUSED, f"error: {error}"
     except FloatingPointError as error:
         return BAD_NUMBERS, f"error: {error}"
-    except KeyboardInterrupt:
-        return INTERRUPTED, f"interrupted; {how_to_resume}"
+    except KeyboardInterrupt as error:
+        return main.choose_stop_code(error), f"interrupted; {how_to_resume}"
     except (RuntimeError, AssertionError) as error:
         if missing := _missing_device(error):
             return missing[0], f"error: {missing[1]}"
@@ -242,6 +238,7 @@ def _missing_device(error: RuntimeError | AssertionError) -> tuple[int, str] | N
 
 def print_config(config: Any) -> int:
     """Print a resolved config as YAML; return exit code 0."""
+    main.end_with_reader()
     fields = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in dataclasses.asdict(config).items()

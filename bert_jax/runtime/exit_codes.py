@@ -5,12 +5,12 @@
 2         the request was refused, and would be again
 3         the guard of bad numbers stopped it, and would again
 86        a step, a save or another piece of work took longer than config.hosts allows
-128 + n   signal n ended it: 130 and 143 after a save, 134 where another process died
+128 + n   signal n stopped it: 129 (HUP), 130 (Ctrl-C), 138 (USR1), 140 (USR2) and 143 (TERM), a
+          training after a save; 134 where another process died; 141 without a reader of stdout
 """
 
 from data_pipeline.cli.main import REFUSED
 
 DONE, FAILED, BAD_NUMBERS, STUCK = 0, 1, 3, 86
-BY_SIGNAL = 128  # plus the signal's number
 # Codes after which the same command would fail again.
 FINAL = (DONE, REFUSED, BAD_NUMBERS)

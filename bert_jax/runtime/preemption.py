@@ -9,10 +9,9 @@ from typing import Any
 from jax.experimental import multihost_utils
 
 from bert_jax.parallel import processes
-from bert_jax.runtime.exit_codes import BY_SIGNAL
 from data_pipeline.cli.live_line import LINE
+from data_pipeline.cli.main import BY_SIGNAL, STOP_SIGNALS
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_CODES = tuple(BY_SIGNAL + number for number in STOP_SIGNALS)
 
 
@@ -26,12 +25,14 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Detect requests to stop: SIGINT, SIGTERM or a preemption notice to any process.
+    """Detect requests to stop: a signal or a preemption notice to any process.
 
-    A single process handles both signals; a second signal has its usual effect. With several
-    processes, jax's C++ handler of SIGTERM notifies all of them, as does a preemption notice. A
-    Python handler would silently replace it, so SIGINT is forwarded as SIGTERM, and a second SIGINT
-    ends the process.
+    A single process handles all STOP_SIGNALS. Then a second Ctrl-C or SIGTERM has its usual effect;
+    the others may repeat: a terminal that closes sends SIGHUP twice. SIGHUP, SIGUSR1 and SIGUSR2
+    stay ignored where they were, as SIGHUP is under nohup. With several processes, jax's C++
+    handler of SIGTERM notifies all of them, as does a preemption notice. A Python handler would
+    silently replace it, so the other signals are forwarded as SIGTERM, and a second SIGINT ends the
+    process.
     """
 
     def __init__(self) -> None:
@@ -67,18 +68,18 @@ class Stop:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Handle signals that arrive inside the context."""
-        numbers = (signal.SIGINT,) if processes.are_joined() else STOP_SIGNALS
-        before = {number: signal.getsignal(number) for number in numbers}
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        numbers = [number for number in STOP_SIGNALS if _is_handled_here(number)]
+        before: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
 
         def note(number: int, _: Any) -> None:
             self._signals.append(number)
-            restore()
-            # Not print: the signal may have interrupted one.
-            with LINE.hidden():
+            signal.signal(signal.SIGINT, before[signal.SIGINT])
+            if number == signal.SIGTERM:
+                signal.signal(number, before[number])
+            if len(self._signals) > 1:
+                return
+            # Not print: the signal may have interrupted one. The terminal may be gone.
+            with LINE.hidden(), contextlib.suppress(OSError):
                 os.write(
                     1, b"stopping after this step; press Ctrl-C again to stop without saving\n"
                 )
@@ -86,9 +87,16 @@ class Stop:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
                 os.kill(os.getpid(), signal.SIGTERM)
 
-        for number in numbers:
-            signal.signal(number, note)
+        for each in numbers:
+            signal.signal(each, note)
         try:
             yield
         finally:
-            restore()
+            for each in numbers:
+                signal.signal(each, before[each])
+
+
+def _is_handled_here(number: int) -> bool:
+    if number == signal.SIGTERM:
+        return not processes.are_joined()  # then jax handles it
+    return number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN

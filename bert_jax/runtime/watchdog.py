@@ -31,7 +31,7 @@ TICK_SECS = 0.5
 LISTEN_SECS = 1.0
 # Delay after another process ended: this one may be about to find the same reason itself.
 GRACE_SECS = 5.0
-SHOW_STACKS = signal.SIGUSR1  # dumps the stacks at any time without ending the process
+SHOW_STACKS = signal.SIGQUIT  # dumps the stacks at any time without ending the process
 
 
 @dataclasses.dataclass

@@ -17,7 +17,6 @@ from bert_jax.studies import identity
 from bert_jax.studies.identity import Identity
 from bert_jax.studies.kinds import find_kind
 from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task, split_names
-from data_pipeline.cli import child_process
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -247,7 +246,7 @@ class Study:
                     result.errors.append(f"seed {seed}: {error}")
                     screen.print(f"{result.row.name}, seed {seed} failed: {error}", BAD)
 
-        with child_process.exit_on_sigterm(), ThreadPoolExecutor(parallel) as pool:
+        with ThreadPoolExecutor(parallel) as pool:
             try:
                 try:
                     # Threads take the oldest task first, so a run waits only for runs that have

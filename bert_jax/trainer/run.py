@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from bert_jax.runtime.workdir import Workdir
 from bert_jax.trainer import compile, loop
 from bert_jax.trainer.setup import Setup
 from data_pipeline.cli.live_line import LINE
-from data_pipeline.cli.main import find_python
+from data_pipeline.cli.main import BY_SIGNAL, find_python
 from data_pipeline.cli.stderr_log import FILE as LIBRARY_LOG
 from data_pipeline.cli.stderr_log import LibraryLog
 
@@ -57,6 +58,8 @@ def prepare_process(
 
 def join_processes(place: ProcessLocation, hosts: HostsConfig, log: LibraryLog) -> None:
     """Join the other processes of a run, and name this one in what it logs."""
+    # jax gives SIGTERM a handler of its own, which must not be replaced: see Stop.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     rank = startup.find_rank(place.coordinator, place.processes, place.number, hosts.start_secs)
     if rank is not None and rank.number > 0:
         log.heading = f"process {rank.number}: "
@@ -114,7 +117,7 @@ def _train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         _curves(setup)
         setup.screen.print(f"stopped and saved at step {stop.step:,}; to resume:")
         setup.screen.command(shlex.join([find_python(), "-m", entry, *sys.argv[1:]]))
-        return exit_codes.BY_SIGNAL + stop.signal_number
+        return BY_SIGNAL + stop.signal_number
     except FloatingPointError:
         setup.screen.print(f"curves up to here: {_curves(setup)}")
         raise

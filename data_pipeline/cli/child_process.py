@@ -6,15 +6,15 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 _POLL_SECS = 1.0
-_BY_SIGNAL = 128  # plus the signal's number: the exit code of what a signal has ended
-# Becomes the command, and has Linux interrupt it when the thread that started it is gone, as after
-# SIGKILL. Not as preexec_fn, which may stand still in a process of several threads.
+# Becomes the command, and has Linux stop it when the thread that started it is gone, as after
+# SIGKILL. Not by SIGINT, which a shell's background jobs ignore, and their children. Not as
+# preexec_fn, which may stand still in a process of several threads.
 _WITH_PARENT = f"""
 import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, {signal.SIGINT:d})  # PR_SET_PDEATHSIG of linux/prctl.h
+ctypes.CDLL(None).prctl(1, {signal.SIGTERM:d})  # PR_SET_PDEATHSIG of linux/prctl.h
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
@@ -26,7 +26,7 @@ def start(
     """Start a command without input; append what it writes to `log`.
 
     environment is added to this process's own. The child gets a session of its own, so that Ctrl-C
-    reaches it only through this process. On Linux it is interrupted when this process is killed.
+    reaches it only through this process. On Linux it is stopped when this process is killed.
     """
     if sys.platform == "linux":
         parent = str(os.getpid())
@@ -50,8 +50,8 @@ def run(
 ) -> int:
     """Start a command, wait for its end and return its exit code.
 
-    show_progress is called every second. An exception that ends this wait (Ctrl-C, SystemExit)
-    first interrupts the child and waits for it, so that it can save.
+    show_progress is called every second. An exception that ends this wait (Ctrl-C, another signal)
+    first stops the child and waits for it, so that it can save.
     """
     process = start(command, log, environment)
     try:
@@ -60,7 +60,7 @@ def run(
                 return process.wait(_POLL_SECS)
             show_progress()
     except BaseException:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         process.wait()
         raise
 
@@ -70,17 +70,3 @@ def last_error(log: pathlib.Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     errors = (line for line in reversed(lines) if line.startswith("error"))
     return next(errors, lines[-1] if lines else f"{log} is empty")
-
-
-@contextlib.contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit within the block, so that `run` can end its child first."""
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(_BY_SIGNAL + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -242,8 +242,10 @@ class _Drawing:
         self._is_drawn = False
 
     def run(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+        for number in stops:  # as STOP_SIGNALS of main.py, which this process does not import
             signal.signal(number, self._is_interrupted)
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # asks a training for its stacks
         rest = b""
         while True:
             ready, _, _ = select.select([0], [], [], _FRAME_SECS if self._words else None)

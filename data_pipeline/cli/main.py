@@ -1,31 +1,62 @@
-"""Start and end a command: Ctrl-C, exit codes, and one line on stderr for what went wrong."""
+"""Start and end a command: signals, output without a reader, exit codes, one line for an error."""
 
+import atexit
 import errno
+import io
+import os
 import pathlib
 import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from data_pipeline.cli.live_line import LINE, show_imports
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 
-FAILED, REFUSED, INTERRUPTED = 1, 2, 130
+BY_SIGNAL = 128  # plus the signal's number
+FAILED, REFUSED, INTERRUPTED = 1, 2, BY_SIGNAL + signal.SIGINT
+READER_LEFT = BY_SIGNAL + signal.SIGPIPE
+# Requests to stop: Ctrl-C, kill, a terminal that closes, a scheduler's warning before its limit.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")  # NumPy's message on a full disk
+# Errors of writing to a pipe or a socket without a reader, and to a terminal that was closed.
+_NO_READER = (errno.EPIPE, errno.ECONNRESET, errno.EIO, errno.ENXIO)
+
+
+class Stopped(KeyboardInterrupt):
+    """Signal that another signal than Ctrl-C asked the command to stop."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
+        self.signal_number = signal_number
+
+
+class ReaderLeft(Exception):
+    """Signal that nobody reads stdout any more, as after `| head`."""
 
 
 def start_command(package: str) -> None:
     """Prepare for the imports of `python -m PACKAGE.COMMAND`, if this process is one.
 
-    Until `raise_on_ctrl_c` is called, Ctrl-C ends the process without a traceback, and the live
-    line shows that libraries are imported. A program that only imports the package is unaffected.
+    A program that only imports the package is unaffected.
     """
     if sys.argv[0] == "-m" and any(name.startswith(f"{package}.") for name in sys.orig_argv[1:]):
-        end_on_ctrl_c()
-        show_imports()
+        start()
+
+
+def start() -> None:
+    """Prepare for the imports of a command, until `begin_work` is called.
+
+    Ctrl-C then ends the process without a traceback, output that nobody reads is dropped, and the
+    live line shows that libraries are imported.
+    """
+    end_on_ctrl_c()
+    outlive_readers()
+    show_imports()
 
 
 def end_on_ctrl_c() -> None:
@@ -34,36 +65,141 @@ def end_on_ctrl_c() -> None:
     During imports that handler would print pages of tracebacks, or be swallowed by jax. A SIGINT
     that is ignored, as in a shell's background job, stays ignored.
     """
+    _state["is_starting"] = True
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def raise_on_ctrl_c() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt again, after end_on_ctrl_c."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def begin_work(outlives_reader: bool = False) -> None:
+    """Make the STOP_SIGNALS raise KeyboardInterrupt from now on, in a process that `start` began.
+
+    So commands clean up, whichever signal stops them. A signal that is ignored, as SIGHUP under
+    nohup, stays ignored. Once stdout has no reader, the first text to it raises ReaderLeft, unless
+    the command outlives its reader.
+    """
+    if not _state["is_starting"]:
+        return
+    _state["is_starting"] = False
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            is_ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_ctrl_c else _stop)
+    if not outlives_reader:
+        end_with_reader()
+
+
+def end_with_reader() -> None:
+    """Make the first text to a stdout without a reader raise ReaderLeft from now on."""
+    _state["ends_with_reader"] = True
+
+
+# Of this process, as its signal handlers and its outputs are.
+_state = {"is_starting": False, "ends_with_reader": False}
+
+
+def _stop(number: int, _: Any) -> None:
+    """Raise Stopped. A second SIGTERM ends the process at once; the other signals may repeat.
+
+    A terminal that closes sends SIGHUP twice, and systemd sends it behind SIGTERM.
+    """
+    for other in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(other, signal.SIG_IGN)
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
+    raise Stopped(number)
+
+
+def leave_stops_to_parent() -> None:
+    """Ignore signals to stop in a worker process: those of a terminal reach its parent, too.
+
+    SIGTERM still ends it, as the parent may send it.
+    """
+    for number in STOP_SIGNALS:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+
+
+class _Output(io.FileIO):
+    """Write to stdout or stderr; drop what is written once there is no reader."""
+
+    _has_reader = True
+
+    def write(self, data: Any) -> int:
+        try:
+            if self._has_reader:
+                return super().write(data)
+        except OSError as error:
+            if error.errno not in _NO_READER:
+                raise
+            self._has_reader = False
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())  # for those that write past this object
+            os.close(null)
+        if self.fileno() == 1 and _state["ends_with_reader"]:
+            raise ReaderLeft
+        return memoryview(data).nbytes
+
+
+def outlive_readers() -> None:
+    """Replace sys.stdout and sys.stderr by streams that drop what nobody reads.
+
+    An output that the caller closed (`>&-`) is opened as /dev/null: the next file would get its
+    number, and the text of the command.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = _replace(sys.stdout, 1)
+    sys.stderr = _replace(sys.stderr, 2)
+    atexit.register(_state.update, ends_with_reader=False)  # Python then writes the rest of both
+
+
+def _replace(stream: Any, number: int) -> Any:
+    raw = _Output(number, "w", closefd=False)
+    if stream is None:
+        return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="replace")
+    if not isinstance(stream, io.TextIOWrapper):  # another program's
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        # As Python does: unbuffered where -u or PYTHONUNBUFFERED asks for it.
+        raw if stream.write_through else io.BufferedWriter(raw),  # type: ignore[type-var]
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def run_main(
-    work: Callable[[list[str]], None], argv: Sequence[str] | None, hides_libraries: bool = False
+    work: Callable[[list[str]], None],
+    argv: Sequence[str] | None,
+    hides_libraries: bool = False,
+    outlives_reader: bool = True,
 ) -> int:
     """Call `work` with the arguments of a command, and return the exit code of the process.
 
     0 after success; 2 after Refused or an OSError that would recur, 1 after an OSError that may
-    pass, 130 after Ctrl-C, each with one line on stderr. Other errors are bugs and are raised. If
-    argv is None, the arguments are sys.argv, and hides_libraries then hides what libraries such as
-    TensorFlow write to stderr.
+    pass, 128 + n after signal n, each with one line on stderr; 141 if stdout lost its reader and
+    the command does not outlive it. Other errors are bugs and are raised. If argv is None, the
+    arguments are sys.argv, and hides_libraries then hides what libraries such as TensorFlow write
+    to stderr.
     """
-    raise_on_ctrl_c()
+    begin_work(outlives_reader)
     LINE.show("")  # libraries are imported
     with LibraryLog() as log:
         if hides_libraries and argv is None:
             log.hold()
         try:
             work(list(sys.argv[1:] if argv is None else argv))
-        except KeyboardInterrupt:
+            sys.stdout.flush()
+        except ReaderLeft:
+            return READER_LEFT
+        except KeyboardInterrupt as error:
             log.say("error: interrupted; nothing was written")
-            return INTERRUPTED
+            return choose_stop_code(error)
         except OSError as error:
             log.say(f"error: {describe_os_error(error)}")
             return FAILED if is_transient(error) else REFUSED
@@ -71,6 +207,11 @@ def run_main(
             log.say(f"error: {error}")
             return REFUSED
     return 0
+
+
+def choose_stop_code(error: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that a signal has stopped."""
+    return BY_SIGNAL + error.signal_number if isinstance(error, Stopped) else INTERRUPTED
 
 
 def describe_os_error(error: OSError) -> str:

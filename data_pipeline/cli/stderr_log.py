@@ -5,6 +5,7 @@ redirected until the process ends: libraries write during shutdown too. An unhan
 restores the descriptor and is shown.
 """
 
+import contextlib
 import datetime
 import faulthandler
 import os
@@ -83,7 +84,8 @@ class LibraryLog:
                 print(line, file=sys.stderr, flush=True)
             else:
                 sys.stderr.flush()
-                os.write(self._screen, f"{line}\n".encode())
+                with contextlib.suppress(OSError):  # nobody reads it any more
+                    os.write(self._screen, f"{line}\n".encode())
 
     @property
     def screen(self) -> int:

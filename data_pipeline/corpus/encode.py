@@ -7,7 +7,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pathlib
-import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -15,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
+from data_pipeline.cli.main import leave_stops_to_parent
 from data_pipeline.corpus.dedup import fold_text, hash_document, hash_texts
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.corpus.near_duplicates import Signer
@@ -234,7 +234,7 @@ _start_errors: list[Exception] = []
 def _start_worker(
     vocab_path: pathlib.Path, lowercase: bool, text: TextOptions, cleaning: CleaningOptions
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    leave_stops_to_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Nothing here makes cycles, and each collection would visit the lists of a whole chunk.
     gc.disable()

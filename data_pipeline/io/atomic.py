@@ -192,7 +192,7 @@ def new_folder(destination: Destination) -> Iterator[pathlib.Path]:
             if not was_there and output.is_dir() and not any(output.iterdir()):
                 output.rmdir()
             raise
-        with _without_ctrl_c():
+        with _without_stops():
             _move(working, destination)
 
 
@@ -271,13 +271,19 @@ def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, which renames a few files at the end of the work."""
+def _without_stops() -> Iterator[None]:
+    """Ignore signals that would raise in the block, which renames a few files after the work."""
     if threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    # Not jax's own handler of SIGTERM, which Python takes for the default.
+    before = {number: signal.getsignal(number) for number in numbers}
+    raising = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in raising:
+        signal.signal(number, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in raising.items():
+            signal.signal(number, handler)

@@ -72,7 +72,7 @@ upload() {
 run() {
     local python=$1 bucket=$3 child uploading='' code=0
     shift 3
-    trap : TERM INT HUP
+    trap : TERM INT HUP USR1 USR2
     "$python" -u -m bert_jax.train "$@" &
     child=$!
     write_whole "$PID" "$$ $child"
@@ -162,15 +162,15 @@ stop() {
     echo "$HOSTNAME: training has stopped, exit code $(cat "$EXIT_CODE")"
 }
 
-# SIGUSR1 ends a process that has not said what to do with it: bit 10 of the signals it catches.
+# SIGQUIT ends a process that has not said what to do with it: bit 3 of the signals it catches.
 stacks() {
     local child caught
     if is_running; then
         read -r _ child <"$PID" || true
         [[ $child =~ ^[1-9][0-9]{0,8}$ ]] || child=0
         caught=$(sed -n 's/^SigCgt:[[:space:]]*\([0-9a-f]\{1,16\}\)$/\1/p' "/proc/$child/status" 2>/dev/null || true)
-        if ((0x${caught:-0} & 0x200)); then
-            kill -USR1 "$child"
+        if ((0x${caught:-0} & 0x4)); then
+            kill -QUIT "$child"
             sleep "$STACKS_SECS"
         else
             echo "$HOSTNAME: the training writes no stacks now: it is starting or ending"

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from data_pipeline.build import main
+from data_pipeline.cli.main import STOP_SIGNALS
 from data_pipeline.io import atomic
 from data_pipeline.io.atomic import FILES, WORKING
 from tests.data_pipeline.test_build import contents, corpus_text, flags, write_vocabulary
@@ -93,8 +94,9 @@ def test_ctrl_c_stops_the_processes_and_leaves_nothing(corpus, vocab_path, tmp_p
     assert not (tmp_path / "store").exists()
 
 
-def test_ctrl_c_does_not_stop_a_build_that_replaces_a_store(
-    corpus, vocab_path, tmp_path, monkeypatch
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_signal_does_not_stop_a_build_that_replaces_a_store(
+    corpus, vocab_path, tmp_path, monkeypatch, stops_raise, number
 ):
     output = tmp_path / "store"
     assert main(flags(corpus, output, vocab_path)) == 0
@@ -103,7 +105,7 @@ def test_ctrl_c_does_not_stop_a_build_that_replaces_a_store(
 
     def interrupted(path):
         if path.parent == output:  # between the moves
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         remove(path)
 
     monkeypatch.setattr(atomic, "_remove", interrupted)

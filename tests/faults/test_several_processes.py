@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from bert_jax.runtime.exit_codes import BY_SIGNAL, FAILED, STUCK
+from bert_jax.runtime.exit_codes import FAILED, STUCK
+from data_pipeline.cli.main import BY_SIGNAL
 from tests.faults.runs import HOOKS, TINY, last_step, lines_of, saved_steps, training
 
 HEARTBEAT_SECS = 10

@@ -32,7 +32,7 @@ export HOME=$home HOSTNAME=${home##*/} PATH=$WORKER_PATH
 # ever; hang, silent for two hours already; exit CODE [WORKER], where the other workers wait.
 _TRAINER = """\
 trap 'exit 143' TERM
-trap 'echo "stacks of $HOSTNAME"' USR1
+trap 'echo "stacks of $HOSTNAME"' QUIT
 for flag in "$@"; do
     if [[ $flag == --workdir=* ]]; then checkpoints=${flag#*=}/checkpoints; fi
 done

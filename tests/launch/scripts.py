@@ -80,7 +80,9 @@ def run_lines(lines: str, **options: object) -> subprocess.CompletedProcess[str]
 
 def write_command(path: pathlib.Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(["#!/usr/bin/env bash", *lines, ""]))
+    # Background jobs of a shell ignore SIGQUIT; Python can handle it then, Bash cannot.
+    shebang = "#!/usr/bin/env -S --default-signal=QUIT bash"
+    path.write_text("\n".join([shebang, *lines, ""]))
     path.chmod(0o755)
 
 

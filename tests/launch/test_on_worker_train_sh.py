@@ -182,7 +182,7 @@ def test_the_workdir_in_another_spelling_and_its_newest_checkpoint(worker):
 
 def test_stacks_are_asked_of_a_training_that_knows_how(worker):
     """One that does not would be ended by the signal."""
-    worker.python("trap 'echo all stacks >&2' USR1", "echo ready", *TRAINS)
+    worker.python("trap 'echo all stacks >&2' QUIT", "echo ready", *TRAINS)
     worker.start()
     worker.wait_for(lambda: "ready" in worker.log.read_text())
     worker.environment["STACKS_SECS"] = "0.5"

@@ -32,11 +32,11 @@ def stopped_by(number, code, flags, workdir):
 
 
 @pytest.mark.long
-@pytest.mark.fault(8, "Ctrl-C, then SIGTERM, to a run of one process")
-def test_a_run_stopped_by_ctrl_c_and_then_by_sigterm_is_saved_each_time(tiny_store, tmp_path):
+@pytest.mark.fault(8, "Ctrl-C, then SIGTERM, then SIGHUP, to a run of one process")
+def test_a_run_stopped_by_one_signal_after_the_other_is_saved_each_time(tiny_store, tmp_path):
     """That it then ends as one never stopped: tests/bert_jax/trainer/test_loop.py."""
     flags = [*TINY, *LONG, f"--config.data.store={tiny_store}"]
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
         out = stopped_by(number, code, flags, tmp_path / "run")
         assert "stopped and saved at step" in out
 

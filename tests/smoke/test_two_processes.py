@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from bert_jax.config import Config, settings_from
-from bert_jax.runtime.exit_codes import BY_SIGNAL
+from data_pipeline.cli.main import BY_SIGNAL
 from tests.bert_jax.small_runs import compiled_once, train
 from tests.faults import one_phase
 from tests.faults.runs import ONE_PHASE, saved_steps, training

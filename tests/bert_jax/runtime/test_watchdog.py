@@ -111,7 +111,7 @@ def test_stacks_are_shown_when_asked_for_nothing_ends_and_no_empty_file_is_left(
         dog.begin(screen.fileno(), print)
         dog.keep_stacks_in(tmp_path)
         with dog.doing("something", 0.0):
-            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGQUIT)
         dog.close()
     assert "test_stacks_are_shown" in (tmp_path / "screen").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["screen"]

@@ -35,6 +35,7 @@ from bert_jax.studies.row_kind import (
     load_task,
 )
 from bert_jax.studies.runner import Result, Study
+from data_pipeline.cli.main import Stopped
 from data_pipeline.store import open_store
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.faults.runs import ROOT
@@ -255,7 +256,9 @@ def test_runs_take_place_at_once_and_a_row_waits_for_the_one_it_reads(
     assert devices == {"0", "1"}
 
 
-def test_an_interrupt_ends_every_run_and_starts_no_other(config, tmp_path, fakes, monkeypatch):
+def test_a_signal_ends_every_run_and_starts_no_other(
+    config, tmp_path, fakes, monkeypatch, stops_raise
+):
     begun = []
 
     def endless(screen, label, command, workdir, environment, check):
@@ -264,13 +267,13 @@ def test_an_interrupt_ends_every_run_and_starts_no_other(config, tmp_path, fakes
         while time.monotonic() < give_up:
             if len(begun) == 2 and workdir.name == "LTR-seed0":
                 begun.append("signal")
-                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGUSR1)
             check()
             time.sleep(0.01)
         raise AssertionError("no interrupt came")
 
     monkeypatch.setattr(runner.grid_runs, "run_command", endless)
-    with pytest.raises(SystemExit):
+    with pytest.raises(Stopped):
         Study(config, tmp_path).run(SILENT, parallel=2)
     assert sorted(begun) == ["BERT-seed0", "LTR-seed0", "signal"]
 

@@ -1,6 +1,7 @@
 """How a command starts and ends: Ctrl-C, exit codes, one line for an error, the Python it names."""
 
 import errno
+import os
 import pathlib
 import re
 import signal
@@ -20,16 +21,17 @@ from tests.faults.runs import ROOT
 
 @pytest.fixture(autouse=True)
 def restored():
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in main.STOP_SIGNALS}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_ctrl_c_ends_the_process_and_then_raises_again():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main.end_on_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-    main.raise_on_ctrl_c()
+    main.begin_work(outlives_reader=True)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
 
@@ -38,8 +40,81 @@ def test_ctrl_c_ends_the_process_and_then_raises_again():
 def test_a_background_job_and_another_program_keep_their_handler(handler):
     signal.signal(signal.SIGINT, handler)
     main.end_on_ctrl_c()
-    main.raise_on_ctrl_c()
+    main.begin_work(outlives_reader=True)
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("number", main.STOP_SIGNALS)
+def test_each_signal_raises_in_the_work_of_a_command_and_chooses_its_code(stops_raise, number):
+    def work(argv):
+        signal.raise_signal(number)
+
+    assert run_main(work, []) == 128 + number
+
+
+def test_the_signals_that_follow_the_first_do_not_disturb_the_cleaning_up(stops_raise):
+    with pytest.raises(main.Stopped):
+        signal.raise_signal(signal.SIGTERM)
+    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.raise_signal(number)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        main.end_on_ctrl_c()
+        main.begin_work()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        main._state["ends_with_reader"] = False
+
+
+WITHOUT_READER = """
+import sys
+from data_pipeline.cli import main
+main.start()
+print("imports" * 10_000, flush=True)
+{before}
+def work(argv):
+    print("a result" * 10_000)
+    print("an error", file=sys.stderr)
+    open({done!r}, "w").close()
+sys.exit(main.run_main(work, [], outlives_reader={outlives}))
+"""
+
+
+@pytest.mark.parametrize("outlives", [True, False])
+@pytest.mark.parametrize("without", ["reader of stdout", "reader of both", "terminal", "outputs"])
+def test_work_goes_on_without_a_screen_or_ends_as_head_wants(tmp_path, outlives, without):
+    """Once the master of a terminal is closed, writing to the terminal raises EIO."""
+    done = tmp_path / "done"
+    opened, written = os.openpty() if without == "terminal" else os.pipe()
+    before = "import os; os.dup2(1, 2)" if without == "reader of both" else ""
+    code = WITHOUT_READER.format(done=str(done), outlives=outlives, before=before)
+    command = [sys.executable, "-c", code]
+    if without == "outputs":
+        command = ["sh", "-c", 'exec "$0" "$@" >&- 2>&-', *command]
+    os.close(opened)
+    env = {**os.environ, "TERM": "dumb"}
+    ran = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, env=env, cwd=ROOT)
+    os.close(written)
+    has_reader = without == "outputs"  # nothing is missed
+    assert b"Traceback" not in ran.stderr and b"Exception" not in ran.stderr
+    assert ran.returncode == (0 if outlives or has_reader else 141)
+    assert done.exists() == (outlives or has_reader)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["--help", "--nonsense"])
+@pytest.mark.parametrize("entry", ["bert_jax", "bert_jax.score", "data_pipeline.inspect"])
+def test_what_a_command_says_before_its_work_needs_no_reader(entry, flag):
+    command = f"{sys.executable} -u -m {entry} {flag} 2>&1 >&3 | cat"
+    ran = subprocess.run(
+        ["bash", "-c", f"{{ {command} 3>&1; }} 3>&1 | true"], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    assert b"Error" not in ran.stdout and b"Exception" not in ran.stdout
 
 
 @pytest.mark.slow
