@@ -4,12 +4,17 @@ No other module imports huggingface_hub. Account and cache are its own:
 HF_TOKEN or `hf auth login`, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE.
 """
 
+import contextlib
 import fnmatch
 import functools
 import pathlib
+import queue
 import re
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
+from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 
 # The files of a repository that bert_jax reads.
@@ -28,6 +33,11 @@ FILES = (
 )
 _NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _REVISION = re.compile(r"[\w./-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ETAG = re.compile(r"\w[\w.=+~-]{0,199}")  # becomes the name of a file in the cache
+_ANSWER_SECS = 60.0  # for what the hub says about a file: redirects may lead in a circle
+
+T = TypeVar("T")
 
 
 def is_name(place: str) -> bool:
@@ -80,7 +90,7 @@ def fetch(place: str) -> pathlib.Path:
                 name, revision=revision or None, allow_patterns=list(FILES), local_files_only=True
             )
         except Exception:
-            raise OSError(
+            raise _choose_kind(error, errors)(
                 f"{address} is neither a folder of this machine nor in the hub's cache, and "
                 f"{_describe_silence(error)}; give hf:DIR, or try again with a network"
             ) from error
@@ -89,12 +99,15 @@ def fetch(place: str) -> pathlib.Path:
 
 def _download(hub: Any, address: str, name: str, revision: str | None) -> pathlib.Path:
     """Download the files that are read, but for those in the cache; return their folder there."""
-    info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
-    wanted = {
-        file.rfilename: file.size or 0
-        for file in info.siblings or []
-        if any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in FILES)
-    }
+    with _refuse_nonsense(hub, address):
+        info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
+        commit = _check(_COMMIT, info.sha)
+        wanted = {
+            file.rfilename: _check_size(file.size)
+            for file in info.siblings or []
+            if "/" not in file.rfilename
+            and any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in FILES)
+        }
     if "config.json" not in wanted:
         raise Refused(f"{address} on the Hugging Face hub holds no config.json of a BERT")
     if not any(file.endswith(".safetensors") for file in wanted):
@@ -105,15 +118,90 @@ def _download(hub: Any, address: str, name: str, revision: str | None) -> pathli
     size = sum(wanted.values())
     amount = f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size:,} bytes"
     print(
-        f"{address} at {(info.sha or '')[:12]} of the Hugging Face hub: {len(wanted)} files, "
+        f"{address} at {commit[:12]} of the Hugging Face hub: {len(wanted)} files, "
         f"{amount}, from its cache where they are there",
         flush=True,
     )
-    for file in wanted:
-        path = hub.hf_hub_download(name, file, revision=info.sha or revision)
-    # Keeps in the cache which commit the revision is, for a call without a network.
-    hub.hf_hub_download(name, "config.json", revision=revision)
+    with _refuse_nonsense(hub, address):
+        for file in wanted:
+            path = _download_file(hub, name, file, commit)
+        # Keeps in the cache which commit the revision is, for a call without a network.
+        _download_file(hub, name, "config.json", revision)
     return pathlib.Path(path).parent
+
+
+def _download_file(hub: Any, name: str, file: str, revision: str | None) -> str:
+    """Return the path of a file in the cache, after its download if it is not there.
+
+    huggingface_hub joins what the hub calls the content and the commit of a file to the folder of
+    its cache, so these are checked first.
+    """
+    is_commit = revision is not None and _COMMIT.fullmatch(revision) is not None
+    cached = hub.try_to_load_from_cache(name, file, revision=revision)
+    if not (is_commit and isinstance(cached, str)):
+        url = hub.hf_hub_url(name, file, revision=revision)
+        answer = _ask_in_time(lambda: hub.get_hf_file_metadata(url))
+        _check(_ETAG, answer.etag)
+        _check(re.compile(revision or "") if is_commit else _COMMIT, answer.commit_hash)
+        if answer.xet_file_data is not None:
+            _check(_ETAG, answer.xet_file_data.file_hash)
+    return str(hub.hf_hub_download(name, file, revision=revision))
+
+
+def _check(pattern: re.Pattern[str], text: Any) -> str:
+    if not isinstance(text, str) or not pattern.fullmatch(text):
+        raise ValueError(f"{text!r:.80}")
+    return text
+
+
+def _check_size(size: Any) -> int:
+    if size is not None and (type(size) is not int or not 0 <= size < 2**63):
+        raise ValueError(f"a file of {size!r:.80} bytes")
+    return size or 0
+
+
+@contextlib.contextmanager
+def _refuse_nonsense(hub: Any, subject: str) -> Iterator[None]:
+    """Refuse answers that huggingface_hub, or the block, cannot take for those of a hub.
+
+    It builds its classes from the JSON as it comes: a list or a page of HTML raises what it happens
+    to raise.
+    """
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
+        wrong: Exception = error
+    except (RecursionError, TypeError, ValueError) as error:
+        if isinstance(error, OSError | Refused):
+            raise
+        wrong = error
+    else:
+        return
+    words = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:200]
+    raise Refused(
+        f"{subject}: the Hugging Face hub at {hub.constants.ENDPOINT} gives an answer that is none "
+        f"({words}); look at HF_ENDPOINT and at the proxy of this network, or give hf:DIR"
+    ) from wrong
+
+
+def _ask_in_time(ask: Callable[[], T]) -> T:
+    """Return an answer, or raise TimeoutError: huggingface_hub follows a circle without an end."""
+    answers: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+    def put_answer() -> None:
+        try:
+            answers.put((ask(), None))
+        except Exception as error:
+            answers.put((None, error))
+
+    threading.Thread(target=put_answer, daemon=True, name="the Hugging Face hub").start()
+    try:
+        answer, error = answers.get(timeout=_ANSWER_SECS)
+    except queue.Empty:
+        raise TimeoutError(f"it gives no answer within {_ANSWER_SECS:g} s") from None
+    if error is not None:
+        raise error
+    return cast(T, answer)
 
 
 def check_upload(name: str, is_public: bool) -> None:
@@ -131,18 +219,19 @@ def check_upload(name: str, is_public: bool) -> None:
         ) from error
     api = huggingface_hub.HfApi()
     try:
-        account = api.whoami()
-        owners = [account["name"], *(org["name"] for org in account.get("orgs", []))]
-        if name.partition("/")[0] not in owners:
-            raise Refused(
-                f"{given}, and the account of the Hugging Face hub may write to "
-                f"{', '.join(owners)}; give one of these, or set HF_TOKEN to another's"
-            )
-        if not (is_public or api.model_info(name).private):
-            raise Refused(
-                f"{given}, which is on the hub already and can be read by everybody; add "
-                "--public=true, or give another name"
-            )
+        with _refuse_nonsense(huggingface_hub, given):
+            account = api.whoami()
+            owners = [account["name"], *(org["name"] for org in account.get("orgs", []))]
+            if name.partition("/")[0] not in owners:
+                raise Refused(
+                    f"{given}, and the account of the Hugging Face hub may write to "
+                    f"{', '.join(owners)}; give one of these, or set HF_TOKEN to another's"
+                )
+            if not (is_public or api.model_info(name).private):
+                raise Refused(
+                    f"{given}, which is on the hub already and can be read by everybody; add "
+                    "--public=true, or give another name"
+                )
     except errors.RepositoryNotFoundError:
         return
     except errors.LocalTokenNotFoundError as error:
@@ -155,7 +244,7 @@ def check_upload(name: str, is_public: bool) -> None:
             raise
         response = getattr(error, "response", None)
         if response is None or response.status_code not in (401, 403):
-            raise OSError(_describe_silence(error)) from error
+            raise _choose_kind(error, errors)(_describe_silence(error)) from error
         raise Refused(
             f"{given}, and the Hugging Face hub does not accept the token; set HF_TOKEN to one "
             "that may write, or run hf auth login"
@@ -188,6 +277,12 @@ def _is_of_the_network(error: Exception) -> bool:
     """Return whether the hub refused or was not reached; the HTTP client depends on its version."""
     client = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or client in ("httpx", "httpx2", "requests")
+
+
+def _choose_kind(error: Exception, errors: Any) -> type[OSError]:
+    """Return ConnectionError if the same command may succeed later, else OSError."""
+    is_late = is_transient(error) and not isinstance(error, errors.OfflineModeIsEnabled)
+    return ConnectionError if is_late else OSError
 
 
 def _describe_silence(error: Exception) -> str:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 import pathlib
 from typing import Any
 
@@ -18,6 +17,8 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
+
+MAX_USD = 1_000_000  # of a chip and an hour, far more than any costs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +65,10 @@ def read_prices(path: pathlib.Path = FILE) -> Prices:
     by_chip: dict[str, Price] = {}
     for price in listed:
         for usd in (price.usd_on_demand, price.usd_spot):
-            if usd is not None and (type(usd) not in (int, float) or not 0 <= usd < math.inf):
+            if usd is not None and (type(usd) not in (int, float) or not 0 <= usd <= MAX_USD):
                 raise Refused(
-                    f"{path} has {usd!r} as the price of {price.chip}; give dollars an hour"
+                    f"{path} has {usd!r:.40} as the price of {price.chip}; give dollars an hour, "
+                    f"from 0 to {MAX_USD:,}"
                 )
         if price.chip in by_chip:
             raise Refused(f"{path} has two prices of {price.chip}; keep that of your region")

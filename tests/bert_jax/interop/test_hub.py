@@ -13,6 +13,7 @@ import urllib.parse
 import pytest
 
 from bert_jax.interop import hub, load
+from data_pipeline.io.refused import Refused
 from tests.bert_jax import small_checkpoints
 from tests.faults.runs import ROOT
 
@@ -67,7 +68,14 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         elif path in ("/api/models/org/small", f"/api/models/org/small/revision/{SHA}"):
             files = sorted(self.server.folder.iterdir())
             siblings = [{"rfilename": one.name, "size": one.stat().st_size} for one in files]
+            siblings.append({"rfilename": "other/spiece.model", "size": 3})
             self.answer_json({"id": "org/small", "sha": SHA, "siblings": siblings})
+        elif path.startswith("/api/models/") and self.server.info is not None:
+            self.answer(200, self.server.info, {"Content-Type": "application/json"})
+        elif path.startswith(f"/org/circle/resolve/{SHA}/"):
+            self.answer(307, b"", {"Location": self.path})
+        elif path.startswith(f"/org/other/resolve/{SHA}/"):
+            self.answer(200, b"mine", {"X-Repo-Commit": SHA, "ETag": "abc"} | self.server.headers)
         elif path.startswith((f"/org/small/resolve/{SHA}/", "/org/small/resolve/main/")):
             data = (self.server.folder / path.rpartition("/")[2]).read_bytes()
             etag = hashlib.sha256(data).hexdigest()
@@ -119,6 +127,7 @@ class StandIn(http.server.BaseHTTPRequestHandler):
 def server(tmp_path):
     held = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn)
     held.asked, held.created, held.uploaded, held.is_full = [], [], {}, False
+    held.info, held.headers = None, {}
     held.folder = small_checkpoints.write(tmp_path / "published", small_checkpoints.tensors())
     (held.folder / "README.md").write_text("a card")
     (held.folder / "pytorch_model.bin").write_bytes(b"a pickle")
@@ -176,17 +185,101 @@ def test_a_model_is_downloaded_read_and_taken_from_the_cache_offline(server, tmp
 def test_what_the_hub_does_not_give_is_a_sentence(server, tmp_path):
     names = ["org/none", "org/gated", "org/small@v9"]
     unknown, gated, revision = fetch(server, tmp_path / "home", *names)
-    assert unknown.startswith("ValueError the checkpoint 'hf:org/none' is not a folder")
+    assert unknown.startswith("Refused the checkpoint 'hf:org/none' is not a folder")
     assert "no such model, or not for this account" in unknown
-    assert gated.startswith("ValueError hf:org/gated is for accounts") and "HF_TOKEN" in gated
-    assert revision == "ValueError org/small has no revision 'v9' on the Hugging Face hub"
+    assert gated.startswith("Refused hf:org/gated is for accounts") and "HF_TOKEN" in gated
+    assert revision == "Refused org/small has no revision 'v9' on the Hugging Face hub"
     (said,) = fetch(server, tmp_path / "home", "org/small", HF_HUB_OFFLINE="1")
     assert said.startswith("OSError hf:org/small is neither a folder of this machine nor in the")
     assert said.endswith("; give hf:DIR, or try again with a network")
     for name in ("model.safetensors", "config.json"):
         (server.folder / name).unlink()
         (said,) = fetch(server, tmp_path / "home", "org/small")
-        assert said.startswith("ValueError hf:org/small on the Hugging Face hub") and name in said
+        assert said.startswith("Refused hf:org/small on the Hugging Face hub") and name in said
+
+
+NO_INFO = {
+    "a list": b"[1, 2]",
+    "a page": b"<!DOCTYPE html><html>Sign in</html>",
+    "nothing": b"",
+    "cut": b'{"id": "org/other", "sib',
+    "a name that is a number": {"siblings": [{"rfilename": 5}]},
+    "a file that is a text": {"siblings": ["config.json"]},
+    "names that are a number": {"siblings": 3},
+    "no commit": {"siblings": [{"rfilename": "config.json"}], "sha": None},
+    "a commit that leads elsewhere": {"siblings": [{"rfilename": "config.json"}], "sha": "../x"},
+    "a size without end": {"siblings": [{"rfilename": "config.json", "size": 10**400}]},
+    "a size that is a text": {"siblings": [{"rfilename": "config.json", "size": "5"}]},
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.fixture
+def asked_here(server, tmp_path, monkeypatch):
+    """This process asks the stand-in, whose cache is tmp_path/home/cache."""
+    from huggingface_hub import constants
+
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "cache"))
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    hub.fetch.cache_clear()
+    yield server
+    hub.fetch.cache_clear()
+
+
+@pytest.mark.parametrize("kind", NO_INFO)
+def test_an_answer_that_describes_no_model_is_refused(asked_here, kind):
+    info = NO_INFO[kind]
+    if isinstance(info, dict):
+        info = json.dumps({"id": "org/other", "sha": SHA} | info).encode()
+    asked_here.info = info
+    with pytest.raises(Refused, match=r"hf:org/other.* hub at http://127.*HF_ENDPOINT"):
+        hub.fetch("org/other")
+
+
+def describe_files(name):
+    siblings = [{"rfilename": file} for file in ("config.json", "model.safetensors")]
+    return json.dumps({"id": name, "sha": SHA, "siblings": siblings}).encode()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ETag": '"../../../outside"'},
+        {"ETag": "/tmp/outside"},
+        {"ETag": ".."},
+        {"ETag": "a" * 300},
+        {"X-Linked-Etag": '"../outside"'},
+        {"X-Repo-Commit": "../../outside"},
+        {"X-Repo-Commit": "2" * 40},
+    ],
+)
+def test_an_answer_about_a_file_that_leads_out_of_the_cache_is_refused(
+    asked_here, tmp_path, headers
+):
+    asked_here.info, asked_here.headers = describe_files("org/other"), headers
+    before = {path for path in tmp_path.rglob("*") if "published" not in path.parts}
+    with pytest.raises(Refused, match=r"hf:org/other.* hub at http://127"):
+        hub.fetch("org/other")
+    assert {path for path in tmp_path.rglob("*") if "published" not in path.parts} == before
+
+
+def test_redirects_in_a_circle_end(asked_here, monkeypatch):
+    monkeypatch.setattr(hub, "_ANSWER_SECS", 0.5)
+    asked_here.info = describe_files("org/circle")
+    with pytest.raises(OSError, match=r"hf:org/circle is neither a folder .* nor in the hub's"):
+        hub.fetch("org/circle")
+
+
+def test_a_hub_that_is_late_may_be_asked_again(asked_here, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ConnectionError, match="hf:org/other is neither a folder"):
+        hub.fetch("org/other")
 
 
 @pytest.mark.slow
@@ -213,12 +306,12 @@ def test_an_export_is_uploaded_privately_unless_it_is_to_be_public(server, tmp_p
 @pytest.mark.parametrize(
     ("name", "token", "changed", "kind", "words"),
     [
-        ("me/mine", "", {}, "ValueError", "HF_TOKEN"),
-        ("me/mine", "hf_wrong", {}, "ValueError", "does not accept the token"),
-        ("you/mine", "hf_secret", {}, "ValueError", "may write to me, org"),
-        ("org/open", "hf_secret", {}, "ValueError", "--public=true"),
+        ("me/mine", "", {}, "Refused", "HF_TOKEN"),
+        ("me/mine", "hf_wrong", {}, "Refused", "does not accept the token"),
+        ("you/mine", "hf_secret", {}, "Refused", "may write to me, org"),
+        ("org/open", "hf_secret", {}, "Refused", "--public=true"),
         ("me/mine", "hf_secret", {"HF_HUB_OFFLINE": "1"}, "OSError", "asked"),
-        ("me/mine", "hf_secret", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "OSError", "asked"),
+        ("me/mine", "hf_secret", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "ConnectionError", "asked"),
     ],
 )
 def test_what_cannot_be_uploaded_is_a_sentence(server, tmp_path, name, token, changed, kind, words):
