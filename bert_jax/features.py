@@ -124,6 +124,7 @@ def _extract(
         most_tokens,
         counts,
         keeps_long=_WINDOWS.value > 0,
+        pair_truncation=checkpoint.pair_truncation,
     )
     tokens = 0
     with (

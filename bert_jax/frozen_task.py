@@ -86,6 +86,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             seed=config.seed,
         )
         settings = {**dataclasses.asdict(data), **dataclasses.asdict(tagger)}
+        if not data.pair_truncation:  # which earlier records lack
+            del settings["pair_truncation"]
         folder = pathlib.Path(_WORKDIR.value)
         record = {"kind": kind, "from": addresses, "digest": encoder.digest}
         training.claim_folder(folder, {**record, "settings": settings})

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import setting
 from data_pipeline.spec.options import PretrainOptions, parse_store_weights
+from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
@@ -700,6 +701,13 @@ class TaskOptions:
     second_text_column: str = setting("", "column of the second text; empty for single texts")
     label_column: str = setting("", "column of the label")
     is_regression: bool = setting(False, "labels are numbers to predict, not classes")
+    pair_truncation: str = setting(
+        "",
+        "who keeps the odd token of a pair that is cut: google, the first text; transformers, the "
+        "longer, of equal ones the second; empty takes transformers for an imported hf: checkpoint "
+        "and google for every other",
+        choices=("", GOOGLE, TRANSFORMERS),
+    )
     doc_stride: int = setting(
         128, "distance of the starts of two windows", unit="tokens", minimum=1
     )

@@ -22,6 +22,7 @@ from bert_jax.train_step import metrics
 from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows
 from data_pipeline.labelled import packing
 from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
+from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary
 
 # Options of config.data that a resumed run may change: the folder, and examples that are only
@@ -104,7 +105,7 @@ class TaskFeed:
             vocab_path=vocab_path,
             vocabulary=run_identity.make_vocabulary_record(self.vocabulary, vocab_path.name),
             fixed=fixed,
-            fixed_by_default=_fixed_options(TaskOptions()),
+            fixed_by_default=_fixed_options(TaskOptions(pair_truncation=GOOGLE)),
             details={"task": layer},
         )
 

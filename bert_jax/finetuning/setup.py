@@ -1,6 +1,8 @@
 """Build a fine-tuning run from a checkpoint, a task and the parts of the trainer."""
 
+import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Sequence
@@ -8,6 +10,7 @@ from collections.abc import Sequence
 import jax
 
 from bert_jax import config as config_lib
+from bert_jax.checkpoint.reader import read_newest_run
 from bert_jax.config import ModelConfig, validate
 from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
 from bert_jax.finetuning.feed import TaskFeed, TaskPhase
@@ -17,6 +20,7 @@ from bert_jax.interop.pretrained import Pretrained, place_params
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.workdir import Workdir
@@ -25,6 +29,8 @@ from bert_jax.tasks.task import Task
 from bert_jax.trainer.compile import build_parts
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.spec.schema import GOOGLE
 
 
 def build_finetuning(
@@ -52,7 +58,7 @@ def build_finetuning(
     params = {name: part for name, part in checkpoint.params.items() if name not in of_a_task}
     checkpoint = dataclasses.replace(checkpoint, params={} if config.from_scratch else params)
     positions = checkpoint.config.max_position_embeddings
-    config = dataclasses.replace(config, data=with_length(config.data, positions))
+    config, checkpoint = _keep_rows(config, checkpoint, storage)
     if config.data.max_seq_length > positions:
         raise Refused(
             f"config.data.max_seq_length is {config.data.max_seq_length}, and {config.init} has "
@@ -89,6 +95,30 @@ def build_finetuning(
         profiled=profiled,
         began=began,
     )
+
+
+def _keep_rows(
+    config: FinetuneConfig, checkpoint: Pretrained, storage: Workdir
+) -> tuple[FinetuneConfig, Pretrained]:
+    """Set how rows are made: as the checkpoint's are, or as in the run that is resumed.
+
+    Records older than both settings are of rows that began with [CLS] and were cut by Google's
+    rule.
+    """
+    record = None
+    with contextlib.suppress(DamagedFile):  # handled where the workdir is checked
+        saved = functools.partial(read_newest_run, storage.checkpoints)
+        record, _ = run_record.find(storage.home, saved)
+    rule, words = checkpoint.pair_truncation, checkpoint.vocabulary
+    if record is not None:
+        data = record["config"].get("data", {})
+        rule = data.get("pair_truncation", GOOGLE)
+        template = run_record.read_template(storage.home, record, words)
+        words = dataclasses.replace(words, template=template)
+    data = with_length(config.data, checkpoint.config.max_position_embeddings)
+    data = dataclasses.replace(data, pair_truncation=data.pair_truncation or rule)
+    checkpoint = dataclasses.replace(checkpoint, vocabulary=words)
+    return dataclasses.replace(config, data=data), checkpoint
 
 
 def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> FinetuneRun:

@@ -37,6 +37,7 @@ from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
+from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 from data_pipeline.vocab.template import Template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
@@ -246,7 +247,8 @@ def read_task_layer(
         kind = REGRESS
     longest = min(config.max_position_embeddings, _LONGEST_SPAN if kind == SPAN else _LONGEST)
     labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
-    return TaskLayer(directory.name, kind, labels, options=TaskOptions(max_seq_length=longest))
+    options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
+    return TaskLayer(directory.name, kind, labels, options=options)
 
 
 def _read_labels(path: pathlib.Path, settings: Mapping[str, Any], classes: int) -> tuple[str, ...]:

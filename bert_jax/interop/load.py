@@ -30,6 +30,7 @@ from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
+from data_pipeline.spec import schema
 
 HF, GOOGLE, ORBAX = "hf", "google", "orbax"
 SCHEMES = (HF, GOOGLE, ORBAX)
@@ -71,7 +72,8 @@ def _load(address: str) -> Pretrained:
         folder = prefix.parent
     words = vocabulary.read(folder)
     vocabulary.check_size(words, config.vocab_size, address)
-    return Pretrained(address, config, params, words, unread=unread)
+    rule = schema.TRANSFORMERS if scheme == HF else schema.GOOGLE
+    return Pretrained(address, config, params, words, pair_truncation=rule, unread=unread)
 
 
 def load_fine_tuned(address: str) -> tuple[Pretrained, TaskLayer]:
@@ -206,7 +208,10 @@ def _load_run(address: str, place: str) -> Pretrained:
     trained = {name: part for name, part in params.items() if name not in record.untrained}
     if record.task is not None and "mlm" in trained:  # whose transform the task's layer reads
         trained["mlm"] = {k: v for k, v in trained["mlm"].items() if k != "output_bias"}
-    return Pretrained(address, config, trained, words, record.task, record.compute)
+    recorded = "" if record.task is None else record.task.options.pair_truncation
+    return Pretrained(
+        address, config, trained, words, record.task, record.compute, recorded or schema.GOOGLE
+    )
 
 
 def _choose_step(address: str, workdir: str, step: int | None, storage: workdir_lib.Workdir) -> int:

@@ -14,6 +14,7 @@ from bert_jax.model.bert import Declared, Heads, Model, Params
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.tasks.task_layer import TaskLayer
 from data_pipeline.io.refused import Refused
+from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary
 
 
@@ -27,6 +28,7 @@ class Pretrained:
     vocabulary: Vocabulary
     task: TaskLayer | None = None  # meaning of `classifier`; None unless one of our runs wrote it
     compute: ComputeConfig = ComputeConfig()  # with the compute_dtype of its run, if it is a run
+    pair_truncation: str = GOOGLE  # whose rule truncates pairs of texts
     unread: tuple[str, ...] = ()  # names of third-party arrays that belong to no part of a BERT
 
     @property

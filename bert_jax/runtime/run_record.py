@@ -362,10 +362,10 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
         )
     vocabulary = load_vocabulary(path, record["vocabulary"]["lowercase"], checks_case=False)
     check_vocabulary(vocabulary, record, f"the run in {workdir}")
-    return dataclasses.replace(vocabulary, template=_read_template(workdir, record, vocabulary))
+    return dataclasses.replace(vocabulary, template=read_template(workdir, record, vocabulary))
 
 
-def _read_template(
+def read_template(
     workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
 ) -> template.Template:
     """Return the template of a run's rows; without one in its record, that of a store's rows."""

@@ -13,6 +13,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows, join_rows
 from data_pipeline.labelled.windows import window_spans
+from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary
 
 _CHUNK_ROWS = 4096  # Python lists of ids take ten times the memory of the arrays made of them
@@ -55,12 +56,14 @@ def encode_texts(
     vocabulary: Vocabulary,
     max_seq_length: int,
     stride: int = 0,
+    pair_truncation: str = GOOGLE,
 ) -> EncodedTexts:
     """Encode each text, or each pair of texts, as a row.
 
     A text that is empty, or of which the vocabulary keeps nothing, becomes an empty segment, so
-    that every example keeps its position. A single text that is longer than a row is cut, or with
-    a stride becomes a row for each of its windows, whose starts are so many tokens apart.
+    that every example keeps its position. A pair is cut by the rule of pair_truncation. A single
+    text that is longer than a row is cut, or with a stride becomes a row for each of its windows,
+    whose starts are so many tokens apart.
     """
     specials = vocabulary.template.count_specials(second_texts is not None)
     if max_seq_length < specials + 2:
@@ -86,7 +89,8 @@ def encode_texts(
                 parts = [ids[first : first + length] for first, length in spans]
             else:
                 truncated += tokens > max_seq_length - specials
-            framed += [frame(part, other, vocabulary.template, max_seq_length) for part in parts]
+            limits = vocabulary.template, max_seq_length, pair_truncation or GOOGLE
+            framed += [frame(part, other, *limits) for part in parts]
             windows_N.append(len(parts))
         chunks.append(build_rows(framed))
     return EncodedTexts(join_rows(chunks), empty, truncated, np.array(windows_N, np.int64))

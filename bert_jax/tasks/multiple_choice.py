@@ -119,7 +119,7 @@ def build_task(
             )
     splits, notes = {}, []
     for split, file in files.items():
-        splits[split], findings = encode_questions(split, file, vocabulary, options.max_seq_length)
+        splits[split], findings = encode_questions(split, file, vocabulary, options)
         notes += [f"{split} ({file.path.name}): {len(file.questions):,} questions", *findings]
     train_answers_N = files[TRAIN].answers_N
     return Task(
@@ -147,15 +147,18 @@ def _take_example(question: ChoiceQuestion) -> Example:
 
 
 def encode_questions(
-    split: str, file: ChoiceFile, vocabulary: Vocabulary, max_seq_length: int
+    split: str, file: ChoiceFile, vocabulary: Vocabulary, options: TaskOptions
 ) -> tuple[EncodedRows, list[str]]:
     """Encode a question as four rows; return the rows and notes on empty and truncated texts."""
     contexts = [question.context for question in file.questions for _ in range(CHOICES)]
     choices = [choice for question in file.questions for choice in question.choices]
-    encoded = encode_texts(contexts, choices, vocabulary, max_seq_length)
+    most = options.max_seq_length
+    encoded = encode_texts(
+        contexts, choices, vocabulary, most, pair_truncation=options.pair_truncation
+    )
     labels = {"label_ids": file.answers_N} if file.has_answers else {}
     rows = dataclasses.replace(encoded.rows, labels=labels, rows_per_example=CHOICES)
-    return rows, encoded.notes(split, max_seq_length)
+    return rows, encoded.notes(split, most)
 
 
 def _score(files: Mapping[str, ChoiceFile], split: str, logits_NC: np.ndarray) -> Scores:

@@ -154,9 +154,15 @@ class TablePredictor:
     def _encode(self, piece: TablePiece) -> EncodedTexts:
         firsts, seconds = self._layout.texts(piece.texts)
         self._missing_rows += piece.missing_rows
-        request = self._request
-        stride = request.layer.options.window_stride
-        encoded = encode_texts(firsts, seconds, request.vocabulary, request.max_seq_length, stride)
+        request, options = self._request, self._request.layer.options
+        encoded = encode_texts(
+            firsts,
+            seconds,
+            request.vocabulary,
+            request.max_seq_length,
+            options.window_stride,
+            options.pair_truncation,
+        )
         self._cut += encoded.truncated
         self._empty += encoded.empty
         self._in_windows += int((encoded.windows_N > 1).sum())

@@ -195,7 +195,7 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
         seconds = columns.values[options.second_text_column] if options.second_text_column else None
         texts = columns.values[options.text_column]
         longest, stride = options.max_seq_length, options.window_stride
-        encoded = encode_texts(texts, seconds, vocabulary, longest, stride)
+        encoded = encode_texts(texts, seconds, vocabulary, longest, stride, options.pair_truncation)
         windows[split] = encoded.windows_N
         warnings += describe_missing(columns.path, columns.missing_rows)
         notes += encoded.notes(split, options.max_seq_length)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab.template import A, Template
 
 
@@ -18,16 +19,19 @@ class FramedRow(NamedTuple):
     cls_position: int = 0
 
 
-def truncate_pair(a_tokens: int, b_tokens: int, most: int) -> tuple[int, int]:
+def truncate_pair(a_tokens: int, b_tokens: int, most: int, rule: str = GOOGLE) -> tuple[int, int]:
     """Return how many tokens of each text remain, `most` in all: the longer loses its end first.
 
-    Source: run_classifier.py@eedf5716ce _truncate_seq_pair.
+    Where both lose, an odd token is left to the first text by Google's rule; by transformers' to
+    the longer text, and of equal ones to the second.
+
+    Source: run_classifier.py@eedf5716ce _truncate_seq_pair; tokenizers 0.23 longest_first.
     """
     if a_tokens + b_tokens <= most:
         return a_tokens, b_tokens
-    half = most // 2
-    # A tie takes a token from b, so a keeps the odd one.
-    kept_b = min(b_tokens, max(half, most - a_tokens))
+    is_odd_in_a = rule == GOOGLE or a_tokens > b_tokens
+    share_b = most // 2 if is_odd_in_a else most - most // 2
+    kept_b = min(b_tokens, max(share_b, most - a_tokens))
     return min(a_tokens, most - kept_b), kept_b
 
 
@@ -36,10 +40,11 @@ def frame(
     b_ids: Sequence[int] | None,
     template: Template,
     max_seq_length: int,
+    pair_truncation: str = GOOGLE,
 ) -> FramedRow:
     """Frame a text or a pair as a row of at most max_seq_length tokens, special ones included.
 
-    A pair whose b is None has one text.
+    A pair whose b is None has one text. pair_truncation is the rule of truncate_pair.
 
     Source: run_classifier.py@eedf5716ce convert_single_example.
     """
@@ -47,7 +52,7 @@ def frame(
     if b_ids is None:
         texts = [a_ids[:most]]
     else:
-        a, b = truncate_pair(len(a_ids), len(b_ids), most)
+        a, b = truncate_pair(len(a_ids), len(b_ids), most, pair_truncation)
         texts = [a_ids[:a], b_ids[:b]]
     token_ids: list[int] = []
     segment_ids: list[int] = []

@@ -17,6 +17,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import FramedRow, frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows
 from data_pipeline.read.lines import read_lines, read_stream
+from data_pipeline.spec.schema import GOOGLE
 from data_pipeline.vocab import Vocabulary
 
 STDIN = "-"
@@ -75,15 +76,18 @@ def group_rows(
     most_tokens: int,
     counts: LineCounts,
     keeps_long: bool = False,
+    pair_truncation: str = GOOGLE,
 ) -> Iterator[EncodedRows]:
     """Yield the rows of all lines in their order, in groups of at most most_tokens tokens.
 
-    Longer lines than max_seq_length are cut; with keeps_long, pairs alone. An empty line is a row
+    Longer lines than max_seq_length are cut, pairs by the rule of pair_truncation; with keeps_long,
+    pairs alone. An empty line is a row
     of [CLS] [SEP]: rows and lines keep the same numbers. `counts` runs a line ahead of the groups.
     """
     group: list[FramedRow] = []
     tokens = 0
-    for row in _rows(iter(lines), vocabulary, max_seq_length, counts, keeps_long):
+    settings = vocabulary, max_seq_length, counts, keeps_long, pair_truncation
+    for row in _rows(iter(lines), *settings):
         if group and tokens + len(row.token_ids) > most_tokens:
             yield build_rows(group)
             group, tokens = [], 0
@@ -99,6 +103,7 @@ def _rows(
     max_seq_length: int,
     counts: LineCounts,
     keeps_long: bool,
+    pair_truncation: str,
 ) -> Iterator[FramedRow]:
     template = vocabulary.template
     while texts := [line.strip() for line in itertools.islice(lines, _LINES_AT_ONCE)]:
@@ -110,7 +115,7 @@ def _rows(
             second = rest[0] if rest else []
             specials = template.count_specials(bool(second))
             longest = len(first) + specials if keeps_long and not second else max_seq_length
-            row = frame(first, second or None, template, longest)
+            row = frame(first, second or None, template, longest, pair_truncation)
             tokens = len(first) + len(second)
             counts.lines += 1
             counts.empty += not text

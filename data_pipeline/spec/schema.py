@@ -8,6 +8,8 @@ import numpy as np
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 
+GOOGLE, TRANSFORMERS = "google", "transformers"  # whose rule truncates pairs of texts
+
 # The shortest example: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] where there is no second segment.
 SHORTEST_EXAMPLE_TOKENS = 3
 

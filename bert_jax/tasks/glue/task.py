@@ -50,7 +50,11 @@ def open_task(options: TaskOptions, vocabulary: Vocabulary) -> Task:
     for split, examples in texts.items():
         notes += _describe_skipped(split, examples.short_rows)
         encoded = encode_texts(
-            examples.texts, examples.second_texts, vocabulary, options.max_seq_length
+            examples.texts,
+            examples.second_texts,
+            vocabulary,
+            options.max_seq_length,
+            pair_truncation=options.pair_truncation,
         )
         notes += encoded.notes(split, options.max_seq_length)
         splits[split] = encoded.rows

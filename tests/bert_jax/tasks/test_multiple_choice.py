@@ -64,7 +64,7 @@ def test_predictions_are_a_csv_of_numbers_and_choices(task, tmp_path):
 
 def test_rows_that_are_cut_or_empty_are_counted(tmp_path, vocabulary):
     file = questions_of(tmp_path, [0], context="a a a a", choices=("b", "b b b", "", "c"))
-    rows, notes = encode_questions("dev", file, vocabulary, max_seq_length=9)
+    rows, notes = encode_questions("dev", file, vocabulary, TaskOptions(max_seq_length=9))
     np.testing.assert_array_equal(np.diff(rows.offsets), [8, 9, 7, 8])
     assert [note.partition(" row")[0] for note in notes] == ["dev: 1", "dev: 1"]
 

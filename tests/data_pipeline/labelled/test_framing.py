@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import tokenizers
 
 from data_pipeline.labelled.framing import flatten_rows, frame, truncate_pair
+from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -18,6 +20,26 @@ def popped(a_tokens: int, b_tokens: int, most: int) -> tuple[int, int]:
         else:
             b_tokens -= 1
     return a_tokens, b_tokens
+
+
+def cut_by_tokenizers(a_tokens: int, b_tokens: int, most: int) -> tuple[int, int]:
+    """Truncation of the tokenizers library, on words of two letters."""
+    words = {"a": 0, "b": 1}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    library.enable_truncation(most, strategy="longest_first")
+    ids = library.encode("a " * a_tokens, "b " * b_tokens).ids
+    return ids.count(0), ids.count(1)
+
+
+@pytest.mark.parametrize("most", [2, 5, 8, 13])
+def test_an_odd_token_is_left_to_the_text_of_transformers(most):
+    for a in range(14):
+        for b in range(14):
+            expected = cut_by_tokenizers(a, b, most)
+            assert truncate_pair(a, b, most, TRANSFORMERS) == expected, (a, b)
+    assert frame([11] * 9, [12] * 9, BERT, 8, TRANSFORMERS).second_start == 4
+    assert frame([11] * 9, [12] * 9, BERT, 8).second_start == 5
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 8, 13])

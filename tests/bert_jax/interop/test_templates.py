@@ -1,0 +1,117 @@
+"""Rows of imported checkpoints, their vectors and classes, against Hugging Face's programs."""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from bert_jax.config import ComputeConfig
+from bert_jax.finetuning.objectives import OBJECTIVES
+from bert_jax.inference import batches
+from bert_jax.inference.hidden_states import Layers, compute_vectors
+from bert_jax.interop import export, huggingface, load
+from bert_jax.interop.pretrained import place_model
+from bert_jax.tasks.encode import encode_texts
+from bert_jax.tasks.task import CLASSIFY
+from data_pipeline.labelled.rows import EncodedRows, join_rows
+from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
+from tests.golden import encoders, templates
+
+GOLDEN = pathlib.Path(templates.__file__).with_suffix(".npz")
+TOLERANCE = 1e-5
+FLOAT32 = ComputeConfig(compute_dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN) as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.fixture
+def folder(golden, tmp_path):
+    """A function that writes a family's classifier and the files of its tokenizer."""
+
+    def write(kind: str) -> pathlib.Path:
+        place = tmp_path / kind
+        place.mkdir()
+        for name in golden:
+            if name.startswith(f"{kind}/files/"):
+                (place / name.rpartition("/")[2]).write_bytes(golden[name].tobytes())
+        shapes = json.loads(str(golden[f"{kind}/shapes"]))
+        arrays = {name: encoders.weights(name, tuple(dims)) for name, dims in shapes.items()}
+        save_file(arrays, place / huggingface.WEIGHTS, metadata={"format": "pt"})
+        (place / huggingface.CONFIG).write_text(str(golden[f"{kind}/config"]))
+        return place
+
+    return write
+
+
+def encode(kind, vocabulary, rule) -> EncodedRows:
+    """Encode templates.ROWS one by one."""
+    parts = []
+    for longest, given in templates.ROWS:
+        first, *second = ([text] for text in templates.spaced(kind, given))
+        pair = second[0] if second else None
+        parts.append(encode_texts(first, pair, vocabulary, longest, 0, rule).rows)
+    return join_rows(parts)
+
+
+def compute(model, rows, function) -> dict[str, np.ndarray]:
+    step = batches.compile_step(model.model, function)
+    return batches.collect(batches.run_rows(step, model, rows, 4), rows.examples)
+
+
+@pytest.mark.parametrize("kind", templates.MODELS)
+def test_rows_are_those_of_transformers_tokenizers(kind, golden, folder):
+    checkpoint, layer = load.load_fine_tuned(f"hf:{folder(kind)}")
+    assert checkpoint.pair_truncation == layer.options.pair_truncation == TRANSFORMERS
+    rows = encode(kind, checkpoint.vocabulary, TRANSFORMERS)
+    ids, segments = golden[f"{kind}/ids"], golden[f"{kind}/segments"]
+    assert rows.token_ids.tolist() == ids[ids >= 0].tolist()
+    assert rows.segment_ids.tolist() == segments[ids >= 0].tolist()
+    others = encode(kind, checkpoint.vocabulary, GOOGLE)
+    assert others.token_ids.tolist() != rows.token_ids.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", templates.MODELS)
+@pytest.mark.parametrize("copy", ["as it came", "exported"])
+def test_vectors_and_classes_are_those_of_transformers(kind, copy, golden, folder, tmp_path):
+    """Those of an export too: vectors by token and of [CLS], and the logits of a classifier."""
+    address = f"hf:{folder(kind)}"
+    if copy == "exported":
+        target = export.parse_target(f"hf:{tmp_path / 'copy'}")
+        checkpoint, layer = load.load_fine_tuned(address)
+        tuned = dataclasses.replace(checkpoint, task=layer)
+        export.write(export.keep_supported(tuned, target), target, ())
+        address = f"hf:{tmp_path / 'copy'}"
+        config = json.loads((tmp_path / "copy" / huggingface.CONFIG).read_text())
+        if kind == "XLNet":
+            assert config["summary_type"] == "last"
+    checkpoint, layer = load.load_fine_tuned(address)
+    rows = encode(kind, checkpoint.vocabulary, TRANSFORMERS)
+    model = place_model(checkpoint, checkpoint.heads, jax.local_devices()[:1], FLOAT32)
+    outputs = OBJECTIVES[CLASSIFY].outputs
+    logits = compute(model, rows, lambda bert, batch: {"logits": outputs(bert, batch)})["logits"]
+    assert layer.kind == CLASSIFY
+    np.testing.assert_allclose(logits, golden[f"{kind}/logits"], atol=TOLERANCE)
+    theirs, is_token = golden[f"{kind}/hidden"], golden[f"{kind}/ids"] >= 0
+
+    def vectors(pool):
+        def function(bert, batch):
+            return compute_vectors(bert, batch, Layers((-1,), is_single=True), pool, False)
+
+        return compute(model, rows, function)["vectors"]
+
+    every = vectors(None)[:, : theirs.shape[1]]
+    np.testing.assert_allclose(every[is_token], theirs[is_token], atol=TOLERANCE)
+    cls_N = rows.cls_positions
+    assert np.all((cls_N > 0) == (kind == "XLNet"))
+    np.testing.assert_allclose(
+        vectors("cls"), theirs[np.arange(len(theirs)), cls_N], atol=TOLERANCE
+    )
