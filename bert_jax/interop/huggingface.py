@@ -425,10 +425,14 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     pieces = words.pieces()
     special = {f"{name}_token": pieces[i] for name, i in words.special_ids.items()}
     config = checkpoint.config
-    settings: dict[str, Any] = {"model_max_length": config.max_position_embeddings}
-    if config.type_vocab_size < 2 and config.position_embedding_type != "relative":
-        # By default a pair has segments 0 and 1, for which these classes have no argument or row.
-        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    # Written, as the default differs between versions and classes of transformers. Models without
+    # segments have no argument or row for those of a pair.
+    has_segments = config.type_vocab_size > 1 or config.position_embedding_type == "relative"
+    inputs = ["input_ids", *["token_type_ids"] * has_segments, "attention_mask"]
+    settings: dict[str, Any] = {
+        "model_max_length": config.max_position_embeddings,
+        "model_input_names": inputs,
+    }
     if words.kind == WORDPIECE:
         case = {"do_lower_case": words.lowercase, "strip_accents": None}
         settings |= {"tokenizer_class": "BertTokenizer", **case, "tokenize_chinese_chars": True}

@@ -178,7 +178,7 @@ def test_an_export_is_the_run(exported, forked):
     assert f"tags:\n- {settings['model_type']}\n" in card
     tokenizer = json.loads((folder / "export" / "tokenizer_config.json").read_text())
     has_segments = kind.pretrained not in WITHOUT_SEGMENTS
-    assert ("model_input_names" not in tokenizer) == has_segments
+    assert ("token_type_ids" in tokenizer["model_input_names"]) == has_segments
     absent = f"Not in this checkpoint: {kind.skipped}." if kind.skipped else ""
     assert absent in card and ("Not in this checkpoint" in card) == bool(absent)
     run, copy = (load.load(f"{folder}/{name}") for name in ("run", "export"))

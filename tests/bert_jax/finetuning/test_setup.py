@@ -25,6 +25,8 @@ from bert_jax.runtime import run_record
 from bert_jax.tasks.registry import open_task
 from bert_jax.train_step.objectives import Term
 from bert_jax.trainer import loop
+from data_pipeline.io.refused import Refused
+from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 from tests.bert_jax.small_checkpoints import tensors, write
 from tests.bert_jax.tasks.glue_layouts import small_vocabulary, write_glue
 
@@ -376,3 +378,22 @@ def test_a_causal_checkpoint_stays_causal(tmp_path):
     for is_causal in (False, True):
         resolved = finetuning.resolve_config(config, task, ModelConfig(is_causal=is_causal))
         assert resolved.model.is_causal == is_causal
+
+
+def test_rows_are_made_as_the_checkpoint_or_the_run_that_is_resumed_makes_them(config, tmp_path):
+    """A record older than the settings is of rows with [CLS] first, cut by Google's rule."""
+    assert build(config, tmp_path / "new").config.data.pair_truncation == TRANSFORMERS
+    given = build(config, tmp_path / "given", pair_truncation=GOOGLE)
+    assert given.config.data.pair_truncation == GOOGLE
+    path = tmp_path / "new" / "run.json"
+    record = json.loads(path.read_text())
+    assert record["vocabulary"]["template"]["single"] == [[2, 0], ["A", 0], [3, 0]]
+    with pytest.raises(Refused, match="pair_truncation"):
+        build(config, tmp_path / "new", pair_truncation=GOOGLE)
+    del record["vocabulary"]["template"]
+    del record["config"]["data"]["pair_truncation"]
+    del record["fixed"]["data.pair_truncation"]
+    path.write_text(json.dumps(record))
+    assert build(config, tmp_path / "new").config.data.pair_truncation == GOOGLE
+    with pytest.raises(Refused, match="pair_truncation"):
+        build(config, tmp_path / "new", pair_truncation=TRANSFORMERS)
