@@ -30,9 +30,14 @@ SMALL = c.ModelConfig(
     intermediate_size=1024,
     embedding_size=128,
     generator_hidden_size=64,
+    head_act="gelu_erf",  # Hugging Face's generator has no other
     pooler_type="gelu_erf",  # of a fine-tuning
 )
-BASE = c.ModelConfig(generator_hidden_size=256, pooler_type="gelu_erf")  # a third
+BASE = c.ModelConfig(
+    generator_hidden_size=256,  # a third
+    head_act="gelu_erf",
+    pooler_type="gelu_erf",
+)
 # Model, phase, peak of the rate.
 SIZES = {
     "small": (SMALL, c.Phase(128, 1_000_000, batch_size=128), 5e-4),

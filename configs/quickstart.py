@@ -48,6 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "electra": {
         "objective": "rtd",
         "model.generator_hidden_size": 16,
+        "model.head_act": "gelu_erf",
         "data.segments": "doc_sentences",
         "data.short_seq_prob": 0.05,
         "data.mask_token_share": 0.85,

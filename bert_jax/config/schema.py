@@ -16,7 +16,8 @@ from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
 
 HIDDEN_ACTS = ("gelu_tanh", "gelu_erf", "silu")
 POOLER_TYPES = ("tanh", "gelu_erf", "relu", "mlm_transform")
-OF_CLASSIFIERS = ("pooler_type", "classifier_pooling")  # fields of ModelConfig: what they read
+# Fields of ModelConfig that heads alone read.
+OF_HEADS = ("pooler_type", "classifier_pooling", "head_act")
 THETAS = ("global_rope_theta", "local_rope_theta")  # fields of ModelConfig and of Phase
 DECAYS = ("polynomial", "constant", "one_minus_sqrt")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
@@ -55,6 +56,12 @@ class ModelConfig:
         "activation function; gelu_tanh is Google BERT's, gelu_erf Hugging Face's \"gelu\"",
         choices=HIDDEN_ACTS,
     )
+    head_act: str = setting(
+        "",
+        "activation function of the masked language model's head; empty takes hidden_act (Hugging "
+        "Face's RoBERTa and ELECTRA have gelu_erf there, whatever their encoder has)",
+        choices=("", *HIDDEN_ACTS),
+    )
     hidden_dropout_prob: float = setting(
         0.1, "dropout rate of hidden vectors, where dropout_sites says", minimum=0, below=1
     )
@@ -81,6 +88,10 @@ class ModelConfig:
         "width of the embeddings; 0 takes hidden_size, another is mapped to it (ALBERT, ELECTRA)",
         minimum=0,
         maximum=1 << 16,
+    )
+    embedding_projection: bool = setting(
+        False,
+        "embeddings are mapped to the encoder's width even if they have it (Hugging Face's ALBERT)",
     )
     position_embedding_type: str = setting(
         "learned",
@@ -200,6 +211,21 @@ class ModelConfig:
     )
 
     @property
+    def mlm_act(self) -> str:
+        """Return the activation function of the masked language model's head."""
+        return self.head_act or self.hidden_act
+
+    @property
+    def embedding_width(self) -> int:
+        """Return the width of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def maps_embeddings(self) -> bool:
+        """Return whether a layer maps the embeddings to the encoder's width."""
+        return self.embedding_projection or self.embedding_width != self.hidden_size
+
+    @property
     def has_equal_layers(self) -> bool:
         """Return whether layers differ in nothing but their weights: no window, no first norm."""
         has_window = self.global_attn_every_n_layers > 1
@@ -229,7 +255,7 @@ class ModelConfig:
         return dataclasses.replace(
             self.encoder_alone,
             hidden_size=width,
-            embedding_size=self.embedding_size or self.hidden_size,
+            embedding_size=self.embedding_width,
             num_hidden_layers=self.generator_num_hidden_layers or self.num_hidden_layers,
             num_attention_heads=self.generator_num_attention_heads or max(1, width // 64),
             intermediate_size=self.generator_intermediate_size or 4 * width,

@@ -209,7 +209,8 @@ def _check_architecture(config: SharedConfig) -> None:
     for key, fits, allowed in (
         ("hidden_size", model.hidden_size % 2 == 0, "distances have pairs of a sine and a cosine"),
         ("type_vocab_size", model.type_vocab_size == 0, "segments enter by the attention: 0"),
-        ("embedding_size", model.embedding_size in (0, model.hidden_size), "leave it at 0"),
+        ("embedding_size", model.embedding_width == model.hidden_size, "leave it at 0"),
+        ("embedding_projection", not model.embedding_projection, "leave it false"),
         ("global_attn_every_n_layers", model.global_attn_every_n_layers == 1, "leave it at 1"),
         ("is_causal", not model.is_causal, "leave it false"),
     ):
@@ -224,7 +225,7 @@ def _check_architecture(config: SharedConfig) -> None:
     _require(
         config,
         "model.pooler_type",
-        model.pooler_type != "mlm_transform" or model.embedding_size in (0, model.hidden_size),
+        model.pooler_type != "mlm_transform" or model.embedding_width == model.hidden_size,
         f"that transform is as wide as embedding_size = {model.embedding_size}, a classifier reads "
         f"hidden_size = {model.hidden_size}: take another pooler_type",
     )
@@ -554,8 +555,13 @@ def _check_transfer(config: Config) -> None:
         ),
         (
             "model.embedding_size",
-            model.embedding_size in (0, model.hidden_size),
+            model.embedding_width == model.hidden_size,
             "has no rule for a narrower table: 0",
+        ),
+        (
+            "model.embedding_projection",
+            not model.embedding_projection,
+            "has no rule for it: false",
         ),
         ("model.share_layers", not model.share_layers, "has no rule for shared layers: false"),
         ("model.generator_hidden_size", model.generator_hidden_size == 0, "has one width: 0"),

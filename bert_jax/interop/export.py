@@ -116,6 +116,10 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
       Refused: no class of Hugging Face has the encoder, no format but our own the LSTMs on it.
     """
     task, config = checkpoint.task, checkpoint.config
+    has_other_act = "mlm" in checkpoint.params and config.mlm_act != config.hidden_act
+    if config.head_act and not has_other_act:
+        config = dataclasses.replace(config, head_act="")  # of no head, or of no other activation
+        checkpoint = dataclasses.replace(checkpoint, config=config)
     if config.bilstm_units and target.scheme != load.ORBAX:
         raise Refused(
             f"{checkpoint.address} was fine-tuned with config.model.bilstm_units = "
@@ -124,8 +128,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
         )
     if checkpoint.heads.rtd and target.scheme == HF:
         # ELECTRA's config.json states the width of the embeddings always.
-        width = config.embedding_size or config.hidden_size
-        sized = dataclasses.replace(config, embedding_size=width)
+        sized = dataclasses.replace(config, embedding_size=config.embedding_width)
         if FAMILIES["electra"].fits(sized):
             checkpoint = dataclasses.replace(checkpoint, config=sized)
     if target.scheme == GOOGLE:

@@ -75,43 +75,51 @@ def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
 def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     """Read the sizes and the arrays in a folder: encoder, and pooler and heads if any.
 
-    The third value has the names of all other arrays, such as those of a third-party head.
+    The third value has the names of all other arrays, such as those of a third-party head; a class
+    of transformers has none.
 
     Raises:
       Refused: a file is missing, damaged, pickled, or of an encoder that is not computed here.
     """
     family, config = read_config(directory)
     kind = _find_kind(directory / CONFIG, family)
+    is_known = _read_class(read_json(directory / CONFIG)) in family.classes
     names = family.names_of(kind)
     with contextlib.ExitStack() as stack:
         tensors = _open_tensors(directory, stack)
         prefix = family.prefix
         if not any(name.startswith(prefix) for name in tensors.dims):
             prefix = ""  # as the class without heads writes them
+        layers: tuple[str, ...] = () if is_known else _TASK_LAYERS
+        if kind is not None:
+            layers = (names.heads["classifier"],)
+        layer = _read_task_params(tensors, config, layers)
+        of_layer = [name for name in tensors.dims if layer and name.startswith(tuple(layers))]
         params, unread = read_params(
             tensors,
             functools.partial(names.name_tensor, prefix=prefix),
             config,
-            ignored=[family.decoder, *(prefix + name for name in _BUFFERS)],
-            stems=names.list_stems(prefix),
+            ignored=[family.decoder, *(prefix + name for name in _BUFFERS), *of_layer],
+            stems=("",) if is_known else (prefix,) if prefix else names.list_stems(prefix),
             config_name=CONFIG,
         )
         _check_tied(tensors, params, family.decoder)
-        layers = _TASK_LAYERS if kind is None else (names.heads["classifier"],)
-        layer = _read_task_params(tensors, config, layers)
-        if layer:
-            unread = tuple(name for name in unread if not name.startswith(tuple(layers)))
         return config, params | layer, unread
 
 
 def _find_kind(path: pathlib.Path, family: Family) -> str | None:
     """Find the kind of task that a config.json names, by us or by its class; None if no task."""
     settings = read_json(path)
-    ours, classes = settings.get(task_layer.KEY), settings.get("architectures")
+    ours, name = settings.get(task_layer.KEY), _read_class(settings)
     if isinstance(ours, dict):
         return ours["kind"] if ours.get("kind") in family.class_ends else None
-    name = str(classes[0]) if isinstance(classes, list) and classes else ""
     return next((kind for kind, end in family.class_ends.items() if name.endswith(end)), None)
+
+
+def _read_class(settings: Mapping[str, Any]) -> str:
+    """Return the class of transformers that a config.json names; "" if none."""
+    classes = settings.get("architectures")
+    return str(classes[0]) if isinstance(classes, list) and classes else ""
 
 
 def _read_task_params(tensors: Tensors, config: ModelConfig, names: Sequence[str]) -> Params:
@@ -279,6 +287,14 @@ def check_supported(checkpoint: Pretrained) -> None:
         raise Refused(
             f"{checkpoint.address} has a task's layer that reads the last token of a causal model "
             "(config.model.is_causal), and those of transformers read [CLS]: orbax:DIR keeps any"
+        )
+    head_act = family.read_back(config).mlm_act
+    if "mlm" in checkpoint.params and config.mlm_transform and config.mlm_act != head_act:
+        raise Refused(
+            f"{checkpoint.address} has config.model.head_act = {config.mlm_act} (empty takes "
+            f"hidden_act), but {choose_architecture(checkpoint)} computes {head_act} in the masked "
+            f"language model's head: train on with config.model.head_act={head_act}, or keep it, "
+            "as orbax:DIR does"
         )
     if (task or checkpoint.heads.nsp) and not family.reads_alike(config, kind):
         theirs = family.read_back(config)

@@ -11,16 +11,12 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
-# A setting that a file lacks has our default, but for these.
-_REQUIRED = (
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("intermediate_size", "max_position_embeddings"),
-)
 # ModelConfig uses the names of BERT's files.
 BERT_NUMBERS = {
     name: name
     for name in (
-        *_REQUIRED,
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        *("intermediate_size", "max_position_embeddings"),
         *("hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size"),
         *("initializer_range", "layer_norm_eps"),
     )
@@ -38,6 +34,8 @@ class Settings:
       act: the setting of the activation function.
       checked: settings that change what the encoder computes, and the one value that is read.
       written: settings that are the same in every file.
+      defaults: settings that a file may lack, with the values that they have then.
+      head_act: our activation function of the masked language model's head, if it is another.
       shape: fields of ModelConfig that are the same in every encoder of this kind.
     """
 
@@ -47,6 +45,8 @@ class Settings:
     act: str = "hidden_act"
     checked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    head_act: str = ""
     shape: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def parse(self, path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
@@ -55,24 +55,44 @@ class Settings:
         Raises:
           Refused: a size is missing or impossible; a setting has a value that is not computed.
         """
+        settings = {**self.defaults, **settings}
         for name, value in self.checked.items():
             if settings.get(name, value) != value:
                 raise Refused(
                     f"{path} says {name} = {settings[name]!r:.80}; bert_jax reads such a model "
                     f"with {name} = {value!r} alone: give a checkpoint of that kind"
                 )
-        act = str(settings.get(self.act))
-        if act not in self.acts:
-            raise Refused(
-                f"{path} says {self.act} = {act!r:.80}; bert_jax computes {', '.join(self.acts)}: "
-                "give a checkpoint with one of these"
-            )
+        hidden_act = self.parse_act(path, settings, self.act)
         numbers = parse_numbers(path, settings, self.numbers)
         flags = {
             field: small_files.field(settings, theirs, bool, path, False)
             for field, theirs in self.flags.items()
         }
-        return ModelConfig(hidden_act=self.acts[act], **{**self.shape, **numbers, **flags})
+        head_act = "" if self.head_act == hidden_act else self.head_act
+        acts = {"hidden_act": hidden_act, "head_act": head_act}
+        return ModelConfig(**{**acts, **self.shape, **numbers, **flags})
+
+    def parse_act(self, path: pathlib.Path, settings: Mapping[str, Any], name: str) -> str:
+        """Return our activation function that a setting of a file names.
+
+        Raises:
+          Refused: it names another.
+        """
+        act = settings.get(name)
+        if not isinstance(act, str) or act not in self.acts:
+            raise Refused(
+                f"{path} says {name} = {act!r:.80}; bert_jax computes {', '.join(self.acts)}: "
+                "give a checkpoint with one of these"
+            )
+        return self.acts[act]
+
+    def name_act(self, act: str) -> str:
+        """Return the name of our activation function in a file.
+
+        Raises:
+          KeyError: it has none.
+        """
+        return {ours: theirs for theirs, ours in reversed([*self.acts.items()])}[act]
 
     def describe(self, config: ModelConfig) -> dict[str, Any]:
         """Return the settings of a file for a model.
@@ -80,10 +100,9 @@ class Settings:
         Raises:
           KeyError: a file of this kind has no name for the model's activation function.
         """
-        acts = {ours: theirs for theirs, ours in reversed([*self.acts.items()])}
         named = {**self.numbers, **self.flags}
         numbers = {theirs: getattr(config, field) for field, theirs in named.items()}
-        return numbers | dict(self.written) | {self.act: acts[config.hidden_act]}
+        return numbers | dict(self.written) | {self.act: self.name_act(config.hidden_act)}
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -108,8 +127,6 @@ def parse_numbers(
 ) -> dict[str, Any]:
     """Return the numbers of a file by our fields; `names` has its settings by those fields.
 
-    Sizes are required; another number that the file lacks is left out.
-
     Raises:
       Refused: a number is missing or impossible.
     """
@@ -117,7 +134,6 @@ def parse_numbers(
     return {
         name: _check_number(path, fields[name], settings.get(theirs), theirs)
         for name, theirs in names.items()
-        if theirs in settings or name in _REQUIRED
     }
 
 

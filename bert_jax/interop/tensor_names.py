@@ -90,11 +90,11 @@ def read_params(
 
     The pooler or a head without any array is skipped. Unread is what belongs to no part of a BERT,
     is not ignored, and is no optimizer's: TF1 keeps those under the name of their parameter, as
-    .../kernel/adam_m. `stems` are the prefixes of the names of an encoder's arrays.
+    .../kernel/adam_m. `stems` are the prefixes of the names of arrays that must not be unread.
 
     Raises:
-      Refused: arrays are missing, have another shape or are not floating-point, or the encoder
-        has more of them, which would be ignored.
+      Refused: arrays are missing, have another shape or are not floating-point, two of them
+        that should be the same differ, or there are more of them, which would be ignored.
     """
     check_layers(tensors.dims, config, tensors.place)
     declared = by_path(bert.build(config, "cpu", heads=bert.Heads(rtd=True)).declared)
@@ -105,7 +105,7 @@ def read_params(
     )
     if more := [name for name in unread if name.startswith(stems)]:
         raise Refused(
-            f"{tensors.place} holds {list_names(more)}, which the encoder of its {config_name} "
+            f"{tensors.place} holds {list_names(more)}, which the model of its {config_name} "
             "has no use for; put the config back that belongs to it, or give a plain BERT"
         )
     names = _choose_names(tensors, named, config)
@@ -122,8 +122,20 @@ def read_params(
             f"{tensors.place} holds {list_names(wrong)}; the sizes are those of the config.json or "
             "bert_config.json beside it: give the one that belongs to these arrays"
         )
+    for path, name in names.items():
+        _check_same(tensors, [other for other in named[path].names if other in tensors.dims], name)
     arrays = {path: _read(tensors, name, named[path]) for path, name in names.items()}
     return nest(arrays), tuple(unread)
+
+
+def _check_same(tensors: Tensors, names: Sequence[str], chosen: str) -> None:
+    """Raise if an array that a checkpoint holds under several names differs between them."""
+    for name in names:
+        if name != chosen and not np.array_equal(tensors.read(name), tensors.read(chosen)):
+            raise Refused(
+                f"{tensors.place} holds {chosen} and another {name}, which are one array of the "
+                "model; save it again with one of them"
+            )
 
 
 def _choose_names(

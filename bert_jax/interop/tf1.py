@@ -30,7 +30,16 @@ from data_pipeline.vocab import FILE_NAMES, WORDPIECE
 
 CONFIG = "bert_config.json"
 # Its code computes the tanh approximation under the name gelu.
-_SETTINGS = model_json.Settings({"gelu": "gelu_tanh"})
+_SETTINGS = model_json.Settings(
+    {"gelu": "gelu_tanh"},
+    # modeling.py BertConfig; the epsilon is layer_norm's there, and no setting.
+    defaults={
+        **{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
+        **{"intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1},
+        **{"attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512},
+        **{"type_vocab_size": 16, "initializer_range": 0.02, "layer_norm_eps": 1e-12},
+    },
+)
 _COUNTERS = ("global_step", "beta1_power", "beta2_power")  # of an optimizer
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"  # in checkpoints of TF2's Keras
 
@@ -112,7 +121,7 @@ def read(prefix: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
         name_tensor,
         config,
         ignored=_COUNTERS,
-        stems=("bert/embeddings/", "bert/encoder/"),
+        stems=("bert/",),
         config_name=CONFIG,
     )
     return config, params, unread
@@ -137,7 +146,7 @@ def _open_tensors(prefix: pathlib.Path) -> Tensors:
 
 @contextlib.contextmanager
 def _explain_damage(words: str) -> Iterator[None]:
-    """Raise Refused for damage: IndexError, ValueError or tf.errors.OpError, by its kind."""
+    """Raise Refused for damage: IndexError, Refused or tf.errors.OpError, by its kind."""
     try:
         yield
     except Exception as error:
@@ -162,6 +171,11 @@ def check_supported(config: ModelConfig, address: str) -> None:
             f"{address} has hidden_act {config.hidden_act}, and Google's code has no exact gelu: "
             'its "gelu" is the tanh approximation; export to hf:DIR, or say with '
             "--hidden_act=gelu_tanh that the approximation is meant"
+        )
+    if config.mlm_act != config.hidden_act:
+        raise Refused(
+            f"{address} has config.model.head_act = {config.head_act}, and Google's code computes "
+            f"hidden_act = {config.hidden_act} in the head too; export to hf:DIR or orbax:DIR"
         )
     if config.layer_norm_eps != _EPSILON:
         raise Refused(

@@ -25,7 +25,7 @@ from bert_jax.config import (
     list_objectives,
     validate,
 )
-from bert_jax.config.schema import OF_CLASSIFIERS, list_init_layers
+from bert_jax.config.schema import OF_HEADS, list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import (
     Pretrained,
@@ -232,8 +232,8 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
             f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
             f"{given.hidden_size} to a multiple of {width}"
         )
-    embeddings = 0 if saved.embedding_size == saved.hidden_size else saved.embedding_size
-    if embeddings == given.hidden_size:
+    embeddings = saved.embedding_width if saved.maps_embeddings else 0
+    if embeddings == given.hidden_size and not saved.embedding_projection:
         raise Refused(
             f"config.model.hidden_size is {given.hidden_size}, as wide as the embeddings of "
             f"config.init={address}, which are mapped to another width there; take a larger one"
@@ -245,7 +245,7 @@ def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig
 def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
     """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
 
-    Where the config sets what a classifier reads, it has its choice too. Relative positions may
+    Where the config sets what heads read or compute, it has its choice too. Relative positions may
     also end earlier.
 
     Raises:
@@ -260,13 +260,13 @@ def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelCo
     of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
     for field in dataclasses.fields(ModelConfig):
         ours, theirs = getattr(given, field.name), getattr(saved, field.name)
-        if field.name not in (*of_the_run, *OF_CLASSIFIERS) and ours not in (field.default, theirs):
+        if field.name not in (*of_the_run, *OF_HEADS) and ours not in (field.default, theirs):
             raise Refused(
                 f"config.model.{field.name} is {ours!r}, but config.init={address} has "
                 f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
             )
     default = ModelConfig()
-    chosen = [name for name in OF_CLASSIFIERS if getattr(given, name) != getattr(default, name)]
+    chosen = [name for name in OF_HEADS if getattr(given, name) != getattr(default, name)]
     return dataclasses.replace(
         saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
     )

@@ -32,7 +32,7 @@ class Embeddings(nnx.Module):
 
         are_differences: the tables begin at zero and are added to those of other embeddings.
         """
-        width, stddev = config.embedding_size or config.hidden_size, config.initializer_range
+        width, stddev = config.embedding_width, config.initializer_range
         self.word: Table
         self.position: Table | None
         self.segment: Table | None
@@ -54,7 +54,7 @@ class Embeddings(nnx.Module):
         self.target = declare((1, 1, width), (None, None, "embed"), drawn) if is_relative else None
         self.projection = (
             Linear((width, None), (config.hidden_size, "embed"), stddev)
-            if width != config.hidden_size
+            if config.maps_embeddings
             else None
         )
         self.dropout_rate = config.dropout_rate("embeddings")

@@ -59,13 +59,12 @@ def count_teacher_flops(
 
 
 def _count_masked_lm(model: ModelConfig, predictions: int) -> int:
-    embedding = model.embedding_size or model.hidden_size
-    return 6 * (model.hidden_size + model.vocab_size) * embedding * predictions
+    units = model.hidden_size + model.vocab_size
+    return 6 * units * model.embedding_width * predictions
 
 
 def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     width, layers = model.hidden_size, model.num_hidden_layers
-    embedding = model.embedding_size or width
     mlp_maps = 3 if model.gated_mlp else 2
     layer_weights = 4 * width**2 + mlp_maps * width * model.intermediate_size
     every = 6 * layers * layer_weights * seq_len
@@ -76,7 +75,7 @@ def _count_encoder(model: ModelConfig, seq_len: int) -> int:
     if model.is_causal:
         pairs = (pairs + layers * seq_len) // 2  # a position and itself are one pair
     attention = 12 * width * pairs
-    mapped = 0 if embedding == width else 6 * embedding * width * seq_len
+    mapped = 6 * model.embedding_width * width * seq_len if model.maps_embeddings else 0
     return every + attention + mapped
 
 

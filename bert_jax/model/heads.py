@@ -25,7 +25,7 @@ class MaskedLmHead(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, padded_vocab_size: int, choices: Choices) -> None:
-        width = config.embedding_size or config.hidden_size
+        width = config.embedding_width
         has_transform = config.mlm_transform
         inputs, outputs = (config.hidden_size, "embed"), (width, None)
         self.transform = (
@@ -35,7 +35,7 @@ class MaskedLmHead(nnx.Module):
         )
         self.layer_norm = Norm(config, width, choices) if has_transform else None
         self.output_bias = declare((padded_vocab_size,), ("vocab",), Initial())
-        self.hidden_act = config.hidden_act
+        self.act = config.mlm_act
         self.vocab_size = config.vocab_size
         self.choices = choices
 
@@ -44,7 +44,7 @@ class MaskedLmHead(nnx.Module):
         if self.transform is None or self.layer_norm is None:
             return x
         saves = self.choices.gelu_saves_derivative
-        return self.layer_norm(ops.activate(self.transform(x), self.hidden_act, saves))
+        return self.layer_norm(ops.activate(self.transform(x), self.act, saves))
 
     def compute_logits(self, x_BPD: jax.Array, word_table_VD: jax.Array) -> jax.Array:
         """Compute the logits: float32[B,P,V]."""

@@ -303,13 +303,15 @@ def converted(origin: str, config: Config, vocabulary: Mapping[str, Any]) -> dic
     }
 
 
-def with_kept_predictions(
+def with_kept_settings(
     workdir: pathlib.Path, config: Config, saved: Callable[[], Mapping[str, Any]] = dict
 ) -> Config:
-    """Set unset max_predictions_per_seq to the values of the run in the workdir.
+    """Set what earlier versions had no setting or another default for to the run's in the workdir.
 
-    Runs of earlier versions used 20 by default; now the masking rate determines it. A run with
-    another length or masking rate could not be resumed anyway. `saved` is as in find.
+    Runs without model.head_act in their record have hidden_act in the head, whatever their config
+    file says now. Runs of earlier versions used max_predictions_per_seq = 20 by default; now the
+    masking rate determines it. A run with another length or masking rate could not be resumed
+    anyway. `saved` is as in find.
     """
     try:
         record, _ = find(workdir, saved)
@@ -318,6 +320,8 @@ def with_kept_predictions(
     if record is None:
         return config
     fixed = record["fixed"]
+    if "model.hidden_act" in fixed and "model.head_act" not in fixed:
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, head_act=""))
     if fixed.get("data.masked_lm_prob") != config.data.masked_lm_prob:
         return config
     phases = []

@@ -140,7 +140,7 @@ def list_candidates(
                 f"little text nothing is known of more than {count_in_words(most_parameters)}"
             )
             continue
-        table = reshaped.model.vocab_size * (reshaped.model.embedding_size or shape.width)
+        table = reshaped.model.vocab_size * reshaped.model.embedding_width
         speeds = _assume_speeds(reshaped, tpu_slice, _assume_share(shape))
         candidates.append(Candidate(shape, reshaped, layers, layers + table, speeds))
     if not candidates:

@@ -97,7 +97,7 @@ def build_setup(
     config = config_lib.with_vocab_size(config, store.vocab_size)
     teacher = warm_start.read_teacher(config, store, screen)
     saved = functools.partial(read_newest_run, storage.checkpoints)
-    kept = run_record.with_kept_predictions(storage.home, config, saved)
+    kept = run_record.with_kept_settings(storage.home, config, saved)
     feed = StoreFeed(stores, kept, "" if teacher is None else warm_start.hash_weights(teacher))
     start = check_start(feed.config, feed.provenance, storage, devices, profiled)
     with screen.spinning("counting the examples of the store") as show:

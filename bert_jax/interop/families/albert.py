@@ -3,6 +3,12 @@
 Source: modeling_albert.py, configuration_albert.py@transformers 5.23; Lan et al. 2020.
 """
 
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax.config import ModelConfig
 from bert_jax.interop.families import bert
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import BERT_NUMBERS, Settings
@@ -19,7 +25,26 @@ _SETTINGS = Settings(
     checked=_FIXED,
     written=_FIXED,
     shape={"share_layers": True},
+    defaults={
+        **bert.DEFAULTS,
+        **{"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096},
+        **{"num_attention_heads": 64, "intermediate_size": 16384, "hidden_act": "gelu_new"},
+        **{"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    },
 )
+
+
+def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
+    """Return the sizes in the settings of a config.json.
+
+    Raises:
+      ValueError: a size is missing or impossible; a setting is none of ALBERT's.
+    """
+    config = _SETTINGS.parse(path, settings)
+    # Its embeddings are mapped even if they are as wide as the encoder.
+    is_wide = config.embedding_size == config.hidden_size
+    return dataclasses.replace(config, embedding_projection=is_wide)
+
 
 FAMILY = Family(
     model_type="albert",
@@ -49,7 +74,7 @@ FAMILY = Family(
         layer_format="encoder.albert_layer_groups.{}.albert_layers.0.",
         output_bias=("predictions.bias", "predictions.decoder.bias"),
     ),
-    parse=_SETTINGS.parse,
+    parse=parse,
     describe=_SETTINGS.describe,
     decoder="predictions.decoder.weight",
     masked_lm="AlbertForMaskedLM",

@@ -8,6 +8,14 @@ import dataclasses
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import Settings
 
+# Of BertConfig; those of RoBERTa and ELECTRA differ in what their files say.
+DEFAULTS = {
+    **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12},
+    **{"num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu"},
+    **{"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    **{"max_position_embeddings": 512, "type_vocab_size": 2},
+    **{"initializer_range": 0.02, "layer_norm_eps": 1e-12},
+}
 SETTINGS = Settings(
     ACTS,
     checked={
@@ -17,6 +25,7 @@ SETTINGS = Settings(
         "quantization_config": None,
     },
     written={"position_embedding_type": "absolute", "tie_word_embeddings": True},
+    defaults=DEFAULTS,
 )
 _OWN_SETTINGS = dataclasses.replace(
     SETTINGS,

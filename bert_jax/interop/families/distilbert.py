@@ -25,7 +25,13 @@ _SETTINGS = Settings(
     act="activation",
     checked=_FIXED,
     written=_FIXED,
-    shape={"type_vocab_size": 0, "pooler_type": "relu"},
+    # The epsilon is no setting.
+    shape={"type_vocab_size": 0, "pooler_type": "relu", "layer_norm_eps": 1e-12},
+    defaults={
+        **{"vocab_size": 30522, "max_position_embeddings": 512, "n_layers": 6, "n_heads": 12},
+        **{"dim": 768, "hidden_dim": 3072, "dropout": 0.1, "attention_dropout": 0.1},
+        **{"activation": "gelu", "initializer_range": 0.02},
+    },
 )
 _POOLER = {"pooler": "pre_classifier"}
 

@@ -21,6 +21,12 @@ _SETTINGS = dataclasses.replace(
     numbers=BERT_NUMBERS | {"embedding_size": "embedding_size"},
     checked={**bert.SETTINGS.checked, **_SUMMARY},
     shape={"pooler_type": "gelu_erf"},
+    defaults={
+        **bert.DEFAULTS,
+        **{"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4},
+        "intermediate_size": 1024,
+    },
+    head_act="gelu_erf",  # of the generator
 )
 
 FAMILY = Family(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
-from bert_jax.config.schema import OF_CLASSIFIERS
+from bert_jax.config.schema import OF_HEADS
 from bert_jax.interop.tensor_names import TensorName
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from data_pipeline.vocab.template import Template
@@ -142,13 +142,20 @@ class Family:
         """Return the class of transformers with the layer of a kind of task."""
         return self.encoder.removesuffix("Model") + self.class_ends[kind]
 
+    @property
+    def classes(self) -> frozenset[str]:
+        """Return the classes of transformers whose arrays are all read."""
+        heads = (self.masked_lm, self.pretraining, self.discriminator, self.causal_lm)
+        tasks = map(self.task_class, self.class_ends)
+        return frozenset((self.encoder, *filter(None, heads), *tasks))
+
     def fits(self, config: ModelConfig) -> bool:
-        """Return whether the family's config.json can describe an encoder; reads_alike has more."""
+        """Return whether the family's config.json can describe an encoder, whatever its heads."""
         try:
             described = self.read_back(config)
         except (KeyError, ValueError):
             return False
-        ignored = {name: getattr(config, name) for name in (*self.unheld, *OF_CLASSIFIERS)}
+        ignored = {name: getattr(config, name) for name in (*self.unheld, *OF_HEADS)}
         return dataclasses.replace(described, **ignored) == config
 
     def reads_alike(self, config: ModelConfig, kind: str | None = None) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.config import ModelConfig
-from bert_jax.interop.families.family import Family, Names
+from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import Settings
 from data_pipeline.io.refused import Refused
 
@@ -29,7 +29,6 @@ _FIXED = {
     "attention_bias": False,
     "mlp_bias": False,
     "classifier_bias": False,
-    "classifier_activation": "gelu",
     "decoder_bias": True,
     "tie_word_embeddings": True,
 }
@@ -47,15 +46,25 @@ _SHAPE: dict[str, Any] = {
 }
 _POOLINGS = ("cls", "mean")
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_HEAD_ACT = "classifier_activation"
+_DEFAULTS: dict[str, Any] = {
+    **{"vocab_size": 50368, "hidden_size": 768, "intermediate_size": 1152},
+    **{"num_hidden_layers": 22, "num_attention_heads": 12, "hidden_activation": "gelu"},
+    **{"max_position_embeddings": 8192, "initializer_range": 0.02, "norm_eps": 1e-5},
+    **{"attention_dropout": 0.0, "local_attention": 128, "global_attn_every_n_layers": 3},
+    **{"classifier_pooling": "cls", _HEAD_ACT: "gelu"},
+}
 _THETAS = {"global_rope_theta": (_FULL, 160_000.0), "local_rope_theta": (_SLIDING, 10_000.0)}
 _SETTINGS = Settings(
-    {"gelu": "gelu_erf"},
+    ACTS,
     _NUMBERS,
     act="hidden_activation",
-    checked=_FIXED | {"rope_scaling": None},
+    checked=_FIXED | {"rope_scaling": None, "rope_theta": None},
     written=_FIXED | {"embedding_dropout": 0.0, "mlp_dropout": 0.0},
     shape=_SHAPE,
+    defaults=_DEFAULTS,
 )
+_PLAIN_ROPE = {"rope_type": "default", "type": "default", "rope_theta": 0}
 
 _NAMES = Names(
     encoder={
@@ -109,8 +118,10 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
             f"{path} says classifier_pooling = {pooling!r:.80}; it must be cls or mean: put the "
             "file back that the checkpoint came with"
         )
+    head_act = _SETTINGS.parse_act(path, {**_DEFAULTS, **settings}, _HEAD_ACT)
     return dataclasses.replace(
         config,
+        head_act="" if head_act == config.hidden_act else head_act,
         classifier_pooling=pooling,
         global_attn_every_n_layers=every,
         local_attention=0 if every == 1 else config.local_attention,
@@ -122,7 +133,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
 def _find_period(types: Any, layers: int) -> int:
     """Return the distance of layers without a window; ModernBERT's own if it is not stated."""
     if not isinstance(types, list):
-        return 3
+        return int(_DEFAULTS["global_attn_every_n_layers"])
     return types.index(_FULL, 1) if _FULL in types[1:] else layers
 
 
@@ -134,26 +145,34 @@ def _parse_theta(path: pathlib.Path, settings: Mapping[str, Any], field: str) ->
     """Return the base of the rotary angles: by kind of layer since transformers 5, flat before."""
     kind, theta = _THETAS[field]
     by_kind = settings.get("rope_parameters") or {}
-    rope = by_kind.get(kind, {}) if isinstance(by_kind, dict) else None
-    if isinstance(rope, dict) and rope.get("rope_type", "default") == "default":
+    is_by_kind = isinstance(by_kind, dict) and by_kind.keys() <= {_FULL, _SLIDING}
+    rope = (by_kind.get(kind) or {}) if is_by_kind else None
+    if isinstance(rope, dict) and {**rope, "rope_theta": 0}.items() <= _PLAIN_ROPE.items():
         theta = rope.get("rope_theta", settings.get(field, theta))
         if type(theta) in (int, float) and 0 < theta < math.inf:
             return float(theta)
         wrong = f"{field} = {theta!r:.80}; it must be a number above 0"
     else:
-        wrong = f"rope_parameters = {by_kind!r:.80}; bert_jax computes rope_type = 'default' alone"
+        wrong = (
+            f"rope_parameters = {by_kind!r:.80}; bert_jax computes rope_type = 'default' alone, "
+            f"with a rope_theta for {_FULL} and one for {_SLIDING}"
+        )
     raise Refused(f"{path} says {wrong}: put the file back that the checkpoint came with")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
     """Return the settings of a config.json for a model."""
     return _SETTINGS.describe(config) | {
+        "local_attention": config.local_attention or _DEFAULTS["local_attention"],
+        _HEAD_ACT: _SETTINGS.name_act(config.mlm_act),
         "classifier_pooling": config.classifier_pooling,
         "layer_types": _list_types(config.global_attn_every_n_layers, config.num_hidden_layers),
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": getattr(config, field)}
             for field, (kind, _) in _THETAS.items()
         },
+        # What transformers 4 reads.
+        **{field: getattr(config, field) for field in _THETAS},
     }
 
 

@@ -15,6 +15,9 @@ from data_pipeline.io.refused import Refused
 
 _SKIPPED = 2  # positions count from pad_token_id + 1
 _PAD_ID = 1
+_SETTINGS = dataclasses.replace(
+    bert.SETTINGS, defaults=bert.DEFAULTS | {"vocab_size": 50265}, head_act="gelu_erf"
+)
 
 
 def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
@@ -23,7 +26,7 @@ def parse(path: pathlib.Path, settings: Mapping[str, Any]) -> ModelConfig:
     Raises:
       Refused: a size is missing or impossible; a setting is none of RoBERTa's.
     """
-    config = bert.SETTINGS.parse(path, settings)
+    config = _SETTINGS.parse(path, settings)
     if settings.get("pad_token_id", _PAD_ID) != _PAD_ID:
         raise Refused(
             f"{path} says pad_token_id = {settings['pad_token_id']!r:.80}; positions follow from "
@@ -47,7 +50,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     if config.type_vocab_size != 1:
         raise Refused(f"RoBERTa has 1 segment, not type_vocab_size = {config.type_vocab_size}")
     rows = config.max_position_embeddings + _SKIPPED
-    return bert.SETTINGS.describe(config) | {
+    return _SETTINGS.describe(config) | {
         "max_position_embeddings": rows,
         "pad_token_id": _PAD_ID,
     }

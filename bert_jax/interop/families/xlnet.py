@@ -56,6 +56,11 @@ _SETTINGS = Settings(
         "embedding_norm": False,
         "mlm_transform": False,
     },
+    defaults={
+        **{"vocab_size": 32000, "d_model": 1024, "n_layer": 24, "n_head": 16},
+        **{"d_inner": 4096, "ff_activation": "gelu", "initializer_range": 0.02},
+        **{"layer_norm_eps": 1e-12, "dropout": 0.1},
+    },
 )
 _CLASS_ENDS = CLASS_ENDS | {SPAN: "ForQuestionAnsweringSimple"}
 _ROW_CLASSES = tuple(_CLASS_ENDS[kind] for kind in (CLASSIFY, CHOOSE))

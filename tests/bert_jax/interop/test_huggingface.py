@@ -75,6 +75,36 @@ def test_heads_of_somebodys_own_are_named(held, more, unread, tmp_path):
     assert huggingface.read(write(tmp_path, held | added))[2] == unread
 
 
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        ("BertForPreTraining", "extra"),
+        ("BertForPreTraining", "classifier.weight"),
+        ("BertForMaskedLM", "cls.predictions.transform.gate.weight"),
+        ("BertModel", "linear.weight"),
+        ("HF_ColBERT", "bert.encoder.rel_pos.weight"),
+        ("HF_ColBERT", "bert.projection.weight"),
+    ],
+)
+def test_an_array_more_than_the_class_has_is_refused(held, architecture, name, tmp_path):
+    folder = write(tmp_path, held, architectures=[architecture])
+    assert huggingface.read(folder)[2] == ()
+    more = held | {name: np.ones((3, 14), np.float32)}
+    folder = write(tmp_path, more, architectures=[architecture])
+    with pytest.raises(ValueError, match=rf"holds {name}, which .* has no use for"):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize("name", ["cls.predictions.decoder.bias", "bert.embeddings.LayerNorm.beta"])
+def test_two_arrays_under_names_of_one_are_refused_if_they_differ(held, name, tmp_path):
+    current = {"cls.predictions.decoder.bias": "cls.predictions.bias"}.get(
+        name, "bert.embeddings.LayerNorm.bias"
+    )
+    huggingface.read(write(tmp_path, held | {name: held[current].copy()}))
+    with pytest.raises(ValueError, match=f"holds {current} and another {name}"):
+        huggingface.read(write(tmp_path, held | {name: held[current] + 1}))
+
+
 def test_parts_of_an_index_are_read(held, expected, tmp_path):
     folder = write(tmp_path, held)
     (folder / "model.safetensors").unlink()

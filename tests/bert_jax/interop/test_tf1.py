@@ -82,10 +82,23 @@ def test_layers_that_the_config_does_not_name_are_refused(exported):
     path = prefix.with_name("bert_config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 1}))
     words = (
-        r"holds bert/encoder/layer_1/attention/.*, which the encoder of its bert_config\.json "
+        r"holds bert/encoder/layer_1/attention/.*, which the model of its bert_config\.json "
         "has no use for"
     )
     with pytest.raises(ValueError, match=words):
+        load.load(f"google:{prefix}")
+
+
+def test_settings_that_the_file_lacks_have_the_defaults_of_googles_code(exported):
+    """modeling.py@eedf5716ce BertConfig tells 16 segments apart, of which ours has 3."""
+    prefix = exported()
+    path = prefix.with_name("bert_config.json")
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"hidden_act": "gelu"}))
+    assert load.load(f"google:{prefix}").config.hidden_act == "gelu_tanh"
+    del settings["type_vocab_size"], settings["hidden_act"]
+    path.write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"token_type_embeddings as \[3, 14\] .* \[16, 14\]"):
         load.load(f"google:{prefix}")
 
 

@@ -437,6 +437,8 @@ def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
         warm_start.enlarge(small, given, "A")
     equal = dataclasses.replace(checkpoint.config, embedding_size=14)
     assert warm_start.enlarge(equal, given, "A").embedding_size == 0
+    mapped = dataclasses.replace(equal, embedding_projection=True)
+    assert warm_start.enlarge(mapped, given, "A").embedding_size == 14
 
 
 def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, tmp_path):

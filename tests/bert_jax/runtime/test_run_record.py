@@ -192,12 +192,23 @@ def test_a_run_keeps_the_slots_that_its_config_once_left_at_20(config, tmp_path)
     before = with_setting(config, "phases[0].max_predictions_per_seq", 20)
     run_record.write(tmp_path, *config_and_data(before))
     now = with_setting(config, "phases[0].max_predictions_per_seq", 0)
-    kept = run_record.with_kept_predictions(tmp_path, now)
+    kept = run_record.with_kept_settings(tmp_path, now)
     assert kept == before
     check(tmp_path, kept)
     other = with_setting(now, "data.masked_lm_prob", 0.3)
-    assert run_record.with_kept_predictions(tmp_path, other) == other
-    assert run_record.with_kept_predictions(tmp_path / "new", now) == now
+    assert run_record.with_kept_settings(tmp_path, other) == other
+    assert run_record.with_kept_settings(tmp_path / "new", now) == now
+
+
+def test_a_run_from_before_its_head_had_an_activation_keeps_the_encoders(config, tmp_path):
+    run_record.write(tmp_path, *config_and_data(config))
+    now = with_setting(config, "model.head_act", "gelu_erf")
+    with pytest.raises(ValueError, match=r"config\.model\.head_act = ''"):
+        check(tmp_path, run_record.with_kept_settings(tmp_path, now))
+    rewrite(tmp_path, lambda shown: shown["fixed"].pop("model.head_act"))
+    kept = run_record.with_kept_settings(tmp_path, now)
+    assert kept == config
+    check(tmp_path, kept)
 
 
 FIRST = Config(phases=(Phase(64, 10, 16, 9), Phase(128, 10, 16, 20)))
