@@ -7,6 +7,7 @@
 A run stopped by Ctrl-C, another signal or a crash resumes when the same command is given again.
 """
 
+import dataclasses
 import shlex
 import sys
 import time
@@ -60,6 +61,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
         with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):
             setup = setup_lib.build_setup(config, learned, workdir, profiled=profiled, began=began)
+            rows = [*cli.find_kept_settings(config), *setup.data_rows]
+            setup = dataclasses.replace(setup, data_rows=rows)
     return run.train(setup, watchdog, "bert_jax.train", _finish)
 
 

@@ -52,10 +52,27 @@ _IN_WORDS = {
     str: "text without quotation marks around it",
 }
 
+# Of the words of a path, the least share that a similar one has; words that stand for others.
+_LEAST_SHARE = 0.5
+_SHORT = {"lr": "learning rate", "save": "checkpoint", "logging": "log", "len": "length"}
+
 # Groups that fine-tuning derives from other settings, and which settings to use instead.
 _RESOLVED = {
     "phases": "set config.epochs, config.batch_size and config.data.max_seq_length",
     "eval": "set config.evaluations_per_epoch; all examples are evaluated",
+}
+
+# Fields of a phase, and the fields that it takes where its own is empty.
+PHASE_SETTINGS = {
+    "restart_learning_rate": "optim.learning_rate",
+    "restart_decay": "optim.decay",
+    "restart_end_learning_rate": "optim.end_learning_rate",
+    "objective": "objective",
+    "masked_lm_prob": "data.masked_lm_prob",
+    "global_rope_theta": "model.global_rope_theta",
+    "local_rope_theta": "model.local_rope_theta",
+    "store_weights": "data.store_weights",
+    "store_temperature": "data.store_temperature",
 }
 
 Part = tuple[str, int | None]  # phases[0] is ("phases", 0), optim is ("optim", None)
@@ -115,6 +132,34 @@ def load(
     for override in overrides:
         _set(kind, view, override)
     return config_lib.settings_from(kind, view)
+
+
+def find_kept_settings(
+    config: config_lib.Config, overrides: Sequence[Override]
+) -> list[tuple[str, str]]:
+    """Return a label and a line for each phase whose own setting the command line passes over.
+
+    The file gave the phase a value of its own, as quickstart.py a learning rate, and an override
+    sets the field that the phase would take without it.
+    """
+    texts = {override.path: override.text for override in overrides}
+    rows = []
+    for index, phase in enumerate(config.phases):
+        for name, path in PHASE_SETTINGS.items():
+            value = getattr(phase, name)
+            places = {f"phases[{i}].{name}" for i in (index, index - len(config.phases))}
+            if not value or path not in texts or places & texts.keys():
+                continue
+            if value != _converted(type(value), texts[path]):
+                rows.append(
+                    (
+                        "! phases",
+                        f"config.{path} = {texts[path]} does not change "
+                        f"config.phases[{index}].{name}={value}, which the phase has of its own: "
+                        "set that too, if it is to change",
+                    )
+                )
+    return rows
 
 
 def _check_kind(kind: type[Any], view: ml_collections.ConfigDict, file: str) -> None:
@@ -240,26 +285,55 @@ def _unknown_field(kind: type[Any], path: str, done: str, fields: list[str]) -> 
         return f"it is called --config.{config_lib.MOVED[path]} now; give it under that name"
     if kind is FinetuneConfig and (group := re.split(r"[.\[]", path)[0]) in _RESOLVED:
         return f"fine-tuning has no such field; {_RESOLVED[group]}"
+    if not fields:
+        return f"{place} is a single value and has no fields"
     near = near_fields(kind, path)
     if near:
         return f"there is no such field; did you mean {' or '.join(near)}?"
-    if not fields:
-        return f"{place} is a single value and has no fields"
     return f"there is no such field; those of {place} are {', '.join(fields)}"
 
 
 def near_fields(kind: type[Any], name: str) -> list[str]:
-    """Return the flags of up to three fields whose path or last name is similar."""
-    name = name.lower().replace("-", "_")
-    paths = list(_fields(kind))
-    leaf = re.sub(r"\[.*", "", name.rpartition(".")[2])
-    same = [path for path in paths if path.rpartition(".")[2] == leaf]
-    if not same:
-        leaves = {path.rpartition(".")[2] for path in paths}
-        near = difflib.get_close_matches(leaf, sorted(leaves), 1, 0.75)
-        same = [path for path in paths if path.rpartition(".")[2] in near]
-    same.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
-    return [f"--config.{path}" for path in same[:3]]
+    """Return the flags of up to three fields whose paths share the most words with a name."""
+    wanted = _split_words(name)
+    shares = {path: _share_words(wanted, _split_words(path)) for path in _fields(kind)}
+    best = max(shares.values())
+    near = [path for path, share in shares.items() if share >= max(_LEAST_SHARE, best - 0.05)]
+    near.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
+    return [f"--config.{path}" for path in near[:3]]
+
+
+def _split_words(path: str) -> list[tuple[str, float]]:
+    """Return the words of a path with their weights: those of its groups count by half."""
+    *groups, leaf = re.sub(r"\[.*?\]", "", path.lower()).split(".")
+    return [
+        (part, weight)
+        for text, weight in ((".".join(groups), 0.5), (leaf, 1.0))
+        for word in re.findall(r"[a-z]+[0-9]*", text)
+        for part in _SHORT.get(word, word).split()
+    ]
+
+
+def _share_words(wanted: list[tuple[str, float]], words: list[tuple[str, float]]) -> float:
+    """Return the share, from 0 to 1, of words that two paths have in common or nearly so.
+
+    0 where none of them is of the second path's last name.
+    """
+    total, common, in_leaf = sum(weight for _, weight in [*wanted, *words]), 0.0, False
+    rest = list(words)
+    for word, weight in wanted:
+        nearest = max(rest, key=lambda other: _compare_words(word, other[0]), default=("", 0.0))
+        likeness = _compare_words(word, nearest[0])
+        if likeness >= 0.75:
+            common += likeness * (weight + nearest[1])
+            in_leaf |= nearest[1] == 1.0
+            rest.remove(nearest)
+    return common / total if in_leaf else 0.0
+
+
+def _compare_words(one: str, other: str) -> float:
+    starts = min(len(one), len(other)) >= 3 and (one.startswith(other) or other.startswith(one))
+    return max(0.8 if starts else 0.0, difflib.SequenceMatcher(None, one, other).ratio())
 
 
 def _fields(kind: Any, path: str = "") -> Iterator[str]:

@@ -334,7 +334,10 @@ class Phase:
         1, "parts in which a step's batch is computed, their gradients summed", minimum=1
     )
     restart_learning_rate: float = setting(
-        0.0, "peak of a schedule begun anew in this phase; 0 keeps the last schedule", minimum=0
+        0.0,
+        "peak of a schedule begun anew in this phase, whatever optim.learning_rate is; 0 keeps the "
+        "last schedule",
+        minimum=0,
     )
     restart_warmup_steps: int = setting(
         0, "warm-up of the schedule begun anew", unit="steps", minimum=0

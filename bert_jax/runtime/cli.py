@@ -102,6 +102,11 @@ def resolve_config(kind: type[config_lib.Kind], flag: flags.FlagHolder) -> confi
     return overrides.load(kind, flag.value, find_config, given)
 
 
+def find_kept_settings(config: Config) -> list[tuple[str, str]]:
+    """Return lines for the screen on phases that this command line's overrides pass over."""
+    return overrides.find_kept_settings(config, overrides.take(_arguments(), Config)[0])
+
+
 class _TryLater(Exception):
     """Signal a transient storage error during setup."""
 

@@ -80,6 +80,14 @@ def test_a_right_value_reaches_its_field(load):
         ("learning_rate", "did you mean --config.optim.learning_rate?"),
         ("optim.lerning_rate", "did you mean --config.optim.learning_rate?"),
         ("optm.learning_rate", "did you mean --config.optim.learning_rate?"),
+        ("logging_every_steps", "did you mean --config.log_every_steps?"),
+        ("log.every_steps", "did you mean --config.log_every_steps?"),
+        ("logging_steps", "did you mean --config.log_every_steps?"),
+        ("steps_per_log", "did you mean --config.log_every_steps?"),
+        ("eval_every_steps", "did you mean --config.eval.every_steps?"),
+        ("save_steps", "did you mean --config.checkpoint.every_steps?"),
+        ("optim.lr", "did you mean --config.optim.learning_rate?"),
+        ("phases[0].learning_rate", "did you mean --config.phases[0].restart_learning_rate or"),
         ("model.rolled_layers", "did you mean --config.compute.rolled_layers?"),
         ("model.compute_dtype", "it is called --config.compute.compute_dtype now"),
         ("optim.zzz", "those of config.optim are name, learning_rate"),
@@ -207,3 +215,30 @@ def test_a_config_for_the_other_command_is_named_before_its_fields(kind, place, 
     assert overrides.KINDS[kind][2] in str(refused.value)
     other = Config if kind is FinetuneConfig else FinetuneConfig
     overrides.load(other, place, cli.find_config, [])
+
+
+PHASES = (
+    "phases=(Phase(64, 10), Phase(64, 10, restart_learning_rate=3e-3, masked_lm_prob=0.1), "
+    "Phase(64, 10))"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([("optim.learning_rate", "5e-4")], ["phases[1].restart_learning_rate=0.003"]),
+        ([("optim.learning_rate", "1"), ("phases[1].restart_learning_rate", "1")], []),
+        ([("optim.learning_rate", "1"), ("phases[-2].restart_learning_rate", "1")], []),
+        ([("optim.learning_rate", "1"), ("phases[1].restart_learning_rate", "0")], []),
+        ([("optim.learning_rate", "0.003")], []),
+        ([("data.masked_lm_prob", "0.3")], ["phases[1].masked_lm_prob=0.1"]),
+        ([("optim.decay", "constant"), ("optim.warmup_steps", "1")], []),
+    ],
+)
+def test_a_phase_that_keeps_its_own_setting_is_named(load, given, kept):
+    config = load(Config, *given, text=settings(Config, PHASES))
+    rows = overrides.find_kept_settings(config, [Override(*pair) for pair in given])
+    assert [label for label, _ in rows] == ["! phases"] * len(kept)
+    for (_, text), setting in zip(rows, kept, strict=True):
+        path, value = given[0]
+        assert f"config.{setting}" in text and f"config.{path} = {value}" in text
