@@ -1,6 +1,7 @@
-"""Check a machine before you trust a run to it: python -m bert_jax.doctor --config=FILE
+"""Check a machine before you trust a run to it: python -m bert_jax.doctor [--config=FILE]
 
-    --config=configs/base.py     the run to come: its model, first phase and mesh
+    --config=configs/base.py     the run to come: its model, first phase and mesh; without it this
+                                 one, or on a CPU the small one of configs/quickstart.py
     --config.data.store=STORE    also measure the input pipeline on this store
     --workdir=gs://BUCKET/PATH   also write and read a file where its checkpoints will be
     --json_out=FILE              every number, to keep or to send
@@ -38,7 +39,9 @@ _LIMIT_SECS = flags.DEFINE_float(
 )
 _STEP_SECS = flags.DEFINE_float("step_secs", 10.0, "seconds to time steps", lower_bound=0.1)
 
-USAGE = "python -m bert_jax.doctor --config=configs/base.py [--workdir=DIR] [--json_out=FILE]"
+_BASE, _SMALL = "configs/base.py", "configs/quickstart.py"  # without --config; on a CPU
+
+USAGE = "python -m bert_jax.doctor [--config=configs/base.py] [--workdir=DIR] [--json_out=FILE]"
 
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
@@ -71,8 +74,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         cli.refuse_arguments(arguments, USAGE)
         if _JSON_OUT.value:
             check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
-        config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))
-        validate.check(config)
+        config = _read_config(_BASE)
         place = _PROCESS.locate()
         _refuse_alone(place, config)
         log.hold()
@@ -80,6 +82,10 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             run.join_processes(place, config.hosts, log)
         is_writer = processes.number() == 0
         screen = Screen(is_writer=is_writer)
+        if not _CONFIG.value:
+            name = _SMALL if jax.default_backend() == "cpu" else _BASE
+            config = _read_config(name)
+            screen.print(f"checking with {name}; --config=FILE checks with that of the run to come")
         config, source = measure.open_source(config, screen)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(config.phases[0], 0, jax.default_backend(), shards)
@@ -95,6 +101,13 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             {"config": dataclasses.asdict(config), "parts": [*map(dataclasses.asdict, verdicts)]},
         )
     return FAILED if any(verdict.outcome == WRONG for verdict in verdicts) else DONE
+
+
+def _read_config(default: str) -> Config:
+    """Read --config, or the default file, with its overrides, and check it."""
+    config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG, default))
+    validate.check(config)
+    return config
 
 
 def summarize(verdicts: Sequence[Verdict]) -> str:

@@ -331,9 +331,9 @@ def _share_words(wanted: list[tuple[str, float]], words: list[tuple[str, float]]
     return common / total if in_leaf else 0.0
 
 
-def _compare_words(one: str, other: str) -> float:
-    starts = min(len(one), len(other)) >= 3 and (one.startswith(other) or other.startswith(one))
-    return max(0.8 if starts else 0.0, difflib.SequenceMatcher(None, one, other).ratio())
+def _compare_words(word: str, other: str) -> float:
+    starts = min(len(word), len(other)) >= 3 and (word.startswith(other) or other.startswith(word))
+    return max(0.8 if starts else 0.0, difflib.SequenceMatcher(None, word, other).ratio())
 
 
 def _fields(kind: Any, path: str = "") -> Iterator[str]:

@@ -87,19 +87,22 @@ def _our_configs() -> str:
     )
 
 
-def resolve_config(kind: type[config_lib.Kind], flag: flags.FlagHolder) -> config_lib.Kind:
-    """Read a config of the given dataclass from --config and its overrides.
+def resolve_config(
+    kind: type[config_lib.Kind], flag: flags.FlagHolder, default: str = ""
+) -> config_lib.Kind:
+    """Read a config of the given dataclass from --config, or a default file, and its overrides.
 
-    Raises Refused if --config is missing, or its file or a field cannot be read.
+    Raises Refused if --config is missing without a default, or the file or a field cannot be read.
     """
-    if not flag.value:
+    place = flag.value or default
+    if not place:
         *_, example = overrides.KINDS[kind]
         raise Refused(
             "--config is missing; give --config=FILE, your own or a bundled one such as "
             f"{example}; --config=configs lists all"
         )
     given, _ = overrides.take(_arguments(), kind)
-    return overrides.load(kind, flag.value, find_config, given)
+    return overrides.load(kind, place, find_config, given)
 
 
 def find_kept_settings(config: Config) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from absl import flags
 
 from bert_jax import doctor
 from bert_jax.config import MeshConfig, ModelConfig
@@ -18,6 +19,7 @@ from bert_jax.machine.checks import FINE, SKIPPED, WRONG
 from bert_jax.model import attention
 from bert_jax.parallel import mesh
 from bert_jax.runtime import startup
+from data_pipeline.io.refused import Refused
 
 KERNEL_SIZES = ModelConfig(hidden_size=128, num_attention_heads=2)
 
@@ -116,6 +118,21 @@ def test_a_worker_of_several_is_refused_alone(monkeypatch, capsys):
     assert "worker 1 of 4" in capsys.readouterr().err
 
 
+def test_without_a_config_a_cpu_is_checked_with_the_small_one(monkeypatch, capsys):
+    lengths = []
+
+    def stop(config, screen):
+        lengths.append(config.phases[0].seq_len)
+        raise Refused("stop")
+
+    monkeypatch.setattr(doctor.measure, "open_source", stop)
+    flags.FLAGS["config"].unparse()  # another test may have given one
+    assert doctor.main([]) == 2
+    assert "configs/quickstart.py" in capsys.readouterr().out
+    assert doctor.main(["--config.phases[0].seq_len=48"]) == 2
+    assert lengths == [32, 48]
+
+
 def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
     def fail():
         raise OSError("the disk is gone")
@@ -147,7 +164,7 @@ def test_the_kernel_is_compared_with_plain_attention(monkeypatch, name):
 @pytest.mark.slow
 def test_the_command_checks_this_machine(tmp_path, capsys):
     report = tmp_path / "doctor.json"
-    flags = [
+    given = [
         "--config=configs/tiny.py",
         "--config.model.vocab_size=64",
         "--config.model.hidden_size=16",
@@ -155,7 +172,7 @@ def test_the_command_checks_this_machine(tmp_path, capsys):
         "--config.model.intermediate_size=32",
         "--step_secs=0.1",
     ]
-    assert doctor.main([*flags, f"--json_out={report}", f"--workdir={tmp_path / 'run'}"]) == 0
+    assert doctor.main([*given, f"--json_out={report}", f"--workdir={tmp_path / 'run'}"]) == 0
     parts = {part["part"]: part for part in json.loads(report.read_text())["parts"]}
     outcomes = {name: part["outcome"] for name, part in parts.items()}
     assert outcomes == {
