@@ -31,8 +31,8 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
 from data_pipeline.read.cleaning import FILES_WITHOUT_TEXT
-from data_pipeline.read.documents import read_documents
-from data_pipeline.read.sources import Source, find_sources
+from data_pipeline.read.documents import Source, read_sources
+from data_pipeline.read.sources import find_sources
 from data_pipeline.report.build import describe_file_count, print_report
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
@@ -120,10 +120,9 @@ def _find_sources(flags: BuildFlags) -> list[Source]:
     if flags.vocab:
         load_vocabulary(flags.vocab, flags.lowercase)
     # The second document is mostly near the start of the first file.
-    documents = itertools.chain.from_iterable(
-        read_documents(source, flags.text) for source in sources
-    )
-    count = len(list(itertools.islice(filter(any, documents), 2)))
+    documents = read_sources(enumerate(sources), flags.text)
+    with_text = (document for _, document in documents if any(document))
+    count = len(list(itertools.islice(with_text, 2)))
     if count < 2:
         raise Refused(describe_too_few(count, flags.text.documents))
     return sources

@@ -15,9 +15,9 @@ from data_pipeline.cli.main import find_python, run_main
 from data_pipeline.cli.terminal import make_console, print_command, print_fact
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.documents import read_equal_shares
+from data_pipeline.read.documents import Source, read_equal_shares
 from data_pipeline.read.options import TextOptions
-from data_pipeline.read.sources import Source, find_sources
+from data_pipeline.read.sources import find_sources
 from data_pipeline.report.progress import progress_bar
 from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
@@ -32,12 +32,12 @@ EXAMPLE = (
     "--output=grown.txt --words=1000"
 )
 _SHOWN_WORDS = 8
-_TEXT_FLAGS = ("documents", "text_key")
+_TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
 
 @dataclasses.dataclass(frozen=True)
 class GrowFlags:
-    """Declare the flags; `text` has two of those of TextOptions."""
+    """Declare the flags; `text` has some of those of TextOptions."""
 
     text: TextOptions
     vocab: str = setting("", "the vocab.txt to grow; it stays as it is")

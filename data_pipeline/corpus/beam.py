@@ -24,8 +24,8 @@ from data_pipeline.corpus.spool import read_chunk, write_chunk
 from data_pipeline.io.address import how_to_install, is_address
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
+from data_pipeline.read.documents import Source
 from data_pipeline.read.options import TextOptions
-from data_pipeline.read.sources import Source
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
 
 # Stored bytes that one worker reads from start to end: many small files are one group, and a

@@ -20,16 +20,17 @@ from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.corpus.near_duplicates import Signer
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import (
+    CHARACTERS,
     DOCUMENTS_WITHOUT_SENTENCES,
+    LONG_WORD_CHARACTERS,
     SENTENCES_WITHOUT_TOKENS,
     CleaningOptions,
     Document,
     clean_documents,
 )
-from data_pipeline.read.documents import read_documents
+from data_pipeline.read.documents import Source, read_sources
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sentences import split_sentences
-from data_pipeline.read.sources import Source
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 CHUNK_CHARS = 1 << 20  # text of a chunk; a larger document is a chunk of its own
@@ -42,6 +43,7 @@ class TextChunk:
 
     documents: list[Document]
     source_documents: dict[int, int]  # number of a source -> its documents
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)  # by the names of COUNTED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +69,7 @@ class EncodedChunk:
     token_ids: np.ndarray  # uint16 or uint32 [T]
     sentence_lengths: np.ndarray  # int64 [S], tokens
     facts: ChunkFacts
-    counts: dict[str, int]  # reason why something was dropped or changed -> count
+    counts: dict[str, int]  # by the names of COUNTED
     source_documents: dict[int, int]  # as in TextChunk
     lost_characters: dict[int, int]  # code point that the vocabulary lacks -> occurrences
 
@@ -83,18 +85,19 @@ def read_chunks(
     """
     documents: list[Document] = []
     source_documents: collections.Counter[int] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     chars = 0
-    for number, source in sources:
-        for document in read_documents(source, options, advance):
-            documents.append(document)
-            source_documents[number] += 1
-            chars += sum(map(len, document))
-            if chars >= CHUNK_CHARS or len(documents) >= CHUNK_DOCUMENTS:
-                yield TextChunk(documents, dict(source_documents))
-                documents, chars = [], 0
-                source_documents.clear()
-    if documents:
-        yield TextChunk(documents, dict(source_documents))
+    for number, document in read_sources(sources, options, advance, counts):
+        documents.append(document)
+        source_documents[number] += 1
+        chars += sum(map(len, document))
+        if chars >= CHUNK_CHARS or len(documents) >= CHUNK_DOCUMENTS:
+            yield TextChunk(documents, dict(source_documents), dict(counts))
+            documents, chars = [], 0
+            source_documents.clear()
+            counts.clear()
+    if documents or counts:
+        yield TextChunk(documents, dict(source_documents), dict(counts))
 
 
 class ChunkEncoder:
@@ -110,7 +113,7 @@ class ChunkEncoder:
         self._signer = Signer() if cleaning.finds_near_duplicates else None
 
     def encode(self, chunk: TextChunk) -> EncodedChunk:
-        counts: collections.Counter[str] = collections.Counter()
+        counts = collections.Counter(chunk.counts)
         documents = clean_documents(chunk.documents, self._cleaning, counts)
         lines, lines_read = documents, [1] * len(documents)
         if self._cleaning.drop_duplicate_lines:
@@ -130,6 +133,7 @@ class ChunkEncoder:
         kept_lines = [lines[i] for i in np.flatnonzero(line_lengths)]
         counts[SENTENCES_WITHOUT_TOKENS] += int(np.count_nonzero(~has_tokens))
         counts[DOCUMENTS_WITHOUT_SENTENCES] += len(documents) - len(kept_documents)
+        lost_characters = self._count_lost(sentences, token_ids, sentence_lengths, counts)
         return EncodedChunk(
             token_ids=token_ids,
             sentence_lengths=sentence_lengths[has_tokens],
@@ -141,15 +145,23 @@ class ChunkEncoder:
             ),
             counts=dict(counts),
             source_documents=chunk.source_documents,
-            lost_characters=self._lost_characters(sentences, token_ids, sentence_lengths),
+            lost_characters=lost_characters,
         )
 
-    def _lost_characters(
-        self, sentences: list[str], token_ids: np.ndarray, sentence_lengths: np.ndarray
+    def _count_lost(
+        self,
+        sentences: list[str],
+        token_ids: np.ndarray,
+        sentence_lengths: np.ndarray,
+        counts: collections.Counter[str],
     ) -> dict[int, int]:
+        """Count by code point what the vocabulary lacks, and add to `counts` what is too long."""
         is_unknown = token_ids == self._vocabulary.special_ids["unk"]
         has_unknown = sum_runs(is_unknown, sentence_lengths) > 0
-        return self._lost.count([sentences[i] for i in np.flatnonzero(has_unknown)])
+        unknown = [sentences[i] for i in np.flatnonzero(has_unknown)]
+        counts[CHARACTERS] += sum(len(text) - text.count(" ") for text in sentences)
+        counts[LONG_WORD_CHARACTERS] += self._lost.count_long_words(unknown)
+        return self._lost.count(unknown)
 
     def _facts(
         self,

@@ -1,20 +1,22 @@
-"""Find the characters of a text that no vocabulary entry has, and count them.
+"""Count what a vocabulary loses: characters that no entry has, and words that are too long.
 
-A word with one of them becomes one unknown token.
+A word with such a character, or with too many characters, becomes one unknown token.
 """
 
 import collections
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sentencepiece
+import tokenizers
 
 from data_pipeline.io.small_files import DamagedFile, field
 from data_pipeline.store import MANIFEST
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
-from data_pipeline.vocab.wordpiece import make_wordpiece_normalizer
+from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS, make_wordpiece_normalizer
 
 _RECORDED = 100  # characters in a manifest, the most frequent ones
 _SHOWN = 6
@@ -25,6 +27,7 @@ class LostCharacters:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._normalize = _normalizer(vocabulary)
+        self._has_longest_word = vocabulary.kind == WORDPIECE
         special = set(vocabulary.special_ids.values())
         self._known = set(WORD_START)
         for number, piece in enumerate(vocabulary.pieces()):
@@ -39,6 +42,22 @@ class LostCharacters:
             return {}
         counts = collections.Counter(filter(lost.__contains__, text))
         return {ord(char): count for char, count in counts.items()}
+
+    def count_long_words(self, sentences: Sequence[str]) -> int:
+        """Count the characters in words that are longer than WordPiece takes."""
+        if not self._has_longest_word:
+            return 0
+        lost_chars = 0.0
+        for run in _LONG_RUN.findall(" ".join(sentences)):
+            normalized = self._normalize(run)  # which may drop accents and tone marks
+            words = (len(word) for word, _ in _split_words(normalized))
+            long_chars = sum(chars for chars in words if chars > LONGEST_WORD_CHARS)
+            lost_chars += len(run) * long_chars / max(1, len(normalized))
+        return round(lost_chars)
+
+
+_LONG_RUN = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD_CHARS + 1},}}")
+_split_words = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
 
 
 def _normalizer(vocabulary: Vocabulary) -> Callable[[str], str]:

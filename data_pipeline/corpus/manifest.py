@@ -9,8 +9,8 @@ from typing import Any
 from data_pipeline.corpus.encode import EncodedChunk
 from data_pipeline.corpus.lost_characters import record_lost_characters
 from data_pipeline.corpus.options import BuildFlags
-from data_pipeline.read.cleaning import NORMALIZED_DOCUMENTS, REASONS
-from data_pipeline.read.sources import Source
+from data_pipeline.read.cleaning import CHANGES, COUNTS, REASONS
+from data_pipeline.read.documents import Source
 from data_pipeline.store import FORMAT, FORMAT_VERSION
 from data_pipeline.store.writer import compute_digest, describe_arrays, describe_vocabulary
 from data_pipeline.vocab import Vocabulary, token_dtype
@@ -59,7 +59,8 @@ def build_manifest(
         / sum(split["tokens"] for split in both),
         "longest_sentence_tokens": max(split["longest_sentence_tokens"] for split in both),
         "dropped": {reason: counted.counts[reason] for reason in REASONS},
-        "changed": {NORMALIZED_DOCUMENTS: counted.counts[NORMALIZED_DOCUMENTS]},
+        "changed": {change: counted.counts[change] for change in CHANGES},
+        "counted": {name: counted.counts[name] for name in COUNTS},
         "near_duplicates": near_duplicates,
         "lost_characters": record_lost_characters(counted.lost_characters),
         "holdout": flags.holdout,

@@ -13,6 +13,7 @@ import zstandard
 from data_pipeline.io.refused import Refused
 
 BLOCK_BYTES = 1 << 20
+PLAIN = "plain"  # not compressed
 
 # Zstandard packs repetitive text up to 32,000 times, and its decoder returns all output of an input
 # block at once: blocks of 4 KiB keep that below 128 MiB.
@@ -51,7 +52,7 @@ def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -
     for magic, name in _REFUSED.items():
         if head.startswith(magic):
             raise Refused(_unpack_first(address, name))
-    kind = _kind(head)
+    kind = find_compression(head)
     offset = 0
     try:
         for block in _blocks(kind, stored, block_bytes):
@@ -73,8 +74,8 @@ def decompress(address: str, stored: BinaryIO, block_bytes: int = BLOCK_BYTES) -
         ) from error
 
 
-def _kind(head: bytes) -> str:
-    """Return the compression of a file with these first bytes, or "plain"."""
+def find_compression(head: bytes) -> str:
+    """Return the compression of a file with these first bytes (16 suffice), or PLAIN."""
     if head.startswith(b"\x1f\x8b"):
         return "gzip"
     if head.startswith(b"BZh") and head[4:10] in _BZIP2_BLOCKS:
@@ -83,7 +84,7 @@ def _kind(head: bytes) -> str:
         return "xz"
     if head.startswith(_ZSTD_MAGIC) or head[:4] in _ZSTD_SKIPPED:
         return "Zstandard"
-    return "plain"
+    return PLAIN
 
 
 def _blocks(kind: str, stored: BinaryIO, block_bytes: int) -> Iterator[bytes]:

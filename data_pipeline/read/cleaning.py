@@ -10,6 +10,8 @@ one, which with --documents=blank_line is the whole document.
 
 import collections
 import dataclasses
+import functools
+import itertools
 import re
 import unicodedata
 from typing import Literal
@@ -18,6 +20,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 LONGEST_WORD_CHARS = 1_000_000
+MOST_MARKS = 30  # combining marks in a row, of UAX #15
 NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
@@ -42,8 +45,17 @@ REASONS = (
     DUPLICATE_LINES,
     DOCUMENTS_OF_DUPLICATE_LINES,
 )
-NORMALIZED_DOCUMENTS = "normalized_documents"  # a key of the manifest's "changed"
-COUNTED = (*REASONS, NORMALIZED_DOCUMENTS)
+# Keys of the manifest's "changed" and of its "counted".
+NORMALIZED_DOCUMENTS = "normalized_documents"
+CUT_MARKS = "cut_combining_marks"
+FALLBACK_FILES = "files_in_fallback_encoding"
+REPLACED_BYTES = "replaced_bytes"
+CHANGES = (NORMALIZED_DOCUMENTS, CUT_MARKS, FALLBACK_FILES, REPLACED_BYTES)
+HYPHENATED_LINES = "hyphenated_lines"
+CHARACTERS = "characters"
+LONG_WORD_CHARACTERS = "long_word_characters"
+COUNTS = (HYPHENATED_LINES, CHARACTERS, LONG_WORD_CHARACTERS)
+COUNTED = (*REASONS, *CHANGES, *COUNTS)
 
 Document = list[str]  # paragraphs or lines, as data_pipeline.read.documents yields them
 
@@ -110,11 +122,11 @@ def clean_documents(
     if options.normalize != "none":
         form: Literal["NFC", "NFKC"] = "NFC" if options.normalize == "nfc" else "NFKC"
         read = documents
-        documents = [[unicodedata.normalize(form, line).strip() for line in d] for d in read]
+        documents = [[_normalize(form, line, counts).strip() for line in d] for d in read]
         changed = sum(before != after for before, after in zip(read, documents, strict=True))
         counts[NORMALIZED_DOCUMENTS] += changed
     if options.max_word_chars:
-        has_long_word = re.compile(rf"\S{{{options.max_word_chars + 1}}}").search
+        has_long_word = re.compile(rf"(?<!\S)\S{{{options.max_word_chars + 1}}}").search
         lines_read = sum(map(len, documents))
         documents = [[line for line in d if not has_long_word(line)] for d in documents]
         counts[LONG_WORD_LINES] += lines_read - sum(map(len, documents))
@@ -123,3 +135,26 @@ def clean_documents(
         documents = [d for d in documents if sum(map(len, d)) >= options.min_document_chars]
         counts[SHORT_DOCUMENTS] += documents_read - len(documents)
     return documents
+
+
+def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Counter[str]) -> str:
+    """Normalize a line; what follows MOST_MARKS combining marks in a row is cut and counted.
+
+    Sorting a longer run takes time quadratic in its length. Source: UAX #15, stream-safe text.
+    """
+    if not line.isascii() and (cut := _long_marks().sub("", line)) != line:
+        counts[CUT_MARKS] += len(line) - len(cut)
+        line = cut
+    return unicodedata.normalize(form, line)
+
+
+@functools.cache
+def _long_marks() -> re.Pattern[str]:
+    """Match the marks behind MOST_MARKS of them; a mark decomposes into combining characters."""
+    marks = "".join(
+        char
+        for char in map(chr, itertools.chain(range(0x300, 0x20000), range(0xE0000, 0xE1000)))
+        if not "\ud800" <= char <= "\udfff"
+        and unicodedata.combining(unicodedata.normalize("NFKD", char)[0])
+    )
+    return re.compile(f"(?<=[{marks}]{{{MOST_MARKS}}})[{marks}]+")

@@ -1,55 +1,152 @@
-"""Read documents from plain text, WikiExtractor's <doc> files, JSON lines, Parquet and TFDS.
+"""Read documents from a source of any format: plain text here, the others by their readers.
 
-The format of a file is detected from its content. Its first bytes tell whether it is compressed or
-Parquet. A first line with text that opens <doc ...> makes it a WikiExtractor file; one that is a
-JSON object makes it JSON lines, as WikiExtractor's --json writes into wiki_00. A .json or .jsonl
-file must be JSON lines. Files are streamed: one document and one block are in memory.
+Files are streamed: one document and one block are in memory. formats.py detects the format.
 """
 
-import html
-import itertools
-import json
-import re
+import collections
+import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import check_unicode, kind_in_words
-from data_pipeline.read import parquet, tfds
-from data_pipeline.read.gutenberg import read_chapters
+from data_pipeline.read import formats, gutenberg, parquet, tfds
 from data_pipeline.read.lines import (
+    Decoding,
+    HeadEndsError,
     add_size,
-    numbered_lines,
+    join_wrapped,
     read_head,
+    read_head_lines,
     read_lines,
-    split_paragraphs,
+    strip_line,
 )
 from data_pipeline.read.options import TextOptions
-from data_pipeline.read.sources import Source
+from data_pipeline.read.records import read_json_lines, read_table
+from data_pipeline.read.wiki import read_articles
 
-_JSON_NAME = re.compile(r"\.jsonl?(\.(gz|bz2|xz|zst))?$")
-_DOC_START = re.compile(r"<doc\b[^>]*?(?:\btitle=\"(.*?)\")?\s*>$")
+Counts = collections.Counter[str]  # by the names of cleaning.COUNTED
+MAX_NAMED_FILES = 20
+_LOOK_SECS = 10.0  # at other files, after a bad one
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Name an input: a file by its path or address, or a shard of a TFDS data set.
+
+    A shard's address is "tfds:NAME/CONFIG:VERSION#train/3". A source can be sent to a process.
+    """
+
+    address: str
+    stored_bytes: int
 
 
 def read_documents(
-    source: Source, options: TextOptions, advance: Callable[[int], None] = lambda stored_bytes: None
+    source: Source,
+    options: TextOptions,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+    counts: Counts | None = None,
 ) -> Iterator[list[str]]:
     """Yield the documents of a source, each as its paragraphs (or lines, with --sentences=lines).
 
     In plain text `options.documents` defines a document, and with --sentences=split the lines of a
-    paragraph are joined by a space, as a hard-wrapped line ends in mid-sentence. Every other format
-    has its own documents, in which a line is a paragraph. A file without text has none. `advance`
-    is called with the bytes of the stored file as they are read.
+    paragraph are joined, as a hard-wrapped line ends in mid-sentence. Every other format has its
+    own documents, in which a line is a paragraph. A file without text has none. `advance` is called
+    with the bytes of the stored file as they are read; what reading changes is added to `counts`.
 
-    Raises Refused for a file that is gone, damaged, not UTF-8 or binary, a bad JSON line, a
-    broken <doc>, a table without the column, a document over MAX_DOCUMENT_BYTES.
+    Raises Refused for a file that is gone, damaged, binary, not UTF-8 without a fallback, or not
+    what its name or its place promises; for a bad JSON line, a broken <doc>, a table without the
+    column, a document over MAX_DOCUMENT_BYTES.
     """
-    address, text_key = source.address, options.text_key
+    address, key = source.address, options.key
+    counts = collections.Counter() if counts is None else counts
     if address.startswith(tfds.PREFIX):
-        return tfds.read_shard(address, source.stored_bytes, text_key, advance)
-    if parquet.is_parquet(read_head(address)):
-        return parquet.read_rows(address, source.stored_bytes, text_key, advance)
-    return _of_lines(address, read_lines(address, advance, joins_blank=True), options)
+        return tfds.read_shard(address, source.stored_bytes, key, advance)
+    head = read_head(address)
+    kind = formats.find_format(address, head, options)
+    if kind == formats.PARQUET:
+        return parquet.read_rows(address, source.stored_bytes, key, advance)
+    if kind == formats.ARROW:
+        return parquet.read_arrow(address, key, advance)
+    if kind == formats.EMPTY:
+        return iter(())
+    decoding = Decoding(options.fallback_encoding, counts)
+    lines = read_lines(address, advance, kind not in formats.TABLES, decoding)
+    return _read_lines_as(kind, address, lines, options, counts)
+
+
+def check_source(address: str, options: TextOptions) -> str:
+    """Return the format of a file, after a look at its head; raise as read_documents does.
+
+    Of JSON, <doc> files and tables the records in the head are read, of plain text the bytes. With
+    --documents=gutenberg, a file that does not begin like a book is STRANGER.
+    """
+    head = read_head(address)
+    kind = formats.find_format(address, head, options)
+    if kind in (formats.PARQUET, formats.ARROW):
+        parquet.check_columns(address, options.key, is_arrow=kind == formats.ARROW)
+    if kind not in formats.LINES:
+        return kind
+    is_plain = kind == formats.TEXT
+    lines = read_head_lines(address, head, Decoding(options.fallback_encoding))
+    documents = lines if is_plain else _read_lines_as(kind, address, lines, options, Counts())
+    with contextlib.suppress(HeadEndsError):
+        collections.deque(documents, maxlen=0)
+    if is_plain and options.documents == "gutenberg" and not gutenberg.may_be_book(head.data):
+        return STRANGER
+    return kind
+
+
+STRANGER = "stranger"  # to Project Gutenberg
+
+
+def read_sources(
+    sources: Iterable[tuple[int, Source]],
+    options: TextOptions,
+    advance: Callable[[int], None] = lambda stored_bytes: None,
+    counts: Counts | None = None,
+    limit_chars: int | None = None,
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the documents of numbered sources in their order, each with the number of its source.
+
+    With `limit_chars` a source is left after so many characters. After a file that cannot be read
+    the next ones are read for _LOOK_SECS longer, and the Refused names all bad ones.
+    """
+    bad: list[str] = []
+    end_secs = 0.0
+    for number, source in sources:
+        left = limit_chars
+        try:
+            for document in read_documents(source, options, advance, counts):
+                if not bad:
+                    yield number, document
+                elif time.monotonic() > end_secs:
+                    break
+                if left is not None:
+                    left -= sum(map(len, document))
+                    if left <= 0:
+                        break
+        except Refused as error:
+            if not bad:
+                end_secs = time.monotonic() + _LOOK_SECS
+            bad.append(str(error))
+        if bad and time.monotonic() > end_secs:
+            break
+    if bad:
+        raise Refused(describe_bad_files(bad))
+
+
+def describe_bad_files(sentences: Sequence[str], files: int = 0) -> str:
+    """Join what is wrong with each of some of `files` files: MAX_NAMED_FILES of them, then a count.
+
+    A single sentence stays as it is.
+    """
+    if len(sentences) == 1:
+        return sentences[0]
+    more = len(sentences) - MAX_NAMED_FILES
+    named = [*sentences[:MAX_NAMED_FILES], *([f"and {more:,} more"] if more > 0 else [])]
+    among = f" of {files:,}" if files else ""
+    return f"{len(sentences):,}{among} input files cannot be read:\n  " + "\n  ".join(named)
 
 
 def read_equal_shares(
@@ -59,44 +156,43 @@ def read_equal_shares(
     advance: Callable[[int], None] = lambda stored_bytes: None,
 ) -> Iterator[list[str]]:
     """Yield documents from the start of each source, at most `limit_chars` in equal shares."""
-    for source in sources:
-        left = limit_chars // len(sources)
-        for document in read_documents(source, options, advance):
-            yield document
-            left -= sum(map(len, document))
-            if left <= 0:
-                break
+    share_chars = limit_chars // max(1, len(sources))
+    for _, document in read_sources(enumerate(sources), options, advance, None, share_chars):
+        yield document
 
 
-def _of_lines(address: str, lines: Iterator[str], options: TextOptions) -> Iterator[list[str]]:
-    number, first = next(
-        ((number, line) for number, line in numbered_lines(lines) if line.strip()), (0, "")
-    )
-    if not first:
-        return iter(())
-    lines = itertools.chain([first], lines)
-    if _JSON_NAME.search(address) or _opens_json_lines(first):
-        return _json_documents(address, lines, number, options.text_key)
-    if first.startswith("<doc "):
-        return _wiki_articles(address, lines, number)
+def _read_lines_as(
+    kind: str, address: str, lines: Iterator[str], options: TextOptions, counts: Counts
+) -> Iterator[list[str]]:
+    """Yield the documents of a file by its format."""
+    if kind == formats.JSON:
+        return read_json_lines(address, lines, 1, options.key)
+    if kind == formats.WIKI:
+        return read_articles(address, lines, 1)
+    if kind in formats.TABLES:
+        return read_table(address, lines, kind, options.text_key)
     if options.documents in ("gutenberg", "chapters"):
-        return read_chapters(address, lines, needs_licence=options.documents == "gutenberg")
-    paragraphs = _paragraphs(address, lines)
+        needs_licence = options.documents == "gutenberg"
+        return gutenberg.read_chapters(address, lines, needs_licence, counts)
+    if options.documents == "line":
+        stripped = map(strip_line, lines)
+        return ([line] for line in stripped if line and add_size(address, 0, line))
+    blocks = _read_blocks(address, lines)
     if options.documents == "file":
-        return _join_blocks(address, paragraphs, options.sentences)
-    return (_as_paragraphs(block, options.sentences) for block in paragraphs)
+        return _join_blocks(address, blocks, options.sentences, counts)
+    return (_as_paragraphs(block, options.sentences, counts) for block in blocks)
 
 
-def _as_paragraphs(block: list[str], sentences: str) -> list[str]:
-    return block if sentences == "lines" else [" ".join(block)]
+def _as_paragraphs(block: list[str], sentences: str, counts: Counts) -> list[str]:
+    return block if sentences == "lines" else [join_wrapped(block, counts)]
 
 
-def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the blocks of lines between blank lines."""
+def _read_blocks(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the blocks of lines between lines without a visible character."""
     block: list[str] = []
     size_bytes = 0
     for line in lines:
-        stripped = line.strip()
+        stripped = strip_line(line)
         if stripped:
             block.append(stripped)
             size_bytes = add_size(address, size_bytes, stripped)
@@ -108,116 +204,13 @@ def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _join_blocks(
-    address: str, paragraphs: Iterable[list[str]], sentences: str
+    address: str, blocks: Iterable[list[str]], sentences: str, counts: Counts
 ) -> Iterator[list[str]]:
     document: list[str] = []
     size_bytes = 0
-    for block in paragraphs:
-        for paragraph in _as_paragraphs(block, sentences):
+    for block in blocks:
+        for paragraph in _as_paragraphs(block, sentences, counts):
             document.append(paragraph)
             size_bytes = add_size(address, size_bytes, paragraph)
     if document:
         yield document
-
-
-def _wiki_articles(address: str, lines: Iterable[str], first_line: int) -> Iterator[list[str]]:
-    """Yield the lines of each <doc ...> ... </doc>, without the title.
-
-    WikiExtractor writes the title into the tag and once more as the first line. It is no sentence
-    of the article and would be half of a pair, so it is dropped where it repeats the tag's title.
-    """
-    article: list[str] | None = None
-    title, size_bytes, number = "", 0, 0
-    for number, line in numbered_lines(lines, first_line):
-        stripped = line.strip()
-        if article is None:
-            match = _DOC_START.match(stripped)
-            if match:
-                article, title, size_bytes = [], html.unescape(match[1] or "").strip(), 0
-            elif stripped:
-                raise Refused(
-                    f"{address} has text outside <doc ...> ... </doc> near line {number}: "
-                    f"{stripped[:40]!r}; WikiExtractor files hold nothing else, so it is damaged"
-                )
-        elif stripped == "</doc>":
-            yield article
-            article = None
-        elif stripped and not (not article and html.unescape(stripped) == title):
-            article.append(stripped)
-            size_bytes = add_size(address, size_bytes, stripped)
-    if article is not None:
-        raise Refused(
-            f"{address} ends inside a <doc> at line {number}: it is cut off; copy it again"
-        )
-
-
-_FORM = (
-    "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
-    "JSON object a line"
-)
-
-
-def _opens_json_lines(line: str) -> bool:
-    """Return whether a file with this first line of text holds JSON lines."""
-    if not line.lstrip().startswith("{"):
-        return False
-    try:
-        return type(json.loads(line)) is dict
-    except json.JSONDecodeError:
-        return False
-    except (ValueError, RecursionError):  # JSON that Python cannot parse: _record reports it
-        return True
-
-
-def _json_documents(
-    address: str, lines: Iterable[str], first_line: int, text_key: str
-) -> Iterator[list[str]]:
-    """Yield the lines of the text of each line's object; `first_line` is the number of the first.
-
-    A text that is null is a document without text.
-    """
-    for number, line in numbered_lines(lines, first_line):
-        if not line.strip():
-            continue
-        place = f"{address} line {number}"
-        record = _record(place, line)
-        text = record.get(text_key)
-        if text is None and text_key in record:  # as exports of tables write a missing text
-            yield []
-            continue
-        if text_key not in record:
-            raise Refused(
-                f"{place} has no key {text_key!r}; its keys are {sorted(record)[:8]}; name the "
-                "right one with --text_key=KEY"
-            )
-        if type(text) is not str:
-            raise Refused(
-                f"{place} has {kind_in_words(text)} under the key {text_key!r}, and text is "
-                'needed, as in "text": "..."; write it as a string, or name another key with '
-                "--text_key=KEY"
-            )
-        check_unicode(text, text_key, place)
-        add_size(address, 0, text)
-        yield split_paragraphs(text)
-
-
-def _record(place: str, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise Refused(
-            f"{place} is not JSON ({error.msg} at character {error.pos + 1}); {_FORM}"
-        ) from error
-    except ValueError as error:  # the only other cause: Python limits the digits of an integer
-        raise Refused(
-            f"{place} has a number of too many digits to be read ({str(error).split(';')[0]}); "
-            "write it as a string, or leave it out"
-        ) from error
-    except RecursionError as error:
-        raise Refused(
-            f"{place} has lists or objects nested too deeply to be read; write its text as a "
-            "plain string, and leave the rest out"
-        ) from error
-    if type(record) is not dict:
-        raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
-    return record

@@ -1,10 +1,11 @@
 """Split Project Gutenberg books into chapters, without the licence around them."""
 
+import collections
 import re
 from collections.abc import Iterable, Iterator
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import add_size
+from data_pipeline.read.lines import add_size, join_wrapped, strip_line
 
 # Where the book begins: the marker since 2004, and the end of the "small print" in older files.
 _START = re.compile(
@@ -78,7 +79,10 @@ def describe_strangers(addresses: list[str], files: int) -> str:
 
 
 def read_chapters(
-    address: str, lines: Iterable[str], needs_licence: bool = False
+    address: str,
+    lines: Iterable[str],
+    needs_licence: bool = False,
+    counts: collections.Counter[str] | None = None,
 ) -> Iterator[list[str]]:
     """Yield the chapters of one book, each as its paragraphs with the wrapped lines joined.
 
@@ -91,6 +95,7 @@ def read_chapters(
 
     Source: the layout rules of Project Gutenberg (two or four blank lines before a chapter).
     """
+    counts = collections.Counter() if counts is None else counts
     chapter: list[str] = []
     is_chapter = True  # until the first heading: a book without headings keeps all of its text
     headings = 0
@@ -115,7 +120,7 @@ def read_chapters(
         follows_heading = is_heading
         if is_heading:
             if headings and is_chapter and _has_prose(chapter):
-                yield _joined(chapter)
+                yield _join(chapter, counts)
             headings += 1
             is_chapter = not _NOT_PROSE.match(paragraph)
             in_notes = bool(_NOTES.match(paragraph))
@@ -126,7 +131,7 @@ def read_chapters(
     if headings == 0:
         chapter = front
     if is_chapter and (headings == 0 or _has_prose(chapter)):
-        yield _joined(chapter)
+        yield _join(chapter, counts)
 
 
 def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iterator[str]:
@@ -166,7 +171,7 @@ def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]
     blank_lines, paragraph = 2, []  # the first paragraph may be a heading
     size_bytes = 0
     for line in lines:
-        if line.strip():
+        if strip_line(line):
             paragraph.append(line.rstrip())
             size_bytes = add_size(address, size_bytes, paragraph[-1])
             continue
@@ -213,11 +218,12 @@ def _is_table(paragraph: str) -> bool:
     return 2 * sum(map(_is_heading_line, lines)) > len(lines)
 
 
-def _joined(paragraphs: list[str]) -> list[str]:
+def _join(paragraphs: list[str], counts: collections.Counter[str]) -> list[str]:
     """Join wrapped lines; drop rows of stars and the underscores that stand for italics."""
     joined = []
     for paragraph in paragraphs:
         if not _ORNAMENT.match(paragraph):
-            line = " ".join(paragraph.split())
+            lines = [" ".join(line.split()) for line in paragraph.split("\n")]
+            line = join_wrapped(lines, counts)
             joined.append(_ITALICS.sub("", line) if "_" in line else line)
     return joined

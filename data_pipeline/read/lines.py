@@ -1,18 +1,24 @@
-"""Read the lines of stored files: decode UTF-8, and refuse what is no text or too large.
+"""Read the lines of stored files: decode them, and refuse what is no text or too large.
 
 A document is handled in one piece, so its largest size bounds the memory of a build.
 """
 
+import codecs
+import collections
+import dataclasses
 import functools
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from data_pipeline.io.compression import decompress
+from data_pipeline.io.compression import PLAIN, decompress, find_compression
+from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
+from data_pipeline.read.cleaning import FALLBACK_FILES, HYPHENATED_LINES, REPLACED_BYTES
 
 # A process took 145 MB on 1,422 chapters and 1.45 GB on one document of 60 MB.
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -49,16 +55,20 @@ def check_size(address: str, size_bytes: int) -> None:
 
 
 _BLOCK_BYTES = 1 << 20
-_HEAD_BYTES = 128 << 10  # of a file, from which its format is detected
+_HEAD_BYTES = 128 << 10  # of a file, from which its format is detected and its start checked
+_UTF16_SHARE = 0.1  # of a text's characters in UTF-16 that have a NUL byte, at least
 _MARK = "\ufeff"
 _BLANK_RUN = re.compile("\n{16,}")
 _RETURNS_RUN = "\r\n" * 16
-_OTHER_MARKS = {
+_OTHER_MARKS = {  # the longer ones first
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
+_LONGEST_MARK = 4
+
+Advance = Callable[[int], None]
 
 
 class BlankLines(str):
@@ -80,8 +90,36 @@ def numbered_lines(lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, 
         number += line.lines if isinstance(line, BlankLines) else 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """Say how lines become text: UTF-8, and lines that are not by a fallback, if there is one.
+
+    A fallback of None means that the command has no flag for it. What the fallback reads is added
+    to `counts`.
+    """
+
+    fallback: str | None = None
+    counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileHead:
+    """Hold the first bytes of a file, decompressed and, if it has a mark of UTF-16, in UTF-8."""
+
+    data: bytes
+    is_whole: bool  # there are no more
+    is_compressed: bool
+
+
+class HeadEndsError(Exception):
+    """Stop a reader at the end of a head, in the middle of its file."""
+
+
 def read_lines(
-    address: str, advance: Callable[[int], None], joins_blank: bool = False
+    address: str,
+    advance: Advance,
+    joins_blank: bool = False,
+    decoding: Decoding | None = None,
 ) -> Iterator[str]:
     """Yield the lines of a file; `advance` is called with the stored bytes that were read.
 
@@ -90,24 +128,60 @@ def read_lines(
 
     A line ends at a line feed, a carriage return, or both; of both, the line may keep the carriage
     return, as removing it from every line takes longer than finding the lines. A byte order mark at
-    the start of a line is dropped: files that were joined have one wherever a file began.
+    the start of a line is dropped: files that were joined have one wherever a file began. UTF-16
+    and UTF-32 are read where a mark opens the file.
 
-    Raises Refused for a file that is gone, cut off or damaged, for binary data, for bytes that
-    are not UTF-8 and for a line over MAX_DOCUMENT_BYTES.
+    Without `decoding` a pointer, a page or a dump is refused: its caller has not looked at the
+    file. Raises Refused for a file that is gone, cut off or damaged, for binary data, for bytes
+    that are not UTF-8 and for a line over MAX_DOCUMENT_BYTES.
     """
-    yield from _split_blocks(address, _blocks(address, advance), joins_blank)
+    blocks = _blocks(address, advance)
+    if decoding is None:
+        decoding, blocks = Decoding(), _refuse_stand_in(address, blocks)
+    yield from _split_blocks(address, blocks, joins_blank, decoding)
 
 
 def read_stream(name: str, stream: io.BufferedReader) -> Iterator[str]:
     """Yield the lines of a pipe as they arrive, by the rules of read_lines, plain text alone."""
     blocks = iter(functools.partial(stream.read1, _BLOCK_BYTES), b"")
-    yield from _split_blocks(name, _check_blocks(name, blocks), joins_blank=False)
+    checked = _check_blocks(name, _transcode(name, blocks))
+    yield from _split_blocks(name, checked, False, Decoding())
 
 
-def _split_blocks(address: str, blocks: Iterable[bytes], joins_blank: bool) -> Iterator[str]:
+def read_head(address: str) -> FileHead:
+    """Read the first bytes of a file; raise as read_lines does for what they show."""
+    with open_file(address, _HEAD_BYTES) as stored:
+        start = stored.read(_LONGEST_MARK + 12)
+        stored.seek(0)
+        blocks = decompress(address, stored, _HEAD_BYTES)
+        data = first = next(blocks, b"")
+        if first.startswith(tuple(_OTHER_MARKS)):
+            data = b"".join(_transcode(address, [first], is_whole=len(first) < _HEAD_BYTES))
+        return FileHead(data, len(first) < _HEAD_BYTES, find_compression(start) != PLAIN)
+
+
+def read_head_lines(address: str, head: FileHead, decoding: Decoding) -> Iterator[str]:
+    """Yield the complete lines of a head, checked and decoded; raise HeadEndsError at its end."""
+    check_is_text(address, head.data, 0)
+    cut = len(head.data) if head.is_whole else max(map(head.data.rfind, (b"\n", b"\r"))) + 1
+    yield from _split_blocks(address, [head.data[:cut]] if cut else [], False, decoding)
+    if head.is_whole:
+        return
+    if not decoding.fallback:
+        try:
+            codecs.getincrementaldecoder("utf-8")().decode(head.data[cut:])
+        except UnicodeDecodeError as error:
+            raise Refused(_describe_bytes(address, error, cut, decoding)) from error
+    raise HeadEndsError
+
+
+def _split_blocks(
+    address: str, blocks: Iterable[bytes], joins_blank: bool, decoding: Decoding
+) -> Iterator[str]:
     rest = b""
     offset = 0  # of `rest` in the (decompressed) text
     line_ends = 0
+    decoder = _Decoder(address, decoding)
     for block in blocks:
         block = rest + block
         # UTF-8 has neither byte inside a character. A carriage return at the very end may be half
@@ -117,16 +191,10 @@ def _split_blocks(address: str, blocks: Iterable[bytes], joins_blank: bool) -> I
         line_ends += block.count(b"\n", 0, cut)
         check_size(f"{address} line {line_ends + 1:,}", len(rest))
         if cut:
-            yield from _decoded(address, block[:cut], offset, joins_blank)
+            yield from _split_text(block[:cut], decoder.decode(block[:cut], offset), joins_blank)
         offset += cut
     if rest:
-        yield from _decoded(address, rest, offset, joins_blank)
-
-
-def read_head(address: str) -> bytes:
-    """Return the first bytes of a file, decompressed; none if it is empty."""
-    with open_file(address, _HEAD_BYTES) as stored:
-        return next(decompress(address, stored, _HEAD_BYTES), b"")
+        yield from _split_text(rest, decoder.decode(rest, offset), joins_blank)
 
 
 def split_paragraphs(text: str) -> list[str]:
@@ -136,16 +204,55 @@ def split_paragraphs(text: str) -> list[str]:
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
 
 
-def _decoded(address: str, data: bytes, offset: int, joins_blank: bool) -> list[str]:
-    """Return the lines of a block of complete lines, the last of which may end with the file."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Refused(
-            f"{address} is not UTF-8: byte 0x{data[error.start]:02x} at byte offset "
-            f"{offset + error.start} ({error.reason}); convert it first, "
-            f"as in: iconv -f LATIN1 -t UTF-8 {address}"
-        ) from error
+class _Decoder:
+    """Decode the blocks of a file, each of complete lines; the last may end with the file."""
+
+    def __init__(self, address: str, decoding: Decoding) -> None:
+        self._address, self._decoding = address, decoding
+        self._used_fallback = False
+
+    def decode(self, data: bytes, offset: int) -> str:
+        """Decode a block that begins at `offset`; raise Refused for bytes that are no text."""
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if not self._decoding.fallback:
+                raise Refused(
+                    _describe_bytes(self._address, error, offset, self._decoding)
+                ) from error
+        if not self._used_fallback:
+            self._used_fallback = True
+            self._decoding.counts[FALLBACK_FILES] += 1
+        return "\n".join(map(self._decode_line, data.split(b"\n")))
+
+    def _decode_line(self, line: bytes) -> str:
+        try:
+            return line.decode("utf-8")
+        except UnicodeDecodeError:
+            text = line.decode(self._decoding.fallback or "", "replace")
+            self._decoding.counts[REPLACED_BYTES] += text.count("\ufffd")
+            return text
+
+
+def _describe_bytes(
+    address: str, error: UnicodeDecodeError, offset: int, decoding: Decoding
+) -> str:
+    """Describe bytes that are not UTF-8, without a guess at what they are."""
+    by_flag = (
+        ""
+        if decoding.fallback is None
+        else ", or give it: --fallback_encoding=cp1252 (Western Europe), cp1251 (Cyrillic), "
+        "shift_jis, gb18030 or another reads the lines that are not UTF-8"
+    )
+    return (
+        f"{address} is not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset "
+        f"{offset + error.start} ({error.reason}); convert it from the encoding that it was "
+        f"written in (iconv -f ENCODING -t UTF-8){by_flag}"
+    )
+
+
+def _split_text(data: bytes, text: str, joins_blank: bool) -> list[str]:
+    """Return the lines of a text, whose bytes are `data`."""
     if b"\r" in data and _has_lone_return(data):
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
@@ -176,15 +283,48 @@ def _has_lone_return(data: bytes) -> bool:
     return data.endswith(b"\r") or bool(((bytes_N[:-1] == 13) & (bytes_N[1:] != 10)).any())
 
 
-def _blocks(address: str, advance: Callable[[int], None]) -> Iterator[bytes]:
+def _blocks(address: str, advance: Advance) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed, a block at a time, refusing binary data."""
     reported_bytes = 0
     with open_file(address) as stored:
-        for block in _check_blocks(address, decompress(address, stored, _BLOCK_BYTES)):
+        blocks = _transcode(address, decompress(address, stored, _BLOCK_BYTES))
+        for block in _check_blocks(address, blocks):
             advance(stored.tell() - reported_bytes)
             reported_bytes = stored.tell()
             yield block
         advance(stored.tell() - reported_bytes)  # the end of a compressed file holds no text
+
+
+def _transcode(address: str, blocks: Iterable[bytes], is_whole: bool = True) -> Iterator[bytes]:
+    """Turn UTF-16 and UTF-32 with a byte order mark into UTF-8, and leave all else as it is."""
+    blocks = iter(blocks)
+    start = b""
+    while len(start) < _LONGEST_MARK and (block := next(blocks, b"")):
+        start += block
+    encoding = next((name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), "")
+    if not encoding:
+        yield from filter(None, itertools.chain([start], blocks))
+        return
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        for block in itertools.chain([start], blocks):
+            yield decoder.decode(block).encode()
+        decoder.decode(b"", final=is_whole)
+    except UnicodeError as error:
+        raise Refused(
+            f"{address} is {encoding} by its byte order mark and holds bytes that are none "
+            f"({error}); write or copy it again"
+        ) from error
+
+
+def _refuse_stand_in(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    for number, block in enumerate(blocks):
+        if number == 0 and (kind := find_stand_in(block[:HEAD_BYTES])):
+            raise Refused(
+                f"{address} looks like {kind.looks}, where a line is a text; {kind.makes_text}, or "
+                "pipe it in (-) to read it as it is"
+            )
+        yield block
 
 
 def _check_blocks(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -196,16 +336,76 @@ def _check_blocks(address: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def check_is_text(address: str, block: bytes, offset: int) -> None:
-    """Raise Refused for UTF-16 and for binary data in a block that begins at `offset`."""
-    if offset == 0:
-        for mark, encoding in _OTHER_MARKS.items():
-            if block.startswith(mark):
-                raise Refused(
-                    f"{address} is {encoding} by its byte order mark, and UTF-8 is needed; convert "
-                    f"it first, as in: iconv -f {encoding} -t UTF-8 {address}"
-                )
-    if (nul := block.find(b"\0")) >= 0:
-        raise Refused(
-            f"{address} is binary data, not text: a NUL byte at byte offset "
-            f"{offset + nul}; give UTF-8 text (UTF-16 must be converted first)"
-        )
+    """Raise Refused for binary data in a block that begins at `offset`."""
+    nul = block.find(b"\0")
+    if nul < 0:
+        return
+    start = block[: 2 * (HEAD_BYTES // 2)]
+    for first, name in ((1, "UTF-16LE"), (0, "UTF-16BE")):
+        nuls, others = start[first::2].count(0), start[1 - first :: 2].count(0)
+        if offset == 0 and nuls >= max(2, _UTF16_SHARE * len(start) / 2) and not others:
+            raise Refused(
+                f"{address} looks like {name} without a byte order mark, and UTF-8 is needed; "
+                f"convert it, as in: iconv -f {name} -t UTF-8 {address}"
+            )
+    raise Refused(
+        f"{address} is binary data, not text: a NUL byte at byte offset "
+        f"{offset + nul}; give text in UTF-8, or in UTF-16 with its byte order mark"
+    )
+
+
+# Characters without width (Unicode: Cc, Cf and others of Default_Ignorable_Code_Point).
+_NO_WIDTH = (
+    "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    "\U000e0000-\U000e0fff"
+)
+_OPENS_INVISIBLE = re.compile(f"[{_NO_WIDTH}]").match
+_IS_INVISIBLE = re.compile(rf"[{_NO_WIDTH}\s]+").fullmatch
+
+
+def strip_line(line: str) -> str:
+    """Strip the white space around a line; "" if it has no character that takes a place."""
+    stripped = line.strip()
+    if _OPENS_INVISIBLE(stripped) and _IS_INVISIBLE(stripped):
+        return ""
+    return stripped
+
+
+# Scripts that put no space between words (UAX #14: SA and ID, and Tibetan), with their
+# punctuation; not Hangul. Source: https://www.w3.org/TR/css-text-3/#line-break-transform.
+_NO_SPACE = (
+    "\u0e01-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua9e0-\ua9ff"
+    "\uaa60-\uaadf\u2e80-\u2fdf\u3001-\u312f\u3190-\u4dbf\u4e00-\ua4cf\uf900-\ufaff"
+    "\ufe10-\ufe1f\ufe30-\ufe6f\uff01-\uff9f\uffe0-\uffe6\U00011700-\U0001174f"
+    "\U0001b000-\U0001b2ff\U00020000-\U0003ffff"
+)
+# Used in those scripts and in others: where the other side is of such a script, none has a space.
+_NEUTRAL = "\u2010-\u2026\u200b-\u200d\ufe00-\ufe0f\u00b7"
+# Punctuation as wide as a Chinese character holds its own space.
+_WIDE_MARKS = (
+    "\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
+)
+_SEAM = re.compile(
+    f"\n(?:(?<=[{_NO_SPACE}].)(?=[{_NO_SPACE}{_NEUTRAL}])|(?<=[{_NEUTRAL}].)(?=[{_NO_SPACE}])"
+    f"|(?<=[{_WIDE_MARKS}].)|(?=[{_WIDE_MARKS}]))",
+    re.DOTALL,
+)
+_HYPHENS = ("-", "\u2010", "\xad")
+
+
+def join_wrapped(lines: Iterable[str], counts: collections.Counter[str]) -> str:
+    """Join the stripped lines of a paragraph by spaces, or by nothing in scripts without spaces.
+
+    The characters on both sides of a line's end decide. Lines that end in a hyphen after a letter
+    are counted and joined as they are: whether the hyphen is the word's own cannot be known.
+    """
+    text = "\n".join(lines)
+    if not text.isascii():
+        text = _SEAM.sub("", text)
+    if any(f"{hyphen}\n" in text for hyphen in _HYPHENS):
+        counts[HYPHENATED_LINES] += len(_HYPHENATED.findall(text))
+    return text.replace("\n", " ")
+
+
+_HYPHENATED = re.compile(f"[^\\W\\d_][{''.join(map(re.escape, _HYPHENS))}]\n")

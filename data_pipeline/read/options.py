@@ -6,8 +6,11 @@ import re
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
-DOCUMENT_RULES = ("blank_line", "file", "gutenberg", "chapters")
+DOCUMENT_RULES = ("blank_line", "line", "file", "gutenberg", "chapters")
 SENTENCE_RULES = ("split", "lines")
+FORMATS = ("auto", "text")
+DEFAULT_KEY = "text"
+_ASCII = bytes(range(128))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +30,27 @@ class TextOptions:
     language: str = setting(
         "en", "language whose rules find the sentences: two or three letters (ISO 639)"
     )
-    text_key: str = setting("text", "key or column that holds the text in JSON, Parquet or TFDS")
+    format: str = setting(
+        "auto",
+        "auto detects each file's format, text reads every file as plain text, whatever it looks "
+        "like",
+        choices=FORMATS,
+    )
+    text_key: str = setting(
+        "",
+        "key or column that holds the text in JSON, csv, tsv, Parquet, Arrow or TFDS, a nested one "
+        f"as KEY.KEY; default: {DEFAULT_KEY}, but csv and tsv need it",
+    )
+    fallback_encoding: str = setting(
+        "",
+        "encoding of the lines that are not UTF-8, as in cp1252, cp1251 or shift_jis; default: "
+        "they are refused",
+    )
+
+    @property
+    def key(self) -> str:
+        """Return the key or column of the text where the format has a usual one."""
+        return self.text_key or DEFAULT_KEY
 
     def check(self) -> None:
         """Raise Refused if a rule is unknown, a language is no code or two rules contradict."""
@@ -42,3 +65,18 @@ class TextOptions:
                 f"--sentences is lines, but with --documents={self.documents} a line is part of "
                 "a wrapped paragraph, not a sentence; use --sentences=split"
             )
+        if self.fallback_encoding and not _extends_ascii(self.fallback_encoding):
+            raise Refused(
+                f"--fallback_encoding is {self.fallback_encoding!r}; it must be an encoding that "
+                "Python knows and that has ASCII in it, such as cp1252 (Western Europe), cp1251 "
+                "(Cyrillic), shift_jis or gb18030; UTF-16 is read by its byte order mark"
+            )
+
+
+def _extends_ascii(encoding: str) -> bool:
+    """Return whether the bytes of ASCII mean ASCII, so that lines can be found before decoding."""
+    try:
+        bytes(range(128, 256)).decode(encoding, "replace")
+        return _ASCII.decode(encoding) == _ASCII.decode("ascii")
+    except (LookupError, ValueError, TypeError):
+        return False

@@ -1,6 +1,7 @@
-"""Read documents from Parquet files: a row is a document, its text in the column --text_key."""
+"""Read documents from Parquet and Arrow files: a row is a document, its text under --text_key."""
 
 import contextlib
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -20,6 +21,10 @@ _PAGE_HEAD_BYTES, _DICTIONARY_PAGE = 32, 2
 # stored size.
 _LARGE_BYTES, _MOST_PACKED = 256 << 20, 1000
 _MAGIC = b"PAR1"
+# Of an Arrow file, in which a stream follows 8 bytes, and of a stream: as `datasets` writes it.
+_ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
+_ARROW_END_BYTES = 8  # of the mark behind the last message
+_MOST_MESSAGE_BYTES = 1 << 30  # of an Arrow file; `datasets` writes 1,000 rows into each
 _SHOWN_COLUMNS = 12
 
 
@@ -28,8 +33,18 @@ def is_parquet(head: bytes) -> bool:
     return head.startswith(_MAGIC)
 
 
-def check_columns(address: str, text_key: str) -> None:
+def is_arrow(head: bytes) -> bool:
+    """Return whether a file with these first bytes is an Arrow file or stream."""
+    return head.startswith(_ARROW_FILE) or (
+        head.startswith(_ARROW_STREAM) and head[4:8] != _ARROW_STREAM
+    )
+
+
+def check_columns(address: str, text_key: str, is_arrow: bool = False) -> None:
     """Raise Refused if there is no column of text of that name, or the file is damaged."""
+    if is_arrow:
+        next(_arrow_batches(address, text_key, lambda stored_bytes: None), None)
+        return
     with open_file(address, _REQUEST_BYTES) as stored:
         _open(address, stored, text_key)
 
@@ -56,17 +71,94 @@ def read_rows(
             reported_bytes = done_bytes
 
 
+def read_arrow(address: str, text_key: str, advance: Callable[[int], None]) -> Iterator[list[str]]:
+    """Yield the lines of the text of each row of an Arrow file or stream, a batch at a time.
+
+    Raises Refused for what check_columns refuses, a file that is cut off or packed, text that is
+    not UTF-8 and a document over MAX_DOCUMENT_BYTES.
+    """
+    rows = 0
+    for batch in _arrow_batches(address, text_key, advance):
+        for row, text in enumerate(_texts(address, batch, rows), rows + 1):
+            add_size(f"{address} row {row}", 0, text)
+            yield split_paragraphs(text)
+        rows += len(batch)
+
+
+def _arrow_batches(
+    address: str, text_key: str, advance: Callable[[int], None]
+) -> Iterator[pa.Array]:
+    """Yield the column of each batch of rows.
+
+    A batch is checked before it is unpacked, and then read behind the messages that describe it.
+    """
+    with open_file(address, _REQUEST_BYTES) as stored, _explain_damage(address, "Arrow"):
+        stored.seek(len(_ARROW_FILE) if stored.read(8) == _ARROW_FILE else 0)
+        done_bytes, end_bytes, before = 0, 0, b""
+        for number, message in enumerate(pa.ipc.MessageReader.open_stream(stored)):
+            _check_message(address, message)
+            end_bytes = stored.tell()
+            data = message.serialize().to_pybytes()
+            if number == 0:
+                _check_schema(address, pa.ipc.open_stream(data).schema, text_key)
+            if message.type != "record batch":
+                before += data
+                if len(before) > _MOST_MESSAGE_BYTES:
+                    raise Refused(f"{address} has dictionaries of too many bytes; leave it out")
+                continue
+            batch = pa.ipc.open_stream(before + data).read_next_batch()
+            batch.validate(full=True)
+            yield _pick(batch, text_key)
+            advance(end_bytes - done_bytes)
+            done_bytes = end_bytes
+        if stored.tell() - end_bytes != _ARROW_END_BYTES:
+            raise Refused(
+                f"{address} is an Arrow file that is cut off: the mark of its end is missing; copy "
+                "or download it again"
+            )
+
+
+def _check_message(address: str, message: Any) -> None:
+    """Refuse a message that is too large, or whose arrays are packed: these have no bound."""
+    data = message.metadata.to_pybytes()
+    if len(message.body or b"") + len(data) > _MOST_MESSAGE_BYTES:
+        raise Refused(f"{address} has a batch of too many bytes; write it in smaller ones")
+    header = _find_field(data, _follow(data, 0), number=2)  # Message.header
+    if header and message.type == "dictionary":
+        header = _find_field(data, _follow(data, header), number=1)  # DictionaryBatch.data
+    if header and message.type != "schema" and _find_field(data, _follow(data, header), number=3):
+        raise Refused(
+            f"{address} is an Arrow file with packed arrays, which are not read; write it again "
+            "without compression, or as Parquet"
+        )
+
+
+def _find_field(data: bytes, table: int, number: int) -> int:
+    """Return the place of a field of a FlatBuffers table; 0 if it is left out."""
+    (distance,) = struct.unpack_from("<i", data, table)
+    (size_bytes,) = struct.unpack_from("<H", data, table - distance)
+    slot = 4 + 2 * number
+    if slot >= size_bytes:
+        return 0
+    (offset,) = struct.unpack_from("<H", data, table - distance + slot)
+    return table + offset if offset else 0
+
+
+def _follow(data: bytes, place: int) -> int:
+    return place + int(struct.unpack_from("<I", data, place)[0])
+
+
 @contextlib.contextmanager
-def _explain_damage(address: str) -> Iterator[None]:
+def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
     """Convert Arrow's errors in the block to a Refused of one sentence."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the disk's or the network's, not Arrow's
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise Refused(
-            f"{address} is a Parquet file that is cut off or damaged ({reason}); copy or download "
+            f"{address} is a {kind} file that is cut off or damaged ({reason}); copy or download "
             "it again"
         ) from error
 
@@ -76,12 +168,7 @@ def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
         file = pq.ParquetFile(
             stored, buffer_size=_REQUEST_BYTES, pre_buffer=False, page_checksum_verification=True
         )
-    schema = file.schema_arrow
-    if schema.names.count(text_key) != 1 or not _is_text(schema.field(text_key).type):
-        raise Refused(
-            f"{address} has no column of text called {text_key!r}; its columns are "
-            f"{_columns(schema)}; name the right one with --text_key=COLUMN"
-        )
+    _check_schema(address, file.schema_arrow, text_key)
     for column in _columns_of(file, text_key):
         unpacked_bytes = column.total_uncompressed_size
         if unpacked_bytes > max(_LARGE_BYTES, _MOST_PACKED * column.total_compressed_size):
@@ -90,6 +177,42 @@ def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
                 f"{column.total_compressed_size:,}, which no text is; leave it out"
             )
     return file
+
+
+def _check_schema(address: str, schema: pa.Schema, text_key: str) -> None:
+    """Refuse a file without a column of text of that name, at the top or "name.name" within one."""
+    kind = _find_type(schema, text_key)
+    if kind is None or not _is_text(kind):
+        raise Refused(
+            f"{address} has no column of text called {text_key!r}; its columns are "
+            f"{_columns(schema)}; name the right one with --text_key=COLUMN"
+        )
+
+
+def _find_type(schema: pa.Schema, text_key: str) -> Any:
+    """Return the type of a column, also of a nested one; None if no single one has that name."""
+    for names in ([text_key], text_key.split(".")):
+        kind: Any = schema
+        for name in names:
+            has_fields = kind is schema or pa.types.is_struct(kind)
+            index = kind.get_field_index(name) if has_fields else -1  # -1 for two of that name too
+            if index < 0:
+                break
+            kind = kind.field(index).type
+        else:
+            return kind
+    return None
+
+
+def _pick(batch: pa.RecordBatch, text_key: str) -> pa.Array:
+    """Return the column of the text, as _find_type finds it."""
+    import pyarrow.compute as pc
+
+    if batch.schema.get_field_index(text_key) >= 0:
+        return batch.column(batch.schema.get_field_index(text_key))
+    name, *nested = text_key.split(".")
+    column = batch.column(batch.schema.get_field_index(name))
+    return pc.struct_field(column, nested) if nested else column
 
 
 def _columns_of(file: pq.ParquetFile, text_key: str) -> list[Any]:
@@ -125,7 +248,7 @@ def _batches(
         for group, column in enumerate(_columns_of(file, text_key)):
             rows = _batch_rows(stored, column)
             for batch in file.iter_batches(rows, row_groups=[group], columns=[text_key]):
-                yield batch.column(0)
+                yield _pick(batch, text_key)
 
 
 def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Resolve --input to a list of sources, each of which is read from start to end on its own."""
 
-import dataclasses
 import glob
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,62 +7,54 @@ from concurrent.futures import ThreadPoolExecutor
 from data_pipeline.io.address import is_address
 from data_pipeline.io.files import StoredFile, find_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.read import gutenberg, parquet, tfds
-from data_pipeline.read.lines import check_is_text, read_head
+from data_pipeline.read import formats, gutenberg, tfds
+from data_pipeline.read.documents import STRANGER, Source, check_source, describe_bad_files
 from data_pipeline.read.options import TextOptions
 
 _THREADS = 16  # threads that check files; in a bucket each check is a request
 _CHECKS_AT_ONCE = 4096  # files that wait for a thread, at 1.5 kB each
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """Name an input: a file by its path or address, or a shard of a TFDS data set.
-
-    A shard's address is "tfds:NAME/CONFIG:VERSION#train/3". A source can be sent to a process.
-    """
-
-    address: str
-    stored_bytes: int
-
-
 def find_sources(patterns: str, options: TextOptions) -> list[Source]:
-    """Return the sources that a comma-separated list names, each once, after cheap checks.
+    """Return the sources that a comma-separated list names, each once, after a look at their heads.
 
-    An entry is a glob of files, local or of any file system that fsspec knows (gs://), or
+    An entry is a glob of files, local or of any file system that fsspec knows (gs://, hf://), or
     "tfds:NAME[/CONFIG][:VERSION][:SPLIT]". Order: that of the entries, sorted by name within one.
     `**` reaches into folders. An entry that is the name of a file is taken literally.
 
     Raises Refused for an entry without a file, a name that is not UTF-8, a directory, only empty
-    files, binary data at its start, a table without the column, a file that is no Gutenberg book
-    where only those are wanted.
+    files, a flag that no file needs, and for all files whose heads check_source refuses.
     """
     files_by_key: dict[str, StoredFile] = {}
     parts = [patterns] if os.path.isfile(os.path.expanduser(patterns)) else patterns.split(",")
     for entry in filter(None, (part.strip() for part in parts)):
         if entry.startswith(tfds.PREFIX):
-            matches = tfds.find_shards(entry, options.text_key)
+            matches = tfds.find_shards(entry, options.key)
         else:
             matches = _matches(entry)
         for file in matches:
             files_by_key.setdefault(_identity(file), file)
     if not files_by_key:
         raise Refused("--input is empty; give files or globs, as in --input='corpus/*.txt.gz'")
-    files, strangers = list(files_by_key.values()), []
+    files = list(files_by_key.values())
+    kinds, bad = [], []
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(files), _CHECKS_AT_ONCE):
             some = files[start : start + _CHECKS_AT_ONCE]
-            are_books = pool.map(lambda file: _check(file, options), some)
-            for file, is_book in zip(some, are_books, strict=True):
-                if not is_book:
-                    strangers.append(file.address)
+            for kind, wrong in pool.map(lambda file: _check(file, options), some):
+                kinds.append(kind)
+                bad += [wrong] if wrong else []
     if not any(file.stored_bytes for file in files):
         raise Refused(
             f"--input has no file that is not empty (0 bytes), as {files[0].address} is; give "
             "files with text"
         )
-    if strangers:
+    if bad:
+        raise Refused(describe_bad_files(bad, len(files)))
+    pairs = zip(files, kinds, strict=True)
+    if strangers := [file.address for file, kind in pairs if kind == STRANGER]:
         raise Refused(gutenberg.describe_strangers(strangers, len(files)))
+    _check_flags(set(kinds), options)
     return [Source(file.address, file.stored_bytes) for file in files]
 
 
@@ -98,18 +89,31 @@ def _identity(file: StoredFile) -> str:
     return os.path.realpath(address) if is_local else address
 
 
-def _check(file: StoredFile, options: TextOptions) -> bool:
-    """Check a file's first bytes; return False if it should be a Gutenberg book and is none."""
-    address = file.address
-    if address.startswith(tfds.PREFIX):
-        return True
+def _check(file: StoredFile, options: TextOptions) -> tuple[str, str]:
+    """Return the format of a file, and what is wrong with it in a sentence or ""."""
+    if file.address.startswith(tfds.PREFIX):
+        return formats.TFDS, ""
     if file.is_directory:
-        raise Refused(f"--input has {address}, a directory; give its files: --input='{address}/*'")
-    head = read_head(address)
-    if not head:  # one of many may be empty; the build counts it
-        return True
-    if parquet.is_parquet(head):
-        parquet.check_columns(address, options.text_key)
-        return True
-    check_is_text(address, head, 0)
-    return options.documents != "gutenberg" or gutenberg.may_be_book(head)
+        place = file.address
+        raise Refused(f"--input has {place}, a directory; give its files: --input='{place}/*'")
+    try:
+        return check_source(file.address, options), ""
+    except Refused as error:
+        return "", str(error)
+
+
+def _check_flags(kinds: set[str], options: TextOptions) -> None:
+    """Raise Refused for a flag that no input uses."""
+    for name, default, users, use in (
+        ("text_key", "", formats.KEYED, "JSON, csv, tsv, Parquet, Arrow and TFDS have keys"),
+        ("documents", "blank_line", (formats.TEXT,), "it is for plain text"),
+        ("fallback_encoding", "", formats.LINES, "Parquet, Arrow and TFDS are always UTF-8"),
+        ("format", "auto", (formats.TEXT,), "TFDS has a format of its own"),
+    ):
+        value = getattr(options, name)
+        if value != default and kinds.isdisjoint(users):
+            given = ", ".join(sorted(kinds))
+            raise Refused(
+                f"--{name} is {value!r}, and no input uses it: {use}, and --input has {given}; "
+                "leave it out"
+            )

@@ -14,20 +14,27 @@ from data_pipeline.cli.main import find_python
 from data_pipeline.cli.terminal import print_command, print_fact, print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
 from data_pipeline.read.cleaning import (
+    CHARACTERS,
+    CUT_MARKS,
     DOCUMENTS_OF_DUPLICATE_LINES,
     DOCUMENTS_WITHOUT_SENTENCES,
     DUPLICATE_DOCUMENTS,
     DUPLICATE_LINES,
+    FALLBACK_FILES,
     FILES_WITHOUT_TEXT,
+    HYPHENATED_LINES,
     KEEP,
+    LONG_WORD_CHARACTERS,
     LONG_WORD_LINES,
+    MOST_MARKS,
     NEAR_DUPLICATE_DOCUMENTS,
     NORMALIZED_DOCUMENTS,
+    REPLACED_BYTES,
     SENTENCES_WITHOUT_TOKENS,
     SHORT_DOCUMENTS,
     TOGETHER,
 )
-from data_pipeline.report.findings import can_be_trained_on, find_in_build, total
+from data_pipeline.report.findings import can_be_trained_on, find_in_build, has_no_pairs, total
 from data_pipeline.store import HELDOUT, TRAIN
 
 _MOST_FILES = 3
@@ -40,6 +47,10 @@ _CONFIGS = (
     (10**9, "configs/small.py"),
 )
 _LARGEST_CONFIG = "configs/base.py"
+# For documents of one sentence: masked words alone, and several documents in a row.
+_WITHOUT_PAIRS = (
+    " --config.objective=mlm --config.data.segments=doc_sentences --config.data.packed_examples=8"
+)
 _REASON_WORDS = {
     FILES_WITHOUT_TEXT: "files without text",
     SENTENCES_WITHOUT_TOKENS: "sentences without a token",
@@ -78,6 +89,7 @@ def print_report(
     facts = (
         ("read", f"{describe_file_count(len(sources))}, {_size(read_bytes)} as stored"),
         *_cleaning_facts(manifest),
+        *_reading_facts(manifest),
         (
             "vocabulary",
             f"{vocabulary['kind']}, {vocabulary['size']:,} pieces, {case}; {used:,} of them occur",
@@ -93,11 +105,12 @@ def print_report(
     if not can_be_trained_on(manifest):
         return
     console.print("\n  [dim]next[/]")
-    cache = " --config.data.data_cache=CACHE" if address else ""
+    more = " --config.data.data_cache=CACHE" if address else ""
+    more += _WITHOUT_PAIRS if has_no_pairs(manifest) else ""
     print_command(
         console,
         f"{find_python()} -m bert_jax.train --config={_choose_config(manifest)} "
-        f"--config.data.store={shlex.quote(address or str(store))}{cache} "
+        f"--config.data.store={shlex.quote(address or str(store))}{more} "
         f"--workdir=runs/{shlex.quote('mine' if store.name == 'store' else store.name)}",
     )
 
@@ -135,6 +148,26 @@ def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
             given_up = near["documents_given_up"]
             counts += f"; {given_up:,} documents resemble too many others to be compared with all"
         facts.append(("near copies", counts))
+    return facts
+
+
+def _reading_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
+    """List what reading changed, and what it saw and left as it is, where there is any."""
+    changed, counted = manifest["changed"], manifest["counted"]
+    facts = []
+    if encoding := manifest["build"]["fallback_encoding"]:
+        files = describe_file_count(changed[FALLBACK_FILES])
+        lost = f"{changed[REPLACED_BYTES]:,} bytes that it lacks became U+FFFD"
+        facts.append(("encoding", f"{files} not in UTF-8, read as {encoding}; {lost}"))
+    if marks := changed[CUT_MARKS]:
+        facts.append(("cut", f"{marks:,} combining marks that followed {MOST_MARKS} others"))
+    if lines := counted[HYPHENATED_LINES]:
+        facts.append(
+            ("hyphens", f"{lines:,} wrapped lines end in one; a word that is cut there stays cut")
+        )
+    if characters := counted[LONG_WORD_CHARACTERS]:
+        share = characters / counted[CHARACTERS]
+        facts.append(("long words", f"{characters:,} characters ({share:.2%}) are lost in them"))
     return facts
 
 

@@ -13,11 +13,14 @@ from data_pipeline.report.repeats import estimate_copies
 from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
 from data_pipeline.store import HELDOUT, TRAIN, Store
 from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS
 
 FEW_DOCUMENTS = 100  # of the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
 MANY_LOST_CHARACTERS = 0.001  # of the tokens
 MANY_LONG_SENTENCES = 0.05
+MANY_LONG_WORD_CHARACTERS = 0.01  # of the characters
+MANY_ONE_SENTENCE_DOCUMENTS = 0.3
 MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
 MANY_COPIES_TO_TRAIN_ON = 0.3  # of the documents
@@ -42,14 +45,15 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
     documents, sentences = total(manifest, "documents"), total(manifest, "sentences")
     tokens, single = total(manifest, "tokens"), total(manifest, "one_sentence_documents")
     heldout = manifest["splits"][HELDOUT]["documents"]
-    if single > 0.3 * documents:
+    if has_no_pairs(manifest):
         yield Finding(
             "one_sentence_documents",
             single / documents,
             f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
             "need two. Is there a blank line after every line, or are several sentences on a line "
-            "with --sentences=lines? See --documents and --sentences.",
+            "with --sentences=lines? See --documents and --sentences; or train without pairs.",
         )
+    yield from _find_long_words(manifest)
     unknown = manifest["unknown_token_share"]
     if unknown > 0.01:
         yield Finding(
@@ -99,6 +103,26 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
             f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
             f"--holdout asked for {manifest['holdout']:.2%}: documents are few, or many are alike "
             "but for case, white space and digits, which go to one side together.",
+        )
+
+
+def has_no_pairs(manifest: dict[str, Any]) -> bool:
+    """Return whether too many documents have a single sentence, which no other can follow."""
+    single = total(manifest, "one_sentence_documents")
+    return single > MANY_ONE_SENTENCE_DOCUMENTS * total(manifest, "documents")
+
+
+def _find_long_words(manifest: dict[str, Any]) -> Iterator[Finding]:
+    counted = manifest.get("counted", {})  # older builds counted none
+    share = counted.get("long_word_characters", 0) / max(1, counted.get("characters", 0))
+    if share >= MANY_LONG_WORD_CHARACTERS:
+        yield Finding(
+            "long_words",
+            share,
+            f"{share:.1%} of the characters are lost: they are in words of over "
+            f"{LONGEST_WORD_CHARS} characters, which WordPiece makes unknown, as in scripts "
+            "without spaces. --train_vocab=unigram loses none, nor does byte_bpe with "
+            "--lowercase=false.",
         )
 
 

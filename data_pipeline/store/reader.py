@@ -33,7 +33,7 @@ _KEYS: dict[type, tuple[str, ...]] = {
     list: ("sources",),
     dict: (
         *("arrays", "vocabulary", "splits", "examples", "dropped", "changed", "near_duplicates"),
-        *("build", "versions"),
+        *("counted", "build", "versions"),
     ),
 }
 _VOCABULARY_KEYS: dict[type, tuple[str, ...]] = {
@@ -227,7 +227,10 @@ def _check_types(manifest: dict[str, Any], name: str) -> None:
     counts = {
         "vocabulary": {"size": vocabulary.get("size", 1)},
         "special_ids": vocabulary.get("special_ids", {}),
-        **{key: manifest.get(key, {}) for key in ("dropped", "changed", "near_duplicates")},
+        **{
+            key: manifest.get(key, {})
+            for key in ("dropped", "changed", "counted", "near_duplicates")
+        },
         **{
             f"{key} of {part}": content
             for key in ("splits", "examples")

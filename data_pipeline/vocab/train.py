@@ -12,10 +12,9 @@ import tokenizers
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions, clean_documents
-from data_pipeline.read.documents import read_equal_shares
+from data_pipeline.read.documents import Source, read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sentences import split_sentences
-from data_pipeline.read.sources import Source
 from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORD_START, WORDPIECE
 from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.wordpiece import join_pieces, make_wordpiece_normalizer

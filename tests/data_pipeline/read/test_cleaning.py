@@ -77,6 +77,11 @@ def test_the_report_and_the_manifest_say_what_was_cleaned(tmp_path, capsys):
     store = open_store(tmp_path / "store")
     cleaned = {"lines_with_long_words": 1, "short_documents": 2, "duplicate_documents": 5}
     assert store.manifest["dropped"] == dict.fromkeys(REASONS, 0) | cleaned
-    assert store.manifest["changed"] == {"normalized_documents": 1}
+    assert store.manifest["changed"] == {
+        "normalized_documents": 1,
+        "cut_combining_marks": 0,
+        "files_in_fallback_encoding": 0,
+        "replaced_bytes": 0,
+    }
     assert store.manifest["build"]["max_word_chars"] == 20
     assert "ｆ" not in store.vocab_path.read_text()  # trained on what is stored

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from data_pipeline.io.refused import Refused
 from data_pipeline.read import lines
 from data_pipeline.read.documents import read_documents
 from data_pipeline.read.lines import numbered_lines, read_lines, split_paragraphs
@@ -53,10 +54,19 @@ def test_joined_files_leave_no_byte_order_mark_at_a_line(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_other_encodings_with_a_byte_order_mark_are_named(tmp_path, encoding):
-    name = encoding[:6].upper()
-    with pytest.raises(ValueError, match=rf"/a is {name} by its .*: iconv -f {name} -t UTF-8 .*/a"):
-        read(tmp_path / "a", "\ufefftext".encode(encoding))
+@pytest.mark.parametrize("block_bytes", [1, 3, 1 << 20])
+def test_other_encodings_are_read_by_their_byte_order_mark(
+    tmp_path, monkeypatch, encoding, block_bytes
+):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
+    assert read(tmp_path / "a", "\ufeffeins\r\nzwölf €\n𝒳".encode(encoding)) == [
+        "eins",
+        "zwölf €",
+        "𝒳",
+    ]
+    if encoding.startswith("utf-16"):
+        with pytest.raises(Refused, match=f"looks like UTF-16{encoding[-2:].upper()}"):
+            read(tmp_path / "a", "text without a mark".encode(encoding))
 
 
 BAD_TEXT = {

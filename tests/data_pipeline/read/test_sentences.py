@@ -47,7 +47,7 @@ def test_other_languages_have_other_rules():
 
 @pytest.mark.parametrize("name", ["gutenberg/Alice*.gz", "enwiki_wikiextractor/mlperf_wiki_00.gz"])
 def test_no_text_is_lost_on_real_files(shared_data, name):
-    options = TextOptions("gutenberg")
+    options = TextOptions("gutenberg" if "gutenberg" in name else "blank_line")
     (source,) = find_sources(str(shared_data / "pretrain" / name), options)
     for paragraphs in read_documents(source, options):
         found = split_sentences(paragraphs, TextOptions())

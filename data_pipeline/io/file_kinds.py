@@ -1,0 +1,126 @@
+"""Recognize files that stand where another should: a git-lfs pointer, a web page, a dump.
+
+A clone without git-lfs, a download that a server refused and a site saved as text all leave a file
+under the right name. The first bytes show it.
+"""
+
+import dataclasses
+import re
+
+HEAD_BYTES = 4096  # of a file, enough to recognize what declares itself
+
+_SPACE = b" \t\r\n\x0b\x0c"
+_MARK = b"\xef\xbb\xbf"
+_MOST_DECLARATIONS = 64  # comments and declarations before the first tag
+_POINTER = re.compile(rb"version https?://[\w./-]{1,80}/spec/v?\d")  # git-lfs, and hawser before it
+_POINTER_SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
+_ANNEX = re.compile(rb"(?:\.\./)*(?:\.git|/)?/?annex/objects/\S{1,300}\s*")
+_TAG_NAME = re.compile(rb"<([A-Za-z][\w:.-]{0,60})(?=[\s/>])")
+_TAG = re.compile(rb"</?[A-Za-z][^<>]{0,1000}>")
+_LEAST_TAGS = 4  # of markup that does not declare itself
+# Of servers, as the whole of a file: GitHub's, the Hub's.
+_ANSWERS = re.compile(
+    rb"\s*(?:404: not found|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
+    rb"|(?:internal )?server error|service unavailable|too many requests|unauthorized)\.?\s*",
+    re.IGNORECASE,
+)
+_PAGE_TAGS = frozenset(b"html head body title meta script style link base".split())
+_HTML_TAGS = _PAGE_TAGS | frozenset(
+    b"a abbr address article aside b blockquote br button center code dd div dl dt em font footer "
+    b"form h1 h2 h3 h4 h5 h6 header hr i iframe img input li main nav ol p pre section small span "
+    b"strong sub sup table tbody td th tr u ul".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileKind:
+    """Say what a file looks like, what makes text of it, and how to get the file that was meant."""
+
+    looks: str
+    makes_text: str
+    gets_file: str
+
+
+_AGAIN = "download the file again, and look at what the server says"
+_HTML = FileKind("an HTML page", "an HTML extractor, such as trafilatura, makes text of it", _AGAIN)
+_XML = FileKind("an XML file", "take the text out of its tags with an XML parser", _AGAIN)
+_MEDIAWIKI = FileKind(
+    "a MediaWiki dump", "WikiExtractor (python -m wikiextractor.WikiExtractor) makes text of it", ""
+)
+_ANSWER = FileKind("the error message of a server", _AGAIN, _AGAIN)
+_PDF = FileKind("a PDF", "pdftotext makes text of it", _AGAIN)
+_RTF = FileKind("an RTF document", "pandoc makes text of it", _AGAIN)
+_ANNEXED = FileKind("a git-annex pointer", *["fetch the file itself by: git annex get"] * 2)
+
+
+def find_stand_in(head: bytes) -> FileKind | None:
+    """Recognize a pointer, a page or a dump that declares itself in its first bytes; else None."""
+    head = head.removeprefix(_MARK).lstrip(_SPACE)
+    if head.startswith(b"<"):
+        return _find_declared(head)[0]
+    if head.startswith(b"version "):
+        return _find_pointer(head)
+    if len(head) < 500 and _ANNEX.fullmatch(head):
+        return _ANNEXED
+    if len(head) < 100 and _ANSWERS.fullmatch(head):
+        return _ANSWER
+    if head.startswith(b"%PDF-"):
+        return _PDF
+    return _RTF if head.startswith(b"{\\rtf") else None
+
+
+def find_markup(head: bytes) -> FileKind | None:
+    """Recognize what find_stand_in does, and also text of which much is tags.
+
+    It opens with a tag, and closes that at its end or has a tag on every other line. The <doc ...>
+    of WikiExtractor is none.
+    """
+    if (kind := find_stand_in(head)) is not None:
+        return kind
+    head = head.removeprefix(_MARK).lstrip(_SPACE)
+    if not head.startswith(b"<") or head.startswith(b"<doc "):
+        return None
+    _, name = _find_declared(head)
+    if not name:
+        return None
+    is_closed = head.rstrip(_SPACE)[-len(name) - 3 :].lower() == b"</" + name + b">"
+    tags, lines = len(_TAG.findall(head)), head.count(b"\n") + 1
+    if is_closed or tags >= max(_LEAST_TAGS, lines // 2):
+        return _HTML if name in _HTML_TAGS else _XML
+    return None
+
+
+def _find_pointer(head: bytes) -> FileKind | None:
+    if not _POINTER.match(head):
+        return None
+    size = _POINTER_SIZE.search(head[:HEAD_BYTES])
+    of_size = f" to a file of {int(size[1]):,} bytes" if size else ""
+    fix = "fetch the file itself by: git lfs pull"
+    return FileKind(f"a git-lfs pointer{of_size}", fix, fix)
+
+
+def _find_declared(head: bytes) -> tuple[FileKind | None, bytes]:
+    """Return what a text that opens with "<" declares itself to be, and its first tag's name."""
+    is_xml = False
+    for _ in range(_MOST_DECLARATIONS):
+        start = head[:9].lower()
+        if start.startswith((b"<?xml", b"<!--")):
+            is_xml |= start.startswith(b"<?xml")
+            end = head.find(b"?>" if start.startswith(b"<?") else b"-->")
+        elif is_xml and start.startswith(b"<?"):
+            end = head.find(b"?>")
+        elif start == b"<!doctype":
+            is_html = head[9:40].lstrip(_SPACE)[:4].lower() == b"html"
+            return (_HTML if is_html else _XML), b""
+        else:
+            break
+        if end < 0:
+            break
+        head = head[end:].lstrip(b"?->").lstrip(_SPACE)
+    match = _TAG_NAME.match(head)
+    name = match[1].lower() if match else b""
+    if name == b"mediawiki":
+        return _MEDIAWIKI, name
+    if name in _PAGE_TAGS:
+        return _HTML, name
+    return (_XML if is_xml else None), name

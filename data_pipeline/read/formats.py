@@ -1,0 +1,76 @@
+"""Detect the format of a file, and refuse one that is not what its name or place promises.
+
+The first bytes tell whether a file is compressed, Parquet or Arrow. A first line with text that
+opens <doc ...> makes it a WikiExtractor file; one that is a JSON object makes it JSON lines, as
+WikiExtractor's --json writes into wiki_00. A .json or .jsonl file must be JSON lines, a .csv or
+.tsv file is a table: no content shows that.
+"""
+
+import re
+
+from data_pipeline.io.file_kinds import find_markup
+from data_pipeline.io.refused import Refused
+from data_pipeline.read import parquet, wiki
+from data_pipeline.read.lines import FileHead
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.records import opens_json_lines
+
+TEXT, WIKI, JSON, CSV, TSV = "text", "wiki", "json", "csv", "tsv"
+PARQUET, ARROW, TFDS, EMPTY = "parquet", "arrow", "tfds", "empty"
+TABLES = (CSV, TSV)
+LINES = (TEXT, WIKI, JSON, *TABLES)  # what read_lines reads
+KEYED = (JSON, *TABLES, PARQUET, ARROW, TFDS)  # the text stands under --text_key
+
+_COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "xz": "xz", "zst": "Zstandard"}
+_NAME = re.compile(
+    r"(?:\.(jsonl?|ndjson|csv|tsv|parquet|arrow))?(?:\.(gz|bz2|xz|zst))?$", re.IGNORECASE
+)
+_BLANK = "\ufeff\u200b\u2060 \t\r\n"
+_OPENS_OBJECT = re.compile(r"\{\s*\"").match
+_AS_IT_IS = "or read it as it is by --format=text"
+
+
+def find_format(address: str, head: FileHead, options: TextOptions) -> str:
+    """Return the format of a file by its head and its name.
+
+    Raises Refused for a pointer, a page, a dump, and a name that promises another format or a
+    compression; with --format=text for none of them.
+    """
+    if not head.data:
+        return EMPTY
+    if options.format == TEXT:
+        return TEXT
+    if parquet.is_parquet(head.data):
+        return PARQUET
+    if parquet.is_arrow(head.data):
+        return ARROW
+    if kind := find_markup(head.data):
+        raise Refused(
+            f"{address} looks like {kind.looks}, not text; {kind.makes_text}, {_AS_IT_IS}"
+        )
+    likely = _find_format_of_text(head)
+    match = _NAME.search(address)
+    named, packed = ((part or "").lower() for part in match.groups()) if match else ("", "")
+    if named in (PARQUET, ARROW) or (packed and not head.is_compressed):
+        promise = _COMPRESSIONS[packed] if packed else f"{named.capitalize()}"
+        content = "binary data of another kind" if b"\0" in head.data else _WORDS[likely]
+        raise Refused(
+            f"{address} is named like {promise} and holds {content}; copy or download it again, "
+            f"give it the name that it should have, {_AS_IT_IS}"
+        )
+    if named in TABLES:
+        return named
+    return JSON if named else likely
+
+
+_WORDS = {TEXT: "plain text", WIKI: "WikiExtractor's <doc> text", JSON: "JSON lines"}
+
+
+def _find_format_of_text(head: FileHead) -> str:
+    text = head.data.decode("utf-8", "replace").lstrip(_BLANK)
+    first, *more = re.split("[\r\n]", text, maxsplit=1)
+    if first.startswith(wiki.OPENING):
+        return WIKI
+    is_complete = bool(more) or head.is_whole
+    is_json = opens_json_lines(first) if is_complete else bool(_OPENS_OBJECT(first))
+    return JSON if is_json else TEXT

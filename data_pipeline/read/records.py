@@ -1,0 +1,229 @@
+"""Read documents from files of records: JSON lines, and tables in csv and tsv.
+
+A record is a document; its text stands under --text_key.
+"""
+
+import csv
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import check_unicode, kind_in_words
+from data_pipeline.read.lines import (
+    MAX_DOCUMENT_BYTES,
+    HeadEndsError,
+    add_size,
+    numbered_lines,
+    split_paragraphs,
+)
+
+_SHOWN_COLUMNS = 12
+_SHOWN_CHARACTERS = 40
+_OPEN = "unexpected end of data"  # what csv says inside quotes
+_DIALECT_CHARS = 1 << 15  # of a table, which show how it is written
+# What may stand between the columns; the one that finds the column of the text does.
+_DELIMITERS = {"csv": ",;\t", "tsv": "\t"}
+
+_FORM = (
+    "JSON lines (a .json or .jsonl file, or one whose first line is a JSON object) must hold one "
+    "JSON object a line"
+)
+
+
+def opens_json_lines(line: str) -> bool:
+    """Return whether a file with this first line of text holds JSON lines."""
+    if not line.lstrip().startswith("{"):
+        return False
+    try:
+        return type(json.loads(line)) is dict
+    except json.JSONDecodeError:
+        return False
+    except (ValueError, RecursionError):  # JSON that Python cannot parse: _record reports it
+        return True
+
+
+def read_json_lines(
+    address: str, lines: Iterable[str], first_line: int, text_key: str
+) -> Iterator[list[str]]:
+    """Yield the lines of the text of each line's object; `first_line` is the number of the first.
+
+    A text that is null is a document without text. Raises Refused for a line that is no object,
+    or has no text under the key.
+    """
+    for number, line in numbered_lines(lines, first_line):
+        if not line.strip():
+            continue
+        place = f"{address} line {number}"
+        record = _record(place, line)
+        text = find_value(record, text_key)
+        if text is MISSING:
+            raise Refused(
+                f"{place} has no key {text_key!r}; its keys are {sorted(record)[:8]}; name the "
+                "right one with --text_key=KEY, a nested one as KEY.KEY"
+            )
+        if text is None:  # as exports of tables write a missing text
+            yield []
+            continue
+        if type(text) is not str:
+            nested = f"{text_key}." if type(text) is dict else ""
+            raise Refused(
+                f"{place} has {kind_in_words(text)} under the key {text_key!r}, and text is "
+                'needed, as in "text": "..."; write it as a string, or name another key with '
+                f"--text_key={nested}KEY"
+            )
+        check_unicode(text, text_key, place)
+        add_size(address, 0, text)
+        yield split_paragraphs(text)
+
+
+MISSING = object()
+
+
+def find_value(record: Mapping[str, Any], key: str) -> Any:
+    """Return the value under a key, or under "key.key" in nested objects; MISSING if none is."""
+    if key in record:
+        return record[key]
+    value: Any = record
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return None if value is None else MISSING
+        value = value[part]
+    return value
+
+
+def _record(place: str, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise Refused(
+            f"{place} is not JSON ({error.msg} at character {error.pos + 1}); {_FORM}"
+        ) from error
+    except ValueError as error:  # the only other cause: Python limits the digits of an integer
+        raise Refused(
+            f"{place} has a number of too many digits to be read ({str(error).split(';')[0]}); "
+            "write it as a string, or leave it out"
+        ) from error
+    except RecursionError as error:
+        raise Refused(
+            f"{place} has lists or objects nested too deeply to be read; write its text as a "
+            "plain string, and leave the rest out"
+        ) from error
+    if type(record) is not dict:
+        raise Refused(f"{place} is a JSON {type(record).__name__}, not an object; {_FORM}")
+    return record
+
+
+def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> Iterator[list[str]]:
+    """Yield the lines of the text in each row of a table; `kind` is csv or tsv.
+
+    The first row names the columns, and the first rows show what stands between them. A quoted text
+    may have line ends, and quotes that are doubled; a tsv may be written without quoting. Raises
+    Refused if text_key is "" or names no column, for a row with another number of fields and
+    for a quote that does not close.
+    """
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    lines = iter(lines)
+    head, is_cut = _take_head(lines)
+    delimiter, quoting = _find_dialect(address, head, kind, text_key)
+    lines = itertools.chain(head, _end_head() if is_cut else lines)
+    rows = _rows(address, lines, delimiter, quoting)
+    _, names = next(rows, (0, []))
+    place = _check_columns(address, names, text_key)
+    for number, fields in rows:
+        if len(fields) != len(names):
+            raise Refused(
+                f"{address} row {number} has {len(fields)} fields and not {len(names)}: "
+                f"{delimiter.join(fields)[:_SHOWN_CHARACTERS]!r}; a text with {delimiter!r}, "
+                'quotes or line breaks in it stands in double quotes, a quote in it is doubled ("")'
+            )
+        add_size(f"{address} row {number}", 0, fields[place])
+        yield split_paragraphs(fields[place])
+
+
+def _take_head(lines: Iterator[str]) -> tuple[list[str], bool]:
+    """Take the first lines, and say whether they are all of a head that is cut off."""
+    head: list[str] = []
+    chars = 0
+    try:
+        for line in lines:
+            head.append(line)
+            chars += len(line) + 1
+            if chars > _DIALECT_CHARS:
+                break
+    except HeadEndsError:
+        return head, True
+    return head, False
+
+
+def _end_head() -> Iterator[str]:
+    yield from ()
+    raise HeadEndsError
+
+
+def _rows(
+    address: str, lines: Iterable[str], delimiter: str, quoting: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not blank, each with the number of its first line."""
+    whole = (line.removesuffix("\r") + "\n" for line in lines)
+    reader = csv.reader(whole, delimiter=delimiter, strict=True, quoting=quoting)  # type: ignore[arg-type]
+    while True:
+        number = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise Refused(
+                f"{address} row {number} cannot be read as a table ({error}): a text with "
+                f"{delimiter!r}, quotes or line breaks in it stands in double quotes, and a quote "
+                'in it is doubled ("")'
+            ) from error
+        if fields is None:
+            return
+        if fields:
+            yield number, fields
+
+
+def _find_dialect(address: str, head: list[str], kind: str, text_key: str) -> tuple[str, int]:
+    """Return the delimiter and csv's quoting that fit the first rows best."""
+    dialects = [(delimiter, csv.QUOTE_MINIMAL) for delimiter in _DELIMITERS[kind]]
+    if kind == "tsv":
+        dialects.append((_DELIMITERS[kind], csv.QUOTE_NONE))
+    tried = [(*_try_dialect(address, head, *dialect), dialect) for dialect in dialects]
+    named = [(rank, dialect) for rank, names, dialect in tried if text_key in names]
+    if not named:
+        _check_columns(address, max((names for _, names, _ in tried), key=len), text_key)
+    return min(named, key=lambda each: each[0])[1]
+
+
+def _try_dialect(
+    address: str, head: list[str], delimiter: str, quoting: int
+) -> tuple[int, list[str]]:
+    """Return how badly a dialect fits, and the names of the columns by it.
+
+    0: all rows have the same width; 1: they do without quoting; 2: a quoted text is open at the
+    head's end; 3: the rows differ, or a quote does not close.
+    """
+    names: list[str] = []
+    fits = True
+    try:
+        for _, fields in _rows(address, head, delimiter, quoting):
+            names = names or fields
+            fits &= len(fields) == len(names)
+    except Refused as error:
+        is_open = _OPEN in str(error)
+        return (2 if fits and is_open and names else 3), names
+    return (int(quoting == csv.QUOTE_NONE) if fits else 3), names
+
+
+def _check_columns(address: str, names: list[str], text_key: str) -> int:
+    """Return the place of the column of the text, or refuse a table without it."""
+    if names.count(text_key) == 1:
+        return names.index(text_key)
+    listed = ", ".join(f"{name:.{_SHOWN_CHARACTERS}}" for name in names[:_SHOWN_COLUMNS])
+    more = f" and {len(names) - _SHOWN_COLUMNS:,} more" * (len(names) > _SHOWN_COLUMNS)
+    state = f"no single column {text_key!r}" if text_key else "columns"
+    raise Refused(
+        f"{address} is a table with {state}; its columns are {listed}{more}; name the one that "
+        "holds the text with --text_key=COLUMN, or read the lines as they are by --format=text"
+    )

@@ -1,0 +1,90 @@
+"""Read the articles of WikiExtractor's <doc> files, whichever of its programs wrote them.
+
+WikiExtractor writes titles and addresses into the tag as they are: a quote or a ">" may stand in
+them. Some tools glue tags to each other or to the text.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Iterator
+
+from data_pipeline.io.refused import Refused
+from data_pipeline.read.lines import add_size, numbered_lines, strip_line
+
+OPENING, _CLOSING = "<doc ", "</doc>"
+_LONGEST_TITLE = 1000
+_END = re.compile(r"</doc>\s*(?=<doc\s|</doc>|$)")
+_TAG = re.compile(r"""<doc(?>(?>\s+)[\w:.-]+=(?>"[^"]*"|'[^']*'))*+(?>\s*)>""")
+_ATTRIBUTE = re.compile(r"""\s([\w:.-]+)=(?>"([^"]*)"|'([^']*)')""")
+# A title with quotes in it ends before the next attribute, or with the tag.
+_RAW_TITLE = re.compile(r'\stitle="')
+_NEXT_ATTRIBUTE = re.compile(r'"(?>\s+)[\w:.-]+="')
+
+
+def read_articles(address: str, lines: Iterable[str], first_line: int) -> Iterator[list[str]]:
+    """Yield the lines of each <doc ...> ... </doc>, without the title.
+
+    WikiExtractor writes the title into the tag and once more as the first line. It is no sentence
+    of the article and would be half of a pair, so it is dropped where it repeats the tag's title.
+    """
+    article: list[str] | None = None
+    title, size_bytes, number = "", 0, 0
+    for number, line in numbered_lines(lines, first_line):
+        for part in _cut_at_tags(strip_line(line)):
+            if article is None:
+                if part.startswith(OPENING):
+                    article, size_bytes = [], 0
+                    title, part = _read_tag(address, part, number)
+                if not part:
+                    continue
+                if article is None:
+                    raise _outside(address, part, number)
+            if part == _CLOSING:
+                yield article
+                article = None
+            elif article or not _repeats(part, title):
+                article.append(part)
+                size_bytes = add_size(address, size_bytes, part)
+    if article is not None:
+        raise Refused(
+            f"{address} ends inside a <doc> at line {number}: it is cut off; copy it again"
+        )
+
+
+def _cut_at_tags(line: str) -> Iterator[str]:
+    """Yield the parts of a line that closing tags end, and those tags; nothing of an empty line."""
+    start = 0
+    if _CLOSING in line:
+        for end in _END.finditer(line):
+            if before := line[start : end.start()].rstrip():
+                yield before
+            yield _CLOSING
+            start = end.end()
+    if start < len(line):
+        yield line[start:]
+
+
+def _read_tag(address: str, line: str, number: int) -> tuple[str, str]:
+    """Return the title that a tag names and the text behind the tag."""
+    if tag := _TAG.match(line):
+        named = (match for match in _ATTRIBUTE.finditer(tag[0]) if match[1] == "title")
+        title = next((match[2] or match[3] or "" for match in named), "")
+        return html.unescape(title).strip(), line[tag.end() :].lstrip()
+    start = _RAW_TITLE.search(line)
+    if not line.endswith('">') or start is None:
+        raise _outside(address, line, number)
+    following = _NEXT_ATTRIBUTE.search(line, start.end())
+    end = following.start() if following else len(line) - 2
+    return html.unescape(line[start.end() : end]).strip(), ""
+
+
+def _repeats(line: str, title: str) -> bool:
+    return len(line) <= 2 * _LONGEST_TITLE and html.unescape(line) == title
+
+
+def _outside(address: str, line: str, number: int) -> Refused:
+    return Refused(
+        f"{address} has text outside <doc ...> ... </doc> near line {number}: {line[:40]!r}; "
+        "WikiExtractor files hold nothing else: copy the file again if it is damaged, or read it "
+        "as it is by --format=text"
+    )

@@ -1,0 +1,79 @@
+"""Recognize pointers, pages and dumps by their first bytes, and leave text alone."""
+
+import pytest
+
+from data_pipeline.io.file_kinds import find_markup, find_stand_in
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:74bf\nsize 468639971\n"
+PAGE = b"<html><head><title>503</title></head><body>Unavailable</body></html>"
+DECLARED = {
+    "lfs": (POINTER, "git-lfs pointer to a file of 468,639,971 bytes"),
+    "old lfs": (b"version https://hawser.github.com/spec/v1\n", "git-lfs"),
+    "annex": (b"/annex/objects/SHA256E-s10--ab.bin\n", "git-annex"),
+    "annex link": (b"../.git/annex/objects/x/y/SHA256E-s10--ab/SHA256E-s10--ab", "git-annex"),
+    "page": (PAGE, "HTML"),
+    "capitals": (b"<!DOCTYPE HTML PUBLIC '-//W3C//DTD HTML 4.01//EN'>\n<HTML>", "HTML"),
+    "lower case": (b"<!doctype html><p>", "HTML"),
+    "behind a mark": (b"\xef\xbb\xbf \r\n\t<!DocType\thtml>", "HTML"),
+    "behind comments": (b"<!-- saved -->\n<!-- x --> <HTML lang='en'>", "HTML"),
+    "xhtml": (b'<?xml version="1.0"?>\n<!DOCTYPE html PUBLIC "x">', "HTML"),
+    "xhtml alone": (b"<?xml version='1.0'?><html xmlns='x'>", "HTML"),
+    "xml": (b'<?xml version="1.0"?><Error><Code>NoSuchKey</Code></Error>', "XML"),
+    "styled xml": (b"<?xml version='1.0'?><?xml-stylesheet href='a'?><tei>", "XML"),
+    "doctype": (b"<!DOCTYPE tei SYSTEM 'tei.dtd'>", "XML"),
+    "dump": (b'<mediawiki version="0.11">\n <page>', "MediaWiki"),
+    "declared dump": (b'<?xml version="1.0"?>\n<mediawiki xmlns="http://x">', "MediaWiki"),
+    "github": (b"404: Not Found", "message of a server"),
+    "hub": (b"Entry not found\n", "message of a server"),
+    "pdf": (b"%PDF-1.7\n%", "PDF"),
+    "rtf": (b"{\\rtf1\\ansi hello}", "RTF"),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_what_declares_itself_is_named(name):
+    data, words = DECLARED[name]
+    for find in (find_stand_in, find_markup):
+        kind = find(data)
+        assert kind is not None and words in kind.looks
+
+
+MARKUP = {
+    "fragment": (b"<div class='a'><p>One.</p>\n\n<p>Two.</p></div>\n", "HTML"),
+    "rows": (b"<p>One\n<p>Two\n<p>Three <b>now</b>\n" * 9, "HTML"),
+    "records": (b"<DOC>\n<DOCNO>1</DOCNO>\n<TEXT>\nWords.\n</TEXT>\n</DOC>\n" * 3, "XML"),
+    "root": (b"<corpus id='1'>\n" + b"A line of text.\n" * 99 + b"</corpus>", "XML"),
+}
+
+
+@pytest.mark.parametrize("name", MARKUP)
+def test_text_that_is_mostly_tags_is_markup(name):
+    data, words = MARKUP[name]
+    assert find_stand_in(data) is None
+    kind = find_markup(data)
+    assert kind is not None and words in kind.looks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"<",
+        b"< 5 is less than five.",
+        b"<3 you all.",
+        b"The tag <html> opens a page.\n<html>\n</html>",
+        b'"<!DOCTYPE html>" is the first line of a page.',
+        b"<i>Moby Dick</i>\n" + b"Call me Ishmael. Some years ago.\n" * 50,
+        b"<Anna> hi there\nhow are you\nfine\nand you\nme too\n" * 9,
+        b'<doc id="1" url="x" title="T">\nT\n\nText.\n</doc>\n',
+        b"version https is a scheme\n",
+        b"version 2 of the text is better.\n",
+        b"Not found among the papers was the will.",
+        b"<!-- a comment that never ends",
+        b"<!-- a comment -->\nThen text.",
+        b"{\\it italic}",
+    ],
+)
+def test_text_is_no_stand_in(text):
+    assert find_stand_in(text) is None
+    assert find_markup(text) is None

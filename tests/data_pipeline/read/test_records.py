@@ -1,0 +1,124 @@
+"""Tables in csv and tsv, and nested keys of JSON lines."""
+
+import csv
+import io
+import pathlib
+
+import pytest
+
+from data_pipeline.io.refused import Refused
+from data_pipeline.read import documents, lines
+from data_pipeline.read.documents import check_source, read_documents
+from data_pipeline.read.options import TextOptions
+from data_pipeline.read.records import MISSING, find_value
+from data_pipeline.read.sources import Source
+
+TEXTS = [
+    'The film, they said, was "great".\n\nThen it ended.',
+    "",
+    "One\ttab; one semicolon.",
+    '"Quoted" from its start',
+    "zwölf €",
+]
+
+
+def read(path: pathlib.Path, data: str | bytes, **options: str) -> list[list[str]]:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    text = TextOptions(**options)
+    assert check_source(str(path), text) in ("csv", "tsv", "text")
+    return list(read_documents(Source(str(path), path.stat().st_size), text))
+
+
+def write_table(delimiter: str, end: str = "\r\n", texts: list[str] = TEXTS) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=delimiter, lineterminator=end)
+    writer.writerows([["id", "text", "label"], *([n, text, "x"] for n, text in enumerate(texts))])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter"),
+    [("a.csv", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.CSV", ","), ("a.tsv", "\t")],
+)
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("copies", [1, 4000])  # more than a head holds
+def test_a_text_of_a_table_is_a_document(tmp_path, name, delimiter, end, encoding, copies):
+    table = write_table(delimiter, end, TEXTS * copies)
+    expected = [[line for line in text.split("\n") if line] for text in TEXTS] * copies
+    assert read(tmp_path / name, table.encode(encoding), text_key="text") == expected
+
+
+def test_a_tsv_may_be_written_without_quotes(tmp_path):
+    rows = ["id\ttext", '1\t"Good morning." he said', "2\t5' 10\" tall", '3\t"An open quote']
+    assert read(tmp_path / "a.tsv", "\n".join(rows), text_key="text") == [
+        ['"Good morning." he said'],
+        ["5' 10\" tall"],
+        ['"An open quote'],
+    ]
+
+
+@pytest.mark.parametrize("key", ["", "body", "id;text;label"])
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.tsv", "\t")])
+def test_a_table_without_the_column_is_refused_with_its_columns(tmp_path, name, delimiter, key):
+    if key == "id;text;label" and delimiter == ";":
+        key = "Text"
+    with pytest.raises(Refused, match=r"its columns are id, text, label; .*--text_key=COLUMN"):
+        read(tmp_path / name, write_table(delimiter), text_key=key)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("7,too,many,fields", r"row 5 has 4 fields and not 3"),
+        ("few", r"row 5 has 1 fields and not 3"),
+        ('7,"open,x', r"row 5 cannot be read"),
+        ('7,"a"b,x', r"row 5 cannot be read"),
+    ],
+)
+def test_a_broken_row_is_refused_by_its_number(tmp_path, row, words):
+    table = 'id,text,label\n1,"a\n\nb",x\n' + row + "\n"
+    with pytest.raises(Refused, match=words):
+        read(tmp_path / "a.csv", table, text_key="text")
+
+
+def test_a_table_is_read_as_its_lines_by_format_text(tmp_path):
+    assert read(tmp_path / "a.csv", "id,text\n1,a\n\n2,b", format="text") == [
+        ["id,text 1,a"],
+        ["2,b"],
+    ]
+
+
+def test_a_head_that_ends_within_a_row_is_no_damage(tmp_path, monkeypatch):
+    table = write_table(",", "\n", [*TEXTS, "line\n" * 3000, *TEXTS])
+    expected = read(tmp_path / "a.csv", table, text_key="text")
+    for head_bytes in (30, 60, 100, 1000, 9000):
+        monkeypatch.setattr(lines, "_HEAD_BYTES", head_bytes)
+        assert read(tmp_path / "a.csv", table, text_key="text") == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "key", "value"),
+    [
+        ({"a": {"b": "x"}}, "a.b", "x"),
+        ({"a.b": "y", "a": {"b": "x"}}, "a.b", "y"),
+        ({"a": {"b": {"c": "x"}}}, "a.b.c", "x"),
+        ({"a": None}, "a.b", None),
+        ({"a": {"b": None}}, "a.b", None),
+        ({"a": "x"}, "a.b", MISSING),
+        ({"a": {"c": "x"}}, "a.b", MISSING),
+        ({}, "a", MISSING),
+        ({"": {"": "x"}}, ".", "x"),
+    ],
+)
+def test_a_nested_key_is_found_after_the_plain_one(record, key, value):
+    assert find_value(record, key) == value
+
+
+def test_the_advice_for_an_object_under_the_key_is_a_nested_key(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": {"body": "x"}}\n')
+    with pytest.raises(Refused, match=r"--text_key=text\.KEY"):
+        check_source(str(path), TextOptions())
+    assert check_source(str(path), TextOptions(text_key="text.body")) == "json"
+    assert documents.MAX_NAMED_FILES == 20

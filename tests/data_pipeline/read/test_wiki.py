@@ -1,0 +1,70 @@
+"""WikiExtractor's <doc> files in all of their variants."""
+
+import time
+
+import pytest
+
+from data_pipeline.io.refused import Refused
+from data_pipeline.read.wiki import read_articles
+
+
+def read(text: str) -> list[list[str]]:
+    return list(read_articles("a", text.split("\n"), 1))
+
+
+@pytest.mark.parametrize(
+    ("tag", "title"),
+    [
+        ('<doc id="1" url="https://x/?curid=1" title="Town">', "Town"),
+        ('<doc id="1" url="u" title="Town" language="en" revision="70">', "Town"),  # cirrus
+        ('<doc id="1" revid="9" url="u?a>b" title="a > b">', "a > b"),
+        ('<doc id="1" url="u" title=""Heroes"">', '"Heroes"'),
+        ('<doc id="1" title=""Heroes" (album)" language="en">', '"Heroes" (album)'),
+        ('<doc id="1" title="AT&amp;T">', "AT&T"),
+        ("<doc id='1' title='Town'>", "Town"),
+        ('<doc id="1">', "none"),
+    ],
+)
+def test_the_title_in_any_tag_is_dropped_from_the_text(tag, title):
+    repeated = title.replace("&", "&amp;")
+    assert read(f"{tag}\n{repeated}\n\nText.\n{repeated}\n</doc>") == [
+        [repeated] * (title == "none") + ["Text.", repeated]
+    ]
+
+
+def test_glued_tags_are_documents_of_their_own():
+    glued = "".join(
+        f'<doc id="{i}" title="T{i}">\nT{i}\n\nText {i}. A > B.\n</doc>' for i in range(3)
+    )
+    assert read(glued) == [[f"Text {i}. A > B."] for i in range(3)]
+    assert read('<doc id="1" title="T">T\nText.</doc> <doc id="2" title="U">U</doc>') == [
+        ["Text."],
+        [],
+    ]
+    assert read('<doc id="1" title="T">\nA </doc> in a text.\n</doc>') == [["A </doc> in a text."]]
+
+
+@pytest.mark.parametrize("text", ['<doc id="1">\nA\n</doc>\nB', "<doc none>\nA\n</doc>", "<doc "])
+def test_text_outside_of_articles_is_refused_with_its_line(text):
+    with pytest.raises(Refused, match=r"a has text outside .* line \d.*--format=text"):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "<doc " + ' title="a"' * 100_000,
+        "<doc " + " " * 1_000_000,
+        "<doc " + 'title="' * 100_000 + '">',
+        '<doc title="' + '" ' * 500_000 + '">',
+        '<doc id="1">' + "</doc> " * 100_000,
+        "<doc " * 200_000,
+        "<doc a=" + "b" * 1_000_000,
+        '<doc title="' + "&amp" * 200_000 + '">',
+    ],
+)
+def test_a_line_of_a_megabyte_takes_linear_time(line):
+    started = time.process_time()
+    with pytest.raises(Refused):
+        read(line + "\n" + line)
+    assert time.process_time() - started < 5  # the square of a megabyte takes minutes
