@@ -22,6 +22,7 @@ from bert_jax.reporting.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
+from data_pipeline.vocab.template import Template
 
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _HELDOUT_SHARE = 0.1  # of the training rows, to choose the penalty
@@ -56,14 +57,16 @@ def learn(task: Task, encoder: Encoder, seed: int, training: Training, screen: S
     if task.kind == TAG:
         return _learn_tags(task, encoder, training, screen)
     has_pairs = bool(np.any(_mark_pairs(task.splits["train"])))
+    template = encoder.vocabulary.template
     features = {}
     for split, rows in task.splits.items():
         if encoder.width:
             label = f"vectors of {split}"
             results = batches.report_progress(encoder.run(rows), rows.examples, label, screen)
-            features[split] = pool_rows(results, rows, has_pairs)
+            features[split] = pool_rows(results, rows, has_pairs, template)
         else:
-            features[split] = count_tokens(rows, encoder.vocabulary.size, has_pairs)
+            size = encoder.vocabulary.size
+            features[split] = count_tokens(rows, size, has_pairs, template)
     with screen.spinning("fitting the linear model"):
         return learn_rows(task, features, seed, is_counts=not encoder.width)
 
@@ -99,12 +102,19 @@ def _mark_pairs(rows: EncodedRows) -> np.ndarray:
     return rows.second_starts < np.diff(rows.offsets)
 
 
-def _mark_text(rows: EncodedRows) -> np.ndarray:
-    """Mark the tokens that are text: all but [CLS] and the [SEP] that end segments: bool[T]."""
+def _mark_text(rows: EncodedRows, template: Template) -> np.ndarray:
+    """Mark the tokens that are text: all but the special ones of the template: bool[T]."""
     is_text_T = np.ones(len(rows.token_ids), bool)
-    is_text_T[rows.offsets[:-1]] = is_text_T[rows.offsets[1:] - 1] = False
-    firsts = (rows.offsets[:-1] + rows.second_starts)[_mark_pairs(rows)]
-    is_text_T[firsts - 1] = False
+    starts_R, ends_R, is_pair_R = rows.offsets[:-1], rows.offsets[1:], _mark_pairs(rows)
+    for is_pair in (False, True):
+        before, *between, after = template.margins(is_pair)
+        chosen_R = is_pair_R == is_pair
+        for i in range(before):
+            is_text_T[starts_R[chosen_R] + i] = False
+        for i in range(after):
+            is_text_T[ends_R[chosen_R] - 1 - i] = False
+        for i in range(sum(between)):
+            is_text_T[(starts_R + rows.second_starts)[chosen_R] - 1 - i] = False
     return is_text_T
 
 
@@ -114,23 +124,27 @@ def _number_segments(rows: EncodedRows) -> np.ndarray:
     return (place_T >= np.repeat(rows.second_starts, lengths_N)).astype(np.int64)
 
 
-def count_tokens(rows: EncodedRows, vocab_size: int, has_pairs: bool) -> scipy.sparse.csr_matrix:
+def count_tokens(
+    rows: EncodedRows, vocab_size: int, has_pairs: bool, template: Template
+) -> scipy.sparse.csr_matrix:
     """Count the tokens of each row: [N,V]; of pairs [N,2V], with the second text in the last V."""
-    is_text_T = _mark_text(rows)
+    is_text_T = _mark_text(rows, template)
     row_T = np.repeat(np.arange(rows.examples), np.diff(rows.offsets))[is_text_T]
     column_T = (rows.token_ids + vocab_size * _number_segments(rows))[is_text_T]
     shape = (rows.examples, vocab_size * (2 if has_pairs else 1))
     return scipy.sparse.csr_matrix((np.ones(len(row_T), np.float32), (row_T, column_T)), shape)
 
 
-def pool_rows(results: batches.Results, rows: EncodedRows, has_pairs: bool) -> np.ndarray:
+def pool_rows(
+    results: batches.Results, rows: EncodedRows, has_pairs: bool, template: Template
+) -> np.ndarray:
     """Average the vectors of each row's text: float32[N,K*D]; of pairs [N,4*K*D].
 
     The features of a pair are both means, their absolute difference and their product.
 
     Source of the pair features: Conneau et al. 2017, InferSent, section 3.1.
     """
-    is_text_T, segment_T = _mark_text(rows), _number_segments(rows)
+    is_text_T, segment_T = _mark_text(rows, template), _number_segments(rows)
     pooled: list[np.ndarray] = [np.empty(0)] * rows.examples
     for index_B, outputs in results:
         for row, vectors_SKD in zip(index_B, outputs[VECTORS], strict=True):

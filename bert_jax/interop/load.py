@@ -72,6 +72,7 @@ def _load(address: str) -> Pretrained:
         folder = prefix.parent
     words = vocabulary.read(folder)
     vocabulary.check_size(words, config.vocab_size, address)
+    vocabulary.check_segments(words.template, config.type_vocab_size, address)
     rule = schema.TRANSFORMERS if scheme == HF else schema.GOOGLE
     return Pretrained(address, config, params, words, pair_truncation=rule, unread=unread)
 

@@ -129,6 +129,20 @@ def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:
         )
 
 
+def check_segments(template: Template, segments: int, place: str) -> None:
+    """Raise if a template has segments that a model of this many has no row for; 0 or 1: ignored.
+
+    transformers cannot compute such rows either.
+    """
+    largest = max(segment for _, segment in (*template.single, *template.pair))
+    if 1 < segments <= largest:
+        raise Refused(
+            f"the tokenizer beside {place} puts tokens into segment {largest} (type_id), and its "
+            f"config.json has type_vocab_size = {segments}; put the files back that were saved "
+            "together"
+        )
+
+
 def _read_lowercase(directory: pathlib.Path) -> bool | None:
     """Return the setting in the files of the tokenizer, None if they have none.
 

@@ -16,23 +16,38 @@ from bert_jax.finetuning.frozen_ner import Training
 from bert_jax.inference.hidden_states import VECTORS
 from bert_jax.reporting.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG, Task
+from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
+from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 
 VOCAB, CLS, SEP = 30, 1, 2
+BERT = make_bert_template({"cls": CLS, "sep": SEP})
 # [CLS] 9 9 4 [SEP] 7 [SEP]; [CLS] 5 [SEP], without a second text; a second text that is empty.
 ROWS = build_rows([([1, 9, 9, 4, 2, 7, 2], 5), ([1, 5, 2], 3), ([1, 6, 2, 2], 3)])
 
 
 def test_counts_are_those_of_the_texts():
-    counts = frozen_task.count_tokens(ROWS, VOCAB, has_pairs=True).toarray()
+    counts = frozen_task.count_tokens(ROWS, VOCAB, True, BERT).toarray()
     wanted = np.zeros((3, 2 * VOCAB))
     for row, column, count in [(0, 9, 2), (0, 4, 1), (0, VOCAB + 7, 1), (1, 5, 1), (2, 6, 1)]:
         wanted[row, column] = count
     np.testing.assert_array_equal(counts, wanted)
     single = build_rows([([1, 9, 9, 4, 2], 5)])
-    counts = frozen_task.count_tokens(single, VOCAB, has_pairs=False).toarray()
+    counts = frozen_task.count_tokens(single, VOCAB, False, BERT).toarray()
     np.testing.assert_array_equal(counts, wanted[:1, :VOCAB])
+
+
+@pytest.mark.parametrize("make", [make_xlnet_template, lambda ids: make_bert_template(ids, 2)])
+def test_special_tokens_are_those_of_the_template(make):
+    """XLNet's [CLS] is last, RoBERTa's pairs have two [SEP] between the texts."""
+    template = make({"cls": CLS, "sep": SEP})
+    rows = build_rows([frame([9, 9, 4], [7], template, 9), frame([6, CLS], None, template, 9)])
+    counts = frozen_task.count_tokens(rows, VOCAB, True, template).toarray()
+    wanted = np.zeros((2, 2 * VOCAB))
+    for row, column, count in [(0, 9, 2), (0, 4, 1), (0, VOCAB + 7, 1), (1, 6, 1), (1, CLS, 1)]:
+        wanted[row, column] = count
+    np.testing.assert_array_equal(counts, wanted)
 
 
 def test_a_pair_has_both_means_their_distance_and_their_product():
@@ -41,7 +56,7 @@ def test_a_pair_has_both_means_their_distance_and_their_product():
     order = np.array([2, 0, 1])
     results = iter([(order[:2], {VECTORS: vectors_NSKD[order[:2]]})])
     results = [*results, (order[2:], {VECTORS: vectors_NSKD[order[2:], :3]})]
-    pooled = frozen_task.pool_rows(iter(results), ROWS, has_pairs=True)
+    pooled = frozen_task.pool_rows(iter(results), ROWS, True, BERT)
     flat = vectors_NSKD.reshape(3, 8, 10)
     zeros = np.zeros(10)
     for row, (a, b) in enumerate(
@@ -49,7 +64,7 @@ def test_a_pair_has_both_means_their_distance_and_their_product():
     ):
         wanted = np.concatenate([a, b, abs(a - b), a * b])
         np.testing.assert_allclose(pooled[row], wanted, rtol=1e-5, atol=1e-7)
-    pooled = frozen_task.pool_rows(iter(results), ROWS, has_pairs=False)
+    pooled = frozen_task.pool_rows(iter(results), ROWS, False, BERT)
     np.testing.assert_allclose(pooled[1], flat[1, 1], rtol=1e-6)
 
 

@@ -18,8 +18,10 @@ from bert_jax.interop import export, huggingface, load
 from bert_jax.interop.pretrained import place_model
 from bert_jax.tasks.encode import encode_texts
 from bert_jax.tasks.task import CLASSIFY
+from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, join_rows
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
+from data_pipeline.vocab.template import make_xlnet_template
 from tests.golden import encoders, templates
 
 GOLDEN = pathlib.Path(templates.__file__).with_suffix(".npz")
@@ -95,6 +97,19 @@ def test_rows_are_those_of_transformers_tokenizers(kind, golden, folder):
     assert rows.segment_ids.tolist() == segments[ids >= 0].tolist()
     others = encode(kind, checkpoint.vocabulary, GOOGLE)
     assert others.token_ids.tolist() != rows.token_ids.tolist()
+
+
+def test_segments_that_a_model_has_no_row_for_are_refused(folder):
+    place = folder("Bert")
+    pieces = (place / "vocab.txt").read_text().split("\n")[:-1]
+    library = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+    written = json.loads(library.to_str())
+    written["model"]["vocab"] = {piece: i for i, piece in enumerate(pieces)}
+    processor = make_xlnet_template({"cls": 2, "sep": 3}).make_processor(pieces)
+    written |= {"post_processor": processor, "normalizer": {"type": "BertNormalizer"}}
+    (place / "tokenizer.json").write_text(json.dumps(written))
+    with pytest.raises(Refused, match=r"segment 2 .*type_vocab_size = 2"):
+        load.load(f"hf:{place}")
 
 
 @pytest.mark.slow

@@ -1,11 +1,15 @@
 """Rows of windows: against plain loops over positions, and rows worked out by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from bert_jax.tasks.squad.answers import best_answers
 from bert_jax.tasks.squad.data import Paragraph
 from bert_jax.tasks.squad.windows import make_windows
 from data_pipeline.labelled.windows import window_of_most_context, window_spans
+from data_pipeline.vocab.template import make_xlnet_template
 from tests.bert_jax.tasks.squad_samples import letter_vocabulary, options, question
 
 TEXT = "ann sang in paris . bob ( 1895-96 ) slept"
@@ -66,6 +70,24 @@ def test_a_row_and_the_places_of_its_answer(vocabulary):
     assert rows.labels["start_positions"].tolist() == rows.labels["end_positions"].tolist()
     assert rows.labels["start_positions"].tolist() == [11, 6]
     assert not any((findings.in_several_windows, findings.cut, findings.without_pieces))
+
+
+def test_rows_of_another_template_have_their_answers_where_cls_stands(vocabulary):
+    """XLNet's rows end with [CLS]."""
+    xlnet = dataclasses.replace(vocabulary, template=make_xlnet_template(vocabulary.special_ids))
+    asked = (question("q", "When?", ("1895", 26)), question("n", "who"))
+    windows, _ = make_windows([Paragraph(TEXT, asked)], xlnet, options(""), labelled=True)
+    rows = windows.rows
+    row = "when ? [SEP] ann sang in paris . bob ( 1895 - 96 ) slept [SEP] [CLS]"
+    assert tokens(vocabulary, rows, 0) == row
+    assert rows.second_starts.tolist() == [3, 2]
+    last = np.diff(rows.offsets) - 1
+    assert rows.cls_positions.tolist() == last.tolist()
+    assert rows.labels["start_positions"].tolist() == [10, last[1]]
+    logits = np.zeros((2, last[0] + 3, 2), np.float32)
+    logits[[0, 1], last] = 5.0
+    for prediction in best_answers(windows, logits, 20, 30, texts=1):
+        assert prediction.null.logit == 10.0 and prediction.null_odds == 10.0
 
 
 SHORT = {"max_seq_length": 12, "max_query_length": 5, "doc_stride": 3}
