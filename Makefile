@@ -100,7 +100,7 @@ check: lint types test
 lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/shellcheck launch/*.sh launch/*/*.sh .ci/run .ci/set_up
+	@$(BIN)/shellcheck launch/*.sh launch/*/*.sh .ci/run .ci/set_up .ci/past_bound
 
 types: $(READY)
 	@$(BIN)/mypy

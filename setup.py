@@ -9,21 +9,22 @@ ROOT = pathlib.Path(__file__).resolve().parent
 ON_X86_LINUX = 'sys_platform == "linux" and platform_machine == "x86_64"'
 ELSEWHERE = 'sys_platform != "linux" or platform_machine != "x86_64"'
 
-# Lower bounds are the oldest versions that the tests have passed with. jax has an upper bound
-# because its minor versions change what an explicit mesh accepts.
+# Lower bounds are the oldest versions that the tests have passed with. Upper bounds are the next
+# version that may break: minor ones of jax change what an explicit mesh accepts, and orbax 1.0
+# removes what checkpoint/ imports. `.ci/past_bound` tries each once a week.
 INSTALL_REQUIRES = [
     "absl-py>=2.1",
     "datasketch>=2.0",
     "etils[epath]>=1.12",
-    "flax>=0.12",
+    "flax>=0.12,<0.13",
     "fsspec>=2026.1",
     "importlib_resources>=6",  # tensorflow-datasets imports it and does not ask for it
     "jax>=0.10,<0.13",
     "matplotlib>=3.10",
     "ml_collections>=1.0",
     "numpy>=2.0",
-    "optax>=0.2.6",
-    "orbax-checkpoint>=0.12",
+    "optax>=0.2.6,<0.3",
+    "orbax-checkpoint>=0.12,<1",
     "pyarrow>=22.0",
     "pyyaml>=6.0",
     "rich>=14.0",

@@ -1,9 +1,12 @@
 """README and the files beside it: their size, and that what they name exists."""
 
 import itertools
+import os
 import re
+import shutil
 import subprocess
 
+import pytest
 import yaml
 
 import bert_jax
@@ -46,6 +49,37 @@ def test_the_workflow_runs_what_ci_runs_on_pythons_that_are_supported():
     for command, argument in itertools.pairwise(" ; ".join(runs).split()):
         assert command != "make" or argument in pages.make_targets()
     assert ".ci/run" in runs
+
+
+def test_the_weekly_workflow_tries_each_package_past_its_bound():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    tried = workflow["jobs"]["past_bound"]["strategy"]["matrix"]["include"]
+    setup = (ROOT / "setup.py").read_text()
+    assert [each["package"] for each in tried] == sorted(re.findall(r'"([\w-]+)>=[^",]*,<', setup))
+    targets = {target for each in tried for target in each["targets"].split()}
+    assert targets <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("installs", "passes", "said"),
+    [(True, True, "can go"), (True, False, "stays"), (False, True, "nothing from 1 on")],
+)
+def test_a_package_past_its_bound_says_whether_the_bound_can_go(tmp_path, installs, passes, said):
+    for path, exit_code in ((".venv/bin/uv", not installs), ("bin/make", not passes)):
+        program = tmp_path / path
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "$0 $@"\nexit {int(exit_code)}\n')
+        program.chmod(0o755)
+    for name in (".ci/past_bound", "setup.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    command = [tmp_path / ".ci/past_bound", "orbax-checkpoint", "test"]
+    path = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    ran = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    assert "orbax-checkpoint>=1.dev0" in ran.stdout and said in ran.stdout
+    assert ("make test" in ran.stdout) == installs
+    command[1] = "numpy"
+    assert subprocess.run(command, env=path, capture_output=True).returncode == 2
 
 
 def test_the_makefile_has_what_its_head_explains_and_the_quickstart_is_four_commands():
