@@ -46,11 +46,11 @@ from data_pipeline.store.upload import (
 )
 from data_pipeline.store.writer import SplitWriter, write_manifest
 from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
-from data_pipeline.vocab.tokenizer_json import TOKENIZER_JSON, write_tokenizer_json
+from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_text, train_vocabulary
 
 # The parts of a store besides its manifest, whichever command made it.
-_REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES.values(), TOKENIZER_JSON)
+_REPLACED = (TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,7 +183,7 @@ def _make_vocabulary(
     coverage = None
     if flags.vocab:
         given = load_vocabulary(flags.vocab, flags.lowercase)
-        path, file_bytes = building / FILE_NAMES[given.kind], given.file_bytes
+        path, file_bytes = building / given.file_name, given.file_bytes
     else:
         kind = flags.train_vocab
         label = f"training a {kind} vocabulary of {flags.vocab_size:,}"
@@ -198,7 +198,7 @@ def _make_vocabulary(
                 flags.reserved_pieces,
                 flags.character_coverage,
             )
-        path, file_bytes = building / FILE_NAMES[TRAINED[kind]], trained.file_bytes
+        path, file_bytes = building / TRAINED[kind], trained.file_bytes
         coverage = trained.character_coverage
     path.write_bytes(file_bytes)
     return load_vocabulary(path, flags.lowercase, checks_case=False), coverage

@@ -46,7 +46,7 @@ from data_pipeline.store.writer import (
     describe_vocabulary,
     write_manifest,
 )
-from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 
 EXAMPLE = (
@@ -149,7 +149,7 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
         new_folder(destination) as folder,
         contextlib.closing(_Import(flags, vocabulary, folder)) as importing,
     ):
-        (folder / FILE_NAMES[vocabulary.kind]).write_bytes(vocabulary.file_bytes)
+        (folder / vocabulary.file_name).write_bytes(vocabulary.file_bytes)
         write_tokenizer_json(vocabulary, folder)
         label = f"reading {describe_file_count(len(files))}"
         with progress_bar(console, label, sum(path.stat().st_size for path in files)) as advance:

@@ -36,13 +36,12 @@ from bert_jax.train_step.state import TrainState
 from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import FILE_NAMES
 
 
 def write_run(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write run.json, the vocabulary and checkpoints/0 into an empty folder."""
     vocabulary = checkpoint.vocabulary
-    name = FILE_NAMES[vocabulary.kind]
+    name = vocabulary.file_name
     (folder / name).write_bytes(vocabulary.file_bytes)
     settings = Config(phases=(), model=checkpoint.config, compute=checkpoint.compute)
     pinned = run_identity.make_vocabulary_record(vocabulary, name)

@@ -38,7 +38,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS
-from data_pipeline.vocab import FILE_NAMES, WORDPIECE
+from data_pipeline.vocab import LIST
 from data_pipeline.vocab.template import Template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 
@@ -434,7 +434,7 @@ def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
 def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
     words = checkpoint.vocabulary
-    (folder / FILE_NAMES[words.kind]).write_bytes(words.file_bytes)
+    (folder / words.file_name).write_bytes(words.file_bytes)
     text = make_tokenizer_json(words)
     if text is not None:
         (folder / vocabulary.TOKENIZER).write_text(text, encoding="utf-8")
@@ -449,11 +449,11 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         "model_max_length": config.max_position_embeddings,
         "model_input_names": inputs,
     }
-    if words.kind == WORDPIECE:
+    if words.file_name == LIST:  # for whoever reads the list
         case = {"do_lower_case": words.lowercase, "strip_accents": None}
-        settings |= {"tokenizer_class": "BertTokenizer", **case, "tokenize_chinese_chars": True}
-    else:
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        settings |= {**case, "tokenize_chinese_chars": True}
+    # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     if not words.template.is_cls_first:  # XLNet's classes read the last token
         settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)

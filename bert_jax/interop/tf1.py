@@ -26,7 +26,8 @@ from bert_jax.model.bert import Params
 from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import FILE_NAMES, WORDPIECE
+from data_pipeline.vocab import LIST, WORDPIECE
+from data_pipeline.vocab.wordpiece import join_pieces
 
 CONFIG = "bert_config.json"
 # Its code computes the tanh approximation under the name gelu.
@@ -200,8 +201,9 @@ def write(checkpoint: Pretrained, prefix: pathlib.Path) -> None:
     except tf.errors.OpError as error:
         raise OSError(f"{prefix} cannot be written: {str(error).splitlines()[0]}") from error
     words = checkpoint.vocabulary
-    (prefix.parent / FILE_NAMES[words.kind]).write_bytes(words.file_bytes)
+    (prefix.parent / words.file_name).write_bytes(words.file_bytes)
     if words.kind == WORDPIECE:
+        (prefix.parent / LIST).write_bytes(join_pieces(words.pieces()))  # Google's code reads it
         case = {"do_lower_case": words.lowercase}
         model_json.write_json(prefix.with_name(vocabulary.TOKENIZER_CONFIG), case)
     settings = _SETTINGS.describe(checkpoint.config)

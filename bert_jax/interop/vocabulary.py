@@ -2,24 +2,27 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.interop import model_json
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import LIST, Vocabulary, load_vocabulary
+from data_pipeline.vocab import TOKENIZER_JSON as TOKENIZER
 from data_pipeline.vocab.byte_level import PIECES
 from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
+from data_pipeline.vocab.wordpiece import read_list
 
-TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
-ADDED, LIST = "added_tokens.json", "vocab.txt"
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
 _MOST_SPARE = 10  # a tenth
 # Settings of a tokenizer that change where text is cut, and the only value that is BERT's.
 _RULES = {
-    "handle_chinese_chars": True,
+    "tokenize_chinese_chars": True,
     "do_basic_tokenize": True,
     "word_tokenizer_type": "basic",  # Japanese BERTs have mecab
     "subword_tokenizer_type": "wordpiece",  # and some of them cut words to characters
@@ -27,34 +30,36 @@ _RULES = {
 
 
 def read(directory: pathlib.Path) -> Vocabulary:
-    """Read a folder's vocab.txt, only SentencePiece *.model, tokenizer.json or vocab.json.
+    """Read a folder's tokenizer.json, else its vocab.txt, only SentencePiece *.model or vocab.json.
 
-    tokenizer_config.json or tokenizer.json determines lowercasing; without them, a vocabulary
-    without capital letters counts as lowercased.
+    A tokenizer.json is run as it stands, its special tokens read where a text spells them; one that
+    was exported here gives way to the list or the model beside it that it was made from. Without
+    it tokenizer_config.json determines lowercasing; without that too, a vocabulary without capital
+    letters counts as lowercased.
 
     Raises:
-      Refused: there is none, one that cuts text differently from BERT, or one that lacks tokens
-        of added_tokens.json.
+      Refused: there is none, one that cuts text differently from BERT, one that lacks tokens of
+        added_tokens.json, or a list that contradicts the tokenizer.json beside it.
     """
     models = sorted(directory.glob("*.model"))
     only_model = models if len(models) == 1 else []
-    candidates = [directory / LIST, *only_model, directory / TOKENIZER, directory / PIECES]
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
-    if path is None:
+    candidates = [directory / LIST, *only_model, directory / PIECES]
+    beside = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if (directory / TOKENIZER).is_file():
+        vocabulary = _read_tokenizer(directory / TOKENIZER, beside)
+    elif beside is None:
         raise Refused(
             f"{directory} has no {LIST} and no {TOKENIZER}; put the vocabulary beside the "
             "checkpoint that it was trained with"
         )
-    if path.suffix == ".model":
-        vocabulary = load_vocabulary(path)
-    else:
+    elif beside.name == LIST:
         lowercase = _read_lowercase(directory)
         if lowercase is None:
-            lowercase = not _has_capitals(path)
-        vocabulary = load_vocabulary(path, lowercase, checks_case=False)
+            lowercase = not _has_capitals(beside)
+        vocabulary = load_vocabulary(beside, lowercase, checks_case=False)
+    else:
+        vocabulary = load_vocabulary(beside, reads_special_tokens=True)
     _check_added(directory / ADDED, vocabulary)
-    if path.name == LIST:
-        _check_agrees(directory / TOKENIZER, vocabulary)
     return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
 
 
@@ -74,22 +79,57 @@ def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
     return template.drop_segments() if is_one_segment else template
 
 
-def _check_agrees(path: pathlib.Path, vocabulary: Vocabulary) -> None:
-    """Raise if vocabulary and tokenizer.json have different ids, so one of them was changed."""
-    if not path.is_file():
-        return
-    model = small_files.field(model_json.read_json(path), "model", dict, path, {})
-    id_of = small_files.field(model, "vocab", dict, path, {})
-    more = id_of.keys() - set(vocabulary.pieces())
+def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabulary:
+    """Read a tokenizer.json, or the file beside it that it was exported from here."""
+    settings = model_json.read_json(path)
+    normalizer = settings.get("normalizer")
+    lowercase = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
+    if beside is not None and beside.name != PIECES:
+        source = _read_source(beside, lowercase is not False)
+        if source and _is_export(path, settings, source):
+            return source
+    config = path.with_name(TOKENIZER_CONFIG)
+    asked = model_json.read_json(config).get("do_lower_case") if config.is_file() else None
+    if type(lowercase) is type(asked) is bool and lowercase != asked:
+        raise Refused(
+            f"{config} has do_lower_case {asked}, {path.name} beside it {lowercase}; correct the "
+            "one that is wrong"
+        )
+    vocabulary = load_vocabulary(path, reads_special_tokens=True)
+    if beside is not None and beside.name == LIST:
+        _check_agrees(settings, vocabulary.path, beside)
+    return vocabulary
+
+
+def _read_source(path: pathlib.Path, lowercase: bool) -> Vocabulary | None:
+    """Read a list or a model that may be unreadable, since a tokenizer.json lies beside it."""
+    try:
+        return load_vocabulary(path, lowercase, checks_case=False)
+    except Refused:
+        return None
+
+
+def _is_export(path: pathlib.Path, settings: Mapping[str, Any], source: Vocabulary) -> bool:
+    template = read_template(settings, source.special_ids, path) or source.template
+    text = make_tokenizer_json(dataclasses.replace(source, template=template))
+    return text is not None and text.encode() == small_files.read_bytes(path)
+
+
+def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathlib.Path) -> None:
+    """Raise if a list and a tokenizer.json have different ids, so one of them was changed."""
+    model = small_files.field(settings, "model", dict, path)
+    id_of = small_files.field(model, "vocab", dict, path)
+    pieces = read_list(beside, small_files.read_bytes(beside))
+    more = id_of.keys() - set(pieces)
     if more:
         raise Refused(
-            f"{vocabulary.path} lacks {len(more):,} pieces of {path.name} beside it, such as "
+            f"{beside} lacks {len(more):,} pieces of {path.name} beside it, such as "
             f"{min(more)!r}; put back the whole list, or remove {path.name} if the list is right"
         )
-    for number, piece in enumerate(vocabulary.pieces()):
+    for number, piece in enumerate(pieces):
         if id_of.get(piece, number) != number:
             raise Refused(
-                f"{vocabulary.path} has {piece!r} as piece {number}, {path.name} beside it as "
+                f"{beside} has {piece!r} as piece {number}, {path.name} beside it as "
                 f"{id_of[piece]}; put back the one that was changed, or remove {path.name} if the "
                 "list is right"
             )
@@ -144,35 +184,23 @@ def check_segments(template: Template, segments: int, place: str) -> None:
 
 
 def _read_lowercase(directory: pathlib.Path) -> bool | None:
-    """Return the setting in the files of the tokenizer, None if they have none.
+    """Return the setting of tokenizer_config.json for a list, None if it has none.
 
     Raises:
-      Refused: their rules are not BERT's.
+      Refused: its rules are not BERT's.
     """
-    files: list[tuple[pathlib.Path, dict[str, Any]]] = []
     path = directory / TOKENIZER_CONFIG
-    if path.is_file():
-        settings = model_json.read_json(path)
-        names = {"do_lower_case": "lowercase", "tokenize_chinese_chars": "handle_chinese_chars"}
-        files.append((path, {names.get(name, name): value for name, value in settings.items()}))
-    path = directory / TOKENIZER
-    if path.is_file():
-        normalizer = model_json.read_json(path).get("normalizer")
-        if isinstance(normalizer, dict):
-            files.append((path, normalizer))
-    for path, rules in files:
-        lowercase = rules.get("lowercase")
-        of_case = {"strip_accents": lowercase} if type(lowercase) is bool else {}
-        for name, of_bert in (_RULES | of_case).items():
-            if rules.get(name) not in (None, of_bert):
-                raise Refused(
-                    f"{path} cuts text differently from BERT: {name} is {rules[name]}, not "
-                    f"{of_bert}; give a checkpoint with BERT's rules, or remove the file if they "
-                    "are meant"
-                )
-        if type(lowercase) is bool:
-            return lowercase
-    return None
+    rules = model_json.read_json(path) if path.is_file() else {}
+    lowercase = rules.get("do_lower_case")
+    of_case = {"strip_accents": lowercase} if type(lowercase) is bool else {}
+    for name, of_bert in (_RULES | of_case).items():
+        if rules.get(name) not in (None, of_bert):
+            raise Refused(
+                f"{path} cuts text differently from BERT: {name} is {rules[name]}, not "
+                f"{of_bert}; give a checkpoint with BERT's rules or with a {TOKENIZER}, or remove "
+                "the file if BERT's are meant"
+            )
+    return lowercase if type(lowercase) is bool else None
 
 
 def _has_capitals(path: pathlib.Path) -> bool:

@@ -364,7 +364,8 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
             f"{path} is missing; put back the vocabulary that the run was trained with, from its "
             "store or another copy of the folder"
         )
-    vocabulary = load_vocabulary(path, record["vocabulary"]["lowercase"], checks_case=False)
+    lowercase = record["vocabulary"]["lowercase"]
+    vocabulary = load_vocabulary(path, lowercase, checks_case=False, reads_special_tokens=True)
     check_vocabulary(vocabulary, record, f"the run in {workdir}")
     return dataclasses.replace(vocabulary, template=read_template(workdir, record, vocabulary))
 

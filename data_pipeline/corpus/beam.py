@@ -26,7 +26,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.documents import Source
 from data_pipeline.read.options import TextOptions
-from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_vocabulary
 
 # Stored bytes that one worker reads from start to end: many small files are one group, and a
 # larger file is a group of its own.
@@ -119,7 +119,7 @@ def encode_with_beam(
     folder = FileSystems.join(shared or str(local_folder), f"bert_jax-{uuid.uuid4().hex}")
     work = BeamWork(
         folder,
-        FILE_NAMES[vocabulary.kind],
+        vocabulary.file_name,
         vocabulary.file_bytes,
         vocabulary.lowercase,
         text,

@@ -125,7 +125,9 @@ class ChunkEncoder:
             line_sentences = split_sentences(line, self._text)
             sentences += line_sentences
             sentences_read.append(len(line_sentences))
-        token_ids, sentence_lengths = self._vocabulary.encode(sentences)
+        token_ids, sentence_lengths = self._vocabulary.encode_documents(
+            sentences, sum_runs(np.array(sentences_read, np.int64), lines_read).tolist()
+        )
         has_tokens = sentence_lengths > 0
         line_lengths = sum_runs(has_tokens, sentences_read)
         document_lengths = sum_runs(line_lengths > 0, lines_read)

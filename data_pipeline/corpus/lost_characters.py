@@ -6,17 +6,16 @@ A word with such a character, or with too many characters, becomes one unknown t
 import collections
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import sentencepiece
 import tokenizers
 
 from data_pipeline.io.small_files import DamagedFile, field
 from data_pipeline.store import MANIFEST
 from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
-from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS, make_wordpiece_normalizer
+from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS
 
 _RECORDED = 100  # characters in a manifest, the most frequent ones
 _SHOWN = 6
@@ -26,13 +25,15 @@ class LostCharacters:
     """Count the characters that a vocabulary lacks."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._normalize = _normalizer(vocabulary)
+        self._normalize = vocabulary.normalize
+        if vocabulary.kind == BYTE_LEVEL:
+            self._normalize = lambda text: ""  # every byte has a piece
         self._has_longest_word = vocabulary.kind == WORDPIECE
         special = set(vocabulary.special_ids.values())
         self._known = set(WORD_START)
         for number, piece in enumerate(vocabulary.pieces()):
             if number not in special and not UNUSED.fullmatch(piece):
-                self._known.update(piece.removeprefix("##"))
+                self._known.update(piece.removeprefix(vocabulary.continuation_mark))
 
     def count(self, sentences: Sequence[str]) -> dict[int, int]:
         """Count, by code point, the lost characters of sentences as the vocabulary reads them."""
@@ -58,15 +59,6 @@ class LostCharacters:
 
 _LONG_RUN = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD_CHARS + 1},}}")
 _split_words = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-
-
-def _normalizer(vocabulary: Vocabulary) -> Callable[[str], str]:
-    if vocabulary.kind == BYTE_LEVEL:
-        return lambda text: ""  # every byte has a piece
-    if vocabulary.kind == WORDPIECE:
-        return make_wordpiece_normalizer(vocabulary.lowercase).normalize_str
-    normalizer = sentencepiece.SentencePieceNormalizer(model_proto=vocabulary.file_bytes)
-    return lambda text: str(normalizer.Normalize(text))
 
 
 def record_lost_characters(counts: Mapping[int, int]) -> dict[str, Any]:

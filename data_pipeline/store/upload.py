@@ -24,9 +24,8 @@ from data_pipeline.store import FORMAT, HELDOUT, MANIFEST, TRAIN
 from data_pipeline.store.examples import FOLDER as EXAMPLES_FOLDER
 from data_pipeline.store.writer import hash_file, hash_stream, list_checksums
 from data_pipeline.vocab import FILE_NAMES
-from data_pipeline.vocab.tokenizer_json import TOKENIZER_JSON
 
-_NAMES = {TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES.values(), TOKENIZER_JSON, MANIFEST, WORKING}
+_NAMES = {TRAIN, HELDOUT, EXAMPLES_FOLDER, *FILE_NAMES, MANIFEST, WORKING}
 _BLOCK_BYTES = 8 << 20
 
 Advance = Callable[[int], None]

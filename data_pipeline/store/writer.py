@@ -13,7 +13,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import HELDOUT, MANIFEST, TRAIN
-from data_pipeline.vocab import FILE_NAMES, Vocabulary
+from data_pipeline.vocab import Vocabulary
 
 _BLOCK_BYTES = 1 << 22
 
@@ -134,7 +134,7 @@ def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the manifest's entry of the vocabulary."""
     return {
         "kind": vocabulary.kind,
-        "file": FILE_NAMES[vocabulary.kind],
+        "file": vocabulary.file_name,
         "size": vocabulary.size,
         "lowercase": vocabulary.lowercase,
         "sha256": vocabulary.digest,

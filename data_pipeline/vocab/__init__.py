@@ -1,15 +1,17 @@
 """Train, load and grow vocabularies, which turn text into token ids and back.
 
 In: a vocabulary file, or text to train one on. Out: a Vocabulary; tokenizer.json for others.
-Read vocabulary.py first, then wordpiece.py, byte_level.py, train.py, grow.py, offsets.py and
-tokenizer_json.py.
+Read vocabulary.py first, then tokenizer_file.py, documents.py, wordpiece.py, byte_level.py,
+train.py, grow.py, offsets.py and tokenizer_json.py.
 """
 
 from data_pipeline.vocab.vocabulary import (
     BYTE_LEVEL,
     FILE_NAMES,
+    LIST,
+    MODEL,
     SENTENCEPIECE,
-    SPECIAL_PIECES,
+    TOKENIZER_JSON,
     WORD_START,
     WORDPIECE,
     Encode,
@@ -21,8 +23,10 @@ from data_pipeline.vocab.vocabulary import (
 __all__ = [
     "BYTE_LEVEL",
     "FILE_NAMES",
+    "LIST",
+    "MODEL",
     "SENTENCEPIECE",
-    "SPECIAL_PIECES",
+    "TOKENIZER_JSON",
     "WORDPIECE",
     "WORD_START",
     "Encode",

@@ -1,4 +1,4 @@
-"""Encode text by byte-level BPE, as RoBERTa and ModernBERT do, from the rules of a tokenizer.json.
+"""Read and train vocabularies of byte-level BPE, as RoBERTa and ModernBERT have them.
 
 Each byte of a text is a character of the pieces, a space is Ġ, so every text has ids and none is
 unknown. A piece that lacks Ġ continues the word before it. Files with `add_prefix_space` put a
@@ -7,31 +7,19 @@ here do. Others (RoBERTa's own) encode the first word without Ġ, and where a te
 a segment, whole-word masking takes that word as the rest of the one before.
 """
 
-import dataclasses
 import json
 import pathlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenizers
 
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.wordpiece import MAX_PIECES
+from data_pipeline.vocab.special_tokens import find_special_ids
 
 SPACE = "\u0120"  # stands for a space in pieces
-# A cut here is exact: GPT-2's splitter ends a match before a single space between words, and NFC
-# composes nothing with a space.
-cut_at_words = re.compile(r"(?<=\S)(?= \S)").split
-_ROLES = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<s>"),
-    "sep": ("[SEP]", "</s>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-_HEAD = tuple(spellings[0] for spellings in _ROLES.values())  # of vocabularies trained here
+_HEAD = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # of vocabularies trained here
 PIECES, MERGES = "vocab.json", "merges.txt"  # the two files of RoBERTa and GPT-2
 BYTES = tuple(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
 
@@ -45,101 +33,17 @@ def _map_bytes() -> dict[str, int]:
     }
 
 
-_BYTE_OF = _map_bytes()
-
-
-@dataclasses.dataclass(frozen=True)
-class ByteLevelRules:
-    """Hold what a tokenizer.json says; the tokenizer knows no special tokens and adds no space."""
-
-    tokenizer: tokenizers.Tokenizer
-    pieces: tuple[str, ...]
-    special_ids: dict[str, int]
-    adds_prefix_space: bool
-
-    def prepare(self, text: str) -> str:
-        """Return the text with the space that the file puts before it."""
-        adds = self.adds_prefix_space and text and not text.startswith(" ")
-        return f" {text}" if adds else text
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without the space put before it; broken UTF-8 becomes U+FFFD."""
-        data = b"".join(piece_bytes(self.pieces[i]) for i in ids)
-        text = data.decode("utf-8", errors="replace")
-        return text.removeprefix(" ") if self.adds_prefix_space else text
+BYTE_OF = _map_bytes()
 
 
 def piece_bytes(piece: str) -> bytes:
     """Return the bytes that a piece stands for; an added token stands for its own characters."""
-    if all(char in _BYTE_OF for char in piece):
-        return bytes(_BYTE_OF[char] for char in piece)
+    if all(char in BYTE_OF for char in piece):
+        return bytes(BYTE_OF[char] for char in piece)
     return piece.encode()
 
 
-def is_byte_level(settings: Mapping[str, Any]) -> bool:
-    """Return whether a parsed tokenizer.json has a model of BPE."""
-    model = settings.get("model")
-    return isinstance(model, dict) and model.get("type") == "BPE"
-
-
-def read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRules:
-    """Read the rules of a parsed tokenizer.json of byte-level BPE.
-
-    Raises:
-      Refused: rules of another kind, ids with gaps, a byte without a piece, a role without a
-        token.
-    """
-    try:
-        return _read_rules(path, settings)
-    except (AttributeError, KeyError, TypeError, IndexError) as error:
-        raise Refused(
-            f"--vocab is {path}, which is no tokenizer.json ({error!r}); copy it again"
-        ) from error
-
-
-def _read_rules(path: pathlib.Path, settings: Mapping[str, Any]) -> ByteLevelRules:
-    model, splitter = settings["model"], settings.get("pre_tokenizer") or {}
-    normalizer = (settings.get("normalizer") or {}).get("type")
-    added = list(settings.get("added_tokens") or [])
-    id_of = dict(model["vocab"]) | {token["content"]: token["id"] for token in added}
-    if len(id_of) > MAX_PIECES:
-        raise Refused(f"--vocab is {path}, which has {len(id_of):,} pieces; at most {MAX_PIECES:,}")
-    pieces = tuple(sorted(id_of, key=id_of.__getitem__))
-    if [id_of[piece] for piece in pieces] != list(range(len(pieces))):
-        raise Refused(
-            f"--vocab is {path}, whose {len(pieces)} ids are not 0 to {len(pieces) - 1}, each "
-            "once; a store needs ids without a gap"
-        )
-    special_ids = _find_roles(path, id_of, settings.get("post_processor") or {})
-    roles = {pieces[i] for i in special_ids.values()}
-    plain = [token for token in added if not token["special"] and token["content"] not in roles]
-    adds_prefix_space = bool(splitter.get("add_prefix_space", True))
-    _check_rules(path, model, splitter, normalizer, plain, adds_prefix_space)
-    missing = [char for char in BYTES if char not in id_of]
-    if missing:
-        raise Refused(
-            f"--vocab is {path}, which has no piece for {len(missing)} of the 256 bytes, such as "
-            f"{missing[0]!r}; give a byte-level vocabulary with all of them"
-        )
-    own = {
-        "version": "1.0",
-        "normalizer": settings.get("normalizer"),
-        "pre_tokenizer": {**splitter, "add_prefix_space": False},
-        "model": {**model, "vocab": id_of},
-        "added_tokens": plain,
-    }
-    try:
-        # The library raises nothing narrower than Exception.
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(own))
-    except Exception as error:
-        raise Refused(
-            f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
-            f"reads ({str(error)[:80]}); copy it again"
-        ) from error
-    return ByteLevelRules(tokenizer, pieces, special_ids, adds_prefix_space)
-
-
-def join_files(path: pathlib.Path, pieces: bytes) -> bytes:
+def join_files(path: pathlib.Path, data: bytes) -> bytes:
     """Join RoBERTa's vocab.json, of these bytes, and the merges.txt beside it: a tokenizer.json.
 
     tokenizer_config.json beside them says whether a space is put before a text; without one none
@@ -151,20 +55,21 @@ def join_files(path: pathlib.Path, pieces: bytes) -> bytes:
     merges = path.with_name(MERGES)
     lines = small_files.decode(small_files.read_bytes(merges), merges).splitlines()
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-    id_of = small_files.parse_object(pieces, path)
+    id_of = small_files.parse_object(data, path)
     config = path.with_name("tokenizer_config.json")
     settings = small_files.read_object(config, config.parent) if config.is_file() else {}
     if not all(type(number) is int for number in id_of.values()):
         raise Refused(f"{path} has a piece whose id is no whole number; copy it again")
-    roles, piece_of = _find_roles(path, id_of, {}), {i: piece for piece, i in id_of.items()}
+    pieces = sorted(id_of, key=id_of.__getitem__)
+    piece_of = {name: pieces[i] for name, i in find_special_ids(path, pieces, {}).items()}
     special = [
-        {"id": number, "content": piece_of[number], "special": True, "normalized": False}
+        {"id": id_of[piece], "content": piece, "special": True, "normalized": False}
         | {"single_word": False, "lstrip": role == "mask", "rstrip": False}
-        for role, number in sorted(roles.items(), key=lambda item: item[1])
+        for role, piece in sorted(piece_of.items(), key=lambda item: id_of[item[1]])
     ]
     adds_space = settings.get("add_prefix_space") is True
     splitter = {"type": "ByteLevel", "add_prefix_space": adds_space, "trim_offsets": True}
-    ends = {name: [piece_of[roles[name]], roles[name]] for name in ("sep", "cls")}
+    ends = {name: [piece_of[name], id_of[piece_of[name]]] for name in ("sep", "cls")}
     joined = {
         "version": "1.0",
         "truncation": None,
@@ -190,60 +95,29 @@ def join_files(path: pathlib.Path, pieces: bytes) -> bytes:
     return f"{json.dumps(joined, ensure_ascii=False, indent=2)}\n".encode()
 
 
-def _check_rules(
-    path: pathlib.Path,
-    model: Mapping[str, Any],
-    splitter: Mapping[str, Any],
-    normalizer: str | None,
-    plain: Sequence[Mapping[str, Any]],
-    adds_prefix_space: bool,
-) -> None:
-    """Refuse rules that our encoder does not have: the ids would not be those of the file."""
-    marks = [model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix")]
-    strips = any(token[name] for token in plain for name in ("lstrip", "rstrip", "single_word"))
-    spans = any(len(cut_at_words(f"a{token['content']}a")) > 1 for token in plain)
-    kind = splitter.get("type")
-    for rule, is_broken in (
-        (f"its normalizer is {normalizer}, not NFC or none", normalizer not in (None, "NFC")),
-        (f"its pre-tokenizer is {kind}, not ByteLevel", kind != "ByteLevel"),
-        ("its pre-tokenizer does not split at words", not splitter.get("use_regex", True)),
-        (f"its pieces have the marks {marks}", any(marks)),
-        ("its merges are dropped at random", bool(model.get("dropout"))),
-        ("it ignores its merges", bool(model.get("ignore_merges"))),
-        ("its added tokens take spaces with them", strips),
-        ("an added token spans words", spans),
-        ("it adds a space and looks for added tokens", adds_prefix_space and bool(plain)),
-    ):
-        if is_broken:
-            raise Refused(
-                f"--vocab is {path}, whose rules are not those of RoBERTa or ModernBERT: {rule}; "
-                "give the tokenizer.json of one, or train one with --train_vocab=byte_bpe"
-            )
+def make_splitter() -> tokenizers.pre_tokenizers.PreTokenizer:
+    """Make the splitter of vocabularies trained here, which puts a space before a text.
+
+    ByteLevel itself would put one behind each special token within a text too.
+    """
+    return tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
 
 
-def _find_roles(
-    path: pathlib.Path, id_of: Mapping[str, int], processor: Mapping[str, Any]
-) -> dict[str, int]:
-    """Return the ids of the special tokens: post_processor has cls and sep, spelling the rest."""
-    known: dict[str, str] = {}
-    if processor.get("type") in ("RobertaProcessing", "BertProcessing"):
-        known = {name: processor[name][0] for name in ("cls", "sep")}
-    elif processor.get("type") == "TemplateProcessing":
-        ends = [processor["single"][i].get("SpecialToken") for i in (0, -1)]
-        known = {n: e["id"] for n, e in zip(("cls", "sep"), ends, strict=True) if e}
-    special_ids = {}
-    for name, spellings in _ROLES.items():
-        tokens = [known[name]] if name in known else [s for s in spellings if s in id_of]
-        if len(tokens) != 1 or tokens[0] not in id_of:
-            raise Refused(
-                f"{path} has {' and '.join(tokens) or 'no token'} for the role {name}, which must "
-                f"be one of its tokens, spelled {' or '.join(spellings)}; name it so in the file, "
-                "or take the vocabulary of a RoBERTa or ModernBERT"
-            )
-        special_ids[name] = id_of[tokens[0]]
-    if len(set(special_ids.values())) != len(special_ids):
-        raise Refused(f"{path} has one token for two roles of {special_ids}; each needs its own")
-    return special_ids
+def has_older_splitter(settings: Mapping[str, Any]) -> bool:
+    """Return whether a parsed tokenizer.json was trained here before make_splitter."""
+    head = [token["content"] for token in settings.get("added_tokens", [])[: len(_HEAD)]]
+    splitter = settings.get("pre_tokenizer") or {}
+    return (
+        tuple(head) == _HEAD
+        and settings["model"].get("type") == "BPE"
+        and splitter.get("type") == "ByteLevel"
+        and bool(splitter["add_prefix_space"])
+    )
 
 
 def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int) -> bytes:
@@ -259,7 +133,7 @@ def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int
             f"256; give {smallest} or more (ModernBERT: 50368)"
         )
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.pre_tokenizer = make_splitter()
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,

@@ -1,7 +1,6 @@
 """Encode a text and return the characters that each piece covers, one word at a time."""
 
 import dataclasses
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -9,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import sentencepiece
 
-from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
-from data_pipeline.vocab.byte_level import ByteLevelRules, read_rules
-from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer, replace_surrogates
+from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary
+from data_pipeline.vocab.tokenizer_file import EncodeText
+from data_pipeline.vocab.wordpiece import replace_surrogates
 
 # What BERT takes for white space, and so for the end of a word in any vocabulary.
 # Source: tokenization.py@eedf5716ce _is_whitespace.
@@ -42,20 +41,16 @@ class PieceAligner:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._rules = None
-        if vocabulary.kind == BYTE_LEVEL:
-            settings = json.loads(vocabulary.file_bytes.decode("utf-8-sig"))
-            self._rules = read_rules(vocabulary.path, settings)
-        else:
-            is_wordpiece = vocabulary.kind == WORDPIECE
-            self._pieces_of = (_wordpiece if is_wordpiece else _sentencepiece)(vocabulary)
+        encode_text = vocabulary.encode_text
+        self._encode_whole = encode_text if vocabulary.file_name == TOKENIZER_JSON else None
+        self._pieces_of = _sentencepiece(vocabulary) if encode_text is None else _alone(encode_text)
         self._words: dict[str, _Word] = {}
 
     def encode(self, text: str) -> AlignedPieces:
         """Encode a text."""
         text = replace_surrogates(text)
-        if self._rules is not None:
-            return _align_bytes(self._rules, text)
+        if self._encode_whole is not None:
+            return _align_whole(self._encode_whole, text)
         ids: list[int] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -80,33 +75,26 @@ class PieceAligner:
         return known
 
 
-def _align_bytes(rules: ByteLevelRules, text: str) -> AlignedPieces:
+def _align_whole(encode_text: EncodeText, text: str) -> AlignedPieces:
     """Encode a text as a whole; the spaces before a word belong to no piece."""
-    prepared = rules.prepare(text)
-    encoding = rules.tokenizer.encode(prepared, add_special_tokens=False)
-    shift = len(prepared) - len(text)
-    starts, ends = [], []
+    encoding = encode_text(text)
+    spans = []
     for start, end in encoding.offsets:
-        first, last = max(start - shift, 0), max(end - shift, 0)
-        while first < last and text[first].isspace():
-            first += 1
-        starts.append(first)
-        ends.append(last)
+        while start < end and text[start].isspace():
+            start += 1
+        spans.append((start, end))
+    ids, starts, ends = _with_accents(text, encoding.ids, spans)
     return AlignedPieces(
-        np.array(encoding.ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
+        np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
     )
 
 
 _Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 
 
-def _wordpiece(vocabulary: Vocabulary) -> _Pieces:
-    pieces = vocabulary.pieces()
-    unk = pieces[vocabulary.special_ids["unk"]]
-    tokenizer = make_wordpiece_tokenizer(pieces, unk, vocabulary.lowercase)
-
+def _alone(encode_text: EncodeText) -> _Pieces:
     def pieces_of(word: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
-        encoding = tokenizer.encode(word, add_special_tokens=False)
+        encoding = encode_text(word)
         return encoding.ids, encoding.offsets
 
     return pieces_of

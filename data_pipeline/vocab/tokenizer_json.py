@@ -11,110 +11,37 @@ Private-use characters (U+E000 and on) are dropped from WordPiece text, here and
 Vocabulary.encode, as Hugging Face's BERT tokenizers drop them with control characters. Google's
 tokenization.py keeps them, and a word with one becomes [UNK]. The ids here are Hugging
 Face's, because its library normalizes text here and wherever an exported model is used.
-
-SentencePiece's library does not report some fields of a model file, which is a protocol buffer.
-The reader that comes with it requires a newer protobuf than TensorFlow allows; `read_model` reads
-the few fields that are needed.
-Source: sentencepiece_model.proto, sentencepiece v0.2.0.
 """
 
-import collections
 import dataclasses
 import json
 import pathlib
-import struct
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab import TOKENIZER_JSON, WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab.byte_level import has_older_splitter, make_splitter
+from data_pipeline.vocab.sentencepiece_model import (
+    BPE,
+    CONTROL,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencepieceModel,
+    read_model,
+)
 from data_pipeline.vocab.template import make_store_template, read_template
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
-
-UNIGRAM, BPE = 1, 2  # TrainerSpec.ModelType
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
-
-_VARINT, _FIXED64, _FIXED32 = 0, 1, 5  # wire types; the other, 2, is prefixed by its length
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of ModelProto
-_PIECE, _SCORE, _TYPE = 1, 2, 3  # of SentencePiece
-_MODEL_TYPE, _SPACE_IS_SUFFIX, _BYTE_FALLBACK = 3, 24, 35  # of TrainerSpec
-_CHARSMAP, _DUMMY_PREFIX, _FEWER_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5  # of NormalizerSpec
-
-
-@dataclasses.dataclass(frozen=True)
-class SentencepieceModel:
-    """Hold the fields of a model file; its N pieces are in the order of their ids."""
-
-    model_type: int  # UNIGRAM, BPE; 3 and 4 are words and characters
-    pieces: tuple[str, ...]
-    scores: tuple[float, ...]
-    piece_types: tuple[int, ...]
-    has_byte_fallback: bool
-    charsmap: bytes  # the compiled table of the normaliser, empty for none
-    adds_space_before_text: bool
-    removes_extra_spaces: bool
-    marks_spaces: bool
-    space_ends_a_word: bool  # the mark is a word's last character, not its first
-
-
-def read_model(data: bytes) -> SentencepieceModel:
-    """Read the bytes of a model file that SentencePiece's library has accepted."""
-    _, parts = _parse_message(data)
-    pieces = [_parse_message(piece) for piece in parts[_PIECES]]
-    trainer, _ = _parse_message(b"".join(parts[_TRAINER]))
-    rules, tables = _parse_message(b"".join(parts[_NORMALIZER]))
-    no_score = [bytes(4)]
-    return SentencepieceModel(
-        model_type=trainer.get(_MODEL_TYPE, UNIGRAM),
-        pieces=tuple(texts[_PIECE][0].decode() for _, texts in pieces),
-        scores=tuple(struct.unpack("<f", texts.get(_SCORE, no_score)[0])[0] for _, texts in pieces),
-        piece_types=tuple(numbers.get(_TYPE, NORMAL) for numbers, _ in pieces),
-        has_byte_fallback=bool(trainer.get(_BYTE_FALLBACK, 0)),
-        charsmap=b"".join(tables[_CHARSMAP]),
-        adds_space_before_text=bool(rules.get(_DUMMY_PREFIX, 1)),
-        removes_extra_spaces=bool(rules.get(_FEWER_SPACES, 1)),
-        marks_spaces=bool(rules.get(_ESCAPE_SPACES, 1)),
-        space_ends_a_word=bool(trainer.get(_SPACE_IS_SUFFIX, 0)),
-    )
-
-
-def _parse_message(data: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
-    """Return the numbers and the bytes of a message by field; a repeated field keeps all bytes."""
-    numbers: dict[int, int] = {}
-    parts: dict[int, list[bytes]] = collections.defaultdict(list)
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
-        field, wire_type = tag >> 3, tag & 7
-        if wire_type == _VARINT:
-            numbers[field], place = _varint(data, place)
-            continue
-        size_bytes = {_FIXED32: 4, _FIXED64: 8}.get(wire_type)
-        if size_bytes is None:
-            size_bytes, place = _varint(data, place)
-        parts[field].append(data[place : place + size_bytes])
-        place += size_bytes
-    return numbers, parts
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return a number in groups of seven bits, the lowest first, and the index after it."""
-    value = shift = 0
-    while data[place] & 0x80:
-        value |= (data[place] & 0x7F) << shift
-        shift += 7
-        place += 1
-    return value | data[place] << shift, place + 1
-
-
-TOKENIZER_JSON = "tokenizer.json"  # in a store, beside the vocabulary that the ids are made with
 
 _USER_DEFINED_SCORE = -0.1  # Source: unigram_model.cc, sentencepiece v0.2.0
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
     """Write tokenizer.json into a folder, unless the format cannot express the vocabulary."""
-    if vocabulary.kind == BYTE_LEVEL:  # the store has it as the vocabulary
+    if vocabulary.file_name == TOKENIZER_JSON:  # the store has it as the vocabulary
         return
     template = make_store_template(vocabulary.template, vocabulary.special_ids)
     text = make_tokenizer_json(dataclasses.replace(vocabulary, template=template))
@@ -129,9 +56,14 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     for pieces, spaces that end words, are not marked or are kept in runs, pieces across spaces,
     unused pieces, user-defined ones of BPE or that its normaliser would change.
     """
-    if vocabulary.kind == BYTE_LEVEL:  # its file is one
-        text, special_ids = vocabulary.file_bytes.decode(), vocabulary.special_ids
-        own = read_template(json.loads(text), special_ids, vocabulary.path)
+    if vocabulary.file_name == TOKENIZER_JSON:
+        text = vocabulary.file_bytes.decode("utf-8-sig")
+        settings = json.loads(text)
+        if has_older_splitter(settings):
+            trained = tokenizers.Tokenizer.from_str(text)
+            trained.pre_tokenizer = make_splitter()
+            text = trained.to_str(pretty=True) + "\n"
+        own = read_template(settings, vocabulary.special_ids, vocabulary.path)
         return text if own == vocabulary.template else _set_template(text, vocabulary)
     pieces = vocabulary.pieces()
     special = {name: pieces[i] for name, i in vocabulary.special_ids.items()}

@@ -15,13 +15,13 @@ from data_pipeline.read.cleaning import CleaningOptions, clean_documents
 from data_pipeline.read.documents import Source, read_equal_shares
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sentences import split_sentences
-from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, WORD_START, WORDPIECE
+from data_pipeline.vocab import LIST, MODEL, TOKENIZER_JSON, WORD_START, WORDPIECE
 from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.wordpiece import join_pieces, make_wordpiece_normalizer
 
 UNIGRAM, BPE, BYTE_BPE = "unigram", "bpe", "byte_bpe"
-# What can be trained, and the kind of file that it is.
-TRAINED = {WORDPIECE: WORDPIECE, UNIGRAM: SENTENCEPIECE, BPE: SENTENCEPIECE, BYTE_BPE: BYTE_LEVEL}
+# What can be trained, and the file of a store that it is.
+TRAINED = {WORDPIECE: LIST, UNIGRAM: MODEL, BPE: MODEL, BYTE_BPE: TOKENIZER_JSON}
 
 # Characters of text that a training reads, so that memory stays bounded on any corpus: WordPiece
 # and byte-level BPE keep the counts of the different words, SentencePiece the sentences and

@@ -3,55 +3,52 @@
 import dataclasses
 import hashlib
 import itertools
-import json
 import pathlib
 import re
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import byte_level
-from data_pipeline.vocab.template import Template, make_bert_template, read_template
+from data_pipeline.vocab import byte_level, tokenizer_file
+from data_pipeline.vocab.documents import (
+    Encode,
+    EncodeDocuments,
+    encode_documents_whole,
+    encode_sentences_alone,
+)
+from data_pipeline.vocab.sentencepiece_model import read_model
+from data_pipeline.vocab.special_tokens import find_special_ids
+from data_pipeline.vocab.template import Template, make_bert_template
+from data_pipeline.vocab.tokenizer_file import WORD_START
 from data_pipeline.vocab.wordpiece import (
     WordEncoder,
     check_case,
     join_pieces,
+    make_wordpiece_normalizer,
     make_wordpiece_tokenizer,
-    read_json,
     read_list,
     replace_surrogates,
 )
 
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
-FILE_NAMES = {  # in a store
-    WORDPIECE: "vocab.txt",
-    SENTENCEPIECE: "vocab.model",
-    BYTE_LEVEL: "tokenizer.json",
+LIST, MODEL, TOKENIZER_JSON = FILE_NAMES = ("vocab.txt", "vocab.model", "tokenizer.json")
+_KINDS = {
+    tokenizer_file.WORDPIECE: WORDPIECE,
+    tokenizer_file.UNIGRAM: SENTENCEPIECE,
+    tokenizer_file.BPE: BYTE_LEVEL,
 }
 
-# The pieces that BERT needs, by the names the store uses. The second spelling is ALBERT's.
-SPECIAL_PIECES = {
-    "pad": ("[PAD]", "<pad>"),
-    "unk": ("[UNK]", "<unk>"),
-    "cls": ("[CLS]", "<cls>"),
-    "sep": ("[SEP]", "<sep>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 _BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # of SentencePiece models that fall back to bytes
 # Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese, Chinese.
 _NO_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-
-Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -61,23 +58,31 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Encode text to token ids without special tokens, and decode them.
+    """Encode text to token ids without special tokens around it, and decode them.
 
-    `encode` turns N sentences into all their ids, one after another (token_dtype of the size), and
-    int64[N], the number of ids of each sentence, which may be 0. `decode` turns ids back into text,
-    as far as the vocabulary preserves it.
+    `encode` turns N texts into all their ids, one after another (token_dtype of the size), and
+    int64[N], the number of ids of each text, which may be 0. `encode_documents` does so with the
+    sentences of documents, whose numbers of sentences it gets; the ids of a document are those of
+    its sentences joined by spaces. `decode` turns ids back into text, as far as the vocabulary
+    preserves it.
     """
 
     kind: str  # WORDPIECE, SENTENCEPIECE or BYTE_LEVEL
     path: pathlib.Path
+    file_name: str  # in a store: one of FILE_NAMES
     lowercase: bool
     special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
-    # The file that a store keeps: a list without carriage returns or JSON, or a model as it is.
+    # The file that a store keeps: a list without carriage returns, or a model or JSON as it is.
     file_bytes: bytes
     encode: Encode
+    encode_documents: EncodeDocuments
     decode: Callable[[Sequence[int]], str]
+    normalize: Callable[[str], str]  # a text as its pieces are looked for in it
     template: Template  # how special tokens stand around texts
     _pieces: tuple[str, ...]
+    # The tokenizers library's encoding of a text; None for a SentencePiece model.
+    encode_text: tokenizer_file.EncodeText | None = None
+    continuation_mark: str = "##"  # of WORDPIECE
 
     @property
     def size(self) -> int:
@@ -128,7 +133,7 @@ class Vocabulary:
         every piece that is not English starts a word.
         """
         if self.kind == WORDPIECE:
-            continues = [piece.startswith("##") for piece in self._pieces]
+            continues = [piece.startswith(self.continuation_mark) for piece in self._pieces]
         elif self.kind == BYTE_LEVEL:
             spaces = (byte_level.SPACE, " ")  # the second of added tokens
             continues = [not piece.startswith(spaces) for piece in self._pieces]
@@ -142,21 +147,25 @@ class Vocabulary:
 
 
 def load_vocabulary(
-    path: str | pathlib.Path, lowercase: bool = True, checks_case: bool = True
+    path: str | pathlib.Path,
+    lowercase: bool = True,
+    checks_case: bool = True,
+    reads_special_tokens: bool = False,
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
-    A tokenizer.json is of WordPiece or of byte-level BPE; a vocab.json is one half of that, the
-    other is the merges.txt beside it.
+    A tokenizer.json is run by the tokenizers library as it stands; a vocab.json is one half of
+    that, the other is the merges.txt beside it.
 
-    `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model carries its
-    own normalisation; there and for byte-level BPE, which keeps case, `lowercase` is ignored.
-    `checks_case` is for third-party lists: one trained here may have no capitals because its text
-    has none.
+    `lowercase` also strips accents, as BERT's uncased models do. A SentencePiece model and a
+    tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
+    third-party lists: one trained here may have no capitals because its text has none.
+    `reads_special_tokens` is for rows of a task: the special tokens of a tokenizer.json that a text
+    spells are these tokens there, as for their authors; in training text they are text.
 
     Raises:
       Refused: no such file, no vocabulary, a special piece missing or found in texts, a piece
-        twice, a list whose case does not fit `lowercase`, a tokenizer.json of other rules.
+        twice, a list whose case does not fit `lowercase`, a tokenizer.json of another model.
     """
     path = pathlib.Path(path)
     if not path.is_file():
@@ -170,69 +179,66 @@ def load_vocabulary(
         return _load_sentencepiece(path, data)
     if path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file():
         data = byte_level.join_files(path, data)
+    elif path.name == byte_level.PIECES and b'"model"' not in data:
+        raise Refused(
+            f"--vocab is {path}, which has no {byte_level.MERGES} beside it; copy both or give "
+            "the tokenizer.json"
+        )
     if path.suffix == ".json":
-        settings = _parse_settings(data)
-        if path.name == byte_level.PIECES and "model" not in settings:
-            raise Refused(
-                f"--vocab is {path}, which has no {byte_level.MERGES} beside it; copy both or give "
-                "the tokenizer.json"
-            )
-        if byte_level.is_byte_level(settings):
-            return _load_byte_level(path, data, settings)
-    return _load_wordpiece(path, data, lowercase, checks_case)
+        return _load_tokenizer_file(path, data, reads_special_tokens)
+    return _load_list(path, data, lowercase, checks_case)
 
 
-def _parse_settings(data: bytes) -> dict[str, Any]:
-    """Parse a tokenizer.json; {} for what is none, which the reader of WordPiece refuses."""
-    try:
-        settings = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
-
-
-def _choose_template(
-    path: pathlib.Path, settings: dict[str, Any], special_ids: dict[str, int]
-) -> Template:
-    """Return the template of a parsed tokenizer.json, BERT's where it has none."""
-    return read_template(settings, special_ids, path) or make_bert_template(special_ids)
-
-
-def _load_byte_level(path: pathlib.Path, data: bytes, settings: dict[str, Any]) -> Vocabulary:
-    rules = byte_level.read_rules(path, settings)
-    encoder = WordEncoder(rules.tokenizer, token_dtype(len(rules.pieces)), byte_level.cut_at_words)
+def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
+    file = tokenizer_file.read_tokenizer(path, data, reads_special_tokens)
+    encode_text = tokenizer_file.make_encode_text(file.tokenizer, path)
+    dtype = token_dtype(len(file.pieces))
+    whole = tokenizer_file.LibraryEncoder(encode_text, dtype)
+    encode: Encode = whole.encode
+    encode_documents: EncodeDocuments = whole.encode_documents
+    if file.cut is not None:
+        encode = WordEncoder(encode_text, dtype, file.cut).encode
+        encode_documents = encode_sentences_alone(encode, spaced=not file.ignores_space_before)
     return Vocabulary(
-        kind=BYTE_LEVEL,
+        kind=_KINDS[file.model],
         path=path,
-        lowercase=False,
-        special_ids=rules.special_ids,
+        file_name=TOKENIZER_JSON,
+        lowercase=file.lowercase,
+        special_ids=file.special_ids,
         file_bytes=data,
-        encode=lambda sentences: encoder.encode([rules.prepare(text) for text in sentences]),
-        decode=rules.decode,
-        template=_choose_template(path, settings, rules.special_ids),
-        _pieces=rules.pieces,
+        encode=encode,
+        encode_documents=encode_documents,
+        decode=file.decode,
+        normalize=tokenizer_file.make_normalize(file.tokenizer, path),
+        template=file.template,
+        _pieces=file.pieces,
+        encode_text=encode_text,
+        continuation_mark=file.continuation_mark,
     )
 
 
-def _load_wordpiece(
-    path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool
-) -> Vocabulary:
-    is_json = path.suffix == ".json"
-    pieces = read_json(path, data, lowercase) if is_json else read_list(path, data)
-    special_ids = _find_special_ids(path, pieces)
+def _load_list(path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bool) -> Vocabulary:
+    pieces = read_list(path, data)
+    special_ids = find_special_ids(path, pieces, {})
     if checks_case:
         check_case(path, pieces, lowercase)
     tokenizer = make_wordpiece_tokenizer(pieces, pieces[special_ids["unk"]], lowercase)
+    encode_text = tokenizer_file.make_encode_text(tokenizer, path)
+    encode = WordEncoder(encode_text, token_dtype(len(pieces))).encode
     return Vocabulary(
         kind=WORDPIECE,
         path=path,
+        file_name=LIST,
         lowercase=lowercase,
         special_ids=special_ids,
         file_bytes=join_pieces(pieces),
-        encode=WordEncoder(tokenizer, token_dtype(len(pieces))).encode,
+        encode=encode,
+        encode_documents=encode_sentences_alone(encode, spaced=False),
         decode=lambda ids: " ".join(pieces[i] for i in ids).replace(" ##", ""),
-        template=_choose_template(path, _parse_settings(data) if is_json else {}, special_ids),
+        normalize=make_wordpiece_normalizer(lowercase).normalize_str,
+        template=make_bert_template(special_ids),
         _pieces=tuple(pieces),
+        encode_text=encode_text,
     )
 
 
@@ -246,7 +252,7 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
             "another name, as in vocab.txt"
         ) from error
     pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
-    special_ids = _find_special_ids(path, pieces)
+    special_ids = find_special_ids(path, pieces, {})
     for special_id in set(special_ids.values()) - {special_ids["unk"]}:
         if special_id in processor.Encode(pieces[special_id]):
             raise Refused(
@@ -254,28 +260,40 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
                 "BERT marks sentences with; train the model with --control_symbols instead of "
                 "--user_defined_symbols"
             )
+    dtype = token_dtype(len(pieces))
+
+    def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        # One thread: the build runs a process a core.
+        encoded = processor.Encode([*map(replace_surrogates, texts)], num_threads=1)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        flat = itertools.chain.from_iterable(encoded)
+        return np.fromiter(flat, dtype, int(lengths.sum())), lengths
+
+    def encode_whole(text: str) -> tuple[list[int], list[int]]:
+        mapping = processor.EncodeAsOffsetMapping(replace_surrogates(text))
+        return mapping["ids"], [start for start, _ in mapping["offsets"]]
+
+    is_alone = read_model(data).adds_space_before_text and not any(
+        WORD_START in piece[1:].rstrip(WORD_START) for piece in pieces
+    )
     return Vocabulary(
         kind=SENTENCEPIECE,
         path=path,
+        file_name=MODEL,
         lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
         special_ids=special_ids,
         file_bytes=data,
-        encode=lambda sentences: _encode_sentencepiece(processor, sentences),
-        decode=lambda ids: processor.Decode([int(i) for i in ids]),
+        encode=encode,
+        encode_documents=(
+            encode_sentences_alone(encode, spaced=False)
+            if is_alone
+            else encode_documents_whole(encode_whole, dtype)
+        ),
+        normalize=lambda text: str(processor.Normalize(text)),
         template=make_bert_template(special_ids),
+        decode=lambda ids: processor.Decode([int(i) for i in ids]),
         _pieces=tuple(pieces),
     )
-
-
-def _encode_sentencepiece(
-    processor: sentencepiece.SentencePieceProcessor, sentences: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    # One thread: the build runs a process a core.
-    encoded = processor.Encode([*map(replace_surrogates, sentences)], num_threads=1)
-    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    dtype = token_dtype(processor.GetPieceSize())
-    flat = itertools.chain.from_iterable(encoded)
-    return np.fromiter(flat, dtype, int(lengths.sum())), lengths
 
 
 def _starts_word(piece: str) -> bool:
@@ -285,18 +303,3 @@ def _starts_word(piece: str) -> bool:
     first = piece[:1]
     is_punctuation = first in string.punctuation or unicodedata.category(first).startswith("P")
     return first == WORD_START or is_punctuation or _NO_SPACES.match(first) is not None
-
-
-def _find_special_ids(path: pathlib.Path, pieces: Sequence[str]) -> dict[str, int]:
-    id_of = {piece: i for i, piece in enumerate(pieces)}
-    special_ids = {}
-    for name, spellings in SPECIAL_PIECES.items():
-        ids = [id_of[spelling] for spelling in spellings if spelling in id_of]
-        if not ids:
-            raise Refused(
-                f"{path} has no piece {spellings[0]} among its {len(pieces)}; BERT needs [PAD], "
-                "[UNK], [CLS], [SEP] and [MASK]: take a BERT vocabulary, or train one with "
-                "--train_vocab"
-            )
-        special_ids[name] = ids[0]
-    return special_ids

@@ -1,10 +1,9 @@
 """Encode text by WordPiece as BERT does, with the tokenizers library and a cache of words.
 
-Also read WordPiece lists: a vocab.txt with a piece on each line, or Hugging Face's tokenizer.json.
+Also read WordPiece lists: a vocab.txt with a piece on each line.
 """
 
 import array
-import json
 import pathlib
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from data_pipeline.io.refused import Refused
 LONGEST_WORD_CHARS = 200
 _CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB a process
 _LONGEST_CACHED_WORD_CHARS = 32  # longer ones rarely recur
+_CHECKED_EVERY = 1000  # sentences: encoded as a whole too
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 # Characters that BERT makes words of their own: punctuation and Chinese ones. Not all of them: a
@@ -63,25 +63,41 @@ class WordEncoder:
     `cut` must cut a sentence where the tokenizer never joins. For WordPiece it is find_words, which
     is exact: BERT's normalizer looks at one character at a time and its splitter cuts at
     spaces and around each character of _ALONE, so a sentence's ids are those of its words in turn.
-    tests/data_pipeline/vocab/test_wordpiece.py compares it with the library on whole lines.
+    tests/data_pipeline/vocab/test_wordpiece.py compares it with the library on whole lines, and
+    one sentence in a thousand is compared wherever sentences are encoded.
     """
 
     def __init__(
         self,
-        tokenizer: tokenizers.Tokenizer,
+        encode_text: Callable[[str], tokenizers.Encoding],
         dtype: np.dtype,
         cut: Callable[[str], Sequence[str]] = find_words,
     ) -> None:
+        self._encode_text = encode_text
         self._dtype = dtype
         self._cut = cut
-        self._words = _WordCache(tokenizer, dtype)
+        self._words = _WordCache(encode_text, dtype)
+        self._encoded = 0  # sentences
 
     def encode(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids one after another, and int64[N], the number of each of N sentences."""
         ids_of, cut = self._words.__getitem__, self._cut
         encoded = [b"".join(map(ids_of, cut(sentence))) for sentence in sentences]
+        for number in range(-self._encoded % _CHECKED_EVERY, len(sentences), _CHECKED_EVERY):
+            self._check(sentences[number], np.frombuffer(encoded[number], self._dtype).tolist())
+        self._encoded += len(sentences)
         size_bytes = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.frombuffer(b"".join(encoded), self._dtype), size_bytes // self._dtype.itemsize
+
+    def _check(self, sentence: str, ids: list[int]) -> None:
+        """Raise Refused if the ids of a sentence's words are not those of the sentence."""
+        whole = self._encode_text(sentence).ids
+        if ids != whole:
+            raise Refused(
+                f"word by word {sentence[:200]!r} has {len(ids)} tokens, as a whole "
+                f"{len(whole)} or others: the words of this vocabulary cannot be encoded one by "
+                "one; report the sentence and the vocabulary, and remove the sentence to go on"
+            )
 
 
 def replace_surrogates(text: str) -> str:
@@ -92,9 +108,9 @@ def replace_surrogates(text: str) -> str:
 class _WordCache(dict[str, bytes]):
     """Map words to the bytes of their ids; a missing word is encoded and, unless long, kept."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, dtype: np.dtype) -> None:
+    def __init__(self, encode_text: Callable[[str], tokenizers.Encoding], dtype: np.dtype) -> None:
         super().__init__()
-        self._tokenizer = tokenizer
+        self._encode_text = encode_text
         self._type_code = dtype.char
         self._older: dict[str, bytes] = {}  # the entries from before it was last full
 
@@ -103,8 +119,7 @@ class _WordCache(dict[str, bytes]):
         # where the build runs a process a core.
         id_bytes = self._older.pop(word, None)
         if id_bytes is None:
-            ids = self._tokenizer.encode(replace_surrogates(word), add_special_tokens=False).ids
-            id_bytes = array.array(self._type_code, ids).tobytes()
+            id_bytes = array.array(self._type_code, self._encode_text(word).ids).tobytes()
         if len(word) <= _LONGEST_CACHED_WORD_CHARS:
             if len(self) >= _CACHED_WORDS:
                 self._older = dict(self)
@@ -160,66 +175,6 @@ def read_list(path: pathlib.Path, data: bytes) -> list[str]:
 def join_pieces(pieces: Sequence[str]) -> bytes:
     """Make the bytes of a vocab.txt from pieces in the order of their ids."""
     return "".join(piece + "\n" for piece in pieces).encode()
-
-
-def read_json(path: pathlib.Path, data: bytes, lowercase: bool) -> list[str]:
-    """Read the pieces of a tokenizer.json in the order of their ids, if its rules are BERT's.
-
-    Its longest word is ignored: here it is Google's, 200 characters, in those files mostly 100.
-    """
-    try:
-        # The library raises nothing narrower than Exception.
-        tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8-sig"))
-    except Exception as error:
-        raise Refused(
-            f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
-            f"reads ({str(error)[:80]}); give the vocab.txt that lies beside it"
-        ) from error
-    if not isinstance(tokenizer.model, tokenizers.models.WordPiece):
-        raise Refused(
-            f"--vocab is {path}, whose model is {type(tokenizer.model).__name__}; only WordPiece "
-            "is read from a tokenizer.json: for the others give the SentencePiece *.model that it "
-            "was made from, or train one with --train_vocab"
-        )
-    _check_rules(path, tokenizer, lowercase)
-    id_of = tokenizer.get_vocab(with_added_tokens=True)
-    pieces = sorted(id_of, key=id_of.__getitem__)
-    if [id_of[piece] for piece in pieces] != list(range(len(pieces))):
-        raise Refused(
-            f"--vocab is {path}, whose {len(pieces)} ids are not 0 to {len(pieces) - 1}, each "
-            "once; a store needs ids without a gap"
-        )
-    return pieces
-
-
-def _check_rules(path: pathlib.Path, tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
-    """Refuse rules that our encoder does not have: the ids would not be those of the file."""
-    model, normalizer = tokenizer.model, tokenizer.normalizer
-    is_bert = isinstance(normalizer, tokenizers.normalizers.BertNormalizer)
-    if is_bert and normalizer.lowercase != lowercase:
-        theirs = json.dumps(normalizer.lowercase)
-        raise Refused(
-            f"--lowercase is {json.dumps(lowercase)}, but {path} says {theirs}; use "
-            f"--lowercase={theirs}"
-        )
-    added = tokenizer.get_added_tokens_decoder().values()
-    plain = [token.content for token in added if not token.special]
-    is_split = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
-    strips_alike = is_bert and normalizer.strip_accents in (None, lowercase)
-    for rule, holds in (
-        ("its normaliser is not BERT's", is_bert),
-        ("it keeps control characters", is_bert and normalizer.clean_text),
-        ("it keeps Chinese characters together", is_bert and normalizer.handle_chinese_chars),
-        ("it treats accents and case differently", strips_alike),
-        ("its splitter is not BERT's", is_split),
-        ("pieces within words are not marked by ##", model.continuing_subword_prefix == "##"),
-        (f"it looks for {plain[:3]} in the text before words", not plain),
-    ):
-        if not holds:
-            raise Refused(
-                f"--vocab is {path}, which differs from BERT's rules: {rule}; give the "
-                "tokenizer.json of a BERT, or a vocab.txt where BERT's rules are meant"
-            )
 
 
 def check_case(path: pathlib.Path, pieces: Sequence[str], lowercase: bool) -> None:

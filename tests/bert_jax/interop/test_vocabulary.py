@@ -3,45 +3,84 @@
 import json
 
 import pytest
+import tokenizers
 
 from bert_jax.interop import vocabulary
+from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax.small_checkpoints import PIECES
 
 
-def write(folder, pieces, tokenizer_config=None, normalizer=None):
+def write(folder, pieces, tokenizer_config=None, tokenizer=None):
     (folder / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
     if tokenizer_config is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    if normalizer is not None:
-        (folder / "tokenizer.json").write_text(json.dumps({"normalizer": normalizer}))
+    if tokenizer is not None:
+        (folder / "tokenizer.json").write_text(tokenizer.to_str())
     return folder
 
 
 @pytest.mark.parametrize(
-    ("more", "tokenizer_config", "normalizer", "lowercase"),
+    ("more", "tokenizer_config", "lowercase"),
     [
-        ([], None, None, True),
-        (["Cat", "Dog"], None, None, False),
-        ([], {"do_lower_case": False}, None, False),
-        (["Cat"], {"do_lower_case": True, "strip_accents": None}, None, True),
-        ([], {"model_max_length": 512}, {"lowercase": False, "strip_accents": False}, False),
-        ([], {"do_lower_case": False, "tokenize_chinese_chars": True}, None, False),
+        ([], None, True),
+        (["Cat", "Dog"], None, False),
+        ([], {"do_lower_case": False}, False),
+        (["Cat"], {"do_lower_case": True, "strip_accents": None}, True),
+        ([], {"do_lower_case": False, "tokenize_chinese_chars": True}, False),
     ],
-    ids=["as it looks", "capitals", "said", "said against looks", "in tokenizer.json", "all said"],
+    ids=["as it looks", "capitals", "said", "said against looks", "all said"],
 )
-def test_the_case_is_as_it_is_said_or_looks(
-    tmp_path, more, tokenizer_config, normalizer, lowercase
-):
-    folder = write(tmp_path, [*PIECES, *more], tokenizer_config, normalizer)
+def test_the_case_is_as_it_is_said_or_looks(tmp_path, more, tokenizer_config, lowercase):
+    folder = write(tmp_path, [*PIECES, *more], tokenizer_config)
     read = vocabulary.read(folder)
     assert (read.lowercase, read.pieces()) == (lowercase, [*PIECES, *more])
+
+
+def make_tokenizer(lowercase: bool = True, pieces: list[str] = PIECES) -> tokenizers.Tokenizer:
+    tokenizer = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase)
+    tokenizer.add_special_tokens(["[SEP]", "[E1]"])
+    return tokenizer
+
+
+def test_the_tokenizer_json_beside_a_list_decides(tmp_path):
+    """Its rules, its case, its further special tokens, read where a text spells them."""
+    tokenizer = make_tokenizer()
+    tokenizer.normalizer = tokenizers.normalizers.Replace("x", "cat")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    folder = write(tmp_path, PIECES, {"model_max_length": 512}, tokenizer)
+    read = vocabulary.read(folder)
+    text = "a x [E1]dog Cat"
+    assert read.encode([text])[0].tolist() == tokenizer.encode(text).ids
+    assert (read.path.name, read.lowercase, read.size) == ("tokenizer.json", False, 12)
+
+
+def test_the_list_that_a_tokenizer_json_was_exported_from_decides(tmp_path):
+    """Stores and runs made with the list keep their vocabulary, to the byte."""
+    for lowercase in (True, False):
+        write(tmp_path, PIECES)
+        source = load_vocabulary(tmp_path / "vocab.txt", lowercase, checks_case=False)
+        write_tokenizer_json(source, tmp_path)
+        read = vocabulary.read(tmp_path)
+        assert (read.path, read.lowercase) == (tmp_path / "vocab.txt", lowercase)
+        assert read.digest == source.digest
+
+
+def test_files_that_contradict_each_other_in_case_are_refused(tmp_path):
+    folder = write(tmp_path, PIECES, {"do_lower_case": False}, make_tokenizer(lowercase=True))
+    with pytest.raises(ValueError, match=r"do_lower_case False, .* beside it True"):
+        vocabulary.read(folder)
 
 
 @pytest.mark.parametrize(
     ("tokenizer_config", "words"),
     [
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents is False, not True"),
-        ({"do_lower_case": True, "tokenize_chinese_chars": False}, "handle_chinese_chars is False"),
+        (
+            {"do_lower_case": True, "tokenize_chinese_chars": False},
+            "tokenize_chinese_chars is False",
+        ),
         ({"do_lower_case": False, "word_tokenizer_type": "mecab"}, "word_tokenizer_type is mecab"),
         ({"subword_tokenizer_type": "character"}, "subword_tokenizer_type is character, not word"),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is False, not True; give a checkpoint"),
@@ -63,9 +102,8 @@ def test_tokens_that_were_added_beside_the_list_are_not_lost(tmp_path):
 
 def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
     folder = write(tmp_path, PIECES)
-    model = {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(PIECES)}}
-    (folder / "tokenizer.json").write_text(json.dumps({"model": model}))
-    assert vocabulary.read(folder).pieces() == PIECES
+    write(folder, PIECES, tokenizer=make_tokenizer())
+    assert vocabulary.read(folder).pieces() == [*PIECES, "[E1]"]
     for changed in (
         [*PIECES[:-2], PIECES[-1], PIECES[-2]],
         PIECES[:-1],

@@ -16,6 +16,7 @@ from data_pipeline.labelled.framing import frame
 from data_pipeline.vocab import BYTE_LEVEL, Vocabulary, load_vocabulary
 from data_pipeline.vocab.byte_level import BYTES, train_byte_level
 from data_pipeline.vocab.offsets import PieceAligner
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from tests.data_pipeline.encoded import WORDS, id_lists
 
 TRICKY = [
@@ -40,6 +41,10 @@ def make_file(kind: str) -> dict:
     """A file trained here, or one of the structure of RoBERTa's or ModernBERT's."""
     data = json.loads(json.dumps(TRAINED))
     if kind == "trained":
+        return data
+    if kind == "trained before":
+        data["pre_tokenizer"] = data["pre_tokenizer"]["pretokenizers"][1]
+        data["pre_tokenizer"]["add_prefix_space"] = True
         return data
     data["pre_tokenizer"] = {
         "type": "ByteLevel",
@@ -79,7 +84,9 @@ def write_two_files(folder: pathlib.Path) -> pathlib.Path:
     return folder / "vocab.json"
 
 
-@pytest.fixture(scope="module", params=["trained", "roberta", "modernbert", "two files"])
+@pytest.fixture(
+    scope="module", params=["trained", "trained before", "roberta", "modernbert", "two files"]
+)
 def loaded(request, tmp_path_factory) -> tuple[Vocabulary, tokenizers.Tokenizer]:
     """A vocabulary, and the library's tokenizer of its file to which special tokens are text."""
     folder = tmp_path_factory.mktemp("bpe")
@@ -91,6 +98,10 @@ def loaded(request, tmp_path_factory) -> tuple[Vocabulary, tokenizers.Tokenizer]
     library = tokenizers.Tokenizer.from_str(json.dumps(data))
     library.encode_special_tokens = True
     return load_vocabulary(path), library
+
+
+def adds_space(library: tokenizers.Tokenizer) -> bool:
+    return library.encode("a").ids == library.encode(" a").ids
 
 
 def check(loaded, text: str) -> None:
@@ -116,7 +127,7 @@ def test_random_texts_have_the_librarys_ids_and_come_back(loaded, text):
     vocabulary, library = loaded
     if library.normalizer is None:
         (ids,) = id_lists(vocabulary, [text])
-        is_prefixed = library.pre_tokenizer.add_prefix_space
+        is_prefixed = adds_space(library)
         assert vocabulary.decode(ids) == (text.removeprefix(" ") if is_prefixed else text)
 
 
@@ -180,7 +191,7 @@ def test_words_start_at_spaces_and_characters_have_their_pieces(loaded):
     text = "".join(vocabulary.readable_pieces()[i] for i in ids)
     assert text.removeprefix("▁").startswith("x▁bal,▁")
     begins = [i for i, start in enumerate(starts) if start]
-    assert len(begins) == 2 + library.pre_tokenizer.add_prefix_space
+    assert len(begins) == 2 + adds_space(library)
     aligned = PieceAligner(vocabulary).encode("x bal, über")
     covered = {
         "x bal, über"[start:end]
@@ -205,7 +216,8 @@ def test_words_have_the_ids_of_the_library_that_adds_a_space(loaded):
         "\u0301a",
     ]
     spaced = json.loads(library.to_str())
-    spaced["pre_tokenizer"]["add_prefix_space"] = True
+    if not adds_space(library):
+        spaced["pre_tokenizer"]["add_prefix_space"] = True
     spaced = tokenizers.Tokenizer.from_str(json.dumps(spaced))
     encoding = spaced.encode(words, is_pretokenized=True, add_special_tokens=False)
     flat, lengths = vocabulary.encode_words(words)
@@ -247,17 +259,14 @@ def without(piece: str) -> dict:
 @pytest.mark.parametrize(
     "data, message",
     [
-        (damaged(normalizer={"type": "Lowercase"}), "its normalizer is Lowercase"),
-        (damaged(pre_tokenizer={"type": "Whitespace"}), "its pre-tokenizer is Whitespace"),
-        (damaged(pre_tokenizer=None), "its pre-tokenizer is None"),
+        (damaged(pre_tokenizer={"type": "Whitespace"}), "its BPE is not byte-level"),
+        (damaged(pre_tokenizer=None), "its BPE is not byte-level"),
         (damaged_model(dropout=0.1), "dropped at random"),
-        (damaged_model(ignore_merges=True), "ignores its merges"),
-        (damaged_model(end_of_word_suffix="</w>"), "its pieces have the marks"),
-        (damaged_model(vocab=5), "is no tokenizer.json"),
+        (damaged_model(vocab=5), "this version of tokenizers"),
         (damaged_model(merges=[["zz", "qq"]]), "this version of tokenizers"),
-        (without("<mask>"), "no token for the role mask"),
+        (without("<mask>"), "no piece \\[MASK\\] or <mask>"),
         (without("\u0120"), "no piece for 1 of the 256 bytes"),
-        (damaged(added_tokens=[{"id": 999, "content": "x9", "special": False}]), "without a gap"),
+        (damaged_model(vocab=TRAINED["model"]["vocab"] | {"x9": 999}), "without a gap"),
     ],
 )
 def test_other_rules_and_damage_are_refused_by_a_sentence(tmp_path, data, message):
@@ -266,3 +275,30 @@ def test_other_rules_and_damage_are_refused_by_a_sentence(tmp_path, data, messag
     with pytest.raises(ValueError, match=message) as error:
         load_vocabulary(path)
     assert str(path) in str(error.value)
+
+
+def test_text_behind_a_special_token_keeps_its_pieces_where_the_file_is_exported(tmp_path):
+    """[MASK]. is [MASK] and a full stop, also in the file of a vocabulary trained before."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(make_file("trained before")))
+    texts = ("The word [MASK]. The [MASK]s [MASK] dem", "[MASK]. a", "a  b ", " it's", "")
+    before = tokenizers.Tokenizer.from_file(str(path))
+    assert "\u0120" in before.encode(texts[0]).tokens
+    vocabulary = load_vocabulary(path)
+    exported = tokenizers.Tokenizer.from_str(make_tokenizer_json(vocabulary))
+    trained = tokenizers.Tokenizer.from_str(json.dumps(TRAINED))
+    rows = load_vocabulary(path, reads_special_tokens=True)
+    for text in texts:
+        encoding = exported.encode(text, add_special_tokens=False)
+        assert encoding.tokens == trained.encode(text, add_special_tokens=False).tokens
+        assert id_lists(rows, [text]) == [encoding.ids]
+    assert "[MASK]|." in "|".join(exported.encode(texts[0]).tokens)
+    assert vocabulary.file_bytes == path.read_bytes()
+
+
+def test_a_file_of_others_that_adds_a_space_is_exported_as_it_is(tmp_path):
+    data = make_file("roberta")
+    data["pre_tokenizer"]["add_prefix_space"] = True
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(data))
+    assert make_tokenizer_json(load_vocabulary(path)) == path.read_text()

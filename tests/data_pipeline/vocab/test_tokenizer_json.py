@@ -8,20 +8,18 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from data_pipeline.vocab import Vocabulary, load_vocabulary
-from data_pipeline.vocab.tokenizer_json import (
+from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary, load_vocabulary
+from data_pipeline.vocab.sentencepiece_model import (
     BPE,
     BYTE,
     CONTROL,
-    TOKENIZER_JSON,
     UNIGRAM,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
-    make_tokenizer_json,
     read_model,
-    write_tokenizer_json,
 )
+from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json
 from tests.data_pipeline.encoded import id_lists, train_model
 from tests.data_pipeline.multilingual import sentences
 

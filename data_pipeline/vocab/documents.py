@@ -1,0 +1,68 @@
+"""Encode the sentences of documents to the ids that the documents have, sentences joined by spaces.
+
+Some tokenizers give a word other ids at a text's start than behind a space, or have pieces across
+words; then a sentence encoded alone has other ids than within its document.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+Encode = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
+EncodeDocuments = Callable[[Sequence[str], Sequence[int]], tuple[np.ndarray, np.ndarray]]
+# The ids of a text, and the character at which each begins.
+EncodeWhole = Callable[[str], tuple[Sequence[int], Sequence[int]]]
+
+
+def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
+    """Return an encoder of documents that encodes each sentence by itself.
+
+    With `spaced` every sentence but a document's first has the space before it that joins it. That
+    is exact where sentences neither begin nor end with white space, as those of a build.
+    """
+
+    def encode_documents(
+        sentences: Sequence[str], sentence_counts: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if spaced:
+            firsts = {0, *np.cumsum(sentence_counts).tolist()}
+            sentences = [
+                sentence if number in firsts else f" {sentence}"
+                for number, sentence in enumerate(sentences)
+            ]
+        return encode(sentences)
+
+    return encode_documents
+
+
+def encode_documents_whole(encode_whole: EncodeWhole, dtype: np.dtype) -> EncodeDocuments:
+    """Return an encoder of documents that encodes each as one text and cuts its tokens.
+
+    A token belongs to the sentence in which it begins, the space before a sentence to it.
+    """
+
+    def encode_document(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, starts = encode_whole(" ".join(sentences))
+        sizes_S = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        ends_S = np.cumsum(sizes_S + 1) - 1
+        starts_T = np.maximum.accumulate(np.array(starts, np.int64))
+        sentence_T = np.searchsorted(ends_S[:-1], starts_T, side="right")
+        return np.array(ids, dtype), np.bincount(sentence_T, minlength=len(sentences))
+
+    def encode_documents(
+        sentences: Sequence[str], sentence_counts: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        ends = np.cumsum(sentence_counts)
+        encoded = [
+            encode_document(sentences[end - count : end])
+            for count, end in zip(sentence_counts, ends.tolist(), strict=True)
+            if count
+        ]
+        ids = [document_ids for document_ids, _ in encoded]
+        lengths = [document_lengths for _, document_lengths in encoded]
+        return (
+            np.concatenate([np.zeros(0, dtype), *ids]),
+            np.concatenate([np.zeros(0, np.int64), *lengths]),
+        )
+
+    return encode_documents

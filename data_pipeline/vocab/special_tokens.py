@@ -1,0 +1,39 @@
+"""Find the special tokens that BERT needs among the pieces of a vocabulary."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from data_pipeline.io.refused import Refused
+
+# The spellings of each, by the names that a store uses: BERT's, ALBERT's and XLNet's, RoBERTa's.
+SPECIAL_PIECES = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
+    "sep": ("[SEP]", "<sep>", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def find_special_ids(
+    path: pathlib.Path, pieces: Sequence[str], known: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the ids of the special tokens: those that are known, the rest by spelling.
+
+    Raises:
+      Refused: one is missing, or has two roles.
+    """
+    id_of = {piece: i for i, piece in enumerate(pieces)}
+    special_ids = {}
+    for name, spellings in SPECIAL_PIECES.items():
+        ids = [id_of[spelling] for spelling in spellings if spelling in id_of]
+        if name not in known and not ids:
+            raise Refused(
+                f"{path} has no piece {' or '.join(spellings)} among its {len(pieces)}; BERT needs "
+                "[PAD], [UNK], [CLS], [SEP] and [MASK]: take the vocabulary of a BERT, RoBERTa or "
+                "ModernBERT, or train one with --train_vocab"
+            )
+        special_ids[name] = known[name] if name in known else ids[0]
+    if len(set(special_ids.values())) != len(special_ids):
+        raise Refused(f"{path} has one token for two roles of {special_ids}; each needs its own")
+    return special_ids

@@ -1,0 +1,323 @@
+"""Run a tokenizer.json by the tokenizers library as it stands, and read what pre-training needs.
+
+The library cuts text and gives the ids. Read here are the ids of the special tokens, and the places
+where a text may be cut so that its parts have the ids that they have within it.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import tokenizers
+
+from data_pipeline.io.refused import Refused
+from data_pipeline.vocab.byte_level import BYTE_OF, has_older_splitter, make_splitter, piece_bytes
+from data_pipeline.vocab.documents import encode_documents_whole
+from data_pipeline.vocab.special_tokens import find_special_ids
+from data_pipeline.vocab.template import A, Template, make_bert_template, read_template
+from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
+
+WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
+WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # as the library names the models
+# Bytes that no text in UTF-8 has: some published vocabularies lack their pieces.
+_NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
+# A cut here is exact: GPT-2's splitter ends a match before a single space between words, and NFC
+# composes nothing with a space.
+cut_at_words = re.compile(r"(?<=\S)(?= \S)").split
+
+Result = TypeVar("Result")
+Cut = Callable[[str], Sequence[str]]
+EncodeText = Callable[[str], tokenizers.Encoding]
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerFile:
+    """Hold a tokenizer.json that the library runs, and what was read from it."""
+
+    tokenizer: tokenizers.Tokenizer
+    model: str  # WORDPIECE, BPE or UNIGRAM
+    pieces: tuple[str, ...]  # in the order of their ids
+    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    lowercase: bool
+    template: Template  # how special tokens stand around texts
+    # Cuts a text where its parts have the ids that they have in it; None where no such place is
+    # known, so that whole texts are encoded.
+    cut: Cut | None
+    # Whether a text has the ids that it has behind a space, within another text.
+    ignores_space_before: bool
+    continuation_mark: str  # of WORDPIECE, begins the pieces that continue a word
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, without the space put before it; broken UTF-8 becomes U+FFFD."""
+        pieces = [self.pieces[i] for i in ids]
+        if self.model == WORDPIECE:
+            return " ".join(pieces).replace(f" {self.continuation_mark}", "")
+        if self.model == UNIGRAM:
+            return "".join(pieces).replace(WORD_START, " ").removeprefix(" ")
+        text = b"".join(map(piece_bytes, pieces)).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self.ignores_space_before else text
+
+
+def find_failures() -> tuple[type[BaseException], ...]:
+    """Return the classes that the library raises: Exception, nothing narrower, and Rust's panics.
+
+    The class of a panic exists from the first panic on. As `except find_failures()` this is called
+    when an exception passes, so after that.
+    """
+    classes = BaseException.__subclasses__()
+    return (Exception, *(kind for kind in classes if kind.__module__ == "pyo3_runtime"))
+
+
+@contextlib.contextmanager
+def _silence_stderr() -> Iterator[None]:
+    """Hide what Rust prints about a panic, which the error says in one sentence."""
+    sys.stderr.flush()
+    screen = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
+
+
+def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], Result]:
+    """Return a call of the library for a text, which names file and text where it fails or panics.
+
+    It raises Refused.
+    """
+
+    def guarded(text: str) -> Result:
+        try:
+            return call(replace_surrogates(text))
+        except find_failures() as error:
+            raise Refused(
+                f"--vocab is {path}, by which the tokenizers library cannot read {text[:40]!r} "
+                f"({str(error)[:80]}); give another vocabulary, or remove that text"
+            ) from error
+
+    return guarded
+
+
+def make_encode_text(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> EncodeText:
+    """Return the function that encodes a text, without special tokens around it, guarded."""
+    return guard(lambda text: tokenizer.encode(text, add_special_tokens=False), path)
+
+
+def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Callable[[str], str]:
+    """Return the function that normalizes a text, guarded."""
+    normalizer = tokenizer.normalizer
+    return guard(lambda text: str(normalizer.normalize_str(text)) if normalizer else text, path)
+
+
+def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> TokenizerFile:
+    """Read the bytes of a tokenizer.json of WordPiece, byte-level BPE or Unigram.
+
+    Special tokens that a text spells are text, unless `reads_special_tokens`.
+
+    Raises:
+      Refused: another model, no tokenizer, ids with gaps, a byte or a role without a token.
+    """
+    tokenizer = _open(path, data)
+    model = type(tokenizer.model).__name__
+    if model not in (WORDPIECE, BPE, UNIGRAM):
+        raise Refused(
+            f"--vocab is {path}, whose model is {model}; {WORDPIECE}, byte-level {BPE} and "
+            f"{UNIGRAM} are read: give another vocabulary, or train one with --train_vocab"
+        )
+    id_of = tokenizer.get_vocab(with_added_tokens=True)
+    if len(id_of) > MAX_PIECES:
+        raise Refused(f"--vocab is {path}, which has {len(id_of):,} pieces; at most {MAX_PIECES:,}")
+    pieces = tuple(sorted(id_of, key=id_of.__getitem__))
+    if [id_of[piece] for piece in pieces] != list(range(len(pieces))):
+        raise Refused(
+            f"--vocab is {path}, whose {len(pieces)} ids are not 0 to {len(pieces) - 1}, each "
+            "once; a store needs ids without a gap"
+        )
+    # The library's own spelling of the file, without the vocabulary: complete, with defaults.
+    rules = _read_rules(tokenizer)
+    _check_model(path, rules, id_of)
+    template = read_template(rules, {"cls": 0}, path)
+    special_ids = find_special_ids(path, pieces, _find_ends(template))
+    if template is None:
+        template = make_bert_template(special_ids)
+    template = dataclasses.replace(template, cls_id=special_ids["cls"])
+    roles = {pieces[i] for i in special_ids.values()}
+    if reads_special_tokens:
+        if has_older_splitter(rules):
+            tokenizer.pre_tokenizer = make_splitter()
+    else:
+        unmarked = [t for t in rules["added_tokens"] if t["content"] in roles and not t["special"]]
+        if unmarked:  # else a text could spell the token that marks its end
+            tokenizer = _open(path, _mark_special(data, roles))
+        tokenizer.encode_special_tokens = True  # the file does not keep it
+    extra = [t for t in rules["added_tokens"] if not t["special"] and t["content"] not in roles]
+    cut = None if reads_special_tokens else _find_cut(rules, extra)
+    encode_text, normalize = make_encode_text(tokenizer, path), make_normalize(tokenizer, path)
+    with _silence_stderr():
+        plain, spaced = encode_text("a").ids, encode_text(" a").ids
+        lowercase = "A" not in normalize("A")
+    return TokenizerFile(
+        tokenizer,
+        model,
+        pieces,
+        special_ids,
+        lowercase=lowercase,
+        template=template,
+        cut=cut,
+        ignores_space_before=plain == spaced,
+        continuation_mark=rules["model"].get("continuing_subword_prefix") or "",
+    )
+
+
+def _open(path: pathlib.Path, data: bytes) -> tokenizers.Tokenizer:
+    try:
+        with _silence_stderr():
+            tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8-sig"))
+    except find_failures() as error:
+        raise Refused(
+            f"--vocab is {path}, which is not a tokenizer.json that this version of tokenizers "
+            f"reads ({str(error)[:80]}); copy it again, or give the vocab.txt beside it"
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _mark_special(data: bytes, roles: set[str]) -> bytes:
+    settings = json.loads(data.decode("utf-8-sig"))
+    for token in settings["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in roles
+    return json.dumps(settings).encode()
+
+
+def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Return the parts of the file as the library writes them, those of the model but pieces."""
+    rules: dict[str, Any] = json.loads(tokenizer.to_str())
+    for name in ("vocab", "merges"):
+        rules["model"].pop(name, None)
+    return rules
+
+
+def _flatten(part: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+    """Return the steps of a normalizer, pre-tokenizer or post-processor, Sequences unpacked."""
+    if part is None:
+        return []
+    if part["type"] != "Sequence":
+        return [part]
+    return list(itertools.chain.from_iterable(_flatten(step, key) for step in part[key]))
+
+
+def _check_model(path: pathlib.Path, rules: Mapping[str, Any], id_of: Mapping[str, int]) -> None:
+    """Refuse a model that is of no use to pre-training, naming the rule."""
+    model = rules["model"]
+    splitter = _flatten(rules["pre_tokenizer"], "pretokenizers")
+    steps = [*splitter, *_flatten(rules["normalizer"], "normalizers")]
+    is_bpe = model["type"] == BPE
+    for rule, is_broken in (
+        ("its merges are dropped at random", is_bpe and bool(model.get("dropout"))),
+        (
+            "its BPE is not byte-level, as that of RoBERTa and ModernBERT is",
+            is_bpe and not any(step["type"] == "ByteLevel" for step in steps),
+        ),
+        (
+            "its pieces within words have no mark, such as ##",
+            model["type"] == WORDPIECE and not model["continuing_subword_prefix"],
+        ),
+    ):
+        if is_broken:
+            raise Refused(
+                f"--vocab is {path}, whose rules cannot be followed: {rule}; give another "
+                "vocabulary, or train one with --train_vocab"
+            )
+    needed = [char for char, byte in BYTE_OF.items() if byte not in _NOT_IN_UTF8]
+    missing = [char for char in needed if char not in id_of]
+    if is_bpe and missing and not model["unk_token"]:
+        raise Refused(
+            f"--vocab is {path}, which has no piece for {len(missing)} of the 256 bytes, such as "
+            f"{missing[0]!r}; give a byte-level vocabulary with all of them"
+        )
+
+
+def _find_ends(template: Template | None) -> dict[str, int]:
+    """Return the ids that a template puts around a text, by the names cls and sep."""
+    parts = [part for part, _ in template.single] if template else [A]
+    place = parts.index(A)
+    before, after = parts[:place], parts[place + 1 :]
+    if not before and len(after) == 2:  # XLNet's
+        return {"sep": int(after[0]), "cls": int(after[1])}
+    ends = {"cls": before[:1], "sep": after[-1:]}
+    return {name: int(ids[0]) for name, ids in ends.items() if ids}
+
+
+def _find_cut(rules: Mapping[str, Any], extra: Sequence[Mapping[str, Any]]) -> Cut | None:
+    """Return where a text may be cut, for the combinations of rules that tests prove exact.
+
+    `extra` are the added tokens that the library finds in a text.
+    """
+    normalizer = rules["normalizer"] or {"type": None}
+    splitter = _flatten(rules["pre_tokenizer"], "pretokenizers")
+    names = [step["type"] for step in splitter]
+    model = rules["model"]["type"]
+    if (
+        model == WORDPIECE
+        and (normalizer["type"], names) == ("BertNormalizer", ["BertPreTokenizer"])
+        and normalizer["handle_chinese_chars"]
+        and not extra
+    ):
+        return find_words
+    is_byte_level = names == ["ByteLevel"] or is_prefix_of_texts(splitter)
+    strips = any(token[name] for token in extra for name in ("lstrip", "rstrip", "single_word"))
+    spans = any(len(cut_at_words(f"a{token['content']}a")) > 1 for token in extra)
+    if (
+        model == BPE
+        and normalizer["type"] in (None, "NFC")
+        and is_byte_level
+        and splitter[-1]["use_regex"]
+        and not strips
+        and not spans
+    ):
+        return cut_at_words
+    return None
+
+
+def is_prefix_of_texts(splitter: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a space is put before a text, but not behind special tokens within it."""
+    if [step["type"] for step in splitter] != ["Metaspace", "ByteLevel"]:
+        return False
+    first, second = splitter
+    prefix = (first["replacement"], first["prepend_scheme"], first["split"])
+    return prefix == (" ", "first", False) and not second["add_prefix_space"]
+
+
+class LibraryEncoder:
+    """Encode texts by the library, each as a whole.
+
+    One by one: batches of the library use threads of their own where the build runs a process a
+    core.
+    """
+
+    def __init__(self, encode_text: EncodeText, dtype: np.dtype) -> None:
+        self._encode_text = encode_text
+        self._dtype = dtype
+        self.encode_documents = encode_documents_whole(self._encode_whole, dtype)
+
+    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return all ids one after another, and int64[N], the number of each of N texts."""
+        encoded = [self._encode_text(text).ids for text in texts]
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        flat = itertools.chain.from_iterable(encoded)
+        return np.fromiter(flat, self._dtype, int(lengths.sum())), lengths
+
+    def _encode_whole(self, text: str) -> tuple[list[int], list[int]]:
+        encoding = self._encode_text(text)
+        return encoding.ids, [start for start, _ in encoding.offsets]

@@ -1,0 +1,186 @@
+"""What is read from a tokenizer.json: special tokens as text or as tokens, roles, panics."""
+
+import json
+import pathlib
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken
+
+from data_pipeline.vocab import load_vocabulary, tokenizer_file
+from tests.data_pipeline.encoded import SPECIALS, id_lists
+from tests.data_pipeline.vocab.test_byte_level import make_file
+from tests.data_pipeline.vocab.test_documents import BERT, SPLIT, TOKENIZERS, make_wordpiece
+
+
+def write(folder: pathlib.Path, tokenizer: tokenizers.Tokenizer) -> pathlib.Path:
+    path = folder / "tokenizer.json"
+    path.write_text(tokenizer.to_str())
+    return path
+
+
+def write_parts(folder: pathlib.Path, **parts: object) -> pathlib.Path:
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(TOKENIZERS["BERT"].to_str()) | parts))
+    return path
+
+
+TEXT = "Bal [E1] word[SEP] [MASK]"
+
+
+def test_special_tokens_are_text_in_training_and_tokens_in_rows(tmp_path):
+    path = write(tmp_path, TOKENIZERS["BERT"])
+    library = tokenizers.Tokenizer.from_file(str(path))
+    tokens = library.encode(TEXT, add_special_tokens=False).ids
+    library.encode_special_tokens = True
+    text = library.encode(TEXT, add_special_tokens=False).ids
+    assert id_lists(load_vocabulary(path), [TEXT]) == [text]
+    assert id_lists(load_vocabulary(path, reads_special_tokens=True), [TEXT]) == [tokens]
+    assert not {2, 3, 4} & set(text) and {3, 4} < set(tokens)
+
+
+def test_a_role_that_the_file_does_not_mark_as_special_is_text_in_training(tmp_path):
+    data = json.loads(TOKENIZERS["BERT"].to_str())
+    for token in data["added_tokens"]:
+        token["special"] = False
+    path = write_parts(tmp_path, added_tokens=data["added_tokens"])
+    (ids,) = id_lists(load_vocabulary(path), [TEXT])
+    assert not {2, 3, 4} & set(ids) and load_vocabulary(path).pieces().index("[E1]") in ids
+
+
+def test_truncation_and_padding_of_the_file_are_left_to_rows(tmp_path):
+    tokenizer = tokenizers.Tokenizer.from_str(TOKENIZERS["BERT"].to_str())
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=9)
+    path = write(tmp_path, tokenizer)
+    ids, lengths = load_vocabulary(path).encode(["bal word bal word bal", "bal"])
+    assert lengths.tolist() == [5, 1] and len(ids) == 6
+
+
+def test_the_files_longest_word_counts(tmp_path):
+    word = "bal" * 40
+    (short,) = id_lists(load_vocabulary(write(tmp_path, TOKENIZERS["BERT"])), [word])
+    assert short == [1]
+    data = json.loads(TOKENIZERS["BERT"].to_str())["model"] | {"max_input_chars_per_word": 120}
+    (whole,) = id_lists(load_vocabulary(write_parts(tmp_path, model=data)), [word])
+    assert len(whole) > 1
+
+
+def make_template(*parts: str) -> dict:
+    def describe(part: str, second: bool) -> dict:
+        if part in "AB":
+            return {"Sequence": {"id": part, "type_id": int(second)}}
+        return {"SpecialToken": {"id": part, "type_id": 0}}
+
+    return {
+        "type": "TemplateProcessing",
+        "single": [describe(part, False) for part in parts if part != "B"],
+        "pair": [describe(part, part == "B") for part in parts],
+        "special_tokens": {
+            name: {"id": name, "ids": [i], "tokens": [name]} for i, name in enumerate(SPECIALS)
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "template, cls, sep",
+    [
+        (None, 2, 3),
+        (make_template("[SEP]", "A", "B", "[CLS]"), 3, 2),
+        (make_template("A", "B", "[CLS]", "[SEP]"), 3, 2),  # XLNet's order
+        ({"type": "BertProcessing", "sep": ["[CLS]", 2], "cls": ["[SEP]", 3]}, 3, 2),
+        ({"type": "Sequence", "processors": [make_template("[SEP]", "A", "B", "[CLS]")]}, 3, 2),
+    ],
+)
+def test_the_template_names_cls_and_sep(tmp_path, template, cls, sep):
+    loaded = load_vocabulary(write_parts(tmp_path, post_processor=template))
+    assert (loaded.special_ids["cls"], loaded.special_ids["sep"]) == (cls, sep)
+    assert loaded.template.cls_id == cls
+
+
+def make_panic() -> dict:
+    """A Unigram whose map of characters is none: the library panics as it reads the file."""
+    vocab = [[piece, 0.0] for piece in SPECIALS]
+    normalizer = {"type": "Precompiled", "precompiled_charsmap": ""}
+    model = {"type": "Unigram", "unk_id": 1, "vocab": vocab}
+    return {"normalizer": normalizer, "model": model, "pre_tokenizer": None}
+
+
+def test_a_panic_while_a_file_is_read_is_a_refusal_without_its_text(tmp_path, capfd):
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        load_vocabulary(write_parts(tmp_path, **make_panic()))
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_a_panic_while_a_text_is_encoded_is_a_refusal(tmp_path):
+    class Panic(BaseException):
+        pass
+
+    Panic.__module__ = "pyo3_runtime"
+
+    def fail(text: str) -> None:
+        raise Panic("index out of bounds")
+
+    with pytest.raises(ValueError, match=r"a\.json.*'some text'.*index out of bounds"):
+        tokenizer_file.guard(fail, pathlib.Path("a.json"))("some text")
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer_file.guard(_interrupt, pathlib.Path("a.json"))("some text")
+
+
+def _interrupt(text: str) -> None:
+    raise KeyboardInterrupt
+
+
+def test_one_sentence_in_a_thousand_is_encoded_as_a_whole_too(tmp_path, monkeypatch):
+    """The word cache of a wrong cut ends with the first sentence that differs."""
+    monkeypatch.setattr(tokenizer_file, "find_words", lambda text: list(text))
+    vocabulary = load_vocabulary(write(tmp_path, TOKENIZERS["BERT"]))
+    vocabulary.encode(["a", *["bal word"] * 999])
+    with pytest.raises(ValueError, match="bal word"):
+        vocabulary.encode(["bal word"])
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False, None])
+@pytest.mark.parametrize("clean_text", [True, False])
+@settings(max_examples=20, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_words_of_all_of_berts_normalizers_have_the_librarys_ids(
+    lowercase, strip_accents, clean_text, text
+):
+    tokenizer = make_wordpiece(BERT(clean_text, True, strip_accents, lowercase), SPLIT())
+    tokenizer.encode_special_tokens = True
+    for sample in (text, text.replace("0", " ").replace("1", "[E1]"), f"bal{text}word {text}"):
+        words = [tokenizer.encode(word).ids for word in tokenizer_file.find_words(sample)]
+        assert [i for word in words for i in word] == tokenizer.encode(sample).ids
+
+
+def test_the_cache_is_for_the_rules_that_are_proven(tmp_path):
+    """Not for Chinese words kept together, tokens that are looked for, other normalizers."""
+    cached = {"BERT", "cased, accents stripped", "not cleaned"}
+    for name, tokenizer in TOKENIZERS.items():
+        data = tokenizer.to_str().encode()
+        file = tokenizer_file.read_tokenizer(write(tmp_path, tokenizer), data, False)
+        assert (file.cut is not None) == (name in cached), name
+    extra = {"id": 340, "content": "bal word", "special": False, "normalized": False}
+    ends = {"single_word": False, "lstrip": False, "rstrip": False}
+    for changes, is_cached in (
+        ({}, True),
+        ({"normalizer": {"type": "NFC"}}, True),
+        ({"normalizer": {"type": "NFKC"}}, False),
+        ({"added_tokens": [extra | ends]}, False),
+        ({"added_tokens": [extra | ends | {"content": "bal"}]}, True),
+        ({"added_tokens": [extra | ends | {"content": "bal", "lstrip": True}]}, False),
+    ):
+        data = make_file("roberta")
+        data |= changes | {"added_tokens": data["added_tokens"] + changes.get("added_tokens", [])}
+        file = tokenizer_file.read_tokenizer(tmp_path, json.dumps(data).encode(), False)
+        assert (file.cut is not None) == is_cached, changes
+
+
+def test_a_token_that_has_no_name_of_its_own_is_an_added_one(tmp_path):
+    tokenizer = make_wordpiece(BERT(), SPLIT(), AddedToken("##bal"))
+    vocabulary = load_vocabulary(write(tmp_path, tokenizer))
+    assert vocabulary.is_continuation[vocabulary.pieces().index("##rd")]
