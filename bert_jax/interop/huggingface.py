@@ -40,7 +40,7 @@ from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab import LIST
 from data_pipeline.vocab.template import Template
-from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
+from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -434,10 +434,9 @@ def _make_task_settings(checkpoint: Pretrained) -> dict[str, Any]:
 def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
     words = checkpoint.vocabulary
-    (folder / words.file_name).write_bytes(words.file_bytes)
-    text = make_tokenizer_json(words)
-    if text is not None:
-        (folder / vocabulary.TOKENIZER).write_text(text, encoding="utf-8")
+    if words.file_name != vocabulary.TOKENIZER:
+        (folder / words.file_name).write_bytes(words.file_bytes)
+    export_tokenizer_json(words, folder)
     pieces = words.pieces()
     special = {f"{name}_token": pieces[i] for name, i in words.special_ids.items()}
     config = checkpoint.config

@@ -47,8 +47,8 @@ class BuildFlags:
     overwrite: bool = setting(False, "replace a finished store")
     vocab: str = setting(
         "",
-        "file: a vocab.txt, the tokenizer.json of a BERT, RoBERTa or ModernBERT, the vocab.json "
-        "of a RoBERTa beside its merges.txt, or a SentencePiece *.model",
+        "file: a vocab.txt, a tokenizer.json of WordPiece, byte-level BPE or Unigram, the "
+        "vocab.json of a RoBERTa beside its merges.txt, or a SentencePiece *.model",
     )
     train_vocab: str = setting(
         "",

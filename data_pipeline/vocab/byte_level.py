@@ -1,10 +1,9 @@
 """Read and train vocabularies of byte-level BPE, as RoBERTa and ModernBERT have them.
 
 Each byte of a text is a character of the pieces, a space is Ġ, so every text has ids and none is
-unknown. A piece that lacks Ġ continues the word before it. Files with `add_prefix_space` put a
-space before a text, so its first word has the pieces that it has within one; vocabularies trained
-here do. Others (RoBERTa's own) encode the first word without Ġ, and where a text follows another in
-a segment, whole-word masking takes that word as the rest of the one before.
+unknown. A piece that lacks Ġ continues the word before it. Vocabularies trained here put a space
+before a text, so its first word has the pieces that it has within one. Others (RoBERTa's own)
+encode the first word of a text without Ġ.
 """
 
 import json
@@ -108,13 +107,17 @@ def make_splitter() -> tokenizers.pre_tokenizers.PreTokenizer:
     )
 
 
+def is_trained_here(settings: Mapping[str, Any]) -> bool:
+    """Return whether a parsed tokenizer.json is of byte-level BPE with our special tokens first."""
+    head = [token["content"] for token in settings.get("added_tokens", [])[: len(_HEAD)]]
+    return tuple(head) == _HEAD and settings["model"].get("type") == "BPE"
+
+
 def has_older_splitter(settings: Mapping[str, Any]) -> bool:
     """Return whether a parsed tokenizer.json was trained here before make_splitter."""
-    head = [token["content"] for token in settings.get("added_tokens", [])[: len(_HEAD)]]
     splitter = settings.get("pre_tokenizer") or {}
     return (
-        tuple(head) == _HEAD
-        and settings["model"].get("type") == "BPE"
+        is_trained_here(settings)
         and splitter.get("type") == "ByteLevel"
         and bool(splitter["add_prefix_space"])
     )

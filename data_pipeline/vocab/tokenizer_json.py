@@ -20,8 +20,9 @@ import pathlib
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from data_pipeline.vocab import TOKENIZER_JSON, WORD_START, WORDPIECE, Vocabulary
-from data_pipeline.vocab.byte_level import has_older_splitter, make_splitter
+from data_pipeline.io.refused import Refused
+from data_pipeline.vocab import MODEL, TOKENIZER_JSON, WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab.byte_level import has_older_splitter, is_trained_here, make_splitter
 from data_pipeline.vocab.sentencepiece_model import (
     BPE,
     CONTROL,
@@ -42,11 +43,96 @@ _USER_DEFINED_SCORE = -0.1  # Source: unigram_model.cc, sentencepiece v0.2.0
 def write_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
     """Write tokenizer.json into a folder, unless the format cannot express the vocabulary."""
     if vocabulary.file_name == TOKENIZER_JSON:  # the store has it as the vocabulary
+        _check(directory / TOKENIZER_JSON, vocabulary)
         return
     template = make_store_template(vocabulary.template, vocabulary.special_ids)
-    text = make_tokenizer_json(dataclasses.replace(vocabulary, template=template))
+    export_tokenizer_json(dataclasses.replace(vocabulary, template=template), directory)
+
+
+def export_tokenizer_json(vocabulary: Vocabulary, directory: pathlib.Path) -> None:
+    """Write tokenizer.json into a folder, if the format can express the vocabulary, and check it.
+
+    A SentencePiece model of which the library gives other ids is left without one.
+
+    Raises:
+      Refused: the library gives a text other ids than the vocabulary.
+    """
+    text = make_tokenizer_json(vocabulary)
     if text is not None:
         (directory / TOKENIZER_JSON).write_text(text, encoding="utf-8")
+        _check(directory / TOKENIZER_JSON, vocabulary)
+
+
+def _check(path: pathlib.Path, vocabulary: Vocabulary) -> None:
+    """Encode texts by a file, with the library alone, and compare the ids with the vocabulary's."""
+    different = _find_difference(path, vocabulary)
+    if different is None:
+        return
+    if vocabulary.file_name == MODEL:
+        path.unlink()
+        return
+    raise Refused(
+        f"the tokenizers library reads {different!r} by {path} as other tokens than "
+        f"{vocabulary.path} gives; report the text and the vocabulary, or give another vocabulary"
+    )
+
+
+# Case, accents, spaces and the splits of GPT-2; other scripts.
+_CHECKED_TEXTS = (
+    "The quick brown fox can't jump; it's 1,234.5 pounds (or so)!",
+    " two  spaces, a\ttab and an\u00a0end ",
+    "Ceci n'est pas une pipe \u2014 \u00fcber, na\u00efve, cafe\u0301",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002 \u65e5\u672c\u8a9e",
+    "\u041f\u0440\u0438\u0432\u0435\u0442 \u0645\u0631\u062d\u0628\u0627",
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \U0001f642",
+    "",
+)
+_BEHIND = (".", ", and a", " word.", "! ")  # a special token
+
+
+def _keeps_text_behind_special_tokens(
+    library: tokenizers.Tokenizer, vocabulary: Vocabulary
+) -> bool:
+    """Return whether text behind a special token should have the ids that it has behind text.
+
+    A file of others may do otherwise, which is right there. A model that puts no space before a
+    text cannot keep that behind a special token in this format.
+    """
+    if vocabulary.file_name == TOKENIZER_JSON:
+        settings = json.loads(library.to_str())
+        return is_trained_here(settings) and not has_older_splitter(settings)
+    is_model = vocabulary.file_name == MODEL
+    return not is_model or read_model(vocabulary.file_bytes).adds_space_before_text
+
+
+def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
+    """Return the first text that the library reads otherwise by a file than the vocabulary."""
+    library = tokenizers.Tokenizer.from_str(path.read_bytes().decode("utf-8-sig"))
+    library.no_truncation()
+    library.no_padding()
+
+    def encode(text: str) -> list[int]:
+        return vocabulary.encode([text])[0].tolist()
+
+    def read(text: str) -> list[int]:
+        return list(library.encode(text, add_special_tokens=False).ids)
+
+    for text in _CHECKED_TEXTS:
+        if read(text) != encode(text):
+            return text
+    if not _keeps_text_behind_special_tokens(library, vocabulary):
+        return None
+    mask_id = vocabulary.special_ids["mask"]
+    mask, before = vocabulary.pieces()[mask_id], encode("a")
+    for behind in _BEHIND:
+        whole = encode(f"a{behind}")
+        text = f"a {mask}{behind}"
+        tokens = read(text)
+        # Comparable where the vocabulary has no piece that joins both.
+        is_comparable = whole[: len(before)] == before and mask_id in tokens
+        if is_comparable and tokens[tokens.index(mask_id) + 1 :] != whole[len(before) :]:
+            return text
+    return None
 
 
 def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:

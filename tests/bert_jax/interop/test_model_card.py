@@ -60,7 +60,8 @@ def test_a_tagger_says_how_its_tokenizer_reads_words(held, tmp_path):
     assert "tokenizer(' '.join(words)," in card and "is_split_into_words" not in card
     data = json.loads(train_byte_level(["a cat sees the dog"] * 3, 270, 0))
     for adds_space in (True, False):
-        data["pre_tokenizer"]["add_prefix_space"] = adds_space
+        splitter = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+        data["pre_tokenizer"] = splitter | {"add_prefix_space": adds_space}
         (tmp_path / "tokenizer.json").write_text(json.dumps(data))
         words = load_vocabulary(tmp_path / "tokenizer.json")
         card = model_card.render(

@@ -8,7 +8,9 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary, load_vocabulary
+from data_pipeline.io.refused import Refused
+from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary, load_vocabulary, tokenizer_json
+from data_pipeline.vocab.byte_level import train_byte_level
 from data_pipeline.vocab.sentencepiece_model import (
     BPE,
     BYTE,
@@ -189,3 +191,21 @@ def test_rules_are_those_that_the_model_was_trained_with():
     ):
         model = read_model(train_model(**settings))
         assert tuple(bool(getattr(model, name)) for name in names) == expected
+
+
+@pytest.mark.parametrize("name", ["list", "bytes"])
+def test_a_file_that_the_library_reads_otherwise_is_refused(uncased, tmp_path, monkeypatch, name):
+    """The gate names the text: here accents are kept, or a space stands behind [MASK]."""
+    (tmp_path / "tokenizer.json").write_bytes(train_byte_level([*"abc"], 261, 0))
+    path = uncased if name == "list" else tmp_path / "tokenizer.json"
+    vocabulary = load_vocabulary(path)
+    wrong = tokenizers.Tokenizer.from_str(make_tokenizer_json(vocabulary))
+    if name == "list":
+        wrong.normalizer = tokenizers.normalizers.BertNormalizer(strip_accents=False)
+    else:
+        prefix = tokenizers.pre_tokenizers.Metaspace(" ", prepend_scheme="always", split=False)
+        splitter = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        wrong.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([prefix, splitter])
+    monkeypatch.setattr(tokenizer_json, "make_tokenizer_json", lambda given: wrong.to_str())
+    with pytest.raises(Refused, match="caf" if name == "list" else r"\[MASK\]"):
+        tokenizer_json.export_tokenizer_json(vocabulary, tmp_path)
