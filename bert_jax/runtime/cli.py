@@ -10,10 +10,11 @@ import copy
 import dataclasses
 import difflib
 import math
+import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -129,7 +130,7 @@ def preparing() -> Iterator[None]:
 
 
 def check_command_line(usage: str) -> None:
-    """Print --help or the error of a wrong flag and exit, or else return.
+    """Print --help or the error of a wrong flag or variable and exit, or else return.
 
     A command calls it as a program, before it imports JAX and what builds on it, so that these
     answers do not wait for the imports. The flags keep their defaults until run() sets them.
@@ -139,10 +140,41 @@ def check_command_line(usage: str) -> None:
         print(_help(usage))
         sys.exit(DONE)
     try:
+        check_jax_settings(os.environ)
         _parse_flags(copy.deepcopy(flags.FLAGS))
     except Refused as error:
         LibraryLog().say(f"error: {error}")
         sys.exit(REFUSED)
+
+
+_OFF, _ON = ("n", "no", "f", "false", "off", "0"), ("y", "yes", "t", "true", "on", "1")
+_PROMOTES = "mixes ranks and types of arrays by JAX's usual rules"
+_PLACES = "copies small arrays between the host and its devices as JAX's functions need them"
+# Settings of JAX under which nothing here is tested: the values that are, and why not others.
+_JAX_SETTINGS = {
+    "JAX_ENABLE_X64": (_OFF, "computes in 32 bits and less"),
+    "JAX_DISABLE_JIT": (_OFF, "shards arrays in compiled functions alone"),
+    "JAX_DEBUG_NANS": (_OFF, "handles them in the step (config.guard)"),
+    "JAX_DEBUG_INFS": (_OFF, "handles them in the step (config.guard)"),
+    "JAX_CHECK_TRACER_LEAKS": (_OFF, "keeps traced functions"),
+    "JAX_NUMPY_RANK_PROMOTION": (("allow", "warn"), _PROMOTES),
+    "JAX_NUMPY_DTYPE_PROMOTION": (("standard",), _PROMOTES),
+    "JAX_DEFAULT_PRNG_IMPL": (("threefry2x32",), "draws weights and dropout by threefry2x32"),
+    "JAX_THREEFRY_PARTITIONABLE": (_ON, "draws alike on any number of devices"),
+    "JAX_TRANSFER_GUARD": (("allow", "log", "log_explicit"), _PLACES),
+}
+
+
+def check_jax_settings(environment: Mapping[str, str]) -> None:
+    """Raise Refused if a variable of JAX has a value under which the commands are not right."""
+    for name, (accepted, reason) in _JAX_SETTINGS.items():
+        value = environment.get(name)
+        if value is not None and value.lower() not in accepted:
+            usual = accepted[-1] if accepted in (_OFF, _ON) else accepted[0]
+            raise Refused(
+                f"{name} is {overrides.shortened(value)!r}, and bert_jax {reason}; unset it, or "
+                f"set {name}={usual}"
+            )
 
 
 def run(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import fsspec
+import jax
 import pytest
 from absl import flags
 
@@ -14,6 +15,7 @@ from bert_jax.runtime import cli
 from data_pipeline.io import errors
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import cache
+from tests.faults.runs import ROOT
 
 
 @pytest.fixture
@@ -88,6 +90,49 @@ def test_what_cannot_be_prepared_is_refused_in_one_line(end, error, code, line):
 )
 def test_work_that_fails_says_so_in_one_line(end, error, code, line):
     assert end(ready, raising(error)) == (code, f"{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "usual"),
+    [
+        ("JAX_ENABLE_X64", "1", "0"),
+        ("JAX_ENABLE_X64", "", "0"),
+        ("JAX_ENABLE_X64", "perhaps", "0"),
+        ("JAX_DISABLE_JIT", "True", "0"),
+        ("JAX_DEBUG_NANS", "on", "0"),
+        ("JAX_NUMPY_RANK_PROMOTION", "raise", "allow"),
+        ("JAX_NUMPY_DTYPE_PROMOTION", "strict", "standard"),
+        ("JAX_DEFAULT_PRNG_IMPL", "rbg", "threefry2x32"),
+        ("JAX_THREEFRY_PARTITIONABLE", "0", "1"),
+        ("JAX_TRANSFER_GUARD", "disallow", "allow"),
+    ],
+)
+def test_a_variable_of_jax_that_changes_what_is_computed_is_refused(name, value, usual):
+    with pytest.raises(Refused, match=rf"^{name} is '{value}', .* set {name}={usual}$"):
+        cli.check_jax_settings({name: value})
+    cli.check_jax_settings({name: usual})
+
+
+def test_the_variables_are_those_of_jax_with_its_own_defaults():
+    """What JAX does without the variable is accepted."""
+    values = {name: jax.config.values[name.lower()] for name in cli._JAX_SETTINGS}
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    cli.check_jax_settings(given)
+    assert given.keys() | {"JAX_TRANSFER_GUARD"} == values.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "finetune", "features", "predict"])
+def test_each_command_refuses_them_before_it_imports_jax(command, tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", f"bert_jax.{command}"],
+        env={**os.environ, "JAX_ENABLE_X64": "1"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: JAX_ENABLE_X64 is '1'") and ran.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
