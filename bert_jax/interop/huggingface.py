@@ -137,6 +137,7 @@ def _open_tensors(directory: pathlib.Path, stack: contextlib.ExitStack) -> Tenso
     """Open the safetensors files of a folder until the stack closes."""
     file_of: dict[str, Any] = {}
     for path in _find_files(directory):
+        small_files.open_regular(path).close()  # refuses a pointer, a page, a pipe
         try:
             opened = stack.enter_context(safetensors.safe_open(path, "np"))
         except safetensors.SafetensorError as error:

@@ -5,6 +5,7 @@ ordinary character (many rows have only half of a pair), there may be a byte ord
 header, and only a line feed ends a row: other line breaks of Unicode occur within sentences.
 """
 
+import codecs
 import csv
 import dataclasses
 import json
@@ -144,9 +145,14 @@ def decoded_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 raise Refused(
                     f"{path} row {number} is not UTF-8: byte 0x{line[error.start]:02x} at its byte "
-                    f"{error.start + 1}; convert the file, as `iconv -f latin1 -t utf-8` does for "
-                    "one in Latin-1, or download it again"
+                    f"{error.start + 1}; convert the file from the encoding that it was written in "
+                    f"(iconv -f {_name_encoding(line)} -t UTF-8), or download it again"
                 ) from error
+
+
+def _name_encoding(line: bytes) -> str:
+    """Name UTF-16 where a line opens with its mark; no other encoding shows in a line."""
+    return "UTF-16" if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ENCODING"
 
 
 def _check_fields(

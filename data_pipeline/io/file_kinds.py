@@ -45,7 +45,9 @@ _AGAIN = "download the file again, and look at what the server says"
 _HTML = FileKind("an HTML page", "an HTML extractor, such as trafilatura, makes text of it", _AGAIN)
 _XML = FileKind("an XML file", "take the text out of its tags with an XML parser", _AGAIN)
 _MEDIAWIKI = FileKind(
-    "a MediaWiki dump", "WikiExtractor (python -m wikiextractor.WikiExtractor) makes text of it", ""
+    "a MediaWiki dump",
+    "WikiExtractor (python -m wikiextractor.WikiExtractor) makes text of it",
+    _AGAIN,
 )
 _ANSWER = FileKind("the error message of a server", _AGAIN, _AGAIN)
 _PDF = FileKind("a PDF", "pdftotext makes text of it", _AGAIN)

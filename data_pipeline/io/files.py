@@ -81,7 +81,7 @@ def open_file(address: str, request_bytes: int = _REQUEST_BYTES) -> Iterator[Bin
 
 def _open(address: str, request_bytes: int) -> BinaryIO:
     if not is_address(address):
-        return small_files.open_regular(pathlib.Path(address))
+        return small_files.open_regular(pathlib.Path(address), may_stand_in=True)
     files, path = open_filesystem(address)
     # Drivers read ahead by different amounts, or not at all, and decoders ask for 8 KiB at a time.
     stored = files.open(path, "rb", cache_type="none")

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, TypeVar
 
+from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
 from data_pipeline.io.refused import Refused
 
 MAX_BYTES = 64 << 20  # limit of such a file; a vocabulary of 4 million pieces fits
@@ -69,11 +70,16 @@ def _resolves_inside(root: pathlib.Path, path: pathlib.Path) -> bool:
         return False
 
 
-def open_regular(path: pathlib.Path, root: pathlib.Path | None = None) -> BinaryIO:
+def open_regular(
+    path: pathlib.Path, root: pathlib.Path | None = None, may_stand_in: bool = False
+) -> BinaryIO:
     """Open a regular file for reading; with root, one that no link leads out of it.
 
+    Unless `may_stand_in`, a file that stands where another should is refused: a git-lfs pointer, a
+    web page, a server's message.
+
     Raises:
-      DamagedFile: it is a folder, pipe or device, or outside root.
+      DamagedFile: it is a folder, pipe or device, outside root, or such a file.
       OSError: there is no such file, or it cannot be read now.
     """
     if root is not None and not _resolves_inside(root, path):
@@ -88,7 +94,15 @@ def open_regular(path: pathlib.Path, root: pathlib.Path | None = None) -> Binary
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise DamagedFile(f"{path} is not a regular file")
-    return os.fdopen(descriptor, "rb")
+    file = os.fdopen(descriptor, "rb")
+    if not may_stand_in:
+        kind = find_stand_in(os.pread(descriptor, HEAD_BYTES, 0))
+        if kind is not None:
+            file.close()
+            raise DamagedFile(
+                f"{path} is {kind.looks}, not the file that should be there; {kind.gets_file}"
+            )
+    return file
 
 
 def read_bytes(

@@ -6,6 +6,9 @@ import json
 import os
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -298,7 +301,9 @@ def test_the_report_shows_counts_findings_and_the_next_command(
     assert "tokens are unknown to the vocabulary" in shown
     assert (
         "python -m bert_jax.train --config=configs/quickstart.py "
-        f"--config.data.store={tmp_path}/store --workdir=runs/mine\n"
+        f"--config.data.store={tmp_path}/store --config.objective=mlm "
+        "--config.data.segments=doc_sentences --config.data.packed_examples=8 "
+        "--workdir=runs/mine\n"
     ) in shown
 
 
@@ -377,3 +382,73 @@ def test_text_that_is_not_utf_8_is_one_sentence_while_training_too(
     error = capsys.readouterr().err
     assert re.fullmatch(rf"error: {corpus} is not UTF-8: byte 0xff at byte offset \d+ .*\n", error)
     assert not (tmp_path / "store").exists()
+
+
+def report_of(tmp_path, capsys, text: str | bytes, *more: str) -> tuple[str, dict]:
+    """Build a store of a text and return what was printed and the manifest."""
+    (tmp_path / "a.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+    vocab = write_vocabulary(tmp_path / "pieces.txt")
+    argv = [f"--input={tmp_path}/a.txt", f"--output={tmp_path}/s", f"--vocab={vocab}", *more]
+    assert main([*argv, "--workers=1", "--overwrite=true"]) == 0
+    manifest = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    return " ".join(capsys.readouterr().out.split()), manifest
+
+
+TWO_SENTENCES = "A line. It is line {0}.\n\n"
+
+
+@pytest.mark.parametrize(("long", "is_found"), [(0, False), (200, False), (201, True), (900, True)])
+def test_characters_in_words_too_long_for_wordpiece_are_counted(tmp_path, capsys, long, is_found):
+    text = "".join(TWO_SENTENCES.format(number) for number in range(40))
+    text += f"A {'b' * long}. And {'c' * 100}-{'d' * 150}.\n"
+    out, manifest = report_of(tmp_path, capsys, text)
+    lost = long * is_found
+    characters = sum(len(word) for word in text.split())
+    assert manifest["counted"]["characters"] == characters
+    assert abs(manifest["counted"]["long_word_characters"] - lost) <= 1  # with the full stop
+    assert (f"{lost / characters:.1%} of the characters are lost" in out) == is_found
+    assert ("--train_vocab=unigram" in out) == is_found
+
+
+def test_the_report_says_what_reading_changed_and_saw(tmp_path, capsys):
+    text = "".join(TWO_SENTENCES.format(number) for number in range(40))
+    wrapped = text.encode() + "Größe: a\u0301".encode("cp1252", "ignore") + b" \x81 hy-\nphen.\n"
+    out, manifest = report_of(tmp_path, capsys, wrapped, "--fallback_encoding=cp1252")
+    assert "1 file not in UTF-8, read as cp1252; 1 bytes that it lacks became U+FFFD" in out
+    assert "hyphens 1 wrapped lines" in out
+    assert manifest["changed"]["replaced_bytes"] == manifest["counted"]["hyphenated_lines"] == 1
+    out, manifest = report_of(tmp_path, capsys, text + "a" + "\u0301" * 35, "--normalize=nfc")
+    assert manifest["changed"]["cut_combining_marks"] == 5
+    assert "5 combining marks" in out
+
+
+@pytest.mark.parametrize("rule", ["line", "blank_line"])
+def test_the_next_command_of_one_sentence_documents_draws_no_pairs(tmp_path, capsys, rule):
+    text = "".join(f"Line of {number} letters\n" for number in range(60))
+    text = text if rule == "line" else text.replace("\n", "\n\n")
+    out, _ = report_of(tmp_path, capsys, text, f"--documents={rule}")
+    assert "--config.objective=mlm --config.data.segments=doc_sentences" in out
+    text = "".join(TWO_SENTENCES.format(number) for number in range(60))
+    out, _ = report_of(tmp_path, capsys, text)
+    assert "--config.objective" not in out
+
+
+@pytest.mark.slow
+def test_the_next_command_of_one_sentence_documents_trains(tmp_path, capsys):
+    text = "".join(f"Line of {number} letters\n" for number in range(400))
+    (tmp_path / "a.txt").write_text(text)
+    argv = [f"--input={tmp_path}/a.txt", f"--output={tmp_path}/s", "--documents=line"]
+    argv += [f"--vocab={write_vocabulary(tmp_path / 'pieces.txt')}", "--holdout=0.2"]
+    assert main([*argv, "--workers=1"]) == 0
+    _, command = capsys.readouterr().out.split(" -m bert_jax.train ")
+    few = [f"--config.phases[{phase}].steps=2" for phase in (0, 1)]
+    few += ["--config.optim.warmup_steps=1", "--config.phases[1].restart_warmup_steps=1"]
+    few += [f"--workdir={tmp_path}/run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bert_jax.train", *shlex.split(command), *few],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr

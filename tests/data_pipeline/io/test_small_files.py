@@ -109,3 +109,22 @@ def test_what_cannot_be_built_is_damage():
     for content in ({}, {"step": 3, "other": 4}):
         with pytest.raises(DamagedFile, match=r"x\.jsonl, line 3"):
             small_files.build(Entry, content, "x.jsonl, line 3")
+
+
+STAND_INS = {
+    "git-lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:74bf\nsize 9\n",
+    "HTML": b"\n<!DOCTYPE html><html></html>",
+    "XML": b"<?xml version='1.0'?><Error/>",
+    "message of a server": b"Entry not found",
+}
+
+
+@pytest.mark.parametrize("words", STAND_INS)
+def test_what_stands_in_for_a_file_is_refused_by_its_name(words, tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(STAND_INS[words])
+    for read in (small_files.read_bytes, small_files.read_object, small_files.open_regular):
+        with pytest.raises(small_files.DamagedFile, match=rf"model\.safetensors is .*{words}"):
+            read(path)
+    with small_files.open_regular(path, may_stand_in=True) as file:
+        assert file.read() == STAND_INS[words]
