@@ -266,14 +266,15 @@ _PARALLEL = (
         "parallel/mesh.py",
         "np.searchsorted(rows, np.arange(batch_size)[index[0]])",
         "np.arange(batch_size)[index[0]] % len(rows)",
-        "parallel/test_device_grid.py",
+        "parallel/test_device_grid.py::test_a_device_gets_its_rows_of_those_that_its_process_has",
     ),
     (
         RULE,
         "parallel/mesh.py",
         "tile = VOCAB_TILE * model_size",
         "tile = VOCAB_TILE",
-        "config/test_schema.py",
+        "parallel/test_device_grid.py"
+        "::test_the_vocabulary_is_padded_to_whole_tiles_on_each_device_of_the_model_axis",
     ),
     (
         RULE,
@@ -296,7 +297,7 @@ _PERF = (
         "perf/prices.py",
         'row.get("code") != digest_code(shape.kernel)',
         'row.get("code") != digest_code("attention")',
-        "perf/test_prices.py::test_every_kernel_has_prices_of_its_code_today",
+        "perf/test_prices.py::test_a_price_is_stale_if_its_own_kernel_has_other_code",
     ),
 )
 _REPORTING = (
@@ -351,7 +352,7 @@ _SCALING = (
         "scaling/fit.py",
         "_USUAL_WEIGHT * USUAL_NOISE**2",
         "USUAL_NOISE**2",
-        "scaling/test_law.py",
+        "scaling/test_law.py::test_the_noise_is_that_of_the_residuals_and_of_two_usual_points",
     ),
     (
         WIRING,

@@ -117,3 +117,24 @@ def test_chips_stand_row_by_row_where_data_is_the_only_axis():
     assert list(mesh.arrange_devices((1, 12, 1, 1), [shuffled]).flat) == rows
     two = mesh.arrange_devices((2, 6, 1, 1), [shuffled[:6], shuffled[6:]])
     assert set(two.flat[:6]) == set(shuffled[:6])
+
+
+def test_a_device_gets_its_rows_of_those_that_its_process_has(monkeypatch):
+    """Process rows 1, 4, 5 and 7 of 8: the device of rows 4 and 5 gets the second and third."""
+    asked = []
+
+    def note(dims, sharding, part):
+        asked.append(dims)
+        return [part((slice(first, last), slice(None))) for first, last in ((4, 6), (7, 8), (1, 2))]
+
+    monkeypatch.setattr(jax, "make_array_from_callback", note)
+    one = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
+    array = np.array([[10], [40], [50], [70]])
+    placed = mesh.place_batch_rows({"ids": array}, one, 8, np.array([1, 4, 5, 7]))["ids"]
+    assert [part.ravel().tolist() for part in placed] == [[40, 50], [70], [10]]
+    assert asked == [(8, 1)]
+
+
+def test_the_vocabulary_is_padded_to_whole_tiles_on_each_device_of_the_model_axis():
+    sizes = [(30_522, 1), (30_522, 4), (30_720, 4), (1, 1)]
+    assert [mesh.padded_vocab_size(*size) for size in sizes] == [30_592, 30_720, 30_720, 128]

@@ -88,6 +88,17 @@ def test_flash_attention_has_a_price_for_each_mask(tmp_path, monkeypatch):
     assert prices.look_up_cycles(Shape(**of_window | {"window": 64})) == {}
 
 
+def test_a_price_is_stale_if_its_own_kernel_has_other_code(tmp_path, monkeypatch):
+    sizes = {"chip": "v5e", "seq_len": 1024, "heads": 12, "head_width": 64, "has_dropout": False}
+    code = prices.digest_code("flash")
+    rows = [sizes | {"kernel": kernel, "window": 0, "code": code} for kernel in prices.NAMES]
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(rows))
+    monkeypatch.setattr(prices, "KERNEL_PRICES", path)
+    stale = {kernel: prices.is_stale(Shape(**sizes, kernel=kernel)) for kernel in prices.NAMES}
+    assert stale == {"attention": True, "flash": False}
+
+
 def test_every_kernel_has_prices_of_its_code_today():
     """Another digest means that the kernel changed: run benchmarks.kernel_price --update."""
     rows = json.loads(prices.KERNEL_PRICES.read_text())

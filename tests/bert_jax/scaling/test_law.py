@@ -46,6 +46,12 @@ def test_a_law_without_noise_is_recovered_four_times_as_far():
     assert law.predict(*LARGER).loss == pytest.approx(loss_of(LARGER), rel=0.005)
 
 
+def test_the_noise_is_that_of_the_residuals_and_of_two_usual_points():
+    law = fit_own(make_points(0.02))
+    squares = sum(residual**2 for residual in law.residuals) + 2 * 0.01**2
+    assert law.noise**2 == pytest.approx(squares / law.degrees, rel=1e-3)
+
+
 def test_constants_come_back_where_the_points_know_them():
     """Over six decades and many passes, the data outweigh the prior; each lies off its mean."""
     constants = (1.6, 40.0, 0.25, 2000.0, 0.42, 30.0)
