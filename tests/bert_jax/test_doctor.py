@@ -161,6 +161,20 @@ def test_the_kernel_is_compared_with_plain_attention(monkeypatch, name):
     assert verdict.numbers["wrong_mask_bits"] > 1000
 
 
+@pytest.mark.parametrize(("factor", "bits"), [(1.0, 0), (1.02, 0), (1.0, 1)])
+def test_a_kernel_whose_numbers_are_off_is_wrong_whatever_its_masks(monkeypatch, factor, bits):
+    """Two hundredths are more than the rounding of bfloat16; so is one bit of a mask."""
+    exact = tuple(jnp.full((2, 3), value) for value in (1.0, -2.0, 3.0))
+    monkeypatch.setattr(kernel, "_attend_plainly", lambda *_: exact)
+    monkeypatch.setattr(
+        kernel, "_attend_by_kernel", lambda *_: (exact[0], factor * exact[1], exact[2])
+    )
+    monkeypatch.setattr(kernel, "_count_wrong_bits", lambda *_: bits)
+    devices = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
+    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=attention.KERNEL)
+    assert (verdict.outcome == WRONG) == (factor != 1.0 or bits > 0)
+
+
 @pytest.mark.slow
 def test_the_command_checks_this_machine(tmp_path, capsys):
     report = tmp_path / "doctor.json"

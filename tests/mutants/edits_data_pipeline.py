@@ -46,7 +46,7 @@ _CLI = (
         "cli/main.py",
         'place = f"{error.filename}: " if error.filename else ""',
         'place = ""',
-        "cli/test_main.py",
+        "cli/test_main.py::test_work_ends_with_a_code_and_at_most_a_line",
     ),
 )
 _CORPUS = (
@@ -55,21 +55,22 @@ _CORPUS = (
         "corpus/encode.py",
         "hash_texts(documents, wanted=cleaning.drop_duplicate_documents)",
         "hash_texts(documents, wanted=cleaning.drop_duplicate_lines)",
-        "corpus/test_selection.py",
+        "corpus/test_selection.py::test_the_first_of_equal_documents_and_lines_stays",
     ),
     (
         WIRING,
         "corpus/selection.py",
         "selection.side_hashes[later] = selection.side_hashes[first_D[later]]",
         "selection.side_hashes[later] = selection.side_hashes[later]",
-        "corpus/test_selection.py",
+        "corpus/test_selection.py"
+        "::test_near_duplicates_go_to_one_side_and_stay_there_when_the_corpus_grows",
     ),
     (
         WIRING,
         "corpus/selection.py",
         "for writer, side in ((train, False), (heldout, True)):",
         "for writer, side in ((train, True), (heldout, False)):",
-        "corpus/test_selection.py",
+        "corpus/test_selection.py::test_what_stays_goes_to_its_split_in_the_order_of_the_input",
     ),
     (
         RULE,
@@ -85,7 +86,7 @@ _IO = (
         "io/record_frames.py",
         "byte += HEAD_BYTES + length + FOOT_BYTES",
         "byte += HEAD_BYTES + length",
-        "io/test_record_frames.py",
+        "io/test_record_frames.py::test_few_bytes_that_unpack_to_gigabytes_are_not_held",
     ),
     (
         RULE,
@@ -99,7 +100,7 @@ _IO = (
         "io/jsonl.py",
         "lines = read_records(path, skips_halves=False)",
         "lines = read_records(path)",
-        "io/test_jsonl.py",
+        "io/test_jsonl.py::test_half_a_line_in_the_middle_is_skipped_where_older_versions_left_it",
     ),
 )
 _LABELLED = (
@@ -108,14 +109,14 @@ _LABELLED = (
         "labelled/rows.py",
         "subkey(self._seed, Purpose.LABELLED_ORDER, epoch)",
         "subkey(self._seed, Purpose.LABELLED_ORDER, 0)",
-        "labelled/test_rows.py",
+        "labelled/test_rows.py::test_an_epoch_has_every_example_once_and_the_next_another_order",
     ),
     (
         WIRING,
         "labelled/rows.py",
         "index_B[rows_of_process], self._choose_seq_len(index_B)",
         "index_B[rows_of_process], self._choose_seq_len(index_B[rows_of_process])",
-        "labelled/test_rows.py",
+        "labelled/test_rows.py::test_any_step_can_be_made_again_and_processes_share_a_batch",
     ),
     (
         WIRING,
@@ -129,7 +130,7 @@ _LABELLED = (
         "labelled/windows.py",
         "start = spans[-1][0] + min(most, stride)",
         "start = spans[-1][0] + most",
-        "tests/bert_jax/tasks/squad/test_windows.py",
+        "tests/bert_jax/tasks/squad/test_windows.py::test_an_answer_outside_of_a_window_is_at_cls",
     ),
 )
 _READ = (
@@ -138,14 +139,14 @@ _READ = (
         "read/cleaning.py",
         "sum(map(len, d)) >= options.min_document_chars",
         "sum(map(len, d)) > options.min_document_chars",
-        "read/test_cleaning.py",
+        "read/test_cleaning.py::test_lines_with_long_words_go_before_documents_are_measured",
     ),
     (
         WIRING,
         "read/cleaning.py",
         "options.max_word_chars + 1",
         "options.max_word_chars",
-        "read/test_cleaning.py",
+        "read/test_cleaning.py::test_lines_with_long_words_go_before_documents_are_measured",
     ),
     (
         WIRING,
@@ -207,35 +208,36 @@ _SAMPLING = (
         "sampling/epochs.py",
         '        "short_seq_prob": options.short_seq_prob,\n',
         "",
-        "sampling/test_epochs.py",
+        "sampling/test_epochs.py"
+        "::test_everything_that_the_counts_depend_on_has_a_sidecar_of_its_own",
     ),
     (
         WIRING,
         "sampling/epochs.py",
         "dataclasses.replace(rules, random_share=share, key=key)",
         "dataclasses.replace(rules, random_share=0.5, key=key)",
-        "sampling/test_epochs.py",
+        "sampling/test_epochs.py::test_half_of_the_pairs_are_random_where_the_corpus_allows",
     ),
     (
         WIRING,
         "sampling/batches.py",
         "first_row + batch_size *",
         "first_row + len(rows_B) *",
-        "sampling/test_batches.py",
+        "sampling/test_batches.py::test_the_shares_of_all_processes_make_the_batch_of_one",
     ),
     (
         RULE,
         "sampling/pairs.py",
         "other_N += other_N >= document_N",
         "other_N += other_N > document_N",
-        "sampling/test_pairs.py",
+        "sampling/test_pairs.py::test_exact_takes_the_same_document_after_ten_failed_draws",
     ),
     (
         RULE,
         "sampling/masking.py",
         "np.rint(length_B * rules.masked_lm_prob)",
         "np.floor(length_B * rules.masked_lm_prob)",
-        "sampling/test_masking.py",
+        "sampling/test_masking.py::test_token_masks_are_the_same_at_every_release",
     ),
     (
         WIRING,
@@ -297,7 +299,7 @@ _VOCAB = (
         "vocab/offsets.py",
         "starts += [offset + start for start in word_starts]",
         "starts += [offset for start in word_starts]",
-        "vocab/test_offsets.py",
+        "vocab/test_offsets.py::test_wordpieces_stand_for_these_characters",
     ),
     (
         WIRING,
