@@ -77,7 +77,8 @@ _CORPUS = (
         "corpus/selection.py",
         "most = len(hashes) // 2",
         "most = len(hashes)",
-        "corpus/test_selection.py",
+        "corpus/test_selection.py"
+        "::test_two_documents_if_they_can_be_and_at_most_half_with_copies_together",
     ),
 )
 _IO = (
@@ -123,7 +124,7 @@ _LABELLED = (
         "labelled/packing.py",
         "fill_slots(array[index_B]) for name",
         "fill_slots(array[: len(index_B)]) for name",
-        "labelled/test_packing.py",
+        "labelled/test_packing.py::test_a_batch_gives_back_its_examples",
     ),
     (
         RULE,

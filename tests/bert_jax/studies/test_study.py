@@ -424,6 +424,12 @@ def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes
     assert known.find_equal_tasks(describe("b")) == ["pets"]
     assert known.find_equal_tasks(describe("c")) == []
     assert known.find_equal_tasks(describe("b", "epochs=4")) == []
+    # A setting that an older record lacks had its default in fine-tuning.
+    older = {**describe("a")["settings"]}
+    older.pop("warmup_share")
+    recorded = identity.Identity("", "", 16, {}, {"pets": {**describe("a"), "settings": older}})
+    assert recorded.find_equal_tasks(describe("b")) == ["pets"]
+    assert recorded.find_equal_tasks(describe("b", "warmup_share=0.3")) == []
     study = dataclasses.replace(config, tasks=(task_in("a"),))
     with pytest.raises(ValueError, match=r"row BERT: .*epoch=4"):
         Study(dataclasses.replace(study, rows=(changed(BERT, finetune="epoch=4"),)), tmp_path)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
+from bert_jax.diagnosis.rules import Finding, PhaseFacts
 from bert_jax.train_step import metrics
-from bert_jax.trainer import throughput
+from bert_jax.trainer import loop, throughput
 from bert_jax.trainer.loop import RunningPhase, StepReader
 from bert_jax.trainer.throughput import Progress, StepClock
 
@@ -147,3 +148,66 @@ def test_the_first_line_of_a_resumed_run_has_the_pace_of_its_steps(now, monkeypa
     assert others == pytest.approx([BATCH / STEP_SECS] * len(others), rel=0.05)
     secs = [secs - (1000 - step) * STEP_SECS for step, secs in left if secs is not None]
     assert secs == pytest.approx([0.0] * len(secs), abs=100.0)
+
+
+def reader(config, screen=None, records=None):
+    setup = SimpleNamespace(config=config, screen=screen, feed=SimpleNamespace(advice=""))
+    return StepReader(setup, records, None, SimpleNamespace(goodput=1.0, write=print), Progress())
+
+
+def test_positions_that_are_left_are_those_of_the_phase_and_of_all_later_ones():
+    """At step 12, the second of 5 of the second phase: 3 of 6 rows of 32, and 7 of 2 of 64."""
+    phases = (Phase(16, 10, batch_size=8), Phase(32, 5, batch_size=6), Phase(64, 7, batch_size=2))
+    running = RunningPhase(1, phases[1], SimpleNamespace(), 10, None)
+    left = reader(Config(phases=phases)).positions_left(running, 12)
+    assert left == 3 * 6 * 32 + 7 * 2 * 64
+
+
+def test_a_line_has_examples_a_second_and_the_seconds_of_all_positions_that_are_left(now):
+    """Rows hold 2.5 examples; 4 rows of 16 a second are 64 positions a second."""
+    phases = (Phase(16, 10, batch_size=8), Phase(32, 4, batch_size=8))
+    lines, shown = [], []
+    screen = SimpleNamespace(
+        training_line=lambda step, total, line, secs_left: shown.append((step, total, secs_left)),
+        expected_end=lambda secs: None,
+        input_bound=lambda share, advice: shown.append(share),
+    )
+    records = SimpleNamespace(write=lambda *line: lines.append(line))
+    read = reader(Config(phases=phases, log_every_steps=2), screen, records)
+    timer = StepClock(Progress(), BATCH, 2.5)
+    timer.start()
+    running = RunningPhase(0, phases[0], SimpleNamespace(examples_per_row=2.5), 0, timer)
+    timer.count_step()
+    now[0] += 2.0
+    timer.end_interval()
+    read._progress.interval = {"mlm/loss_sum": 6.0, "mlm/weight": 3.0, "steps": 1.0}
+    read._record_interval(running, 2)
+    ((step, split, line),) = lines
+    assert (step, split, line["loss"]) == (2, "train", 2.0)
+    assert (line["sequences_per_sec"], line["input_wait_share"]) == (10.0, 0.0)
+    assert shown == [(2, 14, (8 * 8 * 16 + 4 * 8 * 32) / 64)]
+    assert read._progress.interval == {}
+
+
+def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like():
+    phases = (Phase(16, 10, batch_size=8), Phase(32, 4, batch_size=8))
+    facts = [
+        SimpleNamespace(
+            baseline={"unigram_mlm_loss": number},
+            per_step={"predictions_per_step": 10 * number, "examples_per_step": 100 * number},
+        )
+        for number in (1.0, 2.0)
+    ]
+    feed = SimpleNamespace(provenance=SimpleNamespace(fixed={}))
+    shown = []
+    screen = SimpleNamespace(finding=lambda *words: shown.append(words))
+    config = Config(phases=phases)
+    setup = SimpleNamespace(config=config, phases=facts, feed=feed, screen=screen, findings=["x"])
+    watch = loop._open_watch(setup)
+    assert watch.phases == [
+        PhaseFacts(0, {"unigram_mlm_loss": 1.0}, 10.0, 100.0),
+        PhaseFacts(10, {"unigram_mlm_loss": 2.0}, 20.0, 200.0),
+    ]
+    assert watch.config is config and watch.data_findings == ["x"] and watch.forecaster is None
+    watch.show(Finding("rule", 3, "It is so.", "Try this."))
+    assert shown == [("rule", "It is so.", "Try this.")]
