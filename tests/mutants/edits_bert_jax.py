@@ -133,6 +133,14 @@ _FINETUNING = (
         "finetuning/test_objectives.py::test_nothing_is_dropped_out_before_the_layer_of_spans",
     ),
     (
+        WIRING,
+        "finetuning/objectives.py",
+        "rows_BC = dropout.rows_B[:, None] * jnp.uint32(choices)",
+        "rows_BC = dropout.rows_B[:, None]",
+        "finetuning/test_objectives.py"
+        "::test_a_layer_reads_what_is_dropped_out_as_the_encoder_is[choose]",
+    ),
+    (
         RULE,
         "finetuning/objectives.py",
         "(nll[0] + nll[1]) / 2.0 * weights_B",

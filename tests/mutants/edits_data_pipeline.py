@@ -152,8 +152,8 @@ _READ = (
     (
         WIRING,
         "read/documents.py",
-        "left = limit_chars // len(sources)",
-        "left = limit_chars",
+        "share_chars = limit_chars // max(1, len(sources))",
+        "share_chars = limit_chars",
         "vocab/test_train.py::test_every_file_gives_an_equal_share_of_the_text",
     ),
 )

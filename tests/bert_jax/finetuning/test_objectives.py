@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from scipy.special import log_softmax
 
 from bert_jax.config import MeshConfig
 from bert_jax.finetuning.objectives import OBJECTIVES, PACKED, TERM
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
-from bert_jax.model.dropout import Dropout, number_rows
-from bert_jax.parallel import mesh
+from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout, number_rows
+from bert_jax.parallel import collectives, mesh
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, REGRESS, SPAN, TAG
 from bert_jax.train_step import step
 from data_pipeline.labelled.framing import frame
@@ -248,3 +249,50 @@ def test_nothing_is_dropped_out_before_the_layer_of_spans():
     expected, *_ = by_hand(SPAN, np.asarray(hidden_BSD) @ kernel + bias, batch)
     found = OBJECTIVES[SPAN].terms(bound, placed, dropout)[TERM].loss_sum
     assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [CLASSIFY, CHOOSE, TAG])
+def test_a_layer_reads_what_is_dropped_out_as_the_encoder_is(kind):
+    """By the same masks; the choices of a question are rows of their own, numbered in order."""
+    of = mesh.make_mesh(MeshConfig(preset="dp"), jax.devices()[:1])
+    jax.set_mesh(of)
+    heads = bert.Heads(mlm=False, nsp=False, classes=CLASSES[kind])
+    model = bert.build(dataclasses.replace(MODEL, hidden_dropout_prob=0.5), "cpu", heads=heads)
+    params = jax.tree.map(lambda leaf: 9.0 * leaf, model.init(jax.random.key(1)))
+    rows = rows_of(kind)
+    batch = rows.batch(np.arange(EXAMPLES), 19, pad_id=0)
+    placed = mesh.place_batch(batch, of)
+    count = EXAMPLES * rows.rows_per_example
+    flat = {
+        name: np.reshape(batch[name], (count, 19))
+        for name in ("input_ids", "segment_ids", "input_mask")
+    }
+
+    @jax.jit
+    def read(params, rows):
+        bound = model.bind(params)
+        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(count))
+        visible = hide_padding(rows["input_mask"])
+        hidden = bound.encode(rows["input_ids"], rows["segment_ids"], visible, dropout)
+        seen = hidden if kind == TAG else bound.pool(hidden)
+        return dropout.apply(seen, 0.5, MODEL.num_hidden_layers, CLASSIFIER_INPUT, 1)
+
+    @jax.jit
+    def sum_losses(params, batch):
+        dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(EXAMPLES))
+        return collectives.map_over_batch(
+            lambda params, *given: (
+                OBJECTIVES[kind].terms(model.bind(params), *given)[TERM].loss_sum
+            ),
+            (params, batch, dropout),
+            PartitionSpec(),
+        )
+
+    dropped = np.asarray(read(params, mesh.place_batch(flat, of)))
+    layer = model.bind(params).classifier
+    logits = dropped @ np.asarray(layer.kernel[...]) + np.asarray(layer.bias[...])
+    if kind == CHOOSE:
+        logits = logits.reshape(EXAMPLES, rows.rows_per_example)
+    expected, *_ = by_hand(kind, logits, batch)
+    assert float(sum_losses(params, placed)) == pytest.approx(expected, rel=1e-4)
