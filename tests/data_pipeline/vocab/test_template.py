@@ -7,8 +7,15 @@ import pytest
 import tokenizers
 from tokenizers import processors
 
+from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.labelled.framing import frame
-from data_pipeline.vocab.template import make_bert_template, make_xlnet_template, read_template
+from data_pipeline.vocab.template import (
+    from_json,
+    make_bert_template,
+    make_store_template,
+    make_xlnet_template,
+    read_template,
+)
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 ROLES = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
@@ -99,3 +106,21 @@ def test_a_file_without_special_tokens_has_no_template():
 def test_a_damaged_template_is_refused(processor, said):
     with pytest.raises(ValueError, match=f"tokenizer.json .*{said}"):
         read_template({"post_processor": processor}, ROLES, PATH)
+
+
+def test_a_record_keeps_a_template_and_rows_of_a_store_begin_with_cls():
+    for name, processor in PROCESSORS.items():
+        template = read_template(json.loads(library(processor).to_str()), ROLES, PATH)
+        recorded = json.loads(json.dumps(template.to_json()))
+        assert from_json(recorded, ROLES, "run.json") == template
+        kept = make_store_template(template, ROLES)
+        assert kept == (template if template.is_cls_first else make_bert_template(ROLES)), name
+    for wrong in (
+        {"single": [["A", 0]]},
+        {"single": [["A", 0]], "pair": [["B", 0], ["A", 0]]},
+        {"single": [["A", 0], [2]], "pair": [["A", 0], ["B", 1]]},
+        {"single": [["A", 300]], "pair": [["A", 0], ["B", 1]]},
+        {"single": [[True, 0], ["A", 0]], "pair": [["A", 0], ["B", 1]]},
+    ):
+        with pytest.raises(DamagedFile, match=r"run\.json.*(single|pair)"):
+            from_json(wrong, ROLES, "run.json")
