@@ -26,7 +26,8 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     try:
         return cast(tuple[Any, str], fsspec.core.url_to_fs(address))
     except ImportError as error:
-        fix = how_to_install("gcs") if protocol in ("gs", "gcs") else f"install it ({error})"
+        extra = {"gs": "gcs", "gcs": "gcs", "hf": "hub"}.get(protocol)
+        fix = how_to_install(extra) if extra else f"install it ({error})"
         raise Refused(
             f"{address} needs a package that reads {protocol}:// and is not installed: {fix}"
         ) from error

@@ -169,7 +169,42 @@ def _described(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__} {code} {error}".split())
 
 
+_OFFLINE = re.compile(r"[Oo]ffline|LocalEntryNotFound")
+
+
+def _explain_hub(error: BaseException, place: str, action: str) -> OSError | None:
+    """Describe an error of hf://, the Hub of Hugging Face, as _explain_bucket does for a bucket."""
+    text = _described(error)
+    page = "https://huggingface.co/" + "/".join(place.partition("://")[2].split("/")[:3])
+    if _OFFLINE.search(_text_without_place(error, place)):
+        return ConnectionError(
+            f"{place}: {action} failed, HF_HUB_OFFLINE keeps this process off the Hub; unset it, "
+            "or download the files first (hf download) and give their local paths"
+        )
+    if _is_denied(error, place) or "Gated" in type(error).__name__:
+        return PermissionError(
+            f"{place}: {action} was refused by the Hub: the data set is gated or private; accept "
+            f"its terms at {page}, and log in by `hf auth login` or set HF_TOKEN"
+        )
+    if is_transient(error, place):
+        return ConnectionError(
+            f"{place}: {action} failed, the Hub does not answer as it should ({_shortened(text)}); "
+            "look at this host's network and at https://status.huggingface.co, then start the same "
+            "command again"
+        )
+    if isinstance(error, FileNotFoundError) or _status(error, place) == 404:
+        return FileNotFoundError(
+            f"{place}: {action} failed, the Hub has no such data set or file, or shows it only to "
+            f"some accounts; look at {page}, and log in by `hf auth login` where it is private"
+        )
+    if isinstance(error, OSError):
+        return OSError(f"{place}: {action} failed: {_shortened(text)}")
+    return None
+
+
 def _explain_bucket(error: BaseException, place: str, action: str) -> OSError | None:
+    if place.startswith("hf://"):
+        return _explain_hub(error, place, action)
     bucket = "gs://" + place.partition("://")[2].partition("/")[0]
     text = _described(error)
     if _is_denied(error, place):

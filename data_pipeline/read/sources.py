@@ -67,6 +67,8 @@ def _matches(pattern: str) -> list[StoredFile]:
         files = [file for file in files if not file.is_directory]
     if not files:
         place = "" if is_address(pattern) else f" under {os.getcwd()}"
+        if pattern.startswith("hf://"):
+            place = " that the Hub shows to this account (a private data set needs `hf auth login`)"
         raise Refused(
             f"--input has {pattern!r}, which matches no file{place}; give files or globs, and put "
             "quotes around a glob so that the shell leaves it alone"
