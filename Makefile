@@ -14,6 +14,9 @@
 #                     weights: DATA=DIR has GLUE's tasks, STORE=DIR what to pre-train on, by default
 #                     make quickstart's; PARTS=pretraining runs one part; PARITY_VENV=ENV takes an
 #                     environment with torch and transformers instead of making .venv-parity
+# make exports        exports of drawn models of each family in transformers, the newest and 4.57:
+#                     hidden states, logits, ids, and back; SHAPES=1 draws fewer, and
+#                     EXPORTS_PYTHONS=A/bin/python,B/bin/python takes environments that are there
 # make docs           this manual as a site in build/site, every link checked
 # make docs-reference write the pages of settings and commands again, from the code
 # make check          what a commit must pass: format, lint, types, tests
@@ -28,6 +31,8 @@ STORE ?= runs/quickstart/store
 PARTS ?= losses,seeds,vectors,pretraining
 PARITY_VENV ?=
 EDITS ?=
+SHAPES ?= 10
+EXPORTS_PYTHONS ?=
 PYTEST_FLAGS ?= -n 2 --dist=worksteal
 BIN := $(VENV)/bin
 READY := $(VENV)/.requirements-installed
@@ -36,7 +41,7 @@ RUNS := $(VENV)/.ready-to-run
 
 QUICKSTART := runs/quickstart
 
-.PHONY: help setup quickstart test test-slow test-all faults mutants families parity docs docs-reference check lint types format requirements clean
+.PHONY: help setup quickstart test test-slow test-all faults mutants families parity exports docs docs-reference check lint types format requirements clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -86,6 +91,13 @@ parity: export JAX_PLATFORMS := cpu
 parity: $(READY)
 	@$(BIN)/python -m benchmarks.parity --parts=$(PARTS) --data=$(DATA) --store=$(STORE) \
 		$(if $(PARITY_VENV),--torch_python=$(PARITY_VENV)/bin/python) --json_out=build/parity.json
+
+# Programs this small take longer to optimize than to run.
+exports: export JAX_PLATFORMS := cpu
+exports: export XLA_FLAGS := --xla_backend_optimization_level=0
+exports: $(READY)
+	@$(BIN)/python -m benchmarks.exports --shapes=$(SHAPES) \
+		$(if $(EXPORTS_PYTHONS),--torch_pythons=$(EXPORTS_PYTHONS)) --json_out=build/exports.json
 
 # The variable silences the theme's notice of its successor (docs/design/architecture.md, decision 40).
 docs: export NO_MKDOCS_2_WARNING := 1

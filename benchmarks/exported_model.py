@@ -7,42 +7,49 @@ of its sentence vectors from the mean of our last layer.
 
 import argparse
 import pathlib
-import subprocess
-import sys
 import tempfile
+from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks.step.workers import Worker
 from bert_jax.interop import load, verify_export
 from bert_jax.interop.pretrained import Pretrained
 from data_pipeline.labelled.framing import frame
 
-WORKER = pathlib.Path(__file__).parent / "parity_runs" / "exported_model_worker.py"
+WORKER = "benchmarks.parity_runs.exported_model_worker"
 NAMES = {
     "pooled": verify_export.POOLED,
     "mlm": verify_export.MLM,
     "nsp": verify_export.NSP,
+    "rtd": verify_export.REPLACED,
     "cls": verify_export.OF_CLS,
     "tokens": verify_export.OF_TOKENS,
 }
 
 
-def ours(model: Pretrained) -> dict[str, np.ndarray]:
-    """Compute our outputs for the rows of the check, and the sentences with their token ids."""
+def compute_ours(model: Pretrained, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Compute our outputs for the rows of the check, and the token ids of texts."""
     rows = verify_export.make_rows(model.vocabulary, model.config.max_position_embeddings)
+    special_ids, ids_BS = model.vocabulary.special_ids, rows["input_ids"]
+    # RoBERTa would count no position for a token that is padding.
+    is_padding_BS = (ids_BS == special_ids["pad"]) & (rows["input_mask"] > 0)
+    rows["input_ids"] = np.where(is_padding_BS, special_ids["unk"], ids_BS)
+    if model.config.type_vocab_size < 2 and model.config.position_embedding_type != "relative":
+        rows["segment_ids"] = np.zeros_like(ids_BS)
     outputs = verify_export.compute_outputs(model, rows)
     layers = [value for name, value in outputs.items() if name.startswith(verify_export.HIDDEN)]
     heads = {short: outputs[name] for short, name in NAMES.items() if name in outputs}
     template, most = model.vocabulary.template, model.config.max_position_embeddings
     framed = []
-    for text in verify_export.SENTENCES:
+    for text in texts:
         ids, _ = model.vocabulary.encode([text])
         framed.append(frame(ids.tolist(), None, template, most).token_ids)
     return {
         **{f"row_{name}": value for name, value in rows.items()},
         **heads,
         "hidden": np.stack(layers),
-        "texts": np.array([text.encode() for text in verify_export.SENTENCES]),
+        "texts": np.array([text.encode().hex() for text in texts]),  # NumPy drops final NULs
         "text_lengths": np.array([len(ids) for ids in framed]),
         "text_ids": np.concatenate(framed),
     }
@@ -58,9 +65,19 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "ours.npz"
-        np.savez(file, **ours(load.load(f"hf:{given.model}")))
-        done = subprocess.run([given.torch, str(WORKER), given.model, str(file)], check=False)
-    sys.exit(done.returncode)
+        np.savez(file, **compute_ours(load.load(f"hf:{given.model}"), verify_export.SENTENCES))
+        worker = Worker(pathlib.Path(given.torch).absolute(), WORKER)
+        try:
+            versions = worker.ask("name_versions")
+            seen = worker.ask(
+                "compare", folder=str(pathlib.Path(given.model).absolute()), file=str(file)
+            )
+        finally:
+            worker.close()
+    print(", ".join(f"{name} {version}" for name, version in versions.items()))
+    for name, value in seen["differences"].items():
+        print(f"  {name:8} {value:.1e}")
+    print(f"  the same token ids: {not seen['other_ids']}")
 
 
 if __name__ == "__main__":

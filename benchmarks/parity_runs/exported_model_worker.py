@@ -1,68 +1,105 @@
-"""transformers and sentence-transformers as one side of exported_model.py.
+"""transformers and sentence-transformers as one side of exported_model.py and of exports.py.
 
-Runs in an environment of its own, and reads the folder as a user of these libraries does.
+Runs in an environment of its own, and reads a folder as a user of these libraries does.
 """
 
 import importlib.util
 import json
 import pathlib
-import sys
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 
+from benchmarks.step.workers import serve
 
-def of_transformers(folder: str, ours: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return the largest differences at tokens that are no padding."""
+
+def name_versions() -> dict[str, Any]:
+    """Return the versions of this side."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def compare(folder: str, file: str, again: str = "") -> dict[str, Any]:
+    """Compare a folder with the outputs and ids in `file`; save what was read to `again`.
+
+    The answer has the largest differences at tokens that are no padding, the arrays that the class
+    lacks, and the texts with other ids.
+    """
+    ours = dict(np.load(file))
     kind = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"][0]
-    model = getattr(transformers, kind).from_pretrained(folder).eval()
+    model, loading = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    differences = compare_outputs(model.eval(), kind, ours)
+    if importlib.util.find_spec("sentence_transformers") is not None and not again:
+        differences["means"] = compare_means(folder, ours)
+    if again:
+        model.save_pretrained(again)
+        tokenizer.save_pretrained(again)
+    return {
+        "kind": kind,
+        "differences": differences,
+        "missing": sorted(map(str, loading["missing_keys"])),
+        "other_ids": find_other_ids(tokenizer, ours),
+    }
+
+
+def compare_outputs(model: Any, kind: str, ours: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the largest difference of hidden states and of each head."""
+    inputs = {"input_ids": "row_input_ids", "attention_mask": "row_input_mask"}
+    if getattr(model.config, "type_vocab_size", 0) > 1 or model.config.model_type == "xlnet":
+        inputs["token_type_ids"] = "row_segment_ids"
+    rows = {name: torch.tensor(ours[row], dtype=torch.long) for name, row in inputs.items()}
     with torch.no_grad():
-        out = model(
-            input_ids=torch.tensor(ours["row_input_ids"], dtype=torch.long),
-            attention_mask=torch.tensor(ours["row_input_mask"], dtype=torch.long),
-            token_type_ids=torch.tensor(ours["row_segment_ids"], dtype=torch.long),
-            output_hidden_states=True,
-        )
+        out = model(**rows, output_hidden_states=True)
     seen = ours["row_input_mask"].astype(bool)
-    hidden = torch.stack(out.hidden_states).numpy()
-    differences = {"hidden": np.abs(hidden - ours["hidden"])[:, seen].max()}
+    hidden, compared = torch.stack(out.hidden_states).numpy(), slice(None)
+    if model.config.model_type == "modernbert" and transformers.__version__.startswith("4."):
+        compared = slice(-1)  # its last hidden states are before the last norm
+    differences = {"hidden": np.abs(hidden - ours["hidden"])[compared, seen].max()}
+    is_of_rows = kind.endswith("SequenceClassification")
     for name, field in (
         ("pooled", "pooler_output"),
         ("mlm", "prediction_logits"),
         ("mlm", "logits"),
         ("nsp", "seq_relationship_logits"),
-        ("cls" if kind.endswith("SequenceClassification") else "tokens", "logits"),
+        ("nsp", "sop_logits"),
+        ("rtd", "logits"),
+        ("cls" if is_of_rows else "tokens", "logits"),
     ):
         value = getattr(out, field, None)
-        if kind.endswith("QuestionAnswering") and name == "tokens":
+        if "QuestionAnswering" in kind and name == "tokens":
             value = torch.stack([out.start_logits, out.end_logits], dim=-1)
-        if value is not None and name in ours:
+        if value is not None and name in ours and value.shape == ours[name].shape:
             difference = np.abs(value.numpy() - ours[name])
-            differences[name] = (
-                difference[seen] if name in ("mlm", "tokens") else difference
-            ).max()
-    return {kind: 0.0, **{name: float(value) for name, value in differences.items()}}
+            has_tokens = name in ("mlm", "rtd", "tokens")
+            differences[name] = (difference[seen] if has_tokens else difference).max()
+    if not differences.keys() - {"hidden"} and not kind.endswith("Model"):
+        differences["no head"] = float("inf")
+    return {name: float(value) for name, value in differences.items()}
 
 
-def of_the_tokeniser(folder: str, ours: dict[str, np.ndarray]) -> bool:
-    """Whether it gives our ids for every sentence."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+def find_other_ids(tokenizer: Any, ours: dict[str, np.ndarray]) -> list[str]:
+    """Return the texts for which the tokenizer gives other ids than ours."""
     ends = np.cumsum(ours["text_lengths"])
-    expected = [
-        ours["text_ids"][end - length : end].tolist()
-        for end, length in zip(ends, ours["text_lengths"], strict=True)
-    ]
-    texts = [text.decode() for text in ours["texts"]]
-    return [tokenizer(text, truncation=True)["input_ids"] for text in texts] == expected
+    other = []
+    for text, end, length in zip(ours["texts"], ends, ours["text_lengths"], strict=True):
+        words = bytes.fromhex(str(text)).decode()
+        expected = ours["text_ids"][end - length : end].tolist()
+        if tokenizer(words, truncation=True)["input_ids"] != expected:
+            other.append(words)
+    return other
 
 
-def of_sentence_transformers(folder: str, ours: dict[str, np.ndarray]) -> float:
+def compare_means(folder: str, ours: dict[str, np.ndarray]) -> float:
     """Return the largest difference from our mean vectors, over the sentences of one segment."""
     import sentence_transformers
 
     model = sentence_transformers.SentenceTransformer(folder)
-    texts = [text.decode() for text in ours["texts"]]
+    texts = [bytes.fromhex(str(text)).decode() for text in ours["texts"]]
     ids = torch.tensor(ours["row_input_ids"][: len(texts)], dtype=torch.long)
     mask = torch.tensor(ours["row_input_mask"][: len(texts)], dtype=torch.long)
     encoder = transformers.AutoModel.from_pretrained(folder).eval()
@@ -74,18 +111,5 @@ def of_sentence_transformers(folder: str, ours: dict[str, np.ndarray]) -> float:
     return float(np.abs(vectors[fit] - means.numpy()[fit]).max())
 
 
-def main() -> None:
-    """Entry point."""
-    folder, file = sys.argv[1:]
-    torch.set_num_threads(1)
-    ours = dict(np.load(file))
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
-    for name, value in of_transformers(folder, ours).items():
-        print(f"  {name:8} {value:.1e}" if value else f"  {name}")
-    print(f"  the same token ids: {of_the_tokeniser(folder, ours)}")
-    if importlib.util.find_spec("sentence_transformers") is not None:
-        print(f"  sentence-transformers, means: {of_sentence_transformers(folder, ours):.1e}")
-
-
 if __name__ == "__main__":
-    main()
+    serve({"name_versions": name_versions, "compare": compare})

@@ -1,0 +1,154 @@
+"""Draw models of each family of encoders: odd shapes, random weights, vocabularies, a task."""
+
+import gzip
+import itertools
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import rich.console
+import tokenizers
+
+from benchmarks.step.workers import ROOT
+from bert_jax.config import ModelConfig
+from bert_jax.interop import vocabulary
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.pretrained import Pretrained
+from bert_jax.interop.tensor_names import nest
+from bert_jax.model import bert
+from bert_jax.tasks.task import CLASSIFY, SPAN, TAG
+from bert_jax.tasks.task_layer import TaskLayer
+from data_pipeline.vocab import FILE_NAMES, SPECIAL_PIECES, Vocabulary, load_vocabulary
+from data_pipeline.vocab.train import TRAINED, train_vocabulary
+
+FAMILIES_DRAWN = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
+_TASKS = {CLASSIFY: ("no", "yes", "perhaps"), TAG: ("O", "B"), SPAN: ()}
+_ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
+_MAX_TEXTS = 300  # of a file
+_OF_SHARED = ("robustness/blns.txt", "multilingual/de_gsd-ud-dev.conllu.gz")
+_OF_SHARED += ("multilingual/zh_gsdsimp-ud-dev.conllu.gz",)
+_SPECIAL_OF_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # by id
+_SPELLINGS = {*_SPECIAL_OF_ROBERTA, *itertools.chain(*SPECIAL_PIECES.values())}
+
+
+def read_texts(data: pathlib.Path, console: rich.console.Console) -> list[str]:
+    """Read lines to encode: of the manual's pages, and of the files of others that are there."""
+    pages = sorted((ROOT / "docs" / "guide").glob("*.md"))
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").split("\n")]
+    texts = [line for line in lines if line.strip()][:_MAX_TEXTS]
+    for name in _OF_SHARED:
+        path = data / name
+        if not path.exists():
+            console.print(f"skipped, as it is not there: {path}")
+            continue
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
+            lines = file.read().split("\n")
+        lines = [line.removeprefix("# text = ") for line in lines]
+        texts += [line for line in lines if line.strip() and "\t" not in line][:_MAX_TEXTS]
+    # Text that spells a special token is one to transformers.
+    return [text for text in texts if not any(spelling in text for spelling in _SPELLINGS)]
+
+
+def make_vocabularies(
+    family: str, texts: Sequence[str], folder: pathlib.Path
+) -> tuple[Vocabulary, ...]:
+    """Train a vocabulary of each kind on texts; RoBERTa's are byte-level, with padding as id 1."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if family == "roberta":
+        tokenizer = tokenizers.ByteLevelBPETokenizer()
+        tokenizer.train_from_iterator(
+            texts, vocab_size=400, special_tokens=_SPECIAL_OF_ROBERTA, show_progress=False
+        )
+        tokenizer.save_model(str(folder))
+        return (vocabulary.read(folder),)
+    made = []
+    for kind, trained in TRAINED.items():
+        for lowercase in (True, False) if kind == "wordpiece" else (False,):
+            words = train_vocabulary(kind, lambda: iter(texts[:_MAX_TEXTS]), 400, lowercase)
+            path = folder / f"{kind}-{lowercase}" / FILE_NAMES[trained]
+            path.parent.mkdir()
+            path.write_bytes(words.file_bytes)
+            made.append(load_vocabulary(path, lowercase, checks_case=False))
+    return tuple(made)
+
+
+def draw_config(family: str, rng: np.random.Generator, vocab_size: int) -> ModelConfig:
+    """Draw the settings of a config.json of a family, and read them."""
+
+    def choose(*values: Any) -> Any:
+        return values[rng.integers(len(values))]
+
+    heads = int(rng.integers(1, 5))
+    is_even = family in ("modernbert", "xlnet")  # of which one rotates pairs, one has sines
+    width = heads * choose(*((4, 6, 10, 14) if is_even else (3, 5, 7, 8, 9)))
+    layers, units = int(rng.integers(1, 5)), int(rng.integers(7, 60))
+    spare, epsilon = int(rng.integers(0, 5)), choose(1e-12, 1e-7, 1e-5, 1e-3)
+    sizes = {"vocab_size": vocab_size + spare, "max_position_embeddings": choose(41, 53, 67)}
+    bert_like = sizes | {
+        **{"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads},
+        **{"intermediate_size": units, "hidden_act": choose(*_ACTS), "layer_norm_eps": epsilon},
+        "type_vocab_size": 1 if family == "roberta" else choose(2, 3),
+        "embedding_size": choose(width, 6, 11),
+    }
+    distilbert = {"dim": width, "n_layers": layers, "n_heads": heads, "hidden_dim": units}
+    xlnet = {"vocab_size": vocab_size, "d_model": width, "n_layer": layers, "n_head": heads}
+    theta, every = choose(10_000.0, 160_000.0), choose(1, 2, 3)
+    settings = {
+        "distilbert": sizes | distilbert | {"activation": choose(*_ACTS)},
+        "xlnet": {
+            **xlnet,
+            **{"d_inner": units, "ff_activation": choose(*_ACTS), "layer_norm_eps": epsilon},
+        },
+        "modernbert": {
+            **{name: bert_like[name] for name in (*sizes, "hidden_size", "num_hidden_layers")},
+            **{"num_attention_heads": heads, "intermediate_size": units, "norm_eps": epsilon},
+            **{"hidden_activation": choose(*_ACTS), "classifier_activation": choose(*_ACTS)},
+            **{"global_attn_every_n_layers": every, "local_attention": choose(2, 5, 8, 64)},
+            **{"global_rope_theta": theta, "local_rope_theta": choose(500.0, 10_000.0)},
+            "classifier_pooling": choose("cls", "mean"),
+        },
+    }
+    return FAMILIES[family].parse(pathlib.Path("config.json"), settings.get(family, bert_like))
+
+
+def draw_models(
+    family: str, shapes: int, texts: Sequence[str], folder: pathlib.Path
+) -> Iterator[tuple[str, Pretrained]]:
+    """Yield models of a family by name: each shape with its own heads, and with a task's layer."""
+    vocabularies = make_vocabularies(family, texts, folder / "vocabularies")
+    for shape in range(shapes):
+        rng = np.random.default_rng((FAMILIES_DRAWN.index(family), shape))
+        words = vocabularies[shape % len(vocabularies)]
+        config = draw_config(family, rng, words.size)
+        is_detector = family == "electra" and shape % 2 == 1
+        heads = bert.Heads(mlm=not is_detector, nsp=_has_pairs(family, shape), rtd=is_detector)
+        name = f"{family}-{shape}"
+        params = draw_params(config, heads, rng)
+        if not heads.nsp:
+            params.pop("pooler", None)
+        yield name, Pretrained(f"google:{name}", config, params, words)
+        kind = [*_TASKS][shape % len(_TASKS)]
+        layer = TaskLayer("Drawn", kind, _TASKS[kind])
+        classes = len(layer.labels) or 2
+        params = draw_params(config, bert.Heads(mlm=False, nsp=False, classes=classes), rng)
+        if "mlm" in params:  # whose transform the layer reads
+            del params["mlm"]["output_bias"]
+        yield f"{name}-{kind}", Pretrained(f"google:{name}-{kind}", config, params, words, layer)
+
+
+def _has_pairs(family: str, shape: int) -> bool:
+    return family in ("bert", "albert") and shape % 2 == 0
+
+
+def draw_params(config: ModelConfig, heads: bert.Heads, rng: np.random.Generator) -> bert.Params:
+    """Draw the arrays of a model, none of which is left at zeros or ones."""
+    model = bert.build(config, "cpu", heads=heads)
+    drawn = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(model.declared):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        mean = 1.0 if name.endswith("scale") else 0.0
+        drawn[name] = rng.normal(mean, 0.2, leaf.logical_dims).astype(np.float32)
+    return nest(drawn)
