@@ -1,0 +1,17 @@
+"""The drawn models of make exports: each is one that its family describes."""
+
+import numpy as np
+import pytest
+
+from benchmarks.parity_runs.drawn_models import FAMILIES_DRAWN, draw_config
+from bert_jax.interop.families import FAMILIES, find_family
+
+
+@pytest.mark.parametrize("family", FAMILIES_DRAWN)
+def test_a_drawn_shape_is_of_its_family(family):
+    drawn = [draw_config(family, np.random.default_rng(shape), 400) for shape in range(10)]
+    assert len(set(drawn)) == 10
+    for config in drawn:
+        assert FAMILIES[family].fits(config)
+        if family != "electra":  # whose wide embeddings are a BERT's too
+            assert find_family(config, pad_id=1 if family == "roberta" else 0) is FAMILIES[family]
