@@ -48,7 +48,8 @@ def find_steps(directory: epath.Path) -> dict[int, epath.Path]:
     """Map steps to the paths of the committed checkpoints in a directory, newest first."""
     if not directory.is_dir():
         return {}
-    paths = ocp.path.step.checkpoint_steps_paths(directory)
+    with explain_errors(str(directory), "listing"):
+        paths = ocp.path.step.checkpoint_steps_paths(directory)
     steps = {int(path.name): path for path in paths if _STEP.fullmatch(path.name)}
     return dict(sorted(steps.items(), reverse=True))
 

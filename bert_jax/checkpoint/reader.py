@@ -17,6 +17,7 @@ from bert_jax.checkpoint import directory as directory_lib
 from bert_jax.checkpoint.directory import STATE, Folder, find_steps
 from bert_jax.checkpoint.restore import describe_error, no_intact_checkpoint
 from bert_jax.model.bert import Declared, Model, Params
+from data_pipeline.io.errors import explain
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
@@ -95,6 +96,9 @@ def restore_params(directory: Folder, step: int, model: Model, mesh: jax.shardin
         restored = restore_arrays(checkpoint, abstract)
         problem = arrays.describe_damage(checkpoint, restored, abstract, leaves)
     except Exception as error:
+        explained = explain(error, str(checkpoint), "reading")
+        if explained is not None and not directory_lib.is_damage(error, checkpoint):
+            raise explained from error
         problem = describe_error(error, checkpoint)
     if problem:
         raise Refused(

@@ -52,3 +52,15 @@ def test_what_a_disk_cannot_read_is_damage_and_what_it_refuses_is_not():
 )
 def test_what_a_bucket_does_not_answer_is_no_damage(error):
     assert not directory.is_damage(error, epath.Path("gs://runs/mine/checkpoints/8"))
+
+
+def test_a_bucket_that_is_late_while_checkpoints_are_listed_may_be_asked_again(monkeypatch):
+    def late(path):
+        error = Exception("Service Unavailable")  # as gcsfs's, which has no other base
+        error.code = 503
+        raise error
+
+    monkeypatch.setattr(directory.ocp.path.step, "checkpoint_steps_paths", late)
+    monkeypatch.setattr(type(epath.Path("gs://b/checkpoints")), "is_dir", lambda path: True)
+    with pytest.raises(ConnectionError, match="gs://b/checkpoints: listing failed"):
+        directory.find_steps(epath.Path("gs://b/checkpoints"))
