@@ -305,8 +305,8 @@ _VOCAB = (
     (
         WIRING,
         "vocab/offsets.py",
-        "unk, vocabulary.lowercase)",
-        "unk, True)",
+        "_with_accents(word, *self._pieces_of(word))",
+        "_with_accents(word, *self._pieces_of(word.lower()))",
         "vocab/test_offsets.py::test_a_cased_list_keeps_its_capitals",
     ),
 )
