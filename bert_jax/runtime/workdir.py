@@ -30,9 +30,10 @@ from etils import epath
 
 from bert_jax.parallel import processes
 from bert_jax.reporting import wandb_writer
-from bert_jax.reporting.metrics_writer import SUMMARY
-from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.run_record import CHECKPOINTS, EARLIER_FILE, FILE
+from bert_jax.reporting.metrics_writer import EVENTS, PREDICTIONS, SUMMARY, VERIFIED
+from bert_jax.runtime import profiler, workdir_lock
+from bert_jax.runtime.exit_codes import Refused
+from bert_jax.runtime.run_record import CHECKPOINTS, EARLIER_FILE, FILE, RECORDS
 from bert_jax.runtime.workdir_lock import Lease
 from data_pipeline.io import small_files
 from data_pipeline.io.address import is_address, use_one_driver
@@ -89,6 +90,29 @@ _OF_A_PROCESS = re.compile(r"(stacks|libraries)-([1-9]\d*)\.(txt|log)")
 COMPILED = "compiled"  # folder of programs compiled on this host
 _OF_THE_HOST = {COMPILED, wandb_writer.FOLDER, workdir_lock.FILE, _ID}
 _NOT_PUBLISHED = {*_OF_THE_HOST, CHECKPOINTS}
+_FOLDERS = (
+    *(CHECKPOINTS, f"{CHECKPOINTS}_damaged", EVENTS, PREDICTIONS),
+    *(COMPILED, wandb_writer.FOLDER, profiler.FOLDER),
+)
+_FILES = sorted({*RECORDS, VERIFIED, workdir_lock.FILE} - set(_FOLDERS))
+
+
+def check_entries(home: pathlib.Path) -> None:
+    """Raise Refused for a file where a run has a folder, and for a folder where it has a file.
+
+    A link to a folder is one; a link to nothing is neither.
+    """
+    for names, kind, is_right in (
+        (_FOLDERS, "folder", pathlib.Path.is_dir),
+        (_FILES, "file", pathlib.Path.is_file),
+    ):
+        for path in (home / name for name in names):
+            if (path.exists() or path.is_symlink()) and not is_right(path):
+                found = "a link to nothing" if not path.exists() else f"no {kind}"
+                raise Refused(
+                    f"{path} is {found}, and a run keeps a {kind} of that name in its --workdir; "
+                    "move it away, or give another --workdir"
+                )
 
 
 @dataclasses.dataclass(frozen=True)

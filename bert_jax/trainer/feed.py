@@ -24,9 +24,11 @@ from bert_jax.config import Config, DistillConfig, validate
 from bert_jax.config.schema import THETAS
 from bert_jax.parallel import processes
 from bert_jax.reporting.console import Screen
+from bert_jax.reporting.metrics_writer import VERIFIED
 from bert_jax.runtime.preemption import Stop
 from bert_jax.runtime.run_identity import PINNED, STORE_DIGEST, Provenance
 from data_pipeline import store as store_lib
+from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file
@@ -137,12 +139,17 @@ def open_stores(
             f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
         )
     stores = tuple(
-        store_lib.open_store(fetch_store(address, options.data_cache, advance))
+        store_lib.open_store(fetch_store(address, options.data_cache, advance, _print_line))
         for address in options.stores
     )
     if len(stores) > 1:
         _check_mixable(stores)
     return stores
+
+
+def _print_line(text: str) -> None:
+    with LINE.hidden():
+        print(text, flush=True)
 
 
 def _check_mixable(stores: Sequence[Store]) -> None:
@@ -386,7 +393,6 @@ class StoreFeed:
         )
 
 
-VERIFIED_FILE = "data_verified.json"  # in the workdir
 BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
 _LOWEST_PRIORITY = 19
 
@@ -404,7 +410,7 @@ class DataCheck:
 
     def __init__(self, stores: Sequence[Store], workdir: pathlib.Path, stop: Stop) -> None:
         """Start the thread in process 0, unless there is no store or all are already verified."""
-        self._path, self._stop = workdir / VERIFIED_FILE, stop
+        self._path, self._stop = workdir / VERIFIED, stop
         self._problem = ""
         self._ended, self._hurries = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None

@@ -160,6 +160,7 @@ def check_start(
     The first check that fails raises Refused or OSError.
     """
     run_record.check_place(storage.home, provenance)
+    workdir_lib.check_entries(storage.home)
     if config.log.wandb and jax.process_index() == 0:
         wandb_writer.check_package(config.log.wandb)
     fresh = config.checkpoint.fresh

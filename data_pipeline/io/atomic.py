@@ -254,9 +254,10 @@ def _remove(path: pathlib.Path) -> None:
 def _locked(path: pathlib.Path, destination: Destination) -> Iterator[None]:
     """Lock a file, which the system unlocks when this process ends, however it ends.
 
-    Raises Refused if another process has locked it, or has just removed it after its work.
+    Raises Refused if another process has locked it, or has just removed it after its work, or if
+    it is a link.
     """
-    with open(path, "wb") as file:
+    with os.fdopen(small_files.open_to_write(path, os.O_WRONLY), "wb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno()))

@@ -2,17 +2,20 @@
 
     CACHE/DIGEST        the copy, made by io.atomic.new_folder: its manifest appears last, after
                         every file was checked against its SHA-256
-    CACHE/DIGEST.lock   locked by the process that makes it; others wait for it
+    CACHE/DIGEST.lock   locked by the process that makes it, which it names; others wait for it
 
 A copy is named by the store's digest, so a store that is built again is copied again. Old copies
 stay until they are removed by hand.
 """
 
 import contextlib
+import datetime
 import fcntl
+import os
 import pathlib
 import re
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -29,16 +32,21 @@ from data_pipeline.store.writer import hash_file, list_checksums
 _THREADS = 8
 _PART_BYTES = 16 << 20  # fetched by one request; the largest array is most of a store
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_HOLDER_BYTES = 256
 
 Advance = Callable[[int, int], None]
 
 
 def fetch_store(
-    address: str, cache_dir: str, advance: Advance = lambda done_bytes, total_bytes: None
+    address: str,
+    cache_dir: str,
+    advance: Advance = lambda done_bytes, total_bytes: None,
+    say: Callable[[str], None] = print,
 ) -> pathlib.Path:
     """Return the local folder of a store: itself, or a copy of one in a bucket, made if needed.
 
-    Calls `advance` with the bytes copied so far and their total; never if a copy exists.
+    Calls `advance` with the bytes copied so far and their total; never if a copy exists. Calls
+    `say` with a line before it waits for another process to make the copy.
 
     Raises:
       Refused: no cache_dir for an address, no store at it, a file missing or of another
@@ -64,7 +72,7 @@ def fetch_store(
     if is_store(copy):
         return copy
     copy.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(copy.with_suffix(".lock")):
+    with _lock(copy.with_suffix(".lock"), say):
         if not is_store(copy):  # another process may have made it meanwhile
             destination = Destination(copy, MANIFEST, flag="config.data.data_cache")
             with new_folder(destination) as folder:
@@ -97,10 +105,26 @@ def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _lock(path: pathlib.Path) -> Iterator[None]:
-    """Lock the file against other processes of this host; a killed process releases it."""
-    with open(path, "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _lock(path: pathlib.Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Lock the file against other processes of this host; a killed process releases it.
+
+    Raises DamagedFile if the path is a link or no regular file.
+    """
+    descriptor = small_files.open_to_write(path, os.O_RDWR)
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = file.read(_MAX_HOLDER_BYTES).decode("utf-8", "replace").strip()
+            holder = (
+                holder if holder.isprintable() and holder else "a process that it does not name"
+            )
+            say(f"waiting for a copy of the store: {path} is locked by {holder}; end that to go on")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        file.truncate(0)
+        file.seek(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode())
         yield
 
 

@@ -8,9 +8,11 @@ import pytest
 
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime import workdir_lock
+from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.workdir import (
     check_all_see,
     check_bucket,
+    check_entries,
     check_folder,
     fetch_workdir,
     local_workdir,
@@ -277,3 +279,28 @@ def test_a_folder_that_another_process_does_not_see_is_refused_on_all(tmp_path):
 def test_one_process_writes_nothing(tmp_path):
     check_all_see(tmp_path / "run", 0.0)
     assert list(tmp_path.iterdir()) == []
+
+
+FOLDERS = ("checkpoints", "checkpoints_damaged", "tensorboard", "compiled", "profile", "wandb")
+
+
+@pytest.mark.parametrize("name", [*FOLDERS, "predictions", "run.json", "summary.json", "lock"])
+def test_an_entry_of_the_wrong_kind_is_refused(tmp_path, name):
+    entry, is_folder = tmp_path / name, "." not in name and name != "lock"
+    right, wrong = (entry.mkdir, entry.touch) if is_folder else (entry.touch, entry.mkdir)
+    right()
+    check_entries(tmp_path)
+    (entry.rmdir if is_folder else entry.unlink)()
+    wrong()
+    with pytest.raises(Refused, match=f"{entry} is no "):
+        check_entries(tmp_path)
+    (entry.unlink if is_folder else entry.rmdir)()
+    entry.symlink_to(tmp_path / "nothing")
+    with pytest.raises(Refused, match=f"{entry} is a link to nothing"):
+        check_entries(tmp_path)
+
+
+def test_a_link_to_a_folder_is_a_folder(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "disk")
+    check_entries(tmp_path)

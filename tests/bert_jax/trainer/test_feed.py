@@ -164,7 +164,7 @@ def test_a_flipped_bit_stops_the_run_whatever_was_found_before(store, tmp_path, 
         assert checked(store, workdir) == ""
     elif known is not None:
         workdir.mkdir()
-        (workdir / feed.VERIFIED_FILE).write_bytes(known)
+        (workdir / feed.VERIFIED).write_bytes(known)
     flip_a_bit(store)
     for _ in range(2):
         assert f"{ARRAY} has the SHA-256" in checked(store, workdir)
@@ -186,7 +186,7 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
         time.sleep(0.01)
     began = time.monotonic()
     check.close()
-    assert time.monotonic() - began < 30 and not (tmp_path / feed.VERIFIED_FILE).exists()
+    assert time.monotonic() - began < 30 and not (tmp_path / feed.VERIFIED).exists()
     assert found[0] == 19 and os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) < 19
 
 

@@ -125,6 +125,16 @@ def test_a_second_process_at_work_is_refused_and_the_first_goes_on(tmp_path):
     assert names(tmp_path / "out") == ["x"]
 
 
+def test_the_lock_of_a_new_folder_follows_no_link(tmp_path):
+    (tmp_path / "target").write_text("kept")
+    lock = tmp_path / "new" / WORKING / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.symlink_to(tmp_path / "target")
+    with pytest.raises(ValueError, match=str(lock)), new_folder(Destination(tmp_path / "new", "x")):
+        pass
+    assert (tmp_path / "target").read_text() == "kept"
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path, fails):
     output = tmp_path / "out.txt"

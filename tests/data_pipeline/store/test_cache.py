@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -158,7 +157,8 @@ def test_two_processes_share_one_copy(tiny_store, tmp_path):
     assert [first.stdout.readline() for _ in range(2)] == ["started\n", "copying\n"]
     second = start(tiny_store, cache_dir, go)
     assert second.stdout.readline() == "started\n"
-    time.sleep(0.3)
+    waiting = second.stdout.readline()
+    assert f"process {first.pid} on " in waiting and " since " in waiting
     copy = cache_dir / open_store(tiny_store).digest
     assert second.poll() is None and names(copy) == [WORKING]
     go.touch()
@@ -176,6 +176,19 @@ def test_the_room_of_a_half_made_copy_counts_as_free(bucket, tiny_store, tmp_pat
         shutil, "disk_usage", lambda path: usage(10**9, 0, 0 if left.exists() else 10**9)
     )
     assert open_store(fetch_store("memory://bucket/store", str(tmp_path))).digest == left.parts[-4]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "pipe"])
+def test_only_a_file_is_locked(bucket, tiny_store, tmp_path, kind):
+    cache_dir, target = tmp_path / "cache", tmp_path / "target"
+    cache_dir.mkdir()
+    lock = cache_dir / f"{open_store(tiny_store).digest}.lock"
+    make = {"folder": lock.mkdir, "pipe": lambda: os.mkfifo(lock)}
+    make.get(kind, lambda: lock.symlink_to(target))()
+    if kind == "link":
+        target.write_text("kept")
+    refused(rf"{lock} is a link, a folder or a device", cache_dir)
+    assert target.exists() == (kind == "link") and (kind != "link" or target.read_text() == "kept")
 
 
 @pytest.mark.slow
