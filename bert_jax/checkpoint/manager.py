@@ -253,9 +253,16 @@ class Checkpoints:
         def read() -> tuple[Any, dict[str, Any]]:
             receipt = directory_lib.read_receipt(checkpoint)
             arrays_lib.check_arrays(checkpoint, receipt, unpadded)
-            problem = run_identity.describe_vocabulary_difference(receipt["run"], self._run)
-            if problem:
-                raise Refused(f"{checkpoint} {problem}")
+            # Settings that one side lacks were added later; run.json was compared with defaults.
+            saved, fixed = receipt["run"], self._run.get("fixed", {})
+            shared = {k: v for k, v in saved.get("fixed", fixed).items() if k in fixed}
+            differing = run_identity.list_differences({**saved, "fixed": shared}, self._run, fixed)
+            if differing:
+                words = run_identity.describe_differences(differing, "", "this run says")
+                raise Refused(
+                    f"{checkpoint} was saved with another vocabulary or other settings: {words}; "
+                    "give the data and settings of this checkpoint, or another --workdir"
+                )
             return reader.restore_arrays(checkpoint, unpadded), receipt
 
         read_here, problem = restore_lib.read_on_all(checkpoint, read)

@@ -74,7 +74,7 @@ def build_finetuning(
         params = {name: part for name, part in params.items() if name != "pooler"}
         checkpoint = dataclasses.replace(checkpoint, params=params)
     feed = TaskFeed(task, checkpoint.vocabulary, resolved, unit)
-    start = check_start(feed.config, feed.provenance, storage, devices, profiled)
+    start = check_start(feed.config, feed.provenance, storage, devices, profiled, checkpoint)
     phase = TaskPhase(feed)
     heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
     parts = build_parts(feed.config, (OBJECTIVES[task.kind],), heads, devices)

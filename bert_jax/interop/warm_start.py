@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -568,6 +569,17 @@ def _check_relations(config: Config, theirs: ModelConfig) -> None:
             f"config.distill.teacher_layer is {layer}, and config.teacher={config.teacher} has "
             f"{theirs.num_hidden_layers} layers; give one of them, or 0 for the last"
         )
+
+
+def identify_teacher(teacher: Pretrained | None) -> dict[str, Any]:
+    """Return the settings that identify a teacher: weights, vocabulary, config; {} for none."""
+    if teacher is None:
+        return {}
+    return {
+        "teacher's weights": hash_weights(teacher),
+        "teacher's vocabulary": teacher.vocabulary.digest[:12],
+        **{f"teacher.{name}": value for name, value in vars(teacher.config).items()},
+    }
 
 
 def hash_weights(teacher: Pretrained) -> str:

@@ -18,7 +18,7 @@ import jax
 # The service has no public interface; multihost_utils has barriers and gathers without a limit.
 from jax._src import distributed
 
-_FAILED = "bert_jax/failed/"
+_FAILED = "failed"
 LEAVING_SECS = 8.0  # at most, so that the others can read why this process ends
 _SLICE_SECS = 1.0  # of a wait; in between Python handles its signals
 
@@ -99,13 +99,25 @@ def are_joined() -> bool:
     return distributed.global_state.client is not None
 
 
-def failures() -> dict[int, tuple[int, str]]:
-    """Return exit code and reason of each process that ended early and could report them."""
+def post(topic: str, text: str) -> None:
+    """Leave a text for all processes to read, in place of the one that this process left before."""
+    client = distributed.global_state.client
+    if client is not None:
+        client.key_value_set(f"bert_jax/{topic}/{number()}", text, allow_overwrite=True)
+
+
+def read_posts(topic: str) -> dict[int, str]:
+    """Return the texts that processes have left so far, by process number; waits for none."""
     client = distributed.global_state.client
     if client is None:
         return {}
-    entries = client.key_value_dir_get(_FAILED)
-    split = {int(key.removeprefix(_FAILED)): value.partition(" ") for key, value in entries}
+    entries = client.key_value_dir_get(f"bert_jax/{topic}/")
+    return {int(key.rpartition("/")[2]): text for key, text in entries}
+
+
+def failures() -> dict[int, tuple[int, str]]:
+    """Return exit code and reason of each process that ended early and could report them."""
+    split = {number: text.partition(" ") for number, text in read_posts(_FAILED).items()}
     return {process: (int(code), reason) for process, (code, _, reason) in split.items()}
 
 
@@ -135,8 +147,7 @@ def leave(code: int, reason: str) -> NoReturn:
 
 
 def _tell(code: int, reason: str) -> None:
-    client: Any = distributed.global_state.client
-    client.key_value_set(f"{_FAILED}{number()}", f"{code} {reason}", allow_overwrite=True)
+    post(_FAILED, f"{code} {reason}")
     while len(failures()) < count():
         time.sleep(0.1)
     if number() == 0:  # the service ends with this one, so it goes last

@@ -1,13 +1,14 @@
 """Identify a run: the settings, the data and the vocabulary that it keeps, and what may change.
 
 `fixed_settings` must stay the same within a run; `changes` lists the others that a later start set
-differently. The vocabulary is identified by digests.
+differently. `list_differences` compares two records of a run: of two starts, of two processes, of a
+checkpoint and the run that reads it.
 """
 
 import dataclasses
-import hashlib
 import json
 import pathlib
+import socket
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from data_pipeline.vocab import Vocabulary, template
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
 # Settings that earlier versions recorded for grids and probes, at their defaults.
 _UNREAD_IN_FINE_TUNING = ("phases", "eval.every_steps", "eval.examples")
+# Settings that earlier versions recorded among those that must not change.
+_NO_LONGER_FIXED = ("data.test_file",)
+_SHOWN_SETTINGS = 8  # most differing settings in an error message
 # Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
 FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
@@ -60,18 +64,35 @@ def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
     }
 
 
-def check_processes_agree(config: RunConfig, provenance: Provenance) -> None:
-    """Raise Refused on every process if those of this run differ in config or data."""
-    settings = [fixed_settings(config, provenance), dataclasses.asdict(config)]
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+def check_processes_agree(
+    config: RunConfig, provenance: Provenance, weights: Mapping[str, str]
+) -> None:
+    """Raise Refused on every process if those of this run differ in config, data or weights.
+
+    `weights` are digests of the arrays that a new run begins with, by the setting that names them.
+    """
+    given = {
+        "fixed": {
+            **flatten(dataclasses.asdict(config)),
+            **fixed_settings(config, provenance),
+            **weights,
+        },
+        "vocabulary": dict(provenance.vocabulary),
+    }
     # A process with a slow disk may still be copying the store.
-    digests = processes.agree("the config and the store", digest, config.hosts.stuck_secs)
-    odd = [number for number, other in enumerate(digests) if other != digests[0]]
+    text = json.dumps([socket.gethostname(), given])
+    answers = processes.agree("the config and the store", text, config.hosts.stuck_secs)
+    hosts, records = zip(*map(json.loads, answers), strict=True)
+    odd = {
+        i: found for i in range(len(hosts)) if (found := list_differences(records[0], records[i]))
+    }
     if odd:
+        first, found = next(iter(odd.items()))
+        names = ", ".join(f"process {number} ({hosts[number]})" for number in odd)
         raise Refused(
-            f"{processes.name_processes(odd)} found another config or store than "
-            "process 0; start all of them with the same flags, on stores that are copies of each "
-            "other"
+            f"{names} found another config or data than process 0 ({hosts[0]}): "
+            f"{describe_differences(found, 'process 0 has', f'process {first} has')}; start all of "
+            "them with the same flags, on stores and checkpoints that are copies of each other"
         )
 
 
@@ -119,14 +140,43 @@ def differing_settings(
     """
     earlier = {key: value for key, value in defaults.items() if key in now}
     for key, value in before.items():
-        if key not in _UNREAD_IN_FINE_TUNING:
+        if key in now or key not in _UNREAD_IN_FINE_TUNING:
             earlier[MOVED.get(key, key)] = value
-    current = json.loads(json.dumps(dict(now)))
+    earlier, current = (json.loads(json.dumps(dict(each))) for each in (earlier, now))
     return {
         key: (earlier.get(key), current.get(key))
         for key in sorted(earlier.keys() | current.keys())
         if earlier.get(key) != current.get(key)
     }
+
+
+def list_differences(
+    record: Mapping[str, Any],
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
+) -> dict[str, tuple[Any, Any]]:
+    """Return what keeps two records from being of one run: key to the values of both, {} if same.
+
+    `defaults` are the values of fixed settings that an older record lacks. Fields of a vocabulary
+    that one record lacks are not compared.
+    """
+    before = {k: v for k, v in record.get("fixed", {}).items() if k not in _NO_LONGER_FIXED}
+    words, others = _pinned_fields(record), _pinned_fields(given)
+    shared = (words.keys() & others.keys()) - {"file"}
+    return differing_settings(before, given.get("fixed", {}), defaults) | differing_settings(
+        *({f"vocabulary.{name}": fields[name] for name in shared} for fields in (words, others))
+    )
+
+
+def describe_differences(differences: Mapping[str, tuple[Any, Any]], was: str, now: str) -> str:
+    """Name differing settings with both values, a few of many."""
+    words = [
+        f"config.{key} = {old!r:.80}" + f" {was}".rstrip() + f", {now} {new!r:.80}"
+        for key, (old, new) in differences.items()
+    ]
+    more = len(words) - _SHOWN_SETTINGS
+    words[_SHOWN_SETTINGS:] = [f"and {more:,} more settings differ"] * (more > 0)
+    return "; ".join(words)
 
 
 def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
@@ -164,18 +214,6 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
             f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
             f"{source} was trained with {json.dumps(lowercase)}; put back the run record beside it"
         )
-
-
-def describe_vocabulary_difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    """Describe how two recorded vocabularies differ; "" if they agree or one lacks digests."""
-    before, after = _pinned_fields(saved), _pinned_fields(current)
-    for name in ("sha256", "lowercase"):
-        if name in before and name in after and before[name] != after[name]:
-            return (
-                f"was saved with another vocabulary ({name} {before[name]}, now {after[name]}); "
-                "give the data with the vocabulary of this run, or another --workdir"
-            )
-    return ""
 
 
 def _pinned_fields(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,8 +44,9 @@ from bert_jax.runtime.run_identity import (
     Change,
     Provenance,
     check_vocabulary,
-    differing_settings,
+    describe_differences,
     fixed_settings,
+    list_differences,
 )
 from bert_jax.tasks import task_layer
 from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE
@@ -76,10 +77,7 @@ RECORDS = (
     METRICS,
 )
 
-# Settings that earlier versions recorded among those that must not change.
-_NO_LONGER_FIXED = ("data.test_file",)
 _UNTRAINED = "untrained"
-_SHOWN_SETTINGS = 8  # most differing settings in an error message
 _CONVERTED = "converted_from"  # marks a checkpoint converted from other code
 
 
@@ -436,21 +434,16 @@ def check(
             f"is one of {provenance.learns}; give another --workdir{begin}"
         )
     # A setting missing from the record was added later; the run behaved as with its default.
-    before = {k: v for k, v in record["fixed"].items() if k not in _NO_LONGER_FIXED}
-    now = fixed_settings(config, provenance)
     by_default = {f"model.{name}": value for name, value in vars(ModelConfig()).items()}
     # The optimizer's name is in every record.
     by_default |= {f"optim.{name}": getattr(OptimConfig, name) for name in FIXED_OF_OPTIM[1:]}
-    settings = differing_settings(before, now, by_default | dict(provenance.fixed_by_default))
-    differing = [
-        f"config.{key} = {was!r}, this config says {new!r}" for key, (was, new) in settings.items()
-    ]
+    given = {"fixed": fixed_settings(config, provenance), "vocabulary": provenance.vocabulary}
+    differing = list_differences(record, given, by_default | dict(provenance.fixed_by_default))
     if differing:
-        more = len(differing) - _SHOWN_SETTINGS
-        differing[_SHOWN_SETTINGS:] = [f"and {more:,} more settings differ"] * (more > 0)
         raise Refused(
-            f"{workdir} holds a run with {'; '.join(differing)}; give another --workdir, or the "
-            "settings of that run to resume it"
+            f"{workdir} holds a run with "
+            f"{describe_differences(differing, '', 'this config says')}; give another --workdir, "
+            "or the settings of that run to resume it"
         )
     if has_other_copy and record["vocabulary"]["file"] == copy.name:
         raise Refused(

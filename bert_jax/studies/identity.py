@@ -16,6 +16,7 @@ import numpy as np
 from bert_jax.config import Config, flatten, recorded
 from bert_jax.config.schema import FinetuneConfig, with_length
 from bert_jax.config.study import StudyTask
+from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.studies.pretrained import PER_SEED
 from bert_jax.studies.row_kind import load_task, split_names
 from bert_jax.tasks.registry import open_task
@@ -120,11 +121,11 @@ def check_same(folder: pathlib.Path, before: Identity, now: Identity) -> None:
 def _differences(before: Settings, now: Settings, config: Any = None) -> list[str]:
     """Describe the settings that differ; a setting that one side lacks has its default there."""
     defaults = flatten(recorded(Config() if config is None else config))
-    earlier, later = {**defaults, **before}, {**defaults, **now}
+    differing = differing_settings({**defaults, **before}, {**defaults, **now})
     return [
-        f"{key}={earlier.get(key)!r}, not {later.get(key)!r}"
-        for key in sorted(earlier.keys() | later.keys())
-        if earlier.get(key) != later.get(key) and key not in (*PER_SEED, *_PATHS)
+        f"{key}={was!r}, not {new!r}"
+        for key, (was, new) in differing.items()
+        if key not in (*PER_SEED, *_PATHS)
     ]
 
 

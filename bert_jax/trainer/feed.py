@@ -12,11 +12,13 @@ import json
 import os
 import pathlib
 import shlex
+import socket
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from bert_jax import config as config_lib
@@ -217,13 +219,15 @@ def _slots(store: Store) -> dict[int, int]:
 class StoreFeed:
     """Produce pre-training batches from a store as pure functions of phase and step."""
 
-    def __init__(self, stores: Sequence[Store], config: Config, teacher_digest: str = "") -> None:
+    def __init__(
+        self, stores: Sequence[Store], config: Config, teacher: Mapping[str, Any] | None = None
+    ) -> None:
         """Take what open_stores returned; all have one vocabulary.
 
-        `teacher_digest` is of the weights of config.teacher, "" without one.
+        `teacher` is what warm_start.identify_teacher returned.
         """
         self.stores = tuple(stores)
-        self.teacher_digest = teacher_digest
+        self._teacher = dict(teacher or {})
         self.config = config_lib.resolve_phases(config, _slots(self.stores[0]))
         self._sources: dict[tuple[int, str, int, int, float], ExampleSource] = {}
         self._mixtures: dict[int, MixedSource] = {}
@@ -311,8 +315,8 @@ class StoreFeed:
         if len(self.stores) > 1:
             for i in range(len(self.config.phases)):
                 fixed[f"phases[{i}].store_weights (of each store)"] = list(self.weights(i))
-        if self.teacher_digest:
-            fixed["teacher's weights"] = self.teacher_digest
+        if self._teacher:
+            fixed |= self._teacher
             fixed |= {f"distill.{k}": v for k, v in vars(self.config.distill).items()}
         return Provenance(
             learns="pre-training",
@@ -330,7 +334,9 @@ class StoreFeed:
                 )
             }
             | _fixed_options(PretrainOptions())
-            | {f"distill.{name}": value for name, value in vars(DistillConfig()).items()},
+            | {f"distill.{name}": value for name, value in vars(DistillConfig()).items()}
+            # Records of earlier versions have the digest of the weights alone.
+            | {name: value for name, value in self._teacher.items() if name != "teacher's weights"},
             details={"store": {"digest": ",".join(store.digest for store in self.stores)}},
         )
 
@@ -395,6 +401,11 @@ class StoreFeed:
 
 BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
 _LOWEST_PRIORITY = 19
+_CHECKED, _VERIFIED = "data check", "verified"  # what a process posts once it has read its files
+_LOOK_SECS = 1.0  # between two looks for the posts of the others
+_MAX_PROBLEMS = 3  # of which the error tells all
+# Disks that have one name on all hosts which mount them; others count as a host's own.
+_NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cifs", "beegfs", "fuse.gcsfuse"}
 
 
 class _Ended(Exception):
@@ -402,23 +413,43 @@ class _Ended(Exception):
 
 
 class DataCheck:
-    """Verify each file of a store against its SHA-256 in the manifest, in a thread. Must be closed.
+    """Verify the store against the SHA-256 in its manifest, in a thread. Must be closed.
 
-    Process 0 hashes at the lowest priority. Size and time of each verified file are recorded in the
-    workdir, so a restart reads only changed files.
+    Each process hashes the files that it reads, at the lowest priority; processes that read the
+    same files share them out. Size and time of the verified files are recorded in the workdir for
+    each process, so a restart reads only changed stores.
     """
 
-    def __init__(self, stores: Sequence[Store], workdir: pathlib.Path, stop: Stop) -> None:
-        """Start the thread in process 0, unless there is no store or all are already verified."""
+    def __init__(
+        self, stores: Sequence[Store], workdir: pathlib.Path, stop: Stop, limit_secs: float
+    ) -> None:
+        """Start the thread, unless there is no store or all files are already verified.
+
+        All processes must call this; limit_secs is how long to wait for them.
+        """
         self._path, self._stop = workdir / VERIFIED, stop
         self._problem = ""
         self._ended, self._hurries = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        if stores and processes.number() == 0 and not self._is_known(stores):
+        if not stores:
+            return
+        number = processes.number()
+        known = self._read_known() if number == 0 else []
+        answer = json.dumps([socket.gethostname(), _mark_files(stores), known])
+        answers = processes.agree("which files of the store they read", answer, limit_secs)
+        self._hosts, marks, knowns = zip(*map(json.loads, answers), strict=True)
+        self._marks: Sequence[dict[str, Any]] = marks
+        is_known = [mark in knowns[0] for mark in marks]
+        sharers = [i for i, mark in enumerate(marks) if mark == marks[number]]
+        files = marks[number]["files"]
+        own = set() if is_known[number] else _share_out(files, sharers.index(number), len(sharers))
+        if not is_known[number] or (number == 0 and not all(is_known)):
             self._thread = threading.Thread(
-                target=self._run, args=(stores,), daemon=True, name="data check"
+                target=self._run, args=(stores, own), daemon=True, name="data check"
             )
             self._thread.start()
+        elif number > 0:
+            processes.post(_CHECKED, _VERIFIED)
 
     def problem(self, limit_secs: float, waits: bool = False) -> str:
         """Return the damage found so far, "" if none; the same on every process.
@@ -429,7 +460,10 @@ class DataCheck:
             self._hurries.set()
             self._thread.join()
         name = "whether the data are as they were built"
-        return processes.agree(name, self._problem, limit_secs)[0]
+        problems = list(filter(None, processes.agree(name, self._problem, limit_secs)))
+        more = len(problems) - _MAX_PROBLEMS
+        problems[_MAX_PROBLEMS:] = [f"and those of {more:,} more processes"] * (more > 0)
+        return "; ".join(problems)
 
     def close(self) -> None:
         """Stop the thread."""
@@ -437,23 +471,47 @@ class DataCheck:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, stores: Sequence[Store]) -> None:
+    def _run(self, stores: Sequence[Store], own: Container[pathlib.Path]) -> None:
         if sys.platform == "linux":  # where priorities are per thread
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        # An unreadable file fails in the step that needs it.
+        with contextlib.suppress(_Ended, OSError, jax.errors.JaxRuntimeError):
+            outcome = ""
+            try:
+                outcome = self._verify(stores, own)
+            finally:
+                processes.post(_CHECKED, outcome)
+            if processes.number() == 0:
+                self._record(outcome)
+
+    def _verify(self, stores: Sequence[Store], own: Container[pathlib.Path]) -> str:
+        """Read the files of this process; return _VERIFIED, or "" where that cannot be said."""
         try:
-            before = _marks(stores)
             for store in stores:
-                writer.verify(store.directory, store.manifest, self._advance)
-            if before == _marks(stores):
-                write_file(self._path, f"{json.dumps(before)}\n".encode())
-        except _Ended:
-            return
+                writer.verify(store.directory, store.manifest, self._advance, own)
         except Refused as error:
-            self._problem = str(error)
+            number = processes.number()
+            where = f"process {number} ({self._hosts[number]}): " * (processes.count() > 1)
+            self._problem = f"{where}{error}"
             self._stop.ask()
-        except OSError:  # an unreadable file fails in the step that needs it
-            return
+            return ""
+        is_unchanged = _mark_files(stores) == self._marks[processes.number()]
+        return _VERIFIED if is_unchanged else ""
+
+    def _record(self, outcome: str) -> None:
+        """Write what all processes have verified, once they have."""
+        outcomes = {0: outcome}
+        while len(outcomes) < processes.count():
+            if self._ended.wait(_LOOK_SECS):
+                return
+            outcomes |= processes.read_posts(_CHECKED)
+        if all(found == _VERIFIED for found in outcomes.values()):
+            entries = {
+                number: {"host": host, **marks}
+                for number, (host, marks) in enumerate(zip(self._hosts, self._marks, strict=True))
+            }
+            write_file(self._path, f"{json.dumps(entries)}\n".encode())
 
     def _advance(self, read_bytes: int) -> None:
         if self._ended.is_set():
@@ -461,27 +519,69 @@ class DataCheck:
         if not self._hurries.is_set():
             self._hurries.wait(read_bytes / BYTES_PER_SEC)
 
-    def _is_known(self, stores: Sequence[Store]) -> bool:
-        """Return whether an earlier start of the run verified exactly these files."""
+    def _read_known(self) -> list[dict[str, Any]]:
+        """Return the files that an earlier start of the run verified, for each of its processes."""
         try:
             known = small_files.read_object(self._path, self._path.parent)
-            return known == _marks(stores)
-        except (OSError, ValueError):
-            return False
+        except (OSError, Refused):
+            return []
+        return [
+            {name: entry[name] for name in entry.keys() - {"host"}}
+            for entry in known.values()
+            if isinstance(entry, dict)
+        ]
 
 
-def _marks(stores: Sequence[Store]) -> dict[str, object]:
-    """Return size, time and inode of each file of the stores, and digests of their manifests."""
-    manifests = [
-        small_files.read_bytes(store.directory / MANIFEST, store.directory) for store in stores
-    ]
-    digests = ",".join(hashlib.sha256(manifest).hexdigest() for manifest in manifests)
-    marks: dict[str, object] = {"manifest": digests}
+def _share_out(
+    files: Mapping[str, Sequence[int] | None], number: int, count: int
+) -> set[pathlib.Path]:
+    """Return the files that one of `count` processes reads, so that all read as many bytes."""
+    shares: list[set[pathlib.Path]] = [set() for _ in range(count)]
+    share_bytes = [0] * count
+    sizes = {name: status[0] if status else 0 for name, status in files.items()}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        least = share_bytes.index(min(share_bytes))
+        share_bytes[least] += sizes[name]
+        shares[least].add(pathlib.Path(name))
+    return shares[number]
+
+
+def _mark_files(stores: Sequence[Store]) -> dict[str, Any]:
+    """Identify the files of the stores by disk, size, time and inode, and their manifests.
+
+    Equal for two processes only if they read the same files. Inodes of a network disk are left
+    out, as hosts may number them differently.
+    """
+    manifests, disks, files = hashlib.sha256(), [], dict[str, Any]()
     for store in stores:
+        manifests.update(small_files.read_bytes(store.directory / MANIFEST, store.directory))
+        disk, is_shared = _identify_disk(store.directory)
+        disks.append(disk)
         for path in writer.list_verified_files(store.directory, store.manifest):
-            status = path.stat()
-            marks[str(path)] = [status.st_size, status.st_mtime_ns, status.st_ino]
-    return marks
+            files[str(path)] = None
+            if path.exists():
+                status = path.stat()
+                inode = 0 if is_shared else status.st_ino
+                files[str(path)] = [status.st_size, status.st_mtime_ns, inode]
+    return {"manifest": manifests.hexdigest(), "disks": disks, "files": files}
+
+
+def _identify_disk(folder: pathlib.Path) -> tuple[str, bool]:
+    """Return a name of the disk of a folder, and whether it is one that hosts share.
+
+    A network disk has the name of its source, another one that of this boot of this host.
+    """
+    device = folder.stat().st_dev
+    boot = socket.gethostname()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+            mount, _, system = line.partition(" - ")
+            kind, source = system.split()[:2]
+            is_ours = mount.split()[2] == f"{os.major(device)}:{os.minor(device)}"
+            if is_ours and kind in _NETWORK_DISKS:
+                return f"{kind} {source}", True
+    return f"{boot} {device}", False
 
 
 def describe_damage(

@@ -193,7 +193,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         if not is_new:  # which checkpoint is complete is known only now
             _show_opening(setup, ledger, done=started_step)
         stores = setup.feed.stores if isinstance(setup.feed, StoreFeed) else ()
-        data_check = DataCheck(stores, setup.workdir, stop)
+        data_check = DataCheck(stores, setup.workdir, stop, setup.config.hosts.stuck_secs)
         at_the_end.callback(data_check.close)
         wandb = None
         if setup.config.log.wandb and is_writer:

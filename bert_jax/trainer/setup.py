@@ -21,6 +21,7 @@ from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, RunConfig, validate
 from bert_jax.diagnosis.rules import Finding
 from bert_jax.interop import warm_start
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting import wandb_writer
@@ -98,8 +99,9 @@ def build_setup(
     teacher = warm_start.read_teacher(config, store, screen)
     saved = functools.partial(read_newest_run, storage.checkpoints)
     kept = run_record.with_kept_settings(storage.home, config, saved)
-    feed = StoreFeed(stores, kept, "" if teacher is None else warm_start.hash_weights(teacher))
-    start = check_start(feed.config, feed.provenance, storage, devices, profiled)
+    feed = StoreFeed(stores, kept, warm_start.identify_teacher(teacher))
+    initial = None if weights is None else weights.checkpoint
+    start = check_start(feed.config, feed.provenance, storage, devices, profiled, initial)
     with screen.spinning("counting the examples of the store") as show:
         feed.check()
         phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]
@@ -154,8 +156,11 @@ def check_start(
     storage: Workdir,
     devices: Sequence[jax.Device] | None,
     profiled: Window | None,
+    initial: Pretrained | None,
 ) -> Start:
     """Check a run against its workdir, devices and other processes; change nothing.
+
+    `initial` has the weights that a new run begins with, None if they are drawn.
 
     The first check that fails raises Refused or OSError.
     """
@@ -178,7 +183,8 @@ def check_start(
         done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
-        run_identity.check_processes_agree(config, provenance)
+        weights = {} if initial is None else {"init's weights": warm_start.hash_weights(initial)}
+        run_identity.check_processes_agree(config, provenance, weights)
     return Start(begins_anew, record, problem, done)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -206,15 +206,22 @@ def count_bytes(files: dict[pathlib.Path, str]) -> int:
 
 
 def verify(
-    directory: pathlib.Path, manifest: dict[str, Any], advance: Callable[[int], None]
+    directory: pathlib.Path,
+    manifest: dict[str, Any],
+    advance: Callable[[int], None],
+    only: Container[pathlib.Path] | None = None,
 ) -> None:
     """Check every array and the vocabulary; call `advance` with the bytes that were read.
+
+    With `only`, other files are not read, as another process reads them.
 
     Raises:
       Refused: names the files that are missing or changed.
     """
     wrong = []
     for path, expected in list_verified_files(directory, manifest).items():
+        if only is not None and path not in only:
+            continue
         if not path.exists():
             wrong.append(f"{path} is missing")
             continue

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bert_jax.train_step.metrics import TIMINGS
@@ -144,10 +144,12 @@ def training(
     address: str = "",
     processes: int = 1,
     devices: int = 1,
+    folders: Sequence[pathlib.Path] = (),
     **changed: str,
 ) -> Iterator[Training]:
     """Start a run of so many processes with so many CPU devices each; nothing of it is left over.
 
+    `folders` are those that the processes start in, where they are not all the project's.
     `address` is the --workdir where it is not `workdir`, as of a run on gs:// that has its files
     there. `changed` are variables of the environment. What process N writes is
     WORKDIR.processN.out, the newest start only.
@@ -166,7 +168,7 @@ def training(
             with output.open("wb") as file:
                 process = subprocess.Popen(
                     command(*flags, *joined, *own, f"--workdir={address or workdir}"),
-                    cwd=ROOT,
+                    cwd=folders[number] if folders else ROOT,
                     env=settings,
                     stdin=subprocess.DEVNULL,
                     stdout=file,

@@ -1,13 +1,14 @@
 """Processes that are told to stop, die, fail or hang: what becomes of the others."""
 
 import resource
+import shutil
 import signal
 import time
 
 import pytest
 
 from bert_jax.runtime.exit_codes import FAILED, STUCK
-from data_pipeline.cli.main import BY_SIGNAL
+from data_pipeline.cli.main import BY_SIGNAL, REFUSED
 from tests.faults.runs import HOOKS, TINY, last_step, lines_of, saved_steps, training
 
 HEARTBEAT_SECS = 10
@@ -100,6 +101,41 @@ def test_a_second_ctrl_c_ends_a_process_at_once_and_the_others_with_it(flags, tm
     # It may come too late: then the run was saved.
     assert codes[0] in (-signal.SIGINT, BY_SIGNAL + signal.SIGINT), run.written()
     assert codes[1] in {STOPPED, *RESTARTABLE}, run.written()
+
+
+def flip_a_bit(store):
+    content = bytearray((store / "train" / "token_ids.npy").read_bytes())
+    content[-2] ^= 1
+    (store / "train" / "token_ids.npy").write_bytes(content)
+
+
+def another_lowercase(store):
+    text = (store / "manifest.json").read_text()
+    assert '"lowercase": true' in text
+    (store / "manifest.json").write_text(text.replace('"lowercase": true', '"lowercase": false'))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (flip_a_bit, ["are damaged: process 1 (", "token_ids.npy has the SHA-256"]),
+        (another_lowercase, ["process 1 (", "config.vocabulary.lowercase = True"]),
+    ],
+)
+@pytest.mark.fault(22, "process 1 has a copy of the store of its own, which differs")
+def test_a_store_that_differs_on_one_host_is_refused_on_both(
+    flags, tiny_store, tmp_path, change, words
+):
+    folders = [tmp_path / "host0", tmp_path / "host1"]
+    for folder in folders:
+        shutil.copytree(tiny_store, folder / "store")
+    change(folders[1] / "store")
+    shared = [*flags, "--config.data.store=store"]
+    with training(*shared, workdir=tmp_path / "run", processes=2, folders=folders) as run:
+        run.finish(REFUSED, 120)
+        for number in (0, 1):
+            assert all(word in run.output(number) for word in words), run.written()
+    assert not (tmp_path / "run" / "data_verified.json").exists()
 
 
 @pytest.mark.parametrize("killed", [0, 1])

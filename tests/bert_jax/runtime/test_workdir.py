@@ -8,7 +8,6 @@ import pytest
 
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime import workdir_lock
-from bert_jax.runtime.exit_codes import Refused
 from bert_jax.runtime.workdir import (
     check_all_see,
     check_bucket,
@@ -19,6 +18,7 @@ from bert_jax.runtime.workdir import (
     open_workdir,
 )
 from data_pipeline.io.bucket import Bucket
+from data_pipeline.io.refused import Refused
 from tests.bert_jax import joined
 
 RUN = "memory://runs/mine"

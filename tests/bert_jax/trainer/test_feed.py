@@ -1,9 +1,12 @@
 """Stores that a run reads, from a folder or a bucket, and one that is damaged under it."""
 
 import dataclasses
+import json
 import os
+import pathlib
 import re
 import shutil
+import socket
 import threading
 import time
 
@@ -144,7 +147,7 @@ def checked(store, workdir):
     """What a check that reads all of it finds."""
     workdir.mkdir(exist_ok=True)
     stop = Stop()
-    check = DataCheck([store_lib.open_store(store)], workdir, stop)
+    check = DataCheck([store_lib.open_store(store)], workdir, stop, 60.0)
     problem = check.problem(60.0, waits=True)
     assert stop.is_asked() == bool(problem)
     check.close()
@@ -181,7 +184,7 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
         advance(self, read_bytes)
 
     monkeypatch.setattr(DataCheck, "_advance", noted)
-    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop())
+    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
     while not found:
         time.sleep(0.01)
     began = time.monotonic()
@@ -190,12 +193,74 @@ def test_it_ends_with_the_run_and_gives_way_to_the_steps(store, tmp_path, monkey
     assert found[0] == 19 and os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) < 19
 
 
-def test_the_other_processes_read_nothing_and_hear_what_is_wrong(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(feed.processes, "number", lambda: 1)
-    monkeypatch.setattr(feed.processes, "agree", lambda *_: ["a file is bad", ""])
-    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop())
-    assert check._thread is None
-    assert check.problem(1.0, waits=True) == "a file is bad"
+def as_one_of_two(monkeypatch, theirs, number):
+    """Let the process be one of two; the other reads the folder `theirs` at the same path."""
+
+    def agree(name, value, limit_secs):
+        if not value.startswith("["):
+            return [value, value]
+        _, marks, known = json.loads(value)
+        marks |= {"files": marks["files"] if theirs is None else theirs}
+        other = json.dumps(["host-b", marks, known])
+        return [value, other] if number == 0 else [other, value]
+
+    monkeypatch.setattr(feed.processes, "agree", agree)
+    monkeypatch.setattr(feed.processes, "number", lambda: number)
+    monkeypatch.setattr(feed.processes, "count", lambda: 2)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_reads_its_own_copy_and_its_part_of_a_shared_one(
+    store, tmp_path, monkeypatch, number
+):
+    everything = set(writer.list_verified_files(store, store_lib.open_store(store).manifest))
+    parts = {}
+    for name, theirs in (("own", {}), ("shared", None)):
+        as_one_of_two(monkeypatch, theirs, number)
+        monkeypatch.setattr(writer, "verify", lambda *of, n=name: parts.setdefault(n, of[3]))
+        monkeypatch.setattr(feed.processes, "read_posts", lambda topic: {1: "verified"})
+        check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
+        assert check.problem(60.0, waits=True) == ""
+        monkeypatch.undo()
+    assert parts["own"] == everything
+    assert parts["shared"] and parts["shared"] < everything
+    assert (tmp_path / feed.VERIFIED).exists() == (number == 0)
+    if number == 0:
+        entries = json.loads((tmp_path / feed.VERIFIED).read_text())
+        assert list(entries) == ["0", "1"] and entries["1"]["host"] == "host-b"
+
+
+def test_parts_of_a_shared_store_are_all_of_it_once():
+    files = {"a": [7], "b": [5], "c": [5], "d": [3], "e": [2], "missing": None}
+    parts = [feed._share_out(files, number, 3) for number in range(3)]
+    assert sorted(path.name for part in parts for path in part) == sorted(files)
+    assert [sum((files[path.name] or [0])[0] for path in part) for part in parts] == [7, 8, 7]
+
+
+def test_damage_names_the_process_and_its_host(store, tmp_path, monkeypatch):
+    flip_a_bit(store)
+    as_one_of_two(monkeypatch, {}, 1)
+    check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
+    check._thread.join()
+    assert check._problem.startswith(f"process 1 ({socket.gethostname()}): ")
+    assert f"{ARRAY} has the SHA-256" in check._problem
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "fuse.gcsfuse", "ext4"])
+def test_a_network_disk_has_the_name_of_its_source(tmp_path, monkeypatch, kind):
+    device = os.stat(tmp_path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = (
+        f"1 2 0:99 / /x rw - {kind} no\n1 2 {number} / /y rw shared:1 - {kind} disk:/export rw\n"
+    )
+    read_text = pathlib.Path.read_text
+    monkeypatch.setattr(
+        pathlib.Path,
+        "read_text",
+        lambda path: lines if path.name == "mountinfo" else read_text(path),
+    )
+    name, is_shared = feed._identify_disk(tmp_path)
+    assert is_shared == (kind != "ext4") and (name == f"{kind} disk:/export") == is_shared
 
 
 @pytest.mark.parametrize(
