@@ -7,6 +7,7 @@ and a receipt with the fingerprint of every array, the loop's counters and the r
 import contextlib
 import dataclasses
 import datetime
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -73,8 +74,14 @@ class Checkpoints:
         config: CheckpointConfig,
         model: Model,
         run: Mapping[str, Any] | None = None,
+        report: Callable[[OSError], None] = lambda error: None,
     ) -> None:
-        """Open the directory; `run` is the record of the run to store in each receipt."""
+        """Open the directory; `run` is the record of the run to store in each receipt.
+
+        With several processes, `report` is called with the error of a save as soon as it fails,
+        from another thread: the others wait for this process, and it for its next save.
+        """
+        self._report = report
         self._model = model
         self._every_steps = config.every_steps
         self._run = dict(run or {})
@@ -161,6 +168,14 @@ class Checkpoints:
         with self._translate_save_errors():
             # Without force Orbax silently skips a save that it considers not due.
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        if processes.count() > 1:
+            threading.Thread(target=self._report_failure, daemon=True, name="watch save").start()
+
+    def _report_failure(self) -> None:
+        try:
+            self.wait()
+        except OSError as error:
+            self._report(error)
 
     def restore(
         self, abstract: TrainState, say: Say = print

@@ -431,11 +431,9 @@ class Model:
 
 def init_param(key: jax.Array, path: tuple[Any, ...], parameter: Declared) -> jax.Array:
     """Initialize the parameter at a path of the tree, on the current mesh."""
-    drawn = _jit_draw(parameter)(
+    return _jit_draw(parameter)(
         jax.random.fold_in(key, zlib.crc32(jax.tree_util.keystr(path).encode()))
     )
-    # On CPUs with several processes, arrays are exchanged in the threads that compiling needs.
-    return jax.block_until_ready(drawn) if jax.process_count() > 1 else drawn
 
 
 @functools.cache

@@ -2,15 +2,21 @@
 
 They go through the coordination service that jax.distributed.initialize starts: it answers while
 devices are busy or stuck, unlike collectives on devices. A single process exchanges nothing.
+
+An idle connection between process 0 and each other one, kept from the start (runtime/startup.py),
+closes when one of the two dies, long before jax misses a heartbeat.
 """
 
 import collections
 import contextlib
 import itertools
 import os
+import selectors
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -18,9 +24,16 @@ import jax
 # The service has no public interface; multihost_utils has barriers and gathers without a limit.
 from jax._src import distributed
 
-_FAILED = "failed"
+_FAILING, _LEAVING = "failing", "leaving"  # topics of posts: "CODE REASON"
 LEAVING_SECS = 8.0  # at most, so that the others can read why this process ends
 _SLICE_SECS = 1.0  # of a wait; in between Python handles its signals
+
+DIED = "has died: it was killed, or its host went down"  # the reason that others report
+_GOODBYE = b"bye\n"  # of a process that ends by itself
+_NAME_SECS = 3.0  # how long the name of a process that died is waited for
+
+_hosts: list[str] = []  # of each process, once they have told each other
+_peers: dict[int, socket.socket] = {}  # connections by the process at the other end
 
 _rounds: collections.defaultdict[str, "itertools.count[int]"] = collections.defaultdict(
     itertools.count
@@ -43,6 +56,52 @@ def name_processes(numbers: list[int]) -> str:
     if len(words) == 1:
         return f"process {words[0]}"
     return f"processes {', '.join(words[:-1])} and {words[-1]}"
+
+
+def name_process(number: int) -> str:
+    """Name a process with its host, if that is known: "process 3 (worker-3)"."""
+    return f"process {number}" + (f" ({_hosts[number]})" if number < len(_hosts) else "")
+
+
+def keep_hosts(hosts: Sequence[str]) -> None:
+    """Remember the host of each process, for errors."""
+    _hosts[:] = hosts
+
+
+def keep_connections(connections: Mapping[int, socket.socket]) -> None:
+    """Keep the connections to other processes open until this process ends."""
+    _peers.update(connections)
+    for connection in connections.values():
+        # Without a packet now and then, firewalls forget an idle connection.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setblocking(False)
+
+
+def watch_connections(
+    lose: Callable[[int], None], ended: threading.Event, tick_secs: float
+) -> None:
+    """Call `lose` with each process whose connection closes without a goodbye, until `ended`."""
+    with selectors.DefaultSelector() as selector:
+        for number, connection in _peers.items():
+            selector.register(connection, selectors.EVENT_READ, number)
+        while not ended.is_set():
+            for key, _ in selector.select(tick_secs):
+                selector.unregister(key.fileobj)
+                try:
+                    is_lost = _peers[key.data].recv(len(_GOODBYE)) != _GOODBYE
+                except ConnectionResetError:
+                    is_lost = True
+                except OSError:  # as where the network is gone: heartbeats decide
+                    is_lost = False
+                if is_lost and not ended.is_set():
+                    lose(key.data)
+
+
+def say_goodbye() -> None:
+    """Tell the processes at the other ends that this one ends by itself."""
+    for connection in _peers.values():
+        with contextlib.suppress(OSError):
+            connection.send(_GOODBYE)
 
 
 def agree(name: str, value: str, limit_secs: float) -> list[str]:
@@ -99,11 +158,15 @@ def are_joined() -> bool:
     return distributed.global_state.client is not None
 
 
-def post(topic: str, text: str) -> None:
-    """Leave a text for all processes to read, in place of the one that this process left before."""
+def post(topic: str, text: str, process: int | None = None) -> None:
+    """Leave a text for all processes to read, in place of the one that this process left before.
+
+    `process` is the one to leave it for, if that cannot do so any more.
+    """
     client = distributed.global_state.client
     if client is not None:
-        client.key_value_set(f"bert_jax/{topic}/{number()}", text, allow_overwrite=True)
+        process = number() if process is None else process
+        client.key_value_set(f"bert_jax/{topic}/{process}", text, allow_overwrite=True)
 
 
 def read_posts(topic: str) -> dict[int, str]:
@@ -115,9 +178,15 @@ def read_posts(topic: str) -> dict[int, str]:
     return {int(key.rpartition("/")[2]): text for key, text in entries}
 
 
+def report_failure(code: int, reason: str, process: int | None = None) -> None:
+    """Tell all processes that this one, or `process`, is about to end, with which code and why."""
+    post(_FAILING, f"{code} {reason}", process)
+
+
 def failures() -> dict[int, tuple[int, str]]:
-    """Return exit code and reason of each process that ended early and could report them."""
-    split = {number: text.partition(" ") for number, text in read_posts(_FAILED).items()}
+    """Return exit code and reason of each process that ends or has ended early, as far as known."""
+    posts = read_posts(_FAILING) | read_posts(_LEAVING)
+    split = {number: text.partition(" ") for number, text in posts.items()}
     return {process: (int(code), reason) for process, (code, _, reason) in split.items()}
 
 
@@ -126,6 +195,17 @@ def is_loss_of_another(error: Exception) -> bool:
     words = ("Gloo", "UNAVAILABLE", "Connection reset", "Connection closed", "heartbeat")
     is_of_jax = isinstance(error, jax.errors.JaxRuntimeError)
     return is_of_jax and count() > 1 and any(word in str(error) for word in words)
+
+
+def find_dead() -> int | None:
+    """Return the number of a process that has died, waiting a little for word of one."""
+    end_secs = time.monotonic() + _NAME_SECS
+    while time.monotonic() < end_secs:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            if dead := _find_dead():
+                return min(dead)
+        time.sleep(0.1)
+    return None
 
 
 def leave(code: int, reason: str) -> NoReturn:
@@ -140,6 +220,7 @@ def leave(code: int, reason: str) -> NoReturn:
         telling = threading.Thread(target=_tell, args=(code, reason), daemon=True)
         telling.start()
         telling.join(LEAVING_SECS)
+    say_goodbye()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -147,8 +228,13 @@ def leave(code: int, reason: str) -> NoReturn:
 
 
 def _tell(code: int, reason: str) -> None:
-    post(_FAILED, f"{code} {reason}")
-    while len(failures()) < count():
-        time.sleep(0.1)
-    if number() == 0:  # the service ends with this one, so it goes last
-        time.sleep(1.0)
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service may have ended
+        post(_LEAVING, f"{code} {reason}")
+        while len(read_posts(_LEAVING).keys() | _find_dead()) < count():
+            time.sleep(0.1)
+        if number() == 0:  # the service ends with this one, so it goes last
+            time.sleep(1.0)
+
+
+def _find_dead() -> set[int]:
+    return {process for process, (_, reason) in failures().items() if reason == DIED}

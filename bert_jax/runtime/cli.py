@@ -22,7 +22,7 @@ from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config, overrides
-from bert_jax.runtime.exit_codes import BAD_NUMBERS, DONE, FAILED
+from bert_jax.runtime.exit_codes import DONE, FAILED, describe_failure
 from data_pipeline.cli import main
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import READER_LEFT, REFUSED, ReaderLeft, describe_os_error
@@ -227,11 +227,10 @@ def _run_to_code(command: Command, log: LibraryLog, how_to_resume: str) -> tuple
     except _TryLater as error:
         return FAILED, f"error: {error}"
     except OSError as error:
-        return FAILED, f"error: {describe_os_error(error)}; {how_to_resume}"
-    except Refused as error:
-        return REFUSED, f"error: {error}"
-    except FloatingPointError as error:
-        return BAD_NUMBERS, f"error: {error}"
+        code, message = describe_failure(error)
+        return code, f"{message}; {how_to_resume}"
+    except (Refused, FloatingPointError) as error:
+        return describe_failure(error)
     except KeyboardInterrupt as error:
         return main.choose_stop_code(error), f"interrupted; {how_to_resume}"
     except (RuntimeError, AssertionError) as error:

@@ -9,8 +9,20 @@
           training after a save; 134 where another process died; 141 without a reader of stdout
 """
 
-from data_pipeline.cli.main import REFUSED
+from data_pipeline.cli.main import REFUSED, describe_os_error
+from data_pipeline.io.refused import Refused
 
 DONE, FAILED, BAD_NUMBERS, STUCK = 0, 1, 3, 86
 # Codes after which the same command would fail again.
 FINAL = (DONE, REFUSED, BAD_NUMBERS)
+
+
+def describe_failure(error: BaseException) -> tuple[int, str]:
+    """Return the exit code of a run that ends with an error, and the error in one line."""
+    if isinstance(error, OSError):
+        return FAILED, f"error: {describe_os_error(error)}"
+    if isinstance(error, Refused):
+        return REFUSED, f"error: {error}"
+    if isinstance(error, FloatingPointError):
+        return BAD_NUMBERS, f"error: {error}"
+    return FAILED, f"{type(error).__name__}: {error}"

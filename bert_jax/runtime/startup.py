@@ -2,7 +2,8 @@
 
 If a process is absent, jax.distributed aborts in C++ without naming it; it also misses differing
 process counts. So process 0 first counts the others on the coordinator's port, which jax takes over
-once all are present. Code and command are then compared over jax's coordination service.
+once all are present. Code and command are then compared over jax's coordination service. The
+connections stay open: one that closes says that the process at its other end has died.
 """
 
 import contextlib
@@ -118,7 +119,9 @@ def join(
     start = Start(socket.gethostname(), code_version(), shared_arguments(arguments))
     text = json.dumps(dataclasses.astuple(start))
     texts = processes.agree("how it was started", text, hosts.start_secs)
-    check_alike([Start(*json.loads(text)) for text in texts])
+    starts = [Start(*json.loads(text)) for text in texts]
+    processes.keep_hosts([start.host for start in starts])
+    check_alike(starts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +182,9 @@ def wait_for_all(rank: Rank, limit_secs: float, log: Callable[[str], None]) -> N
         return
     reason = ""
     while time.monotonic() < end_secs:
-        answer, reason = _ask(rank, max(READ_SECS, end_secs + READ_SECS - time.monotonic()))
+        answer, reason = _ask(
+            rank, max(READ_SECS, end_secs + READ_SECS - time.monotonic()), keeps_open=True
+        )
         if _is_all_present(answer):
             return
         time.sleep(RETRY_SECS)
@@ -198,6 +203,7 @@ class _Presence:
         self.outcome: dict[str, Any] | None = None  # answer to all processes
         self.dropped = 0  # connections from outside this run
         self.unnamed: list[socket.socket] = []  # connections without an introduction yet
+        self.kept: dict[int, socket.socket] = {}  # connections that stay open, by process number
         self.changed = threading.Condition()
 
     @property
@@ -260,6 +266,9 @@ class _Handler(socketserver.BaseRequestHandler):
                 return
         with contextlib.suppress(OSError):
             self.request.sendall(json.dumps({_KEY: presence.outcome}).encode() + b"\n")
+            if presence.outcome.get("all_present"):
+                presence.kept[number] = self.request
+                return
             self.request.shutdown(socket.SHUT_WR)
             self.request.settimeout(READ_SECS)
             self.request.recv(1)  # the other side closes first, which keeps the port free for jax
@@ -307,6 +316,11 @@ class _Server(socketserver.ThreadingTCPServer):
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
 
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection after its answer, unless it is kept."""
+        if request not in self.presence.kept.values():
+            super().shutdown_request(request)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors: stray connections to an open port need no traceback."""
 
@@ -332,7 +346,8 @@ def _count_others(
             f"{presence.dropped:,} connections to port {rank.address[1]} were not of processes of "
             "this run, and were dropped"
         )
-    _is_all_present(presence.outcome)
+    if _is_all_present(presence.outcome):
+        processes.keep_connections(presence.kept)
 
 
 def _listen(rank: Rank, presence: _Presence, end_secs: float) -> _Server:
@@ -385,18 +400,27 @@ def _is_all_present(answer: dict[str, Any] | None) -> bool:
     return answer is not None
 
 
-def _ask(rank: Rank, limit_secs: float = READ_SECS) -> tuple[dict[str, Any] | None, str]:
-    """Introduce this process to process 0; return (answer, "") or (None, reason)."""
+def _ask(
+    rank: Rank, limit_secs: float = READ_SECS, keeps_open: bool = False
+) -> tuple[dict[str, Any] | None, str]:
+    """Introduce this process to process 0; return (answer, "") or (None, reason).
+
+    With `keeps_open`, the connection stays open where the answer is that all are present.
+    """
     introduction = {"number": rank.number, "count": rank.count, "host": socket.gethostname()}
     try:
-        with socket.create_connection(rank.address, 2 * READ_SECS) as connection:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection(rank.address, 2 * READ_SECS))
             connection.sendall(json.dumps({_KEY: introduction}).encode() + b"\n")
             answer = _parse(_read_line(connection, limit_secs))
-        if "wrong" in answer:
-            small_files.field(answer, "wrong", str, _KEY)
-            small_files.field(answer, "is_late", bool, _KEY)
-        elif not small_files.field(answer, "all_present", bool, _KEY):
-            return None, "it is not ready"
+            if "wrong" in answer:
+                small_files.field(answer, "wrong", str, _KEY)
+                small_files.field(answer, "is_late", bool, _KEY)
+            elif not small_files.field(answer, "all_present", bool, _KEY):
+                return None, "it is not ready"
+            elif keeps_open:
+                processes.keep_connections({0: connection})
+                stack.pop_all()
         return answer, ""
     except DamagedFile:
         return None, "what answers there is no process of bert_jax"

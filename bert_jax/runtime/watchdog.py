@@ -2,8 +2,9 @@
 
 A hung process is worse than a dead one, as nothing restarts it. The other processes block in
 collectives, and jax notices nothing while heartbeats continue, so each process has a watchdog. The
-watchdog also ends its process when another one reports its end. Work names a piece of work once for
-the watchdog, the goodput ledger and the screen.
+watchdog also ends its process when another one fails or dies: a failure is reported before its
+process cleans up, and a death shows in a closed connection. Work names a piece of work once for the
+watchdog, the goodput ledger and the screen.
 """
 
 import contextlib
@@ -22,15 +23,20 @@ import jax
 
 from bert_jax.config import HostsConfig
 from bert_jax.parallel import processes
+from bert_jax.parallel.processes import DIED
 from bert_jax.reporting.console import Screen
-from bert_jax.runtime.exit_codes import STUCK
+from bert_jax.runtime.exit_codes import FAILED, STUCK, describe_failure
 from bert_jax.runtime.goodput import TRAINING, Ledger
+from bert_jax.runtime.preemption import Interrupted
 from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
 
 TICK_SECS = 0.5
 LISTEN_SECS = 1.0
 # Delay after another process ended: this one may be about to find the same reason itself.
 GRACE_SECS = 5.0
+# Limit for what a process of several does after it has reported a failure: the others leave then.
+CLEANUP_SECS = 8.0
 SHOW_STACKS = signal.SIGQUIT  # dumps the stacks at any time without ending the process
 
 
@@ -47,6 +53,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._work: _Work | None = None
         self._ended = threading.Event()
+        self._has_failed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._stacks: IO[bytes] | None = None
         self._path: pathlib.Path | None = None
@@ -60,7 +67,9 @@ class Watchdog:
         """
         self._screen, self._say = screen, say
         faulthandler.register(SHOW_STACKS, screen)
-        targets = [self._watch, *[self._listen] * processes.are_joined()]
+        targets = [self._watch]
+        if processes.are_joined():
+            targets += [self._listen, self._watch_connections]
         self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
         for thread in self._threads:
             thread.start()
@@ -85,6 +94,39 @@ class Watchdog:
             if outer is not None:
                 outer.secs = 0.0
             self._work = outer
+
+    def report(self, error: BaseException) -> None:
+        """Tell the other processes of a failure, before this one cleans up in a bounded time.
+
+        May be called from any thread. A single process, and one that has failed already, does
+        nothing.
+        """
+        if processes.count() == 1 or self._has_failed.is_set():
+            return
+        self._has_failed.set()
+        code, reason = describe_failure(error)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the service may have ended
+            processes.report_failure(code, reason)
+        threading.Thread(target=self._end_cleanup, args=(code, reason), daemon=True).start()
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Report an error of the block that this process may be the only one to meet.
+
+        A stop, damaged data and bad numbers end all processes alike.
+        """
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, Interrupted | Refused | FloatingPointError):
+                self.report(error)
+            raise
+
+    def _end_cleanup(self, code: int, reason: str) -> None:
+        if not self._ended.wait(CLEANUP_SECS):
+            with contextlib.suppress(OSError):
+                self._say(reason)
+            processes.leave(code, reason)
 
     def close(self) -> None:
         """Stop watching."""
@@ -144,18 +186,35 @@ class Watchdog:
             except jax.errors.JaxRuntimeError:
                 continue  # service lost or slow: jax ends the process, or it recovers
             others.pop(processes.number(), None)
-            for number, (code, reason) in sorted(others.items()):
-                self._follow(number, code, reason)
+            # A death comes first: others may have failed in its wake.
+            for number in sorted(others, key=lambda number: (others[number][1] != DIED, number)):
+                self._follow(number, *others[number])
 
     def _follow(self, number: int, code: int, reason: str) -> None:
+        if self._has_failed.is_set():  # this process ends by itself
+            return
         if code != STUCK and self._ended.wait(GRACE_SECS):
             return
-        hint = self._where() if code == STUCK else ""
+        name, hint = processes.name_process(number), self._where() if code == STUCK else ""
+        end = reason if reason == DIED else f"has ended with exit code {code}: {reason}"
         with contextlib.suppress(OSError):
             if code == STUCK:
-                self._dump(f"process {number} is stuck")
-            self._say(f"process {number} has ended with exit code {code}: {reason}{hint}")
-        processes.leave(code, f"process {number} has ended: {reason}")
+                self._dump(f"{name} is stuck")
+            self._say(f"{name} {end}{hint}")
+        processes.leave(code, f"{name} {end}")
+
+    def _watch_connections(self) -> None:
+        processes.watch_connections(self._lose, self._ended, LISTEN_SECS)
+
+    def _lose(self, number: int) -> None:
+        """Say that a process has died; end with it, or let all hear of it."""
+        if number == 0:  # jax ends this process next, as its service is gone
+            with contextlib.suppress(OSError):
+                self._say(f"{processes.name_process(0)} {DIED}")
+            os._exit(FAILED)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            if number not in processes.failures():  # or it has failed, and said why
+                processes.report_failure(FAILED, DIED, number)
 
 
 class Work:

@@ -178,13 +178,14 @@ def train(setup: Setup, watchdog: Watchdog | None = None) -> dict[str, Any]:
 def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
     """Train to the end, restarting from the newest checkpoint after each roll-back."""
     is_writer = jax.process_index() == 0
-    checkpoints = open_checkpoints(setup)
+    checkpoints = open_checkpoints(setup, watchdog.report)
     ledger = Ledger(setup.workdir, setup.began, is_writer)
     work = Work(watchdog, ledger, setup.config.hosts, setup.screen)
     with contextlib.ExitStack() as at_the_end:
         at_the_end.enter_context(ledger)
         last_save = work.doing(goodput.SAVING, "finishing the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
+        at_the_end.enter_context(watchdog.reporting())  # before the last save is waited for
         is_new = checkpoints.latest_step is None
         if is_new:
             _show_opening(setup, ledger, done=None)

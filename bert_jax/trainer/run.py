@@ -75,6 +75,7 @@ def leave(code: int, message: str) -> None:
     """
     is_orderly = not message and code in (exit_codes.DONE, *preemption.EXIT_CODES)
     if is_orderly or (processes.count() == 1 and code != exit_codes.FAILED):
+        processes.say_goodbye()
         return
     if sys.exception() is not None:
         with contextlib.suppress(OSError):  # stderr may go to a full disk, too
@@ -95,14 +96,18 @@ def train(setup: Setup, watchdog: Watchdog, entry: str, finish: Finish) -> int:
         setup.storage.publish()
         code = _train(setup, watchdog, entry, finish)
         setup.storage.publish()
+        # Until all have written everything: one that cannot still tells the others.
+        processes.agree("that the run is complete", "", setup.config.hosts.stuck_secs)
         return code
     except BaseException as error:
         with contextlib.suppress(OSError):  # the error that ended the run is the one to report
             setup.storage.publish(patience_secs=0)
         if isinstance(error, jax.errors.JaxRuntimeError) and processes.is_loss_of_another(error):
+            dead, reason = processes.find_dead(), str(error).splitlines()[0]
             raise ConnectionError(
-                f"another process of this run has gone, its own output says why "
-                f"({str(error).splitlines()[0]})"
+                f"another process of this run has gone, its own output says why ({reason})"
+                if dead is None
+                else f"{processes.name_process(dead)} {processes.DIED} ({reason})"
             ) from error
         raise
     finally:

@@ -236,11 +236,18 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
     return done
 
 
-def open_checkpoints(setup: Setup) -> Checkpoints:
-    """Open the checkpoints of a run, which the caller must close; OSError if it cannot be."""
+def open_checkpoints(
+    setup: Setup, report: Callable[[OSError], None] = lambda error: None
+) -> Checkpoints:
+    """Open the checkpoints of a run, which the caller must close; OSError if it cannot be.
+
+    `report` is called with the error of a save, where other processes must hear of it.
+    """
     untrained = setup.parts.untrained
     made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, untrained)
-    return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made)
+    return Checkpoints(
+        setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
+    )
 
 
 def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:

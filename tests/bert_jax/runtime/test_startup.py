@@ -21,7 +21,13 @@ def address(monkeypatch):
     monkeypatch.setattr(startup, "RETRY_SECS", 0.05)
     monkeypatch.setattr(startup, "LINGER_SECS", 0.5)
     monkeypatch.setattr(startup, "READ_SECS", 0.3)
-    return f"127.0.0.1:{joined.free_port()}"
+    kept = []
+    monkeypatch.setattr(
+        startup.processes, "keep_connections", lambda kinds: kept.extend(kinds.values())
+    )
+    yield f"127.0.0.1:{joined.free_port()}"
+    for connection in kept:
+        connection.close()
 
 
 def wait_all(ranks, limit_secs=20.0, between_secs=0.0, log=print):

@@ -3,13 +3,16 @@
 import contextlib
 import os
 import signal
+import socket
+import threading
 import time
 
 import pytest
 
 from bert_jax.config import HostsConfig
+from bert_jax.parallel import processes
 from bert_jax.reporting.console import Screen
-from bert_jax.runtime.exit_codes import STUCK
+from bert_jax.runtime.exit_codes import FAILED, STUCK
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.watchdog import Watchdog, Work
 from tests.bert_jax import joined
@@ -49,6 +52,37 @@ with dog.doing("an outer piece", 1.5):
 BOTH = """
 with dog.doing("step 7", 0.5 if number else 50):
     waiting_for_data() if number else sitting_in_a_collective()
+"""
+PRESENT = """
+import os, signal, sys, time
+from bert_jax.config import HostsConfig
+from bert_jax.runtime import startup, watchdog
+rank = startup.Rank(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+startup.join(rank, HostsConfig(), [], print)
+began = []
+
+def say(line):
+    print(line, file=sys.stderr, flush=True)
+    print(time.monotonic() - began[0], flush=True)
+
+watchdog.GRACE_SECS = 0.5
+watchdog.Watchdog().begin(2, say)
+time.sleep(1.0)
+began.append(time.monotonic())
+if rank.number == KILLED:
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+CLEANS_UP = """
+watchdog.CLEANUP_SECS = 2.0
+with dog.doing("step 7", 50):
+    if number == 0:
+        sitting_in_a_collective()
+    try:
+        with dog.reporting():
+            raise OSError("no room")
+    finally:
+        time.sleep(60)
 """
 FAILS = """
 from bert_jax.parallel import processes
@@ -101,6 +135,47 @@ def test_why_one_process_failed_is_said_by_the_others_which_end_alike(tmp_path):
     assert [one.code for one in ended] == [3, 3], ended
     assert "process 1 has ended with exit code 3: grad_norm is nan" in ended[0].err
     assert not (tmp_path / "stacks-0.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.fault(9, "SIGKILL to one of two processes that wait for each other")
+def test_a_survivor_says_which_process_has_died(killed):
+    """Long before a heartbeat is missed."""
+    ends = joined.run_apart(PRESENT.replace("KILLED", str(killed)))
+    survivor = ends[1 - killed]
+    assert ends[killed].code == -signal.SIGKILL and survivor.code == FAILED, survivor
+    assert f"process {killed} ({socket.gethostname()}) has died" in survivor.err
+    assert float(survivor.out.split()[-1]) < 5.0
+
+
+def test_only_a_connection_that_closes_without_a_goodbye_is_of_a_dead_process(monkeypatch):
+    pairs = {number: socket.socketpair() for number in (1, 2, 3)}
+    monkeypatch.setattr(processes, "_peers", {})
+    processes.keep_connections({number: ours for number, (ours, _) in pairs.items()})
+    lost, ended = [], threading.Event()
+    watching = threading.Thread(target=processes.watch_connections, args=(lost.append, ended, 0.02))
+    watching.start()
+    with contextlib.ExitStack() as sockets:
+        for ours, theirs in pairs.values():
+            sockets.enter_context(ours)
+            sockets.enter_context(theirs)
+        pairs[1][1].send(b"bye\n")
+        pairs[1][1].close()
+        pairs[3][1].close()
+        while not lost:
+            time.sleep(0.01)
+        ended.set()
+        watching.join()
+    assert lost == [3]
+
+
+@pytest.mark.slow
+def test_a_reported_failure_ends_a_cleanup_that_hangs_and_the_other_process():
+    ends = joined.run(WATCHED.replace("FOLDER", "'/tmp'") + CLEANS_UP)
+    assert [end.code for end in ends] == [FAILED, FAILED], ends
+    assert "error: no room" in ends[1].err and "process 1 has ended" not in ends[1].err
+    assert "process 1 has ended with exit code 1: error: no room" in ends[0].err
 
 
 @pytest.mark.slow
