@@ -7,7 +7,6 @@ and a receipt with the fingerprint of every array, the loop's counters and the r
 import contextlib
 import dataclasses
 import datetime
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -62,6 +61,22 @@ class _ReceiptSave(ocp.args.CheckpointArgs):
     make: Callable[[], Mapping[str, Any]]
 
 
+class _Manager(ocp.CheckpointManager):
+    """Report a save that fails here before Orbax waits, for all processes, to say that it is over.
+
+    Those wait for this process to write its part, so none of them would ever hear of it.
+    """
+
+    report: Callable[[], None] = staticmethod(lambda: None)
+
+    def _wait_for_checkpointers(self) -> None:
+        try:
+            super()._wait_for_checkpointers()
+        except Exception:
+            self.report()
+            raise
+
+
 class Checkpoints:
     """Save and restore the checkpoints of a run in a directory.
 
@@ -97,7 +112,8 @@ class Checkpoints:
     def _open(self) -> None:
         """Open the directory with Orbax, which deletes uncommitted checkpoints."""
         with self._translate_errors("opening the folder of checkpoints"):
-            self._manager = ocp.CheckpointManager(self._directory, options=self._options)
+            self._manager = _Manager(self._directory, options=self._options)
+        self._manager.report = self._report_failure
         self._newest, _ = reader.find_readable_step(self._directory)
 
     @property
@@ -168,12 +184,12 @@ class Checkpoints:
         with self._translate_save_errors():
             # Without force Orbax silently skips a save that it considers not due.
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
-        if processes.count() > 1:
-            threading.Thread(target=self._report_failure, daemon=True, name="watch save").start()
 
     def _report_failure(self) -> None:
+        """Report the error being handled, in words."""
         try:
-            self.wait()
+            with self._translate_save_errors():
+                raise
         except OSError as error:
             self._report(error)
 

@@ -84,15 +84,17 @@ def check_processes_agree(
     answers = processes.agree("the config and the store", text, config.hosts.stuck_secs)
     hosts, records = zip(*map(json.loads, answers), strict=True)
     odd = {
-        i: found for i in range(len(hosts)) if (found := list_differences(records[0], records[i]))
+        i: differing
+        for i, record in enumerate(records)
+        if (differing := list_differences(records[0], record))
     }
     if odd:
-        first, found = next(iter(odd.items()))
+        first, differing = next(iter(odd.items()))
         names = ", ".join(f"process {number} ({hosts[number]})" for number in odd)
         raise Refused(
             f"{names} found another config or data than process 0 ({hosts[0]}): "
-            f"{describe_differences(found, 'process 0 has', f'process {first} has')}; start all of "
-            "them with the same flags, on stores and checkpoints that are copies of each other"
+            f"{describe_differences(differing, 'process 0 has', f'process {first} has')}; start "
+            "all with the same flags, on stores and checkpoints that are copies of each other"
         )
 
 

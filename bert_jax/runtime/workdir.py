@@ -107,9 +107,9 @@ def check_entries(home: pathlib.Path) -> None:
     ):
         for path in (home / name for name in names):
             if (path.exists() or path.is_symlink()) and not is_right(path):
-                found = "a link to nothing" if not path.exists() else f"no {kind}"
+                problem = "a link to nothing" if not path.exists() else f"no {kind}"
                 raise Refused(
-                    f"{path} is {found}, and a run keeps a {kind} of that name in its --workdir; "
+                    f"{path} is {problem}, and a run keeps a {kind} of that name in its --workdir; "
                     "move it away, or give another --workdir"
                 )
 

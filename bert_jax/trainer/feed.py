@@ -492,8 +492,8 @@ class DataCheck:
                 writer.verify(store.directory, store.manifest, self._advance, own)
         except Refused as error:
             number = processes.number()
-            where = f"process {number} ({self._hosts[number]}): " * (processes.count() > 1)
-            self._problem = f"{where}{error}"
+            name = f"process {number} ({self._hosts[number]}): " * (processes.count() > 1)
+            self._problem = f"{name}{error}"
             self._stop.ask()
             return ""
         is_unchanged = _mark_files(stores) == self._marks[processes.number()]
@@ -506,7 +506,7 @@ class DataCheck:
             if self._ended.wait(_LOOK_SECS):
                 return
             outcomes |= processes.read_posts(_CHECKED)
-        if all(found == _VERIFIED for found in outcomes.values()):
+        if all(each == _VERIFIED for each in outcomes.values()):
             entries = {
                 number: {"host": host, **marks}
                 for number, (host, marks) in enumerate(zip(self._hosts, self._marks, strict=True))

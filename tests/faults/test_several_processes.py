@@ -1,5 +1,6 @@
 """Processes that are told to stop, die, fail or hang: what becomes of the others."""
 
+import re
 import resource
 import shutil
 import signal
@@ -145,6 +146,7 @@ def test_the_others_end_soon_after_one_that_died(flags, tmp_path, killed):
         run.wait_for_step(5)
         run.signal(signal.SIGKILL, killed)
         assert set(ends_soon(run, 1 - killed)) <= RESTARTABLE, run.written()
+    assert re.search(rf"process {killed} \(.*\) has died", run.output(1 - killed)), run.written()
 
 
 @pytest.mark.fault(9, "no more room in process 0's files, which raises in it alone")
@@ -156,7 +158,22 @@ def test_an_error_in_one_process_ends_the_other_and_is_said_there(flags, tmp_pat
         resource.prlimit(run.processes[0].pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
         assert ends_soon(run, 0, 1) == [FAILED] * 2, run.written()
     assert "error: " in run.output(0)
-    assert "process 1: process 0 has ended with exit code 1: error: " in run.output(1)
+    cause = r"process 1: process 0 \(.*\) has ended with exit code 1: error: "
+    assert re.search(cause, run.output(1)), run.written()
+
+
+@pytest.mark.fault(6, "no room for the part of a checkpoint that one of two processes writes")
+def test_a_save_that_fails_in_one_process_ends_both_with_its_cause(flags, tmp_path):
+    """Orbax waits, in both, for process 1 to say that its part is written."""
+    often = [*flags, "--config.checkpoint.every_steps=20", "--config.phases[0].steps=5000"]
+    with training(*often, workdir=tmp_path / "run", processes=2) as run:
+        run.wait_for_words("compiling the step")
+        resource.prlimit(run.processes[1].pid, resource.RLIMIT_FSIZE, (8000, 8000))
+        run.wait_for_step(20)
+        assert ends_soon(run, 0, 1, secs=60.0) == [FAILED] * 2, run.written()
+    cause = "error: .*checkpoints: saving the checkpoint of step 20 failed.*step 0 is safe"
+    assert re.search(rf"process 1 \(.*\) has ended with exit code 1: {cause}", run.output(0))
+    assert re.search(f"process 1: {cause}", run.output(1))
 
 
 @pytest.mark.fault(10, "the batches of one of two processes stop coming")
