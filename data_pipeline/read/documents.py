@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import formats, gutenberg, parquet, tfds
 from data_pipeline.read.lines import (
+    NO_WIDTH,
     Decoding,
     HeadEndsError,
     add_size,
@@ -192,7 +193,9 @@ def _read_blocks(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     block: list[str] = []
     size_bytes = 0
     for line in lines:
-        stripped = strip_line(line)
+        stripped = line.strip()
+        if stripped[:1] in NO_WIDTH:  # a call for each line would cost time
+            stripped = strip_line(stripped)
         if stripped:
             block.append(stripped)
             size_bytes = add_size(address, size_bytes, stripped)

@@ -223,7 +223,10 @@ def _join(paragraphs: list[str], counts: collections.Counter[str]) -> list[str]:
     joined = []
     for paragraph in paragraphs:
         if not _ORNAMENT.match(paragraph):
-            lines = [" ".join(line.split()) for line in paragraph.split("\n")]
-            line = join_wrapped(lines, counts)
+            if paragraph.isascii() and "-\n" not in paragraph:
+                line = " ".join(paragraph.split())
+            else:
+                lines = [" ".join(line.split()) for line in paragraph.split("\n")]
+                line = join_wrapped(lines, counts)
             joined.append(_ITALICS.sub("", line) if "_" in line else line)
     return joined

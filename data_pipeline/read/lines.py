@@ -360,14 +360,15 @@ _NO_WIDTH = (
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
     "\U000e0000-\U000e0fff"
 )
-_OPENS_INVISIBLE = re.compile(f"[{_NO_WIDTH}]").match
+_PLANES = itertools.chain(range(0x10000), range(0xE0000, 0xE1000))
+NO_WIDTH = frozenset(re.findall(f"[{_NO_WIDTH}]", "".join(map(chr, _PLANES))))
 _IS_INVISIBLE = re.compile(rf"[{_NO_WIDTH}\s]+").fullmatch
 
 
 def strip_line(line: str) -> str:
     """Strip the white space around a line; "" if it has no character that takes a place."""
     stripped = line.strip()
-    if _OPENS_INVISIBLE(stripped) and _IS_INVISIBLE(stripped):
+    if stripped[:1] in NO_WIDTH and _IS_INVISIBLE(stripped):
         return ""
     return stripped
 
@@ -391,7 +392,6 @@ _SEAM = re.compile(
     f"|(?<=[{_WIDE_MARKS}].)|(?=[{_WIDE_MARKS}]))",
     re.DOTALL,
 )
-_HYPHENS = ("-", "\u2010", "\xad")
 
 
 def join_wrapped(lines: Iterable[str], counts: collections.Counter[str]) -> str:
@@ -401,11 +401,13 @@ def join_wrapped(lines: Iterable[str], counts: collections.Counter[str]) -> str:
     are counted and joined as they are: whether the hyphen is the word's own cannot be known.
     """
     text = "\n".join(lines)
+    has_hyphen = "-\n" in text
     if not text.isascii():
         text = _SEAM.sub("", text)
-    if any(f"{hyphen}\n" in text for hyphen in _HYPHENS):
+        has_hyphen = has_hyphen or "\u2010\n" in text or "\xad\n" in text
+    if has_hyphen:
         counts[HYPHENATED_LINES] += len(_HYPHENATED.findall(text))
     return text.replace("\n", " ")
 
 
-_HYPHENATED = re.compile(f"[^\\W\\d_][{''.join(map(re.escape, _HYPHENS))}]\n")
+_HYPHENATED = re.compile("[^\\W\\d_][-\u2010\xad]\n")

@@ -30,7 +30,13 @@ def read_articles(address: str, lines: Iterable[str], first_line: int) -> Iterat
     article: list[str] | None = None
     title, size_bytes, number = "", 0, 0
     for number, line in numbered_lines(lines, first_line):
-        for part in _cut_at_tags(strip_line(line)):
+        stripped = strip_line(line)
+        if article and _CLOSING not in stripped:  # nearly every line
+            if stripped:
+                article.append(stripped)
+                size_bytes = add_size(address, size_bytes, stripped)
+            continue
+        for part in _cut_at_tags(stripped):
             if article is None:
                 if part.startswith(OPENING):
                     article, size_bytes = [], 0
