@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, Phase, validate
+from bert_jax.interop import warm_start
+from bert_jax.interop.pretrained import Pretrained
 from bert_jax.runtime.preemption import Stop
-from bert_jax.runtime.run_identity import differing_settings
+from bert_jax.runtime.run_identity import differing_settings, list_differences
 from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import feed, heldout, loop
 from bert_jax.trainer.feed import DataCheck
@@ -23,7 +25,9 @@ from data_pipeline import store as store_lib
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import writer
+from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import small_config, train
+from tests.bert_jax.tiny_models import MODEL
 
 ADDRESS = "memory://bucket/store"
 ARRAY = "train/token_ids.npy"
@@ -118,6 +122,39 @@ def test_a_run_keeps_its_rates_and_one_from_before_them_has_none(schedule):
     now = fixed | {"phases[0].masked_lm_prob": 0.3}
     assert differing_settings(before, now, defaults) == {"phases[0].masked_lm_prob": (0.0, 0.3)}
     assert rated.provenance.fixed["phases[2].masked_lm_prob"] == 0.05
+
+
+def test_a_teacher_is_its_weights_its_vocabulary_and_its_config(schedule, monkeypatch):
+    monkeypatch.setattr(warm_start, "hash_weights", lambda teacher: "the same")
+    store, config = schedule[0].stores, schedule[0].config
+    words = load_vocabulary(store[0].vocab_path, True)
+    before, after = (
+        feed.StoreFeed(
+            store,
+            config,
+            warm_start.identify_teacher(
+                Pretrained("hf:x", dataclasses.replace(MODEL, hidden_act=act), {}, words)
+            ),
+        ).provenance
+        for act in ("gelu", "relu")
+    )
+    records = {"fixed": before.fixed}, {"fixed": after.fixed}
+    assert list_differences(*records) == {"teacher.hidden_act": ("gelu", "relu")}
+    # A record from before these settings has the digest of the weights alone.
+    older = {k: v for k, v in before.fixed.items() if not k.startswith("teacher")}
+    older["teacher's weights"] = "the same"
+    assert list_differences({"fixed": older}, records[1], after.fixed_by_default) == {}
+
+
+@pytest.mark.parametrize("name", ["sha256", "lowercase", "size"])
+def test_vocabularies_are_of_one_run_by_all_that_both_records_have(name):
+    words = {"file": "vocab.txt", "size": 200, "lowercase": True, "sha256": "0f"}
+    other = words | {"file": "other.txt", name: 7}
+    assert list_differences({"vocabulary": words}, {"vocabulary": other}) == {
+        f"vocabulary.{name}": (words[name], 7)
+    }
+    other.pop(name)
+    assert list_differences({"vocabulary": words}, {"vocabulary": other}) == {}
 
 
 @pytest.mark.parametrize("key", ["phases[1]", "eval"])
@@ -219,14 +256,15 @@ def test_a_process_reads_its_own_copy_and_its_part_of_a_shared_one(
         as_one_of_two(monkeypatch, theirs, number)
         monkeypatch.setattr(writer, "verify", lambda *of, n=name: parts.setdefault(n, of[3]))
         monkeypatch.setattr(feed.processes, "read_posts", lambda topic: {1: "verified"})
-        check = DataCheck([store_lib.open_store(store)], tmp_path, Stop(), 60.0)
+        (tmp_path / name).mkdir()
+        check = DataCheck([store_lib.open_store(store)], tmp_path / name, Stop(), 60.0)
         assert check.problem(60.0, waits=True) == ""
         monkeypatch.undo()
     assert parts["own"] == everything
     assert parts["shared"] and parts["shared"] < everything
-    assert (tmp_path / feed.VERIFIED).exists() == (number == 0)
+    assert (tmp_path / "own" / feed.VERIFIED).exists() == (number == 0)
     if number == 0:
-        entries = json.loads((tmp_path / feed.VERIFIED).read_text())
+        entries = json.loads((tmp_path / "own" / feed.VERIFIED).read_text())
         assert list(entries) == ["0", "1"] and entries["1"]["host"] == "host-b"
 
 
