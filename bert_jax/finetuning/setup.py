@@ -26,7 +26,8 @@ from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task
-from bert_jax.trainer.compile import build_parts
+from bert_jax.trainer.compile import StepParts, build_parts
+from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
@@ -77,7 +78,12 @@ def build_finetuning(
     start = check_start(feed.config, feed.provenance, storage, devices, profiled, checkpoint)
     phase = TaskPhase(feed)
     heads = bert.Heads(mlm=False, nsp=False, classes=task.head_width)
-    parts = build_parts(feed.config, (OBJECTIVES[task.kind],), heads, devices)
+
+    def build(attention: str | None) -> StepParts:
+        objectives = (OBJECTIVES[task.kind],)
+        return build_parts(feed.config, objectives, heads, devices, attention=attention)
+
+    parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
 
     def initial_params() -> bert.Params:
@@ -94,6 +100,7 @@ def build_finetuning(
         changes=claim_workdir(start, parts, feed.provenance, storage, screen),
         profiled=profiled,
         began=began,
+        findings=wrong_kernels,
     )
 
 

@@ -464,12 +464,12 @@ def write(
     config: RunConfig,
     provenance: Provenance,
     changes: Sequence[Change] = (),
-    untrained: Sequence[str] | None = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> None:
     """Write run.json and a copy of the vocabulary, each atomically."""
     vocab_path = provenance.vocab_path
     write_file(workdir / vocab_path.name, vocab_path.read_bytes())
-    write_json(workdir / FILE, of_run(config, provenance, changes, untrained))
+    write_json(workdir / FILE, of_run(config, provenance, changes, parts))
     if _is_earlier_record(workdir / EARLIER_FILE, if_damaged=False):
         (workdir / EARLIER_FILE).unlink()
 
@@ -478,17 +478,18 @@ def of_run(
     config: RunConfig,
     provenance: Provenance,
     changes: Sequence[Change] = (),
-    untrained: Sequence[str] | None = None,
+    parts: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the record of a run: settings, code, packages, data and machines.
 
     It is stored as run.json, and in each checkpoint's receipt, from which a lost run.json is
-    restored. `untrained` names the parts of the model that the objective does not train, if known.
+    restored. `parts` holds what building the model told: the parts that no objective trains, the
+    checks of its kernels.
     """
     return {
         "fixed": fixed_settings(config, provenance),
         "learns": provenance.learns,
-        **({} if untrained is None else {_UNTRAINED: list(untrained)}),
+        **(parts or {}),
         "vocabulary": dict(provenance.vocabulary),
         "config": recorded(config),
         "code": code_version.describe_code(),

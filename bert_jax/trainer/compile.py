@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -49,6 +49,9 @@ class StepParts:
     tx: optax.GradientTransformationExtraArgs
     shardings: TrainState  # a NamedSharding for each array of the state
     teacher: bert.Model | None = None  # that a student learns from
+    # Kernel and shape -> what its check on these devices said (trainer/kernels.py).
+    kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    attention: str = ""  # what replaces config.compute.attention, as a kernel is wrong
 
     @property
     def model(self) -> bert.Model:
@@ -62,6 +65,12 @@ class StepParts:
         return tuple(
             part for part in first.untrained if all(part in each.untrained for each in others)
         )
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return what the record of the run says of the parts."""
+        kernels = {"kernels": dict(self.kernels)} if self.kernels else {}
+        return {"untrained": list(self.untrained), **kernels}
 
     @property
     def frozen_shardings(self) -> bert.Params:
@@ -95,17 +104,22 @@ def build_parts(
     devices: Sequence[Any] | None = None,
     backend: str | None = None,
     teacher: ModelConfig | None = None,
+    attention: str | None = None,
 ) -> StepParts:
     """Build mesh, model and optimizer, by default on all devices and for this process's platform.
 
     `objectives` has that of each phase; heads are those of the first unless given. Of a teacher
     only the encoder is built, and the masked language model's head if an objective asks for it.
+    `attention` replaces config.compute.attention.
 
     Raises Refused if the batch or the model does not divide evenly over the devices.
     """
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     mesh = mesh_lib.make_mesh(config.mesh, devices)
     backend = jax.default_backend() if backend is None else backend
+    compute = config.compute
+    if attention is not None:
+        compute = dataclasses.replace(compute, attention=attention)
     with jax.set_mesh(mesh):
         heads = heads or objectives[0].heads
         models = [
@@ -113,7 +127,7 @@ def build_parts(
                 config_lib.model_in_phase(config, index),
                 backend,
                 mesh.shape["model"],
-                config.compute,
+                compute,
                 heads,
             )
             for index in range(len(config.phases))
@@ -122,7 +136,7 @@ def build_parts(
         if teacher is not None:
             needs_mlm = any(objective.reads_teacher_mlm for objective in objectives)
             read = bert.Heads(mlm=needs_mlm, nsp=False, pooler=False)
-            taught = bert.build(teacher, backend, mesh.shape["model"], config.compute, read)
+            taught = bert.build(teacher, backend, mesh.shape["model"], compute, read)
         tx = optim.make_optimizer(config.optim, transfer.find_scales(config))
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
     return StepParts(config, objectives, mesh, models, tx, shardings, taught)

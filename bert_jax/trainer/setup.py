@@ -40,6 +40,7 @@ from bert_jax.trainer import bad_steps, fresh_start
 from bert_jax.trainer.compile import StepParts, build_parts
 from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores
 from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
+from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl, small_files
 from data_pipeline.io.refused import Refused
@@ -108,7 +109,13 @@ def build_setup(
         findings = find_in_data(feed, phases) if jax.process_index() == 0 else []
     rows = corpus_rows(feed, phases)
     theirs = None if teacher is None else teacher.config
-    parts = build_parts(feed.config, objectives, devices=devices, teacher=theirs)
+
+    def build(attention: str | None) -> StepParts:
+        return build_parts(
+            feed.config, objectives, devices=devices, teacher=theirs, attention=attention
+        )
+
+    parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
     frozen: tuple[bert.Params, ...] = ()
     if teacher is not None and parts.teacher is not None:
@@ -136,7 +143,7 @@ def build_setup(
         profiled=profiled,
         began=began,
         frozen=frozen,
-        findings=findings,
+        findings=[*findings, *wrong_kernels],
     )
 
 
@@ -209,7 +216,7 @@ def claim_workdir(
             _replace_damaged(storage, start.problem, screen)
         for name in (METRICS, BAD_STEPS, goodput.FILE):
             jsonl.repair_end(storage.home / name, screen.print)
-        run_record.write(storage.home, config, provenance, changes, parts.untrained)
+        run_record.write(storage.home, config, provenance, changes, parts.record)
     return changes
 
 
@@ -236,6 +243,7 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
     return done
 
 
+<<<<<<< HEAD
 def open_checkpoints(
     setup: Setup, report: Callable[[OSError], None] = lambda error: None
 ) -> Checkpoints:
@@ -248,6 +256,13 @@ def open_checkpoints(
     return Checkpoints(
         setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
     )
+=======
+def open_checkpoints(setup: Setup) -> Checkpoints:
+    """Open the checkpoints of a run, which the caller must close; OSError if it cannot be."""
+    record = setup.parts.record
+    made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, record)
+    return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made)
+>>>>>>> 1c7fec3 (A run checks its attention kernels where they first run)
 
 
 def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:
@@ -282,6 +297,5 @@ def begin_anew(setup: Setup) -> Setup:
     vocabulary = provenance.vocab_path.name
     fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
     if jax.process_index() == 0:
-        untrained = setup.parts.untrained
-        run_record.write(storage.home, config, provenance, untrained=untrained)
+        run_record.write(storage.home, config, provenance, parts=setup.parts.record)
     return dataclasses.replace(setup, changes=())

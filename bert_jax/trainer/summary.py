@@ -1,5 +1,6 @@
 """Describe a run before its first step, as the first block on the screen."""
 
+import dataclasses
 from typing import Any, cast
 
 import jax
@@ -25,7 +26,11 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
     start = "from the first" if done is None else f"resuming at step {done:,} of {total:,}"
     if done == total:
         start = f"finished before, at step {total:,}: evaluating once more"
-    rows = [*model_rows(config, mesh, model), *setup.data_rows]
+    chosen = config
+    if setup.parts.attention:
+        compute = dataclasses.replace(config.compute, attention=setup.parts.attention)
+        chosen = dataclasses.replace(config, compute=compute)
+    rows = [*model_rows(chosen, mesh, model), *setup.data_rows]
     if rates := optim.describe_rates(config.optim, config.model.num_hidden_layers, total):
         rows.append(("rates", rates))
     if scaled := transfer.describe(config):

@@ -8,7 +8,6 @@ import shutil
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import pytest
 from absl import flags
 
@@ -17,6 +16,7 @@ from bert_jax.config import MeshConfig, ModelConfig
 from bert_jax.machine import checks, kernel
 from bert_jax.machine.checks import FINE, SKIPPED, WRONG
 from bert_jax.model import attention
+from bert_jax.model.attention import verify
 from bert_jax.parallel import mesh
 from bert_jax.runtime import startup
 from data_pipeline.io.refused import Refused
@@ -147,32 +147,23 @@ def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
     assert "limit_secs" in late[0].sentence
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [attention.KERNEL, attention.GPU_KERNEL])
-def test_the_kernel_is_compared_with_plain_attention(monkeypatch, name):
+def test_a_kernel_that_differs_is_wrong(monkeypatch):
     devices = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
-    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=name)
-    assert verdict.outcome == FINE
-    assert verdict.numbers["wrong_mask_bits"] == 0
-    # A device that draws other masks.
-    monkeypatch.setattr(kernel, "keep_mask", lambda x, *others: jnp.ones_like(x, bool))
-    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=name)
-    assert verdict.outcome == WRONG
-    assert verdict.numbers["wrong_mask_bits"] > 1000
+    shape = verify.AttentionShape(128, 2, 64, 0, False, 0.1, 0.0)
+    asked = []
 
+    def find(*arguments):
+        asked.append(arguments[:4])
+        return [(attention.KERNEL, shape)]
 
-@pytest.mark.parametrize(("factor", "bits"), [(1.0, 0), (1.02, 0), (1.0, 1)])
-def test_a_kernel_whose_numbers_are_off_is_wrong_whatever_its_masks(monkeypatch, factor, bits):
-    """Two hundredths are more than the rounding of bfloat16; so is one bit of a mask."""
-    exact = tuple(jnp.full((2, 3), value) for value in (1.0, -2.0, 3.0))
-    monkeypatch.setattr(kernel, "_attend_plainly", lambda *_: exact)
-    monkeypatch.setattr(
-        kernel, "_attend_by_kernel", lambda *_: (exact[0], factor * exact[1], exact[2])
-    )
-    monkeypatch.setattr(kernel, "_count_wrong_bits", lambda *_: bits)
-    devices = mesh.make_mesh(MeshConfig(), jax.devices()[:1])
-    verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128, interpret=attention.KERNEL)
-    assert (verdict.outcome == WRONG) == (factor != 1.0 or bits > 0)
+    monkeypatch.setattr(kernel, "find_kernels_of", find)
+    for error, outcome in ((1.9, FINE), (2.1, WRONG)):
+        check = verify.KernelCheck(attention.KERNEL, shape, {"output": error}, 0)
+        monkeypatch.setattr(verify, "check_kernel", lambda *arguments, check=check: check)
+        verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128)
+        assert verdict.outcome == outcome
+        assert verdict.numbers[attention.KERNEL]["errors"] == {"output": error}
+    assert asked == [("auto", jax.devices()[0].device_kind, 128, KERNEL_SIZES)] * 2
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Compute self-attention, by the implementation that fits the device and the row length.
 
 Read reference (the formula), dispatch (visible keys, and the choice of an implementation), then
-tpu_kernel (short rows), flash and blocks (long rows), gpu_kernel (all rows on NVIDIA GPUs).
+tpu_kernel (short rows), flash and blocks (long rows), gpu_kernel (all rows on NVIDIA GPUs);
+verify compares the kernels with blocks on the devices at hand.
 """
 
 from bert_jax.model.attention.dispatch import (
@@ -9,11 +10,13 @@ from bert_jax.model.attention.dispatch import (
     FLASH,
     GPU_KERNEL,
     KERNEL,
+    LONG_ROW,
     PLAIN,
     Choice,
     Visible,
     choose,
     choose_here,
+    find_reference,
     hide_later,
     hide_other_examples,
     hide_outside_window,
@@ -26,12 +29,14 @@ __all__ = [
     "FLASH",
     "GPU_KERNEL",
     "KERNEL",
+    "LONG_ROW",
     "PLAIN",
     "Choice",
     "Visible",
     "attend",
     "choose",
     "choose_here",
+    "find_reference",
     "hide_later",
     "hide_other_examples",
     "hide_outside_window",

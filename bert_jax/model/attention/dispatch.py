@@ -159,6 +159,12 @@ def choose(
     return Choice(complete, window, words)
 
 
+def find_reference(model: ModelConfig) -> str:
+    """Return the setting that takes no kernel: blocks where they support this attention."""
+    has_dropout = model.attention_probs_dropout_prob > 0
+    return "plain" if _explain_plain_only(model, has_dropout) else BLOCKS
+
+
 def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
     """Explain why neither blocks nor flash attention support this model; None if they do."""
     if model.position_embedding_type == "relative":

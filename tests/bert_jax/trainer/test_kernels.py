@@ -1,0 +1,92 @@
+"""What a run does with kernels that its devices compute rightly or wrongly."""
+
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from bert_jax.config import EvalConfig, Phase
+from bert_jax.model import attention
+from bert_jax.model.attention import verify
+from bert_jax.model.attention.verify import KernelCheck
+from bert_jax.runtime import run_record
+from bert_jax.train_step.objectives import MLM_NSP
+from bert_jax.trainer import kernels
+from bert_jax.trainer.setup import build_setup
+from data_pipeline.io.refused import Refused
+from tests.bert_jax.small_runs import small_config
+
+pytestmark = pytest.mark.usefixtures("kernels_on_the_cpu")
+
+
+@pytest.fixture
+def kernels_on_the_cpu(monkeypatch):
+    """Let `auto` and `kernel` choose the TPU kernel, which checks and steps never reach here."""
+    choose = attention.choose
+
+    def choose_a_kernel(setting, *arguments):
+        if setting in ("auto", "kernel"):
+            return attention.Choice(attention.KERNEL, attention.KERNEL, attention.KERNEL)
+        return choose(setting, *arguments)
+
+    monkeypatch.setattr(attention, "choose", choose_a_kernel)
+
+
+@pytest.fixture
+def errors(monkeypatch):
+    """The error of each check to come; the checks that were made."""
+    given = {"error": 1.0, "checked": []}
+
+    def check(kernel, shape, mesh):
+        given["checked"].append(shape.seq_len)
+        return KernelCheck(kernel, shape, {"output": given["error"]}, 0)
+
+    monkeypatch.setattr(verify, "check_kernel", check)
+    return given
+
+
+@pytest.fixture
+def build(tiny_store, tmp_path):
+    phase = Phase(seq_len=16, steps=4, batch_size=8, max_predictions_per_seq=3)
+    phases = (phase, dataclasses.replace(phase, seq_len=24))
+    config = small_config(tiny_store, phases=phases, eval=EvalConfig(every_steps=100, examples=8))
+
+    def build(**changes):
+        changed = dataclasses.replace(config, **changes)
+        return build_setup(changed, [MLM_NSP, MLM_NSP], tmp_path / "run", jax.devices()[:1])
+
+    return build
+
+
+def with_attention(setup, name):
+    return dataclasses.replace(setup.config.compute, attention=name)
+
+
+def test_a_sound_kernel_is_checked_once_and_recorded(build, errors):
+    setup = build()
+    lengths = sorted({phase.seq_len for phase in setup.config.phases})
+    assert sorted(errors["checked"]) == lengths
+    assert setup.findings == [] and not setup.parts.attention
+    recorded = json.loads(run_record.record_path(setup.workdir).read_text())["kernels"]
+    assert set(recorded.values()) == {kernels.SOUND} and len(recorded) == len(lengths)
+    build()
+    assert sorted(errors["checked"]) == lengths  # a resume keeps the verdict
+
+
+def test_a_kernel_that_differs_is_replaced_now_and_at_each_resume(build, errors):
+    errors["error"] = 2.5
+    for _ in range(2):
+        setup = build()
+        (finding,) = setup.findings
+        assert finding.rule == "kernel_differs" and "2.50 times" in finding.sentence
+        assert setup.parts.attention == attention.find_reference(setup.config.model)
+        assert setup.parts.model.config == setup.config.model
+        errors["error"] = 1.0
+
+
+def test_a_kernel_that_is_required_and_differs_is_refused(build, errors):
+    errors["error"] = 2.5
+    compute = with_attention(build(), "kernel")
+    with pytest.raises(Refused, match=r"config\.compute\.attention is 'kernel'.*set it to auto"):
+        build(compute=compute)
