@@ -243,7 +243,6 @@ def _find_done_steps(storage: Workdir, total: int, profiled: Window | None) -> i
     return done
 
 
-<<<<<<< HEAD
 def open_checkpoints(
     setup: Setup, report: Callable[[OSError], None] = lambda error: None
 ) -> Checkpoints:
@@ -251,18 +250,11 @@ def open_checkpoints(
 
     `report` is called with the error of a save, where other processes must hear of it.
     """
-    untrained = setup.parts.untrained
-    made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, untrained)
+    record = setup.parts.record
+    made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, record)
     return Checkpoints(
         setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made, report
     )
-=======
-def open_checkpoints(setup: Setup) -> Checkpoints:
-    """Open the checkpoints of a run, which the caller must close; OSError if it cannot be."""
-    record = setup.parts.record
-    made = run_record.of_run(setup.config, setup.feed.provenance, setup.changes, record)
-    return Checkpoints(setup.storage.checkpoints, setup.config.checkpoint, setup.parts.model, made)
->>>>>>> 1c7fec3 (A run checks its attention kernels where they first run)
 
 
 def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, Progress]:

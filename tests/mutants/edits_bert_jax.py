@@ -45,8 +45,8 @@ _CHECKPOINT = (
     (
         WIRING,
         "checkpoint/manager.py",
-        'describe_vocabulary_difference(receipt["run"], self._run)',
-        "describe_vocabulary_difference(self._run, self._run)",
+        '{**saved, "fixed": shared}, self._run, fixed',
+        '{**self._run, "fixed": shared}, self._run, fixed',
         "trainer/test_pinned_vocabulary.py::test_a_checkpoint_of_another_vocabulary_is_not_resumed",
     ),
     (
