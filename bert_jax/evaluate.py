@@ -60,7 +60,7 @@ from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.labelled.lines import STDIN, check_lines, open_lines
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab import load_recorded
 
 _LEAST_SEQ_LEN, _USUAL_SEQ_LEN = 8, 128  # 128: of the first phase of the paper's configs
 _SHOWN_SENTENCES = 20
@@ -90,8 +90,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
                 options = dataclasses.replace(selection.options, segments=pairs)
                 selection = dataclasses.replace(selection, options=options)
             store = selection.store
-            lowercase = store.manifest["vocabulary"]["lowercase"]
-            vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+            vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
             seq_len = selection.seq_len or min(_USUAL_SEQ_LEN, positions)
             selection = dataclasses.replace(selection, seq_len=seq_len)
             if seq_len > positions:

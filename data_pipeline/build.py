@@ -45,7 +45,14 @@ from data_pipeline.store.upload import (
     upload_store,
 )
 from data_pipeline.store.writer import SplitWriter, write_manifest
-from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary, token_dtype
+from data_pipeline.vocab import (
+    FILE_NAMES,
+    Vocabulary,
+    load_recorded,
+    load_vocabulary,
+    token_dtype,
+)
+from data_pipeline.vocab.sentencepiece_rules import RECORDED
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.train import TEXT_CHARS, TRAINED, read_training_text, train_vocabulary
 
@@ -118,7 +125,7 @@ def _find_sources(flags: BuildFlags) -> list[Source]:
     with LINE.doing("listing the files"):
         sources = find_sources(flags.input, flags.text)
     if flags.vocab:
-        load_vocabulary(flags.vocab, flags.lowercase)
+        load_vocabulary(flags.vocab, flags.lowercase, rules=flags.sentencepiece_rules)
     # The second document is mostly near the start of the first file.
     documents = read_sources(enumerate(sources), flags.text)
     with_text = (document for _, document in documents if any(document))
@@ -182,7 +189,7 @@ def _make_vocabulary(
     """Write the vocabulary that is given or trained on the input; return it and its coverage."""
     coverage = None
     if flags.vocab:
-        given = load_vocabulary(flags.vocab, flags.lowercase)
+        given = load_vocabulary(flags.vocab, flags.lowercase, rules=flags.sentencepiece_rules)
         path, file_bytes = building / given.file_name, given.file_bytes
     else:
         kind = flags.train_vocab
@@ -201,7 +208,8 @@ def _make_vocabulary(
         path, file_bytes = building / TRAINED[kind], trained.file_bytes
         coverage = trained.character_coverage
     path.write_bytes(file_bytes)
-    return load_vocabulary(path, flags.lowercase, checks_case=False), coverage
+    rules = {"lowercase": flags.lowercase, RECORDED: flags.sentencepiece_rules}
+    return load_recorded(path, rules), coverage
 
 
 def _encode(

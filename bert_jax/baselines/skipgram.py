@@ -26,7 +26,7 @@ from bert_jax.reporting.console import Screen
 from data_pipeline.io.atomic import new_file
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab import load_recorded
 
 VECTORS = "vectors.npz"
 _LONGEST_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
@@ -224,8 +224,7 @@ def _write_vectors(folder: pathlib.Path, store: Store, vectors_VD: np.ndarray) -
     """Write vectors.npz in the format of `features`: line i is the token of id i."""
     size = len(vectors_VD)
     rows = make_plain_rows(np.arange(size, dtype=np.int32), np.arange(size + 1))
-    lowercase = store.manifest["vocabulary"]["lowercase"]
-    pieces = load_vocabulary(store.vocab_path, lowercase, checks_case=False).pieces()
+    pieces = load_recorded(store.vocab_path, store.manifest["vocabulary"]).pieces()
     (folder / VECTORS).unlink(missing_ok=True)  # left by a command that was killed after writing it
     with (
         new_file(folder / VECTORS) as path,

@@ -24,6 +24,7 @@ from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import TEXT, Store, open_store
+from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0
@@ -53,11 +54,12 @@ def open_text(address: str) -> Store:
 
 def claim_baseline(folder: pathlib.Path, kind: str, settings: Any, store: Store) -> None:
     """Claim a folder with claim_folder for this training, and copy the vocabulary into it."""
+    words = store.manifest["vocabulary"]
     record = {
         "kind": kind,
         "settings": dataclasses.asdict(settings),
         "store": store.digest,
-        "lowercase": store.manifest["vocabulary"]["lowercase"],
+        **{name: words[name] for name in ("lowercase", RECORDED) if name in words},
         "vocabulary": store.vocab_path.name,
     }
     claim_folder(folder, record)

@@ -24,7 +24,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import Batch, EncodedRows, batch_by_length
 from data_pipeline.store import open_store
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_recorded
 
 COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
@@ -61,8 +61,7 @@ def open_encoder(kind: str, addresses: Sequence[str]) -> Encoder:
 
 def _open_counts(address: str) -> Encoder:
     store = open_store(address)
-    lowercase = store.manifest["vocabulary"]["lowercase"]
-    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
 
     def refuse(rows: EncodedRows) -> batches.Results:
         raise TypeError("counts have no vectors of tokens")
@@ -86,8 +85,8 @@ def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, objec
             f"{kind}"
         )
     name = small_files.field(record, "vocabulary", str, path)
-    lowercase = small_files.field(record, "lowercase", bool, path)
-    vocabulary = load_vocabulary(small_files.path_inside(folder, name), lowercase, False)
+    small_files.field(record, "lowercase", bool, path)
+    vocabulary = load_recorded(small_files.path_inside(folder, name), record)
     return folder, small_files.field(record, "settings", dict, path), vocabulary
 
 

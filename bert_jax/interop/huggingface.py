@@ -39,6 +39,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile, is_file_name
 from data_pipeline.spec.schema import TRANSFORMERS
 from data_pipeline.vocab import LIST
+from data_pipeline.vocab.sentencepiece_rules import NONE, list_settings
 from data_pipeline.vocab.template import Template
 from data_pipeline.vocab.tokenizer_json import export_tokenizer_json
 
@@ -436,7 +437,8 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     """Write the vocabulary as it is, and tokenizer.json if that format can express its rules."""
     words = checkpoint.vocabulary
     if words.file_name != vocabulary.TOKENIZER:
-        (folder / words.file_name).write_bytes(words.file_bytes)
+        name = words.file_name if words.sentencepiece_rules == NONE else "spiece.model"
+        (folder / name).write_bytes(words.file_bytes)
     export_tokenizer_json(words, folder)
     pieces = words.pieces()
     special = {f"{name}_token": pieces[i] for name, i in words.special_ids.items()}
@@ -453,7 +455,10 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
         case = {"do_lower_case": words.lowercase, "strip_accents": None}
         settings |= {**case, "tokenize_chinese_chars": True}
     # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.
-    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    settings["tokenizer_class"] = vocabulary.ANY_CLASS
+    if words.sentencepiece_rules != NONE:  # no tokenizer.json
+        slow = "AlbertTokenizer" if words.template.is_cls_first else "XLNetTokenizer"
+        settings |= {"tokenizer_class": slow, **list_settings(words.sentencepiece_rules)}
     if not words.template.is_cls_first:  # XLNet's classes read the last token
         settings["padding_side"] = "left"
     write_json(folder / vocabulary.TOKENIZER_CONFIG, settings | special)

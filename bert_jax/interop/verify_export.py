@@ -108,6 +108,7 @@ def compare(before: Pretrained, after: Pretrained) -> dict[str, float]:
         ("parts", sorted(before.params), sorted(after.params)),
         ("the pieces", _hash_pieces(before.vocabulary), _hash_pieces(after.vocabulary)),
         ("case", before.vocabulary.lowercase, after.vocabulary.lowercase),
+        ("rules", before.vocabulary.sentencepiece_rules, after.vocabulary.sentencepiece_rules),
     ):
         if fact != copied_fact:
             raise Refused(

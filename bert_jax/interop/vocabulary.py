@@ -11,12 +11,20 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import LIST, Vocabulary, load_vocabulary
 from data_pipeline.vocab import TOKENIZER_JSON as TOKENIZER
 from data_pipeline.vocab.byte_level import PIECES
+from data_pipeline.vocab.sentencepiece_rules import NONE, name_rules
 from data_pipeline.vocab.template import Template, make_xlnet_template, read_template
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json
 from data_pipeline.vocab.wordpiece import read_list
 
 TOKENIZER_CONFIG, ADDED = "tokenizer_config.json", "added_tokens.json"
 CONFIG, XLNET = "config.json", "xlnet"  # a model's settings, and a model_type in them
+# tokenizer_class of a tokenizer.json, and the tokenizers and models whose code prepares text for a
+# SentencePiece model: whether it lowercases.
+ANY_CLASS = "PreTrainedTokenizerFast"
+_LOWERCASES = {
+    **dict.fromkeys(("albert", "AlbertTokenizer", "AlbertTokenizerFast"), True),
+    **dict.fromkeys((XLNET, "XLNetTokenizer", "XLNetTokenizerFast"), False),
+}
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
 _MOST_SPARE = 10  # a tenth
@@ -58,9 +66,31 @@ def read(directory: pathlib.Path) -> Vocabulary:
             lowercase = not _has_capitals(beside)
         vocabulary = load_vocabulary(beside, lowercase, checks_case=False)
     else:
-        vocabulary = load_vocabulary(beside, reads_special_tokens=True)
+        rules = _find_rules(directory) if beside.suffix == ".model" else NONE
+        vocabulary = load_vocabulary(beside, reads_special_tokens=True, rules=rules)
     _check_added(directory / ADDED, vocabulary)
     return dataclasses.replace(vocabulary, template=_find_template(directory, vocabulary))
+
+
+def _find_rules(directory: pathlib.Path) -> str:
+    """Find how text for a SentencePiece model is prepared: by the tokenizer's class or the model's.
+
+    A tokenizer_config.json written with a tokenizer.json (PreTrainedTokenizerFast) names none.
+    """
+    paths = (directory / TOKENIZER_CONFIG, directory / CONFIG)
+    settings, config = (model_json.read_json(path) if path.is_file() else {} for path in paths)
+    of_class = settings.get("tokenizer_class") or config.get("model_type")
+    lowercase = _LOWERCASES.get(of_class) if isinstance(of_class, str) else None
+    if lowercase is None and of_class != ANY_CLASS:
+        lowercase = _LOWERCASES.get(str(config.get("model_type")))
+    if lowercase is None:
+        return NONE
+    given = {"do_lower_case": lowercase, "keep_accents": False, "remove_space": True}
+    given = {
+        name: small_files.field(settings, name, bool, paths[0], default)
+        for name, default in given.items()
+    }
+    return name_rules(given["do_lower_case"], given["keep_accents"], given["remove_space"])
 
 
 def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:

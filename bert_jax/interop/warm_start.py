@@ -43,8 +43,9 @@ from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import objectives
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
-from data_pipeline.vocab import WORDPIECE, Vocabulary, load_vocabulary
+from data_pipeline.vocab import WORDPIECE, Vocabulary, load_recorded
 from data_pipeline.vocab.grow import UNUSED
+from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 # Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
 # others are the checkpoint's, except that max_position_embeddings may be more than its own.
@@ -133,7 +134,7 @@ def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights
       Refused: as resolve_run does.
     """
     manifest = store.manifest["vocabulary"]
-    ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
+    ours = load_recorded(store.vocab_path, manifest)
     with screen.spinning(f"reading {config.init}"):
         weights = fit_vocabulary(_load_for(config), ours, "config.init")
     if RTD in list_objectives(config):
@@ -467,6 +468,12 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
             f"{address} one of {len(theirs):,}; build the store with "
             f"--vocab={known.path}"
         )
+    if known.sentencepiece_rules != vocabulary.sentencepiece_rules:
+        raise Refused(
+            f"{vocabulary.path} was built with --{RECORDED}={vocabulary.sentencepiece_rules}, the "
+            f"vocabulary of {address} is read with {known.sentencepiece_rules}; build the store as "
+            "that"
+        )
     if known.lowercase != vocabulary.lowercase:
         raise Refused(
             f"{vocabulary.path} was built with --lowercase={str(vocabulary.lowercase).lower()}, "
@@ -485,7 +492,7 @@ def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | N
     if not config.teacher:
         return None
     manifest = store.manifest["vocabulary"]
-    ours = load_vocabulary(store.vocab_path, manifest["lowercase"], checks_case=False)
+    ours = load_recorded(store.vocab_path, manifest)
     with screen.spinning(f"reading {config.teacher}"):
         fitted = fit_vocabulary(_load_teacher(config), ours, "config.teacher")
     if fitted.new_tokens:

@@ -18,6 +18,7 @@ from bert_jax.model import dropout
 from bert_jax.parallel import processes
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import Vocabulary, template
+from data_pipeline.vocab.sentencepiece_rules import NONE, RECORDED
 
 STORE_DIGEST = "data.store (digest of its contents)"  # key of a fixed setting
 # Settings that earlier versions recorded for grids and probes, at their defaults.
@@ -28,7 +29,7 @@ _SHOWN_SETTINGS = 8  # most differing settings in an error message
 # Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
 FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
-PINNED = ("file", "size", "lowercase", "sha256")
+PINNED = ("file", "size", "lowercase", "sha256", RECORDED)
 _SHA256_OF_OLDER_RECORDS = "vocabulary_sha256"
 
 
@@ -186,7 +187,7 @@ def make_vocabulary_record(vocabulary: Vocabulary, file: str) -> dict[str, Any]:
     return {
         "file": file,
         "size": vocabulary.size,
-        "lowercase": vocabulary.lowercase,
+        **vocabulary.recorded_rules,
         "sha256": vocabulary.digest,
         template.RECORDED: vocabulary.template.to_json(),
     }
@@ -216,11 +217,16 @@ def check_vocabulary(vocabulary: Vocabulary, run: Mapping[str, Any], source: str
             f"{vocabulary.path} is read with lowercase = {json.dumps(vocabulary.lowercase)}, but "
             f"{source} was trained with {json.dumps(lowercase)}; put back the run record beside it"
         )
+    if pinned[RECORDED] != vocabulary.sentencepiece_rules:
+        raise Refused(
+            f"{vocabulary.path} is read with {RECORDED} = {vocabulary.sentencepiece_rules}, but "
+            f"{source} was trained with {pinned[RECORDED]!r:.40}; put back the run record beside it"
+        )
 
 
 def _pinned_fields(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return the vocabulary fields of a record; early records have only a digest."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {RECORDED: NONE}
     for part in ("store", "task", "vocabulary"):
         content = run.get(part)
         if isinstance(content, dict):

@@ -56,7 +56,8 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.vocab import Vocabulary, load_vocabulary, template
+from data_pipeline.vocab import Vocabulary, load_recorded, template
+from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 FILE = "run.json"
 EARLIER_FILE = "config.json"  # the record's name in earlier versions; also used by Hugging Face
@@ -138,6 +139,7 @@ def _checked(record: dict[str, Any], name: object) -> dict[str, Any]:
     vocabulary = small_files.field(record, "vocabulary", dict, name)
     small_files.field(vocabulary, "file", str, name)
     small_files.field(vocabulary, "lowercase", bool, name)
+    small_files.field(vocabulary, RECORDED, str, name, "")
     for key in ("learns", _CONVERTED):
         small_files.field(record, key, str, name, "")
     task = small_files.field(record, "task", dict, name, {})
@@ -362,8 +364,7 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
             f"{path} is missing; put back the vocabulary that the run was trained with, from its "
             "store or another copy of the folder"
         )
-    lowercase = record["vocabulary"]["lowercase"]
-    vocabulary = load_vocabulary(path, lowercase, checks_case=False, reads_special_tokens=True)
+    vocabulary = load_recorded(path, record["vocabulary"], reads_special_tokens=True)
     check_vocabulary(vocabulary, record, f"the run in {workdir}")
     return dataclasses.replace(vocabulary, template=read_template(workdir, record, vocabulary))
 

@@ -24,7 +24,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.store import Store
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab import load_recorded
 
 FILE = "study_settings.json"
 _PATHS = ("data.store", "data.dir", "init")  # settings that are identified by content instead
@@ -145,8 +145,7 @@ def describe_task(task: StudyTask, store: Store) -> Settings:
       Refused: a setting is wrong, or a file is missing or cannot be read.
     """
     config = load_task(task)
-    lowercase = store.manifest["vocabulary"]["lowercase"]
-    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
     opened = open_task(with_length(config.data, _TASK_POSITIONS), vocabulary)
     sha256 = hashlib.sha256(repr(opened.labels).encode())
     for split, rows in opened.splits.items():

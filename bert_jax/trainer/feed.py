@@ -163,7 +163,7 @@ def _check_mixable(stores: Sequence[Store]) -> None:
                 "examples; stores of text are mixed: build it from its text"
             )
         ours, theirs = (each.manifest["vocabulary"] for each in (first, store))
-        if any(ours[name] != theirs[name] for name in PINNED if name != "file"):
+        if any(ours.get(name) != theirs.get(name) for name in PINNED if name != "file"):
             raise Refused(
                 f"config.data.store mixes {first.directory} and {store.directory}, which have "
                 f"different vocabularies ({ours['size']:,} and {theirs['size']:,} pieces); build "
@@ -322,7 +322,7 @@ class StoreFeed:
             learns="pre-training",
             origins=[store.directory for store in self.stores],
             vocab_path=first.vocab_path,
-            vocabulary={name: vocabulary[name] for name in PINNED},
+            vocabulary={name: vocabulary[name] for name in PINNED if name in vocabulary},
             fixed=fixed,
             fixed_by_default={"init": "", "init_layers": "", "init_tile": False}
             | {

@@ -26,7 +26,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.documents import Source
 from data_pipeline.read.options import TextOptions
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_recorded
 
 # Stored bytes that one worker reads from start to end: many small files are one group, and a
 # larger file is a group of its own.
@@ -42,7 +42,7 @@ class BeamWork:
     folder: str  # for the encoded chunks: local, shared or gs://
     vocab_name: str
     vocab_bytes: bytes
-    lowercase: bool
+    rules: tuple[tuple[str, Any], ...]  # items of Vocabulary.recorded_rules
     text: TextOptions
     cleaning: CleaningOptions
 
@@ -121,7 +121,7 @@ def encode_with_beam(
         folder,
         vocabulary.file_name,
         vocabulary.file_bytes,
-        vocabulary.lowercase,
+        tuple(vocabulary.recorded_rules.items()),
         text,
         cleaning,
     )
@@ -206,9 +206,7 @@ def _encoder(work: BeamWork) -> ChunkEncoder:
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / work.vocab_name
         path.write_bytes(work.vocab_bytes)
-        return ChunkEncoder(
-            load_vocabulary(path, work.lowercase, checks_case=False), work.text, work.cleaning
-        )
+        return ChunkEncoder(load_recorded(path, dict(work.rules)), work.text, work.cleaning)
 
 
 def _read_back(group: int, folder: str) -> Iterator[EncodedChunk]:

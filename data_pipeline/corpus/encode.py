@@ -8,9 +8,10 @@ import multiprocessing.connection
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from data_pipeline.read.cleaning import (
 from data_pipeline.read.documents import Source, read_sources
 from data_pipeline.read.options import TextOptions
 from data_pipeline.read.sentences import split_sentences
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_recorded
 
 CHUNK_CHARS = 1 << 20  # text of a chunk; a larger document is a chunk of its own
 CHUNK_DOCUMENTS = 1 << 15  # at most in a chunk: millions of empty ones have few characters
@@ -217,7 +218,7 @@ def encode_corpus(
         # A fork would copy locks that threads of the tokeniser or the progress bar hold.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(vocabulary.path, vocabulary.lowercase, text, cleaning),
+        initargs=(vocabulary.path, vocabulary.recorded_rules, text, cleaning),
     ) as pool:
         waiting: collections.deque[Future[EncodedChunk]] = collections.deque()
         try:
@@ -246,14 +247,17 @@ _start_errors: list[Exception] = []
 
 
 def _start_worker(
-    vocab_path: pathlib.Path, lowercase: bool, text: TextOptions, cleaning: CleaningOptions
+    vocab_path: pathlib.Path,
+    rules: Mapping[str, Any],
+    text: TextOptions,
+    cleaning: CleaningOptions,
 ) -> None:
     leave_stops_to_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Nothing here makes cycles, and each collection would visit the lists of a whole chunk.
     gc.disable()
     try:
-        vocabulary = load_vocabulary(vocab_path, lowercase, checks_case=False)
+        vocabulary = load_recorded(vocab_path, rules)
         _worker["encoder"] = ChunkEncoder(vocabulary, text, cleaning)
     except (Refused, OSError, ImportError) as error:
         _start_errors.append(error)

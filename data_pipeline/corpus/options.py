@@ -12,6 +12,7 @@ from data_pipeline.read.cleaning import CleaningOptions
 from data_pipeline.read.options import TextOptions
 from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
+from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
 from data_pipeline.vocab.train import BPE, BYTE_BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 
 EXAMPLE = (
@@ -75,6 +76,12 @@ class BuildFlags:
         maximum=1,
     )
     lowercase: bool = setting(True, "lowercase the text and strip accents")
+    sentencepiece_rules: str = setting(
+        NONE,
+        "how the text for a SentencePiece *.model in --vocab is prepared: as for the published "
+        f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
+        choices=CHOICES,
+    )
     workers: int = setting(
         0, "number of processes; 0: one per core", minimum=0, maximum=MOST_WORKERS
     )
@@ -137,7 +144,9 @@ def _parser() -> FlagParser:
     add_settings(group("text").add_argument, TextOptions)
     vocabulary = group("vocabulary", "give --vocab, or --train_vocab and --vocab_size")
     about_pieces = ("vocab_size", "reserved_pieces", "character_coverage", "lowercase")
-    add_settings(vocabulary.add_argument, BuildFlags, ("vocab", "train_vocab", *about_pieces))
+    add_settings(
+        vocabulary.add_argument, BuildFlags, ("vocab", "train_vocab", *about_pieces, RECORDED)
+    )
     cleaning = group("cleaning", "off by default; the report counts what is dropped")
     add_settings(cleaning.add_argument, CleaningOptions)
     runners = ("workers", "runner", "beam_options")
@@ -161,6 +170,11 @@ def _check_vocabulary(flags: BuildFlags) -> None:
                     "it, or train a vocabulary with --train_vocab"
                 )
         return
+    if flags.sentencepiece_rules != NONE:
+        raise Refused(
+            f"--{RECORDED} is {flags.sentencepiece_rules}, but --train_vocab trains a model whose "
+            "own rules prepare the text; omit it"
+        )
     if flags.train_vocab not in TRAINED:
         raise Refused(
             f"--train_vocab is {flags.train_vocab!r}; it must be {WORDPIECE}, or {UNIGRAM} or "

@@ -12,7 +12,7 @@ from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
 from data_pipeline.report.repeats import estimate_copies
 from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
 from data_pipeline.store import HELDOUT, TRAIN, Store
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab import load_recorded
 from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS
 
 FEW_DOCUMENTS = 100  # of the training split
@@ -140,9 +140,7 @@ def find_before_training(store: Store) -> list[Finding]:
     """Find what will harm a training most, in a second: the vocabulary, and copies of documents."""
     findings = [each for each in find_in_build(store.manifest) if each.name == "unknown_tokens"]
     counts_V = np.asarray(store.train.token_counts)
-    vocabulary = load_vocabulary(
-        store.vocab_path, store.manifest["vocabulary"]["lowercase"], checks_case=False
-    )
+    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
     words = int(counts_V[~vocabulary.is_continuation].sum())
     findings += _find_in_words(int(counts_V.sum()) / max(1, words))
     copies = estimate_copies(store.train)

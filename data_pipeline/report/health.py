@@ -17,7 +17,7 @@ from data_pipeline.report.progress import show_progress
 from data_pipeline.report.repeats import HashSample, Repeats, find_sentences, hash_split
 from data_pipeline.report.rows import SPECIAL_PIECES, RowHealth, ShownExample, measure_rows
 from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, Split, Store
-from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_recorded
 
 _MOST_PIECES, _MOST_NEVER, _MOST_REPEATED = 40, 40, 5
 _SHOWN_TOKENS = 40  # of a sentence that repeats
@@ -103,8 +103,7 @@ def measure(store: Store, seq_len: int, examples: int) -> Health:
       Refused: an empty split, a damaged store, or a sequence length that no pair fits into.
     """
     _check_manifest(store)
-    lowercase = store.manifest["vocabulary"]["lowercase"]
-    vocabulary = load_vocabulary(store.vocab_path, lowercase, checks_case=False)
+    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
     both = (store.train, store.heldout)
     rows: RowHealth | None = None
     shown_examples: tuple[ShownExample, ...] = ()

@@ -28,7 +28,7 @@ from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS, RowShape, row_shape
 from data_pipeline.store import EXAMPLES, Split, Store
-from data_pipeline.vocab import load_vocabulary
+from data_pipeline.vocab import load_recorded
 
 SHORTEST_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
 
@@ -132,9 +132,7 @@ def open_examples(
         return open_stored_examples(store, split.name, options, seq_len, max_predictions_per_seq)
     is_continuation_V = None
     if options.masking != "token":
-        vocabulary = load_vocabulary(
-            store.vocab_path, store.manifest["vocabulary"]["lowercase"], checks_case=False
-        )
+        vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
         is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # of held-out text too: masks follow one rule
     pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V, counts_V)

@@ -37,7 +37,7 @@ _KEYS: dict[type, tuple[str, ...]] = {
     ),
 }
 _VOCABULARY_KEYS: dict[type, tuple[str, ...]] = {
-    str: ("kind", "file", "sha256"),
+    str: ("kind", "file", "sha256", "sentencepiece_rules"),
     int: ("size",),
     bool: ("lowercase",),
     dict: ("special_ids",),

@@ -136,7 +136,7 @@ def describe_vocabulary(vocabulary: Vocabulary) -> dict[str, Any]:
         "kind": vocabulary.kind,
         "file": vocabulary.file_name,
         "size": vocabulary.size,
-        "lowercase": vocabulary.lowercase,
+        **vocabulary.recorded_rules,
         "sha256": vocabulary.digest,
         "special_ids": vocabulary.special_ids,
     }

@@ -2,7 +2,7 @@
 
 In: a vocabulary file, or text to train one on. Out: a Vocabulary; tokenizer.json for others.
 Read vocabulary.py first, then tokenizer_file.py, documents.py, wordpiece.py, byte_level.py,
-train.py, grow.py, offsets.py and tokenizer_json.py.
+sentencepiece_rules.py, train.py, grow.py, offsets.py and tokenizer_json.py.
 """
 
 from data_pipeline.vocab.vocabulary import (
@@ -16,6 +16,7 @@ from data_pipeline.vocab.vocabulary import (
     WORDPIECE,
     Encode,
     Vocabulary,
+    load_recorded,
     load_vocabulary,
     token_dtype,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "WORD_START",
     "Encode",
     "Vocabulary",
+    "load_recorded",
     "load_vocabulary",
     "token_dtype",
 ]

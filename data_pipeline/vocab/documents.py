@@ -35,13 +35,18 @@ def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
     return encode_documents
 
 
-def encode_documents_whole(encode_whole: EncodeWhole, dtype: np.dtype) -> EncodeDocuments:
+def encode_documents_whole(
+    encode_whole: EncodeWhole, dtype: np.dtype, prepare: Callable[[str], str] | None = None
+) -> EncodeDocuments:
     """Return an encoder of documents that encodes each as one text and cuts its tokens.
 
     A token belongs to the sentence in which it begins, the space before a sentence to it.
+    `prepare` changes a sentence before they are joined.
     """
 
     def encode_document(sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        if prepare is not None:
+            sentences = [*map(prepare, sentences)]
         ids, starts = encode_whole(" ".join(sentences))
         sizes_S = np.fromiter(map(len, sentences), np.int64, len(sentences))
         ends_S = np.cumsum(sizes_S + 1) - 1

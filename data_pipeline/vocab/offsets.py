@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import sentencepiece
 
 from data_pipeline.vocab import TOKENIZER_JSON, Vocabulary
 from data_pipeline.vocab.tokenizer_file import EncodeText
@@ -20,6 +19,7 @@ _LONGEST_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 
 # Of a word: ids, and where each piece starts and ends in it.
 _Word = tuple[Sequence[int], Sequence[int], Sequence[int]]
+_Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,11 @@ class PieceAligner:
     def __init__(self, vocabulary: Vocabulary) -> None:
         encode_text = vocabulary.encode_text
         self._encode_whole = encode_text if vocabulary.file_name == TOKENIZER_JSON else None
-        self._pieces_of = _sentencepiece(vocabulary) if encode_text is None else _alone(encode_text)
+        pieces_of: _Pieces | None = vocabulary.encode_aligned
+        if encode_text is not None:
+            pieces_of = _alone(encode_text)
+        assert pieces_of is not None  # a vocabulary has one of both
+        self._pieces_of = pieces_of
         self._words: dict[str, _Word] = {}
 
     def encode(self, text: str) -> AlignedPieces:
@@ -89,23 +93,10 @@ def _align_whole(encode_text: EncodeText, text: str) -> AlignedPieces:
     )
 
 
-_Pieces = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]]]]
-
-
 def _alone(encode_text: EncodeText) -> _Pieces:
     def pieces_of(word: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
         encoding = encode_text(word)
         return encoding.ids, encoding.offsets
-
-    return pieces_of
-
-
-def _sentencepiece(vocabulary: Vocabulary) -> _Pieces:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.file_bytes)
-
-    def pieces_of(word: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
-        encoding = processor.EncodeAsOffsetMapping(word)
-        return encoding["ids"], encoding["offsets"]
 
     return pieces_of
 

@@ -34,6 +34,7 @@ from data_pipeline.vocab.sentencepiece_model import (
     SentencepieceModel,
     read_model,
 )
+from data_pipeline.vocab.sentencepiece_rules import NONE
 from data_pipeline.vocab.template import make_store_template, read_template
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
@@ -138,9 +139,10 @@ def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
 def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     """Return the text of tokenizer.json, which is the same for the same vocabulary.
 
-    None for a SentencePiece model with rules that the format cannot express: words or characters
-    for pieces, spaces that end words, are not marked or are kept in runs, pieces across spaces,
-    unused pieces, user-defined ones of BPE or that its normaliser would change.
+    None for a SentencePiece model with rules that the format cannot express: those of
+    sentencepiece_rules.py, words or characters for pieces, spaces that end words, are not marked or
+    are kept in runs, pieces across spaces, unused pieces, user-defined ones of BPE or that its
+    normaliser would change.
     """
     if vocabulary.file_name == TOKENIZER_JSON:
         text = vocabulary.file_bytes.decode("utf-8-sig")
@@ -159,7 +161,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
         tokenizer.decoder = decoders.WordPiece(prefix="##")
     else:
         model = read_model(vocabulary.file_bytes)
-        if not _can_be_expressed(model):
+        if vocabulary.sentencepiece_rules != NONE or not _can_be_expressed(model):
             return None
         tokenizer = _sentencepiece_tokenizer(model)
         kinds = zip(model.pieces, model.piece_types, strict=True)

@@ -7,14 +7,15 @@ import pathlib
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab import byte_level, tokenizer_file
+from data_pipeline.vocab import byte_level, sentencepiece_rules, tokenizer_file
 from data_pipeline.vocab.documents import (
     Encode,
     EncodeDocuments,
@@ -32,7 +33,6 @@ from data_pipeline.vocab.wordpiece import (
     make_wordpiece_normalizer,
     make_wordpiece_tokenizer,
     read_list,
-    replace_surrogates,
 )
 
 WORDPIECE, SENTENCEPIECE, BYTE_LEVEL = "wordpiece", "sentencepiece", "byte_level"
@@ -83,6 +83,10 @@ class Vocabulary:
     # The tokenizers library's encoding of a text; None for a SentencePiece model.
     encode_text: tokenizer_file.EncodeText | None = None
     continuation_mark: str = "##"  # of WORDPIECE
+    # Of a SentencePiece model: one of sentencepiece_rules.CHOICES, and a text without spaces to its
+    # ids and the characters that each covers.
+    sentencepiece_rules: str = sentencepiece_rules.NONE
+    encode_aligned: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
 
     @property
     def size(self) -> int:
@@ -92,6 +96,13 @@ class Vocabulary:
     def digest(self) -> str:
         """Return the SHA-256 of the file that a store keeps."""
         return hashlib.sha256(self.file_bytes).hexdigest()
+
+    @property
+    def recorded_rules(self) -> dict[str, Any]:
+        """Return what `load_recorded` needs beside the file, for manifests and records."""
+        named = self.sentencepiece_rules
+        others = {} if named == sentencepiece_rules.NONE else {sentencepiece_rules.RECORDED: named}
+        return {"lowercase": self.lowercase, **others}
 
     def pieces(self) -> list[str]:
         """Return the pieces in the order of their ids."""
@@ -151,6 +162,7 @@ def load_vocabulary(
     lowercase: bool = True,
     checks_case: bool = True,
     reads_special_tokens: bool = False,
+    rules: str = sentencepiece_rules.NONE,
 ) -> Vocabulary:
     """Read a vocabulary: *.model is SentencePiece, *.json a tokenizer.json, the rest a vocab.txt.
 
@@ -161,7 +173,8 @@ def load_vocabulary(
     tokenizer.json carry their own rules; there `lowercase` is ignored. `checks_case` is for
     third-party lists: one trained here may have no capitals because its text has none.
     `reads_special_tokens` is for rows of a task: the special tokens of a tokenizer.json that a text
-    spells are these tokens there, as for their authors; in training text they are text.
+    spells are these tokens there, as for their authors; in training text they are text. `rules` are
+    for a SentencePiece model, one of sentencepiece_rules.CHOICES.
 
     Raises:
       Refused: no such file, no vocabulary, a special piece missing or found in texts, a piece
@@ -174,9 +187,19 @@ def load_vocabulary(
             "tokenizer.json or a *.model, or train one with --train_vocab=wordpiece "
             "--vocab_size=30522"
         )
+    if rules not in sentencepiece_rules.CHOICES:
+        raise Refused(
+            f"{sentencepiece_rules.RECORDED} of {path} is {rules!r:.40}; it must be one of "
+            f"{', '.join(sentencepiece_rules.CHOICES)}"
+        )
+    if rules != sentencepiece_rules.NONE and path.suffix != ".model":
+        raise Refused(
+            f"--sentencepiece_rules is {rules}, but --vocab={path} is no SentencePiece *.model and "
+            "has rules of its own; omit the flag"
+        )
     data = small_files.read_bytes(path)
     if path.suffix == ".model":
-        return _load_sentencepiece(path, data)
+        return _load_sentencepiece(path, data, rules)
     if path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file():
         data = byte_level.join_files(path, data)
     elif path.name == byte_level.PIECES and b'"model"' not in data:
@@ -187,6 +210,14 @@ def load_vocabulary(
     if path.suffix == ".json":
         return _load_tokenizer_file(path, data, reads_special_tokens)
     return _load_list(path, data, lowercase, checks_case)
+
+
+def load_recorded(
+    path: pathlib.Path, record: Mapping[str, Any], reads_special_tokens: bool = False
+) -> Vocabulary:
+    """Read the vocabulary of a store or a run by the rules in its manifest or record."""
+    rules = small_files.field(record, sentencepiece_rules.RECORDED, str, path, "none")
+    return load_vocabulary(path, record["lowercase"], False, reads_special_tokens, rules)
 
 
 def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: bool) -> Vocabulary:
@@ -242,7 +273,7 @@ def _load_list(path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bo
     )
 
 
-def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
+def _load_sentencepiece(path: pathlib.Path, data: bytes, rules: str) -> Vocabulary:
     processor = sentencepiece.SentencePieceProcessor()
     try:
         processor.LoadFromSerializedProto(data)
@@ -261,17 +292,17 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
                 "--user_defined_symbols"
             )
     dtype = token_dtype(len(pieces))
+    encoder = sentencepiece_rules.RuledEncoder(processor, rules)
 
     def encode(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        # One thread: the build runs a process a core.
-        encoded = processor.Encode([*map(replace_surrogates, texts)], num_threads=1)
+        encoded = encoder.encode(texts)
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         flat = itertools.chain.from_iterable(encoded)
         return np.fromiter(flat, dtype, int(lengths.sum())), lengths
 
     def encode_whole(text: str) -> tuple[list[int], list[int]]:
-        mapping = processor.EncodeAsOffsetMapping(replace_surrogates(text))
-        return mapping["ids"], [start for start, _ in mapping["offsets"]]
+        ids, spans = encoder.encode_prepared(text)
+        return ids, [start for start, _ in spans]
 
     is_alone = read_model(data).adds_space_before_text and not any(
         WORD_START in piece[1:].rstrip(WORD_START) for piece in pieces
@@ -280,19 +311,21 @@ def _load_sentencepiece(path: pathlib.Path, data: bytes) -> Vocabulary:
         kind=SENTENCEPIECE,
         path=path,
         file_name=MODEL,
-        lowercase=processor.Normalize("A") in ("a", WORD_START + "a"),
+        lowercase=processor.Normalize(encoder.prepare("A")) in ("a", WORD_START + "a"),
         special_ids=special_ids,
         file_bytes=data,
         encode=encode,
         encode_documents=(
             encode_sentences_alone(encode, spaced=False)
             if is_alone
-            else encode_documents_whole(encode_whole, dtype)
+            else encode_documents_whole(encode_whole, dtype, encoder.prepare)
         ),
-        normalize=lambda text: str(processor.Normalize(text)),
+        normalize=lambda text: str(processor.Normalize(encoder.prepare(text))),
         template=make_bert_template(special_ids),
         decode=lambda ids: processor.Decode([int(i) for i in ids]),
         _pieces=tuple(pieces),
+        sentencepiece_rules=rules,
+        encode_aligned=encoder.encode_aligned,
     )
 
 

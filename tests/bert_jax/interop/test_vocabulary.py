@@ -1,15 +1,21 @@
 """Which list beside a checkpoint is read, and as what; tokenisers that are not BERT's."""
 
+import base64
+import dataclasses
 import json
+import pathlib
 
 import pytest
 import tokenizers
 
 from bert_jax.interop import vocabulary
+from bert_jax.runtime import run_identity
+from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax.small_checkpoints import PIECES
+from tests.golden import sentencepiece_rules
 
 
 def write(folder, pieces, tokenizer_config=None, tokenizer=None):
@@ -111,3 +117,35 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=r"vocab\.txt (has '|lacks 1 ).*tokenizer\.json bes"):
             vocabulary.read(write(folder, changed))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "rules"),
+    [
+        ("albert", {}, "albert"),
+        ("xlnet", {}, "xlnet"),
+        ("bert", {}, "none"),
+        ("albert", {"do_lower_case": False, "keep_accents": True}, "xlnet+keep_accents"),
+        (
+            "bert",
+            {"tokenizer_class": "AlbertTokenizer", "remove_space": False},
+            "albert+keep_spaces",
+        ),
+        ("albert", {"tokenizer_class": "PreTrainedTokenizerFast"}, "none"),
+    ],
+)
+def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, settings, rules):
+    content = json.loads(
+        pathlib.Path(sentencepiece_rules.__file__).with_suffix(".json").read_text()
+    )
+    (tmp_path / "spiece.model").write_bytes(base64.b64decode(content["model"]))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    read = vocabulary.read(tmp_path)
+    assert read.sentencepiece_rules == rules
+    record = {"vocabulary": run_identity.make_vocabulary_record(read, "spiece.model")}
+    run_identity.check_vocabulary(read, record, "the run")
+    assert ("sentencepiece_rules" in record["vocabulary"]) == (rules != "none")
+    other = dataclasses.replace(read, sentencepiece_rules="albert+keep_accents")
+    with pytest.raises(Refused, match="sentencepiece_rules = albert"):
+        run_identity.check_vocabulary(other, record, "the run")
