@@ -84,7 +84,9 @@ def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]
     """
     family, config = read_config(directory)
     kind = _find_kind(directory / CONFIG, family)
-    is_known = _read_class(read_json(directory / CONFIG)) in family.classes
+    settings = read_json(directory / CONFIG)
+    # What our own key says of a layer is checked where the layer is read.
+    is_known = task_layer.KEY not in settings and _read_class(settings) in family.classes
     names = family.names_of(kind)
     with contextlib.ExitStack() as stack:
         tensors = _open_tensors(directory, stack)

@@ -316,7 +316,10 @@ LAYERS = {
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"architectures": ["BertModel"]}, "names no layer of a task"),
+        (
+            {"architectures": ["BertModel"]},
+            r"classifier\.weight, which the model of its config\.json has",
+        ),
         ({"id2label": {"0": "no"}}, "gives 2 numbers, and 1 are named"),
         ({"id2label": {"0": "no", "2": "yes"}}, "has no label 1"),
         ({"id2label": {"0": "no", "1": "no"}}, "two labels of one name"),

@@ -176,7 +176,7 @@ def test_a_run_begins_with_a_checkpoint_and_needs_it_once(config, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, before)
     for init in ("", "hf:other"):
         other = dataclasses.replace(going_on, init=init)
-        words = f"config.init = 'orbax:.*', this config says '{init}'"
+        words = f"config.init = 'orbax:.*, this config says '{init}'"
         with pytest.raises(ValueError, match=words):
             begun(other, tmp_path / "second")
 
