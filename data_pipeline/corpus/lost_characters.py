@@ -13,9 +13,8 @@ import tokenizers
 
 from data_pipeline.io.small_files import DamagedFile, field
 from data_pipeline.store import MANIFEST
-from data_pipeline.vocab import BYTE_LEVEL, WORD_START, WORDPIECE, Vocabulary
+from data_pipeline.vocab import BYTE_LEVEL, WORD_START, Vocabulary
 from data_pipeline.vocab.grow import UNUSED
-from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS
 
 _RECORDED = 100  # characters in a manifest, the most frequent ones
 _SHOWN = 6
@@ -28,7 +27,8 @@ class LostCharacters:
         self._normalize = vocabulary.normalize
         if vocabulary.kind == BYTE_LEVEL:
             self._normalize = lambda text: ""  # every byte has a piece
-        self._has_longest_word = vocabulary.kind == WORDPIECE
+        self._max_word_chars = vocabulary.max_word_chars
+        self._find_long_runs = re.compile(rf"(?<!\S)\S{{{self._max_word_chars + 1},}}").findall
         special = set(vocabulary.special_ids.values())
         self._known = set(WORD_START)
         for number, piece in enumerate(vocabulary.pieces()):
@@ -46,18 +46,17 @@ class LostCharacters:
 
     def count_long_words(self, sentences: Sequence[str]) -> int:
         """Count the characters in words that are longer than WordPiece takes."""
-        if not self._has_longest_word:
+        if not self._max_word_chars:
             return 0
         lost_chars = 0.0
-        for run in _LONG_RUN.findall(" ".join(sentences)):
+        for run in self._find_long_runs(" ".join(sentences)):
             normalized = self._normalize(run)  # which may drop accents and tone marks
             words = (len(word) for word, _ in _split_words(normalized))
-            long_chars = sum(chars for chars in words if chars > LONGEST_WORD_CHARS)
+            long_chars = sum(chars for chars in words if chars > self._max_word_chars)
             lost_chars += len(run) * long_chars / max(1, len(normalized))
         return round(lost_chars)
 
 
-_LONG_RUN = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD_CHARS + 1},}}")
 _split_words = tokenizers.pre_tokenizers.BertPreTokenizer().pre_tokenize_str
 
 

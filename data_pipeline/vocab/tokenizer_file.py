@@ -27,6 +27,7 @@ from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrog
 
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
 WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # as the library names the models
+SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
 # Bytes that no text in UTF-8 has: some published vocabularies lack their pieces.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 # A cut here is exact: GPT-2's splitter ends a match before a single space between words, and NFC
@@ -43,7 +44,7 @@ class TokenizerFile:
     """Hold a tokenizer.json that the library runs, and what was read from it."""
 
     tokenizer: tokenizers.Tokenizer
-    model: str  # WORDPIECE, BPE or UNIGRAM
+    model: str  # WORDPIECE, BPE of bytes, SENTENCEPIECE_BPE or UNIGRAM
     pieces: tuple[str, ...]  # in the order of their ids
     special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
     lowercase: bool
@@ -54,13 +55,14 @@ class TokenizerFile:
     # Whether a text has the ids that it has behind a space, within another text.
     ignores_space_before: bool
     continuation_mark: str  # of WORDPIECE, begins the pieces that continue a word
+    max_word_chars: int  # of WORDPIECE: a longer word is unknown; 0: none is too long
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the space put before it; broken UTF-8 becomes U+FFFD."""
         pieces = [self.pieces[i] for i in ids]
         if self.model == WORDPIECE:
             return " ".join(pieces).replace(f" {self.continuation_mark}", "")
-        if self.model == UNIGRAM:
+        if self.model in (UNIGRAM, SENTENCEPIECE_BPE):
             return "".join(pieces).replace(WORD_START, " ").removeprefix(" ")
         text = b"".join(map(piece_bytes, pieces)).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self.ignores_space_before else text
@@ -145,7 +147,9 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         )
     # The library's own spelling of the file, without the vocabulary: complete, with defaults.
     rules = _read_rules(tokenizer)
-    _check_model(path, rules, id_of)
+    if model == BPE and "ByteLevel" not in _list_steps(rules):
+        model = SENTENCEPIECE_BPE
+    _check_model(path, rules, model, id_of)
     template = read_template(rules, {"cls": 0}, path)
     special_ids = find_special_ids(path, pieces, _find_ends(template))
     if template is None:
@@ -178,6 +182,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         cut=cut,
         ignores_space_before=plain == spaced,
         continuation_mark=rules["model"].get("continuing_subword_prefix") or "",
+        max_word_chars=rules["model"].get("max_input_chars_per_word", 0),
     )
 
 
@@ -219,17 +224,22 @@ def _flatten(part: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]
     return list(itertools.chain.from_iterable(_flatten(step, key) for step in part[key]))
 
 
-def _check_model(path: pathlib.Path, rules: Mapping[str, Any], id_of: Mapping[str, int]) -> None:
+def _list_steps(rules: Mapping[str, Any]) -> set[str]:
+    """Return the types of the steps that a text goes through before the model."""
+    splitter = _flatten(rules["pre_tokenizer"], "pretokenizers")
+    return {step["type"] for step in (*splitter, *_flatten(rules["normalizer"], "normalizers"))}
+
+
+def _check_model(
+    path: pathlib.Path, rules: Mapping[str, Any], kind: str, id_of: Mapping[str, int]
+) -> None:
     """Refuse a model that is of no use to pre-training, naming the rule."""
     model = rules["model"]
-    splitter = _flatten(rules["pre_tokenizer"], "pretokenizers")
-    steps = [*splitter, *_flatten(rules["normalizer"], "normalizers")]
-    is_bpe = model["type"] == BPE
     for rule, is_broken in (
-        ("its merges are dropped at random", is_bpe and bool(model.get("dropout"))),
+        ("its merges are dropped at random", bool(model.get("dropout"))),
         (
-            "its BPE is not byte-level, as that of RoBERTa and ModernBERT is",
-            is_bpe and not any(step["type"] == "ByteLevel" for step in steps),
+            "its BPE is neither byte-level, as ModernBERT's is, nor SentencePiece's",
+            kind == SENTENCEPIECE_BPE and "Metaspace" not in _list_steps(rules),
         ),
         (
             "its pieces within words have no mark, such as ##",
@@ -243,7 +253,7 @@ def _check_model(path: pathlib.Path, rules: Mapping[str, Any], id_of: Mapping[st
             )
     needed = [char for char, byte in BYTE_OF.items() if byte not in _NOT_IN_UTF8]
     missing = [char for char in needed if char not in id_of]
-    if is_bpe and missing and not model["unk_token"]:
+    if kind == BPE and missing and not model["unk_token"]:
         raise Refused(
             f"--vocab is {path}, which has no piece for {len(missing)} of the 256 bytes, such as "
             f"{missing[0]!r}; give a byte-level vocabulary with all of them"

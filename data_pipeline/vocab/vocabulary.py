@@ -27,6 +27,7 @@ from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
 from data_pipeline.vocab.tokenizer_file import WORD_START
 from data_pipeline.vocab.wordpiece import (
+    LONGEST_WORD_CHARS,
     WordEncoder,
     check_case,
     join_pieces,
@@ -40,6 +41,7 @@ LIST, MODEL, TOKENIZER_JSON = FILE_NAMES = ("vocab.txt", "vocab.model", "tokeniz
 _KINDS = {
     tokenizer_file.WORDPIECE: WORDPIECE,
     tokenizer_file.UNIGRAM: SENTENCEPIECE,
+    tokenizer_file.SENTENCEPIECE_BPE: SENTENCEPIECE,
     tokenizer_file.BPE: BYTE_LEVEL,
 }
 
@@ -87,6 +89,7 @@ class Vocabulary:
     # ids and the characters that each covers.
     sentencepiece_rules: str = sentencepiece_rules.NONE
     encode_aligned: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    max_word_chars: int = 0  # of WORDPIECE: a longer word is unknown; 0: none is too long
 
     @property
     def size(self) -> int:
@@ -245,6 +248,7 @@ def _load_tokenizer_file(path: pathlib.Path, data: bytes, reads_special_tokens: 
         _pieces=file.pieces,
         encode_text=encode_text,
         continuation_mark=file.continuation_mark,
+        max_word_chars=file.max_word_chars,
     )
 
 
@@ -270,6 +274,7 @@ def _load_list(path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bo
         template=make_bert_template(special_ids),
         _pieces=tuple(pieces),
         encode_text=encode_text,
+        max_word_chars=LONGEST_WORD_CHARS,
     )
 
 

@@ -13,6 +13,7 @@ from data_pipeline.corpus.lost_characters import (
 from data_pipeline.report.findings import find_in_build
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.train import train_vocabulary
+from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 LETTERS = "abcdefghij"
 TEXT = [f"{a}{b} {b}{c}{a}" for a in LETTERS for b in LETTERS for c in LETTERS]
@@ -95,3 +96,18 @@ def test_a_finding_names_the_flag_where_it_helps(coverage, occurrences, is_named
     found = list(find_in_build(manifest))
     assert len(found) == is_named
     assert all("--character_coverage=1" in finding.text for finding in found)
+
+
+def test_words_longer_than_the_file_takes_are_counted(tmp_path):
+    """A list has Google's 200 characters, a tokenizer.json its own number."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a"]
+    listed = tmp_path / "vocab.txt"
+    listed.write_text("\n".join(pieces) + "\n")
+    library = make_wordpiece_tokenizer(pieces, "[UNK]", lowercase=True)
+    model = json.loads(library.to_str())
+    model["model"]["max_input_chars_per_word"] = 7
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(model))
+    sentences = ["a " + "a" * 7 + " " + "a" * 8, "a" * 201]
+    for path, lost in ((listed, 201), (file, 8 + 201)):
+        assert LostCharacters(load_vocabulary(path)).count_long_words(sentences) == lost

@@ -4,6 +4,7 @@ import collections
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
@@ -22,7 +23,8 @@ from data_pipeline.vocab.sentencepiece_model import (
     read_model,
 )
 from data_pipeline.vocab.tokenizer_json import make_tokenizer_json, write_tokenizer_json
-from tests.data_pipeline.encoded import id_lists, train_model
+from data_pipeline.vocab.train import train_sentencepiece
+from tests.data_pipeline.encoded import WORDS, id_lists, train_model
 from tests.data_pipeline.multilingual import sentences
 
 LANGUAGES = ("en", "de", "zh")
@@ -209,3 +211,24 @@ def test_a_file_that_the_library_reads_otherwise_is_refused(uncased, tmp_path, m
     monkeypatch.setattr(tokenizer_json, "make_tokenizer_json", lambda given: wrong.to_str())
     with pytest.raises(Refused, match="caf" if name == "list" else r"\[MASK\]"):
         tokenizer_json.export_tokenizer_json(vocabulary, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_saved_copy_of_an_exported_model_is_read(tmp_path, kind):
+    """The library writes the file anew, and without the model beside it, as transformers does."""
+    model = tmp_path / "a.model"
+    model.write_bytes(train_sentencepiece(kind, lambda: WORDS, 99, lowercase=True))
+    source = load_vocabulary(model)
+    text = make_tokenizer_json(source)
+    assert text is not None
+    library = tokenizers.Tokenizer.from_str(text)
+    path = tmp_path / "saved" / TOKENIZER_JSON
+    path.parent.mkdir()
+    library.save(str(path))
+    saved = load_vocabulary(path)
+    assert (saved.kind, saved.special_ids) == (source.kind, source.special_ids)
+    assert np.array_equal(saved.is_continuation, source.is_continuation)
+    for text in [*WORDS, " ".join(WORDS)]:
+        ids = library.encode(text, add_special_tokens=False).ids
+        assert id_lists(saved, [text]) == [ids]
+        assert saved.decode(ids) == source.decode(ids)
