@@ -3,6 +3,8 @@
 import gzip
 import json
 import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +13,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
+from data_pipeline.store import open_store
 from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.vocab.train import train_sentencepiece
 from tests.data_pipeline.encoded import SPECIALS, WORDS, train_model
@@ -152,13 +155,19 @@ def test_a_model_trained_here_encodes_sentences_as_before(tmp_path):
     assert np.array_equal(ids, alone) and np.array_equal(lengths, alone_lengths)
 
 
-def test_gpt_neox_with_modernberts_tokens_has_the_librarys_ids(tmp_path, shared_data):
-    """Lines and whole documents; the vocabulary lacks the bytes that UTF-8 never has."""
+def write_gpt_neox(folder: pathlib.Path, shared_data: pathlib.Path) -> pathlib.Path:
+    """Write GPT-NeoX's tokenizer with ModernBERT's special tokens."""
     file = shared_data / "vocab" / "gpt_neox" / "20B_tokenizer.json.gz"
     library = tokenizers.Tokenizer.from_str(gzip.decompress(file.read_bytes()).decode())
     library.add_special_tokens([AddedToken(name, lstrip=name == "[MASK]") for name in SPECIALS])
-    path = tmp_path / "tokenizer.json"
+    path = folder / "tokenizer.json"
     path.write_text(library.to_str())
+    return path
+
+
+def test_gpt_neox_with_modernberts_tokens_has_the_librarys_ids(tmp_path, shared_data):
+    """Lines and whole documents; the vocabulary lacks the bytes that UTF-8 never has."""
+    path = write_gpt_neox(tmp_path, shared_data)
     lines = (shared_data / "robustness" / "blns.txt").read_text().split("\n")[:300]
     for name in sorted((shared_data / "multilingual").glob("*.gz")):
         with gzip.open(name, "rt", encoding="utf-8") as text:
@@ -169,3 +178,26 @@ def test_gpt_neox_with_modernberts_tokens_has_the_librarys_ids(tmp_path, shared_
     assert encoded == list(map(whole, lines))
     documents = [[s.strip() for s in lines[i : i + 7] if s.strip()] for i in range(0, 600, 7)]
     check(vocabulary, whole, documents)
+
+
+@pytest.mark.slow
+def test_a_store_of_gpt_neox_has_the_librarys_tokens_of_each_document(tmp_path, shared_data):
+    path = write_gpt_neox(tmp_path, shared_data)
+    book = shared_data / "pretrain" / "gutenberg" / "Alice-s-Adventures-in-Wonderland_11.txt.gz"
+    with gzip.open(book, "rt", encoding="utf-8") as file:
+        paragraphs = [" ".join(text.split()) for text in file.read().split("\n\n")]
+    texts = [text for text in paragraphs if len(text) > 80][:200]
+    corpus = tmp_path / "corpus.txt"
+    lines = "\n\n".join(texts).replace(". ", ".\n")
+    corpus.write_text(lines, encoding="utf-8")
+    argv = [f"--input={corpus}", f"--output={tmp_path}/store", f"--vocab={path}", "--workers=1"]
+    command = [sys.executable, "-m", "data_pipeline.build", *argv, "--sentences=lines"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    store = open_store(tmp_path / "store")
+    whole = make_whole(path)
+    documents = []
+    for split in (store.train, store.heldout):
+        ends = split.sentence_offsets[split.document_offsets[1:-1]]
+        documents += [ids.tolist() for ids in np.split(split.token_ids, ends)]
+    assert sorted(documents) == sorted(map(whole, texts))
