@@ -20,7 +20,7 @@ from bert_jax.interop.tensor_names import nest
 from bert_jax.model import bert
 from bert_jax.tasks.task import CLASSIFY, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
-from data_pipeline.vocab import FILE_NAMES, Vocabulary, load_vocabulary
+from data_pipeline.vocab import Vocabulary, load_vocabulary
 from data_pipeline.vocab.special_tokens import SPECIAL_PIECES
 from data_pipeline.vocab.train import TRAINED, train_vocabulary
 
@@ -69,7 +69,7 @@ def make_vocabularies(
     for kind, trained in TRAINED.items():
         for lowercase in (True, False) if kind == "wordpiece" else (False,):
             words = train_vocabulary(kind, lambda: iter(texts[:_MAX_TEXTS]), 400, lowercase)
-            path = folder / f"{kind}-{lowercase}" / FILE_NAMES[trained]
+            path = folder / f"{kind}-{lowercase}" / trained
             path.parent.mkdir()
             path.write_bytes(words.file_bytes)
             made.append(load_vocabulary(path, lowercase, checks_case=False))
