@@ -5,7 +5,8 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -29,9 +30,12 @@ from bert_jax.tasks.task import Task
 from bert_jax.trainer.compile import StepParts, build_parts
 from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.setup import Setup, check_start, claim_workdir
+from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.schema import GOOGLE
+from data_pipeline.vocab import Vocabulary
+from data_pipeline.vocab.vocabulary import load_recorded
 
 
 def build_finetuning(
@@ -120,12 +124,25 @@ def _keep_rows(
     if record is not None:
         data = record["config"].get("data", {})
         rule = data.get("pair_truncation", GOOGLE)
+        words = _find_recorded(record["vocabulary"], words)
         template = run_record.read_template(storage.home, record, words)
         words = dataclasses.replace(words, template=template)
     data = with_length(config.data, checkpoint.config.max_position_embeddings)
     data = dataclasses.replace(data, pair_truncation=data.pair_truncation or rule)
     checkpoint = dataclasses.replace(checkpoint, vocabulary=words)
     return dataclasses.replace(config, data=data), checkpoint
+
+
+def _find_recorded(record: Mapping[str, Any], words: Vocabulary) -> Vocabulary:
+    """Return the vocabulary that a run began with, if its file lies beside the one read now.
+
+    A folder may hold several, and which of them decides has changed.
+    """
+    folder = words.path.parent
+    path = small_files.path_inside(folder, record["file"])
+    if path == words.path or not path.is_file():
+        return words
+    return load_recorded(path, record)
 
 
 def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> FinetuneRun:

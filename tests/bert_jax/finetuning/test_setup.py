@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 
 from bert_jax.checkpoint.reader import read_arrays
 from bert_jax.config import CheckpointConfig, MeshConfig, ModelConfig, OptimConfig
@@ -397,3 +398,23 @@ def test_rows_are_made_as_the_checkpoint_or_the_run_that_is_resumed_makes_them(c
     assert build(config, tmp_path / "new").config.data.pair_truncation == GOOGLE
     with pytest.raises(Refused, match="pair_truncation"):
         build(config, tmp_path / "new", pair_truncation=TRANSFORMERS)
+
+
+def test_a_resumed_run_keeps_its_vocabulary_file_where_another_now_decides(config, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(config.init.removeprefix("hf:"), checkpoint)
+    config = dataclasses.replace(config, init=f"hf:{checkpoint}")
+    first = build(config, tmp_path / "run")
+    assert first.feed.provenance.vocab_path.name == "vocab.txt"
+    pieces = (checkpoint / "vocab.txt").read_text().splitlines()
+    library = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    library.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    library.save(str(checkpoint / "tokenizer.json"))
+    assert build(config, tmp_path / "run").feed.provenance.vocab_path.name == "vocab.txt"
+    assert build(config, tmp_path / "new").feed.provenance.vocab_path.name == "tokenizer.json"
+    (checkpoint / "vocab.txt").write_text("\n".join([*pieces, "another"]) + "\n")
+    with pytest.raises(Refused, match=r"vocabulary"):
+        build(config, tmp_path / "run")
