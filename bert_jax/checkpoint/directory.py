@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ Folder: TypeAlias = pathlib.Path | epath.Path  # a local path or a gs:// address
 RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, and its one file
 STATE = "state"  # the item of the arrays
 DAMAGED = "_damaged"  # suffix of the quarantine folder beside checkpoints/
+_UNCOMMITTED = ".orbax-checkpoint-tmp"  # in the name of a checkpoint that is being written
 _SEAL = "sha256"
 _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
@@ -166,6 +168,21 @@ def move(path: Folder, target: Folder) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         file.copy(copy)
     remote.rmtree()
+
+
+def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None:
+    """Remove what a failed save left in a local directory.
+
+    Threads of the failed save may write files for a moment more, and Orbax, which removes such
+    folders once, then fails with "Directory not empty". What is left after the timeout is Orbax's.
+    """
+    if is_address(str(directory)):
+        return
+    ends = time.monotonic() + timeout_secs
+    for folder in pathlib.Path(directory).glob(f"*{_UNCOMMITTED}*"):
+        while folder.exists() and time.monotonic() < ends:
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.05)
 
 
 def check_space(

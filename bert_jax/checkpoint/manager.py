@@ -152,6 +152,7 @@ class Checkpoints:
             say(f"{error}; trying again with step {step:,}")
             with contextlib.suppress(Exception):  # already reported
                 self._manager.close()
+            directory_lib.remove_uncommitted(self._directory)
             self._open()
             self._begin(step, state, numbers)
             self.wait()

@@ -204,7 +204,6 @@ REFUSALS = {
     "doctor": (
         (),
         [
-            ((), "--config is missing"),
             (("--config=configs/tiny.py", "--step_secs=0"), "--step_secs"),
             (
                 ("--config=configs/tiny.py", "--process_id=1"),

@@ -1,7 +1,10 @@
 """Reading a checkpoint's files: what is damage, and what the next try may find well."""
 
+import contextlib
 import errno
 import os
+import threading
+import time
 
 import pytest
 from etils import epath
@@ -64,3 +67,26 @@ def test_a_bucket_that_is_late_while_checkpoints_are_listed_may_be_asked_again(m
     monkeypatch.setattr(type(epath.Path("gs://b/checkpoints")), "is_dir", lambda path: True)
     with pytest.raises(ConnectionError, match="gs://b/checkpoints: listing failed"):
         directory.find_steps(epath.Path("gs://b/checkpoints"))
+
+
+def test_a_failed_save_is_removed_while_a_thread_still_writes_it(tmp_path):
+    folder = tmp_path / "2.orbax-checkpoint-tmp"
+    (tmp_path / "1").mkdir()
+    began = threading.Event()
+
+    def write():
+        for number in range(40):
+            with contextlib.suppress(FileNotFoundError):  # removed in between
+                folder.mkdir(exist_ok=True)
+                (folder / str(number)).touch()
+            began.set()
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    began.wait()
+    while thread.is_alive():  # the last file may come after the folder went
+        directory.remove_uncommitted(epath.Path(tmp_path))
+    directory.remove_uncommitted(epath.Path(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    directory.remove_uncommitted(epath.Path("gs://b/checkpoints"))

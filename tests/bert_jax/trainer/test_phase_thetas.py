@@ -6,6 +6,7 @@ import json
 import jax
 import pytest
 
+from bert_jax.checkpoint import directory
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.inference import store_scores
 from bert_jax.inference.store_scores import Selection
@@ -86,7 +87,18 @@ def test_a_base_belongs_to_the_run_and_a_run_of_before_had_the_models(config, wo
         if name.startswith("phases"):
             del record["fixed"][name]
     path.write_text(json.dumps(record))
+    receipts = {
+        path: path.read_text() for path in workdir.glob("checkpoints/*/receipt/receipt.json")
+    }
+    assert receipts
+    for receipt, text in receipts.items():
+        content = json.loads(text)
+        del content["sha256"]
+        content["run"]["fixed"] = record["fixed"]
+        receipt.write_text(directory.seal(content))
     single = tuple(dataclasses.replace(phase, global_rope_theta=0.0) for phase in config.phases)
     assert begun(prepare(dataclasses.replace(config, phases=single), workdir)).step == 8
     assert load.load(str(workdir)).config.global_rope_theta == THETAS[0]
     path.write_text(written)
+    for receipt, text in receipts.items():
+        receipt.write_text(text)
