@@ -44,6 +44,7 @@ from bert_jax.trainer.resume_check import Attempt, Comparison, KilledRun, RunEnd
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.address import is_address
+from data_pipeline.io.atomic import check_no_file
 
 _WHOLE, _KILLED = "whole", "killed"
 
@@ -73,7 +74,8 @@ def _checked_workdir() -> pathlib.Path:
             "give one on a disk of this machine"
         )
     workdir = pathlib.Path(address)
-    if workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+    check_no_file(workdir, "--workdir")
+    if workdir.exists() and any(workdir.iterdir()):
         raise Refused(f"--workdir={workdir} is not empty; give a new folder")
     return workdir
 

@@ -20,7 +20,7 @@ import numpy as np
 from bert_jax.reporting.console import Screen
 from bert_jax.runtime import workdir_lock
 from data_pipeline.io import small_files
-from data_pipeline.io.atomic import write_file, write_json
+from data_pipeline.io.atomic import check_no_file, write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.store import TEXT, Store, open_store
@@ -75,8 +75,7 @@ def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
       Refused: the folder has another record or other files, or another process works there.
     """
     path = folder / RECORD
-    if folder.exists() and not folder.is_dir():
-        raise Refused(f"--workdir={folder} is a file; give a new folder")
+    check_no_file(folder, "--workdir")
     if path.exists():
         before = small_files.read_object(path, folder)
         wanted = {**record, **record["settings"]}

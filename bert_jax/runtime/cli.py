@@ -28,6 +28,7 @@ from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import READER_LEFT, REFUSED, ReaderLeft, describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
+from data_pipeline.io.atomic import check_no_file
 from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 
@@ -476,8 +477,7 @@ class RunFlags:
 def check_address(address: str) -> None:
     """Raise Refused if an address cannot be a workdir; nothing is read from a bucket."""
     if not is_address(address):
-        if pathlib.Path(address).exists() and not pathlib.Path(address).is_dir():
-            raise Refused(f"--workdir={address} is a file; give a new or an empty folder")
+        check_no_file(pathlib.Path(address), "--workdir")
     elif not _ADDRESS.fullmatch(address):
         raise Refused(
             f"--workdir is {address}; it may be a folder, or a folder in a bucket, as "

@@ -127,11 +127,18 @@ class Destination:
     flag: str = "--output"  # the flag that gave the path
 
 
+def check_no_file(path: pathlib.Path, flag: str) -> None:
+    """Raise Refused if a path that a flag gave for a folder is a file, or lies below one."""
+    nearest = next((place for place in (path, *path.parents) if place.exists()), None)
+    if nearest is not None and not nearest.is_dir():
+        which = "which" if nearest == path else f"but {nearest}"
+        raise Refused(f"{flag} is {path}, {which} is a file; give a folder")
+
+
 def check_new_folder(destination: Destination) -> None:
     """Raise Refused for a file, an earlier folder that may not be replaced, or other files."""
     path, flag = destination.path, destination.flag
-    if path.exists() and not path.is_dir():
-        raise Refused(f"{flag} is {path}, which is a file; give a folder")
+    check_no_file(path, flag)
     if not path.exists() or _is_half_moved(destination):
         return
     if all(entry.name == WORKING for entry in path.iterdir()):

@@ -195,8 +195,8 @@ BAD_FLAGS = {
     "--near_duplicates is keep",
     "--vocab=VOCAB --lower_case=true": "did you mean --lowercase?",
     "--vocab=s3://b/vocab.txt": "--vocab is s3://b/vocab.txt, but this",
-    "--train_vocab=bpe --vocab_size=99 --output=/dev/null/out": "--output is /dev/null/out, which "
-    "cannot be written here (Not a directory)",
+    "--train_vocab=bpe --vocab_size=99 --output=/dev/null/out": "--output is /dev/null/out, but "
+    "/dev/null is a file; give a folder",
     "--vocab=VOCAB --output=CORPUS": "which is a file; give a fo",
 }
 

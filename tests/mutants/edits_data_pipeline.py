@@ -53,8 +53,8 @@ _CORPUS = (
     (
         WIRING,
         "corpus/encode.py",
-        "hash_texts(documents, wanted=cleaning.drop_duplicate_documents)",
-        "hash_texts(documents, wanted=cleaning.drop_duplicate_lines)",
+        "text_hashes=hash_texts(documents,",
+        "text_hashes=hash_texts(lines[: len(documents)],",
         "corpus/test_selection.py::test_the_first_of_equal_documents_and_lines_stays",
     ),
     (

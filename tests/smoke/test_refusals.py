@@ -38,7 +38,7 @@ REFUSALS = {
             ((TINY, "stray"), "'stray' is not a flag"),
             ((TINY, "--config.optm.learning_rate=1"), "did you mean --config.optim"),
             ((TINY, "--config.phases[7].steps=1"), "this config has 2 phases, counted from 0"),
-            ((TINY, "--workdir=README.md"), "README.md is a file; give a new"),
+            ((TINY, "--workdir=README.md"), "README.md, which is a file; give a folder"),
             ((TINY, ROOM, "--process_id=1"), "add --multihost"),
             ((TINY, ROOM, "--profile_steps=9:7"), "--profile_steps=9:7 is not FIRST:LAST"),
         ],
@@ -47,6 +47,7 @@ REFUSALS = {
         (TINY,),
         [
             ((), "--workdir is missing"),
+            (("--workdir=README.md/here",), "but README.md is a file; give a folder"),
             ((ROOM, "--kills=0"), "--kills is 0; it must be 1 or more"),
             (
                 (ROOM, "--kills=25", "--config.checkpoint.every_steps=10"),

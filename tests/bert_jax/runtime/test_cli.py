@@ -235,7 +235,8 @@ def test_help_shows_a_config_of_the_command(forked):
         ("gs://runs", "gs://BUCKET/PATH"),
         ("gs://runs/", "gs://BUCKET/PATH"),
         ("s3://runs/mine", "mount other storage"),
-        (__file__, "is a file; give a new or an empty folder"),
+        (__file__, "is a file; give a folder"),
+        (f"{__file__}/mine", f"/mine, but {__file__} is a file; give a folder"),
     ],
 )
 def test_an_address_is_looked_at_before_anything_is_asked(address, words):

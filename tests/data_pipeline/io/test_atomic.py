@@ -103,6 +103,7 @@ def test_a_file_and_a_folder_that_holds_something_are_refused(tmp_path):
     other_files = r"--output is .* with other files; give a new or an empty folder"
     for destination, words in (
         (Destination(tmp_path / "mine", "x"), r"which is a file; give a folder"),
+        (Destination(tmp_path / "mine" / "y", "x"), r"/y, but .*/mine is a file; give a folder"),
         (Destination(tmp_path, "x"), other_files),
         (Destination(tmp_path, "x", format="ours", may_overwrite=True), other_files),
     ):
