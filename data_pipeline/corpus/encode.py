@@ -162,7 +162,8 @@ class ChunkEncoder:
         is_unknown = token_ids == self._vocabulary.special_ids["unk"]
         has_unknown = sum_runs(is_unknown, sentence_lengths) > 0
         unknown = [sentences[i] for i in np.flatnonzero(has_unknown)]
-        counts[CHARACTERS] += sum(len(text) - text.count(" ") for text in sentences)
+        joined = "".join(sentences)
+        counts[CHARACTERS] += len(joined) - joined.count(" ")
         counts[LONG_WORD_CHARACTERS] += self._lost.count_long_words(unknown)
         return self._lost.count(unknown)
 

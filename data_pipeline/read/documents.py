@@ -185,7 +185,7 @@ def _read_lines_as(
 
 
 def _as_paragraphs(block: list[str], sentences: str, counts: Counts) -> list[str]:
-    return block if sentences == "lines" else [join_wrapped(block, counts)]
+    return block if sentences == "lines" else [join_wrapped("\n".join(block), counts)]
 
 
 def _read_blocks(address: str, lines: Iterable[str]) -> Iterator[list[str]]:

@@ -5,7 +5,15 @@ import re
 from collections.abc import Iterable, Iterator
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import add_size, join_wrapped, strip_line
+from data_pipeline.read.lines import (
+    LEAST_LINE_BYTES,
+    MAX_DOCUMENT_BYTES,
+    NO_WIDTH,
+    add_size,
+    check_size,
+    join_wrapped,
+    strip_line,
+)
 
 # Where the book begins: the marker since 2004, and the end of the "small print" in older files.
 _START = re.compile(
@@ -167,13 +175,19 @@ def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iter
 
 
 def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield (blank lines before it, text with its line breaks) of each paragraph."""
+    """Yield (blank lines before it, text with its line breaks) of each paragraph.
+
+    What has no end is refused; read_chapters counts the bytes, a character has one or more.
+    """
     blank_lines, paragraph = 2, []  # the first paragraph may be a heading
     size_bytes = 0
     for line in lines:
-        if strip_line(line):
-            paragraph.append(line.rstrip())
-            size_bytes = add_size(address, size_bytes, paragraph[-1])
+        stripped = line.rstrip()
+        if stripped and (stripped[-1] not in NO_WIDTH or strip_line(stripped)):
+            paragraph.append(stripped)
+            size_bytes += max(len(stripped), LEAST_LINE_BYTES)
+            if size_bytes > MAX_DOCUMENT_BYTES:  # a call for each line would cost time
+                check_size(address, size_bytes)
             continue
         if paragraph:
             yield blank_lines, "\n".join(paragraph)
@@ -223,10 +237,6 @@ def _join(paragraphs: list[str], counts: collections.Counter[str]) -> list[str]:
     joined = []
     for paragraph in paragraphs:
         if not _ORNAMENT.match(paragraph):
-            if paragraph.isascii() and "-\n" not in paragraph:
-                line = " ".join(paragraph.split())
-            else:
-                lines = [" ".join(line.split()) for line in paragraph.split("\n")]
-                line = join_wrapped(lines, counts)
+            line = " ".join(join_wrapped(paragraph, counts).split())
             joined.append(_ITALICS.sub("", line) if "_" in line else line)
     return joined

@@ -388,26 +388,26 @@ _WIDE_MARKS = (
     "\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 )
 _SEAM = re.compile(
-    f"\n(?:(?<=[{_NO_SPACE}].)(?=[{_NO_SPACE}{_NEUTRAL}])|(?<=[{_NEUTRAL}].)(?=[{_NO_SPACE}])"
-    f"|(?<=[{_WIDE_MARKS}].)|(?=[{_WIDE_MARKS}]))",
+    f"\n(?:(?<=[{_NO_SPACE}].)\\s*(?=[{_NO_SPACE}{_NEUTRAL}])"
+    f"|(?<=[{_NEUTRAL}].)\\s*(?=[{_NO_SPACE}])"
+    f"|(?<=[{_WIDE_MARKS}].)\\s*|\\s*(?=[{_WIDE_MARKS}]))",
     re.DOTALL,
 )
 
 
-def join_wrapped(lines: Iterable[str], counts: collections.Counter[str]) -> str:
-    """Join the stripped lines of a paragraph by spaces, or by nothing in scripts without spaces.
+# Both patterns begin with the line's end, which is found fast, and look back from it.
+_HYPHENATED = re.compile("\n(?<=[^\\W\\d_][-\u2010\xad]\n)")
 
-    The characters on both sides of a line's end decide. Lines that end in a hyphen after a letter
-    are counted and joined as they are: whether the hyphen is the word's own cannot be known.
+
+def join_wrapped(text: str, counts: collections.Counter[str]) -> str:
+    """Join the lines of a paragraph by spaces, or by nothing in scripts without spaces.
+
+    Lines end without white space; where nothing joins two, the second loses its indentation. The
+    characters on both sides of a line's end decide. Lines that end in a hyphen after a letter are
+    counted and joined as they are: whether the hyphen is the word's own cannot be known.
     """
-    text = "\n".join(lines)
-    has_hyphen = "-\n" in text
     if not text.isascii():
         text = _SEAM.sub("", text)
-        has_hyphen = has_hyphen or "\u2010\n" in text or "\xad\n" in text
-    if has_hyphen:
-        counts[HYPHENATED_LINES] += len(_HYPHENATED.findall(text))
+    if hyphenated := _HYPHENATED.findall(text):
+        counts[HYPHENATED_LINES] += len(hyphenated)
     return text.replace("\n", " ")
-
-
-_HYPHENATED = re.compile("[^\\W\\d_][-\u2010\xad]\n")

@@ -6,6 +6,7 @@ where a text may be cut so that its parts have the ids that they have within it.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -112,7 +113,7 @@ def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], 
 
 def make_encode_text(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> EncodeText:
     """Return the function that encodes a text, without special tokens around it, guarded."""
-    return guard(lambda text: tokenizer.encode(text, add_special_tokens=False), path)
+    return guard(functools.partial(tokenizer.encode, add_special_tokens=False), path)
 
 
 def make_normalize(tokenizer: tokenizers.Tokenizer, path: pathlib.Path) -> Callable[[str], str]:
