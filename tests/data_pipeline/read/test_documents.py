@@ -268,6 +268,7 @@ ENDLESS = {
 @pytest.mark.parametrize("case", ENDLESS)
 def test_a_file_that_ends_no_document_is_not_read_to_its_end(tmp_path, monkeypatch, case):
     monkeypatch.setattr(lines, "MAX_DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(gutenberg, "MAX_DOCUMENT_BYTES", 1000)
     monkeypatch.setattr(gutenberg, "_HEADER_LINES", 100)
     monkeypatch.setattr(gutenberg, "_HEADER_CHARS", 1000)
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 100)
