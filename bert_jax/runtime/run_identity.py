@@ -163,10 +163,15 @@ def list_differences(
     `defaults` are the values of fixed settings that an older record lacks. Fields of a vocabulary
     that one record lacks are not compared.
     """
-    before = {k: v for k, v in record.get("fixed", {}).items() if k not in _NO_LONGER_FIXED}
+    now = given.get("fixed", {})
+    before = {
+        name: value
+        for name, value in record.get("fixed", {}).items()
+        if name in now or name not in _NO_LONGER_FIXED
+    }
     words, others = _pinned_fields(record), _pinned_fields(given)
     shared = (words.keys() & others.keys()) - {"file"}
-    return differing_settings(before, given.get("fixed", {}), defaults) | differing_settings(
+    return differing_settings(before, now, defaults) | differing_settings(
         *({f"vocabulary.{name}": fields[name] for name in shared} for fields in (words, others))
     )
 

@@ -22,7 +22,8 @@ from bert_jax.finetuning.objectives import TERM
 from bert_jax.interop import export, load
 from bert_jax.interop.tensor_names import by_path
 from bert_jax.model.bert import Heads
-from bert_jax.runtime import run_record
+from bert_jax.parallel import processes
+from bert_jax.runtime import run_identity, run_record
 from bert_jax.tasks.registry import open_task
 from bert_jax.train_step.objectives import Term
 from bert_jax.trainer import loop
@@ -418,3 +419,17 @@ def test_a_resumed_run_keeps_its_vocabulary_file_where_another_now_decides(confi
     (checkpoint / "vocab.txt").write_text("\n".join([*pieces, "another"]) + "\n")
     with pytest.raises(Refused, match=r"vocabulary"):
         build(config, tmp_path / "run")
+
+
+def test_processes_agree_unless_their_settings_differ(config, tmp_path, monkeypatch):
+    first, other = (build(config, tmp_path / name, test_file=name).feed for name in ("", "dev.csv"))
+    given = []
+
+    def agree(name, value, limit_secs):
+        given.append(value)
+        return [given[0], value]
+
+    monkeypatch.setattr(processes, "agree", agree)
+    run_identity.check_processes_agree(first.config, first.provenance, {})
+    with pytest.raises(Refused, match=r"data\.test_file = '' process 0 has, process 1 has 'dev"):
+        run_identity.check_processes_agree(other.config, other.provenance, {})
