@@ -39,8 +39,8 @@ class Provenance:
 
     learns: str  # the kind of training, as printed and recorded: "pre-training"
     origins: Sequence[pathlib.Path]  # folders of the data; a run must not write there
-    vocab_path: pathlib.Path  # the vocabulary's file, which is copied to the workdir
-    vocabulary: Mapping[str, Any]  # its name, size, case and SHA-256: make_vocabulary_record
+    vocab_path: pathlib.Path  # the vocabulary's file
+    vocabulary: Mapping[str, Any]  # make_vocabulary_record of the workdir's copy
     fixed: Mapping[str, Any]  # settings of the data and digests that a resumed run must keep
     fixed_by_default: Mapping[str, Any]  # values assumed for records older than a setting
     details: Mapping[str, Any]  # entry "store" or "task" of the record: digests, the task's labels

@@ -56,7 +56,7 @@ from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
-from data_pipeline.vocab import Vocabulary, load_recorded, template
+from data_pipeline.vocab import Vocabulary, load_recorded, read_file, template
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 FILE = "run.json"
@@ -412,8 +412,9 @@ def check(
 
     `record` is the result of find. A missing copy of the vocabulary is written again.
     """
-    copy = workdir / provenance.vocab_path.name
-    has_other_copy = copy.exists() and _differ(copy, provenance.vocab_path)
+    name, data = read_file(provenance.vocab_path)
+    copy = workdir / name
+    has_other_copy = copy.exists() and _differ(copy, data)
     if record is None:
         remains = [name for name in RECORDS if (workdir / name).exists()]
         remains += [copy.name] * has_other_copy
@@ -453,9 +454,9 @@ def check(
         )
 
 
-def _differ(vocabulary: pathlib.Path, other: pathlib.Path) -> bool:
+def _differ(vocabulary: pathlib.Path, data: bytes) -> bool:
     try:
-        return small_files.read_bytes(vocabulary) != other.read_bytes()
+        return small_files.read_bytes(vocabulary) != data
     except DamagedFile:
         return True
 
@@ -468,8 +469,8 @@ def write(
     parts: Mapping[str, Any] | None = None,
 ) -> None:
     """Write run.json and a copy of the vocabulary, each atomically."""
-    vocab_path = provenance.vocab_path
-    write_file(workdir / vocab_path.name, vocab_path.read_bytes())
+    name, data = read_file(provenance.vocab_path)
+    write_file(workdir / name, data)
     write_json(workdir / FILE, of_run(config, provenance, changes, parts))
     if _is_earlier_record(workdir / EARLIER_FILE, if_damaged=False):
         (workdir / EARLIER_FILE).unlink()

@@ -210,7 +210,7 @@ def claim_workdir(
     storage.claim(is_writer=is_writer)
     if start.begins_anew:
         secs = config.hosts.stuck_secs
-        fresh_start.quarantine(storage, provenance.vocab_path.name, secs, screen.print)
+        fresh_start.quarantine(storage, provenance.vocabulary["file"], secs, screen.print)
     if is_writer:
         if start.problem:
             _replace_damaged(storage, start.problem, screen)
@@ -286,7 +286,7 @@ def restore_or_initialize(setup: Setup, checkpoints: Checkpoints) -> tuple[Train
 def begin_anew(setup: Setup) -> Setup:
     """Move the records of a run that cannot be restored to before-fresh-N/; start at step 0."""
     config, storage, provenance = setup.config, setup.storage, setup.feed.provenance
-    vocabulary = provenance.vocab_path.name
+    vocabulary = provenance.vocabulary["file"]
     fresh_start.quarantine(storage, vocabulary, config.hosts.stuck_secs, setup.screen.print)
     if jax.process_index() == 0:
         run_record.write(storage.home, config, provenance, parts=setup.parts.record)

@@ -18,6 +18,7 @@ from data_pipeline.vocab.vocabulary import (
     Vocabulary,
     load_recorded,
     load_vocabulary,
+    read_file,
     token_dtype,
 )
 
@@ -34,5 +35,6 @@ __all__ = [
     "Vocabulary",
     "load_recorded",
     "load_vocabulary",
+    "read_file",
     "token_dtype",
 ]

@@ -200,12 +200,10 @@ def load_vocabulary(
             f"--sentencepiece_rules is {rules}, but --vocab={path} is no SentencePiece *.model and "
             "has rules of its own; omit the flag"
         )
-    data = small_files.read_bytes(path)
+    _, data = read_file(path)
     if path.suffix == ".model":
         return _load_sentencepiece(path, data, rules)
-    if path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file():
-        data = byte_level.join_files(path, data)
-    elif path.name == byte_level.PIECES and b'"model"' not in data:
+    if path.name == byte_level.PIECES and b'"model"' not in data:
         raise Refused(
             f"--vocab is {path}, which has no {byte_level.MERGES} beside it; copy both or give "
             "the tokenizer.json"
@@ -213,6 +211,17 @@ def load_vocabulary(
     if path.suffix == ".json":
         return _load_tokenizer_file(path, data, reads_special_tokens)
     return _load_list(path, data, lowercase, checks_case)
+
+
+def read_file(path: pathlib.Path) -> tuple[str, bytes]:
+    """Read a vocabulary's file; return a name and the bytes for a copy that needs no other file.
+
+    A vocab.json and the merges.txt beside it become a tokenizer.json.
+    """
+    data = small_files.read_bytes(path)
+    if path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file():
+        return TOKENIZER_JSON, byte_level.join_files(path, data)
+    return path.name, data
 
 
 def load_recorded(

@@ -433,3 +433,32 @@ def test_processes_agree_unless_their_settings_differ(config, tmp_path, monkeypa
     run_identity.check_processes_agree(first.config, first.provenance, {})
     with pytest.raises(Refused, match=r"data\.test_file = '' process 0 has, process 1 has 'dev"):
         run_identity.check_processes_agree(other.config, other.provenance, {})
+
+
+def test_a_run_keeps_one_file_of_a_vocab_json_and_its_merges(config, tmp_path):
+    """Its workdir is read and resumed without the folder that the run began with."""
+    checkpoint = tmp_path / "checkpoint"
+    library = tokenizers.ByteLevelBPETokenizer()
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    library.train_from_iterator(["a cat sees a dog"] * 9, 270, special_tokens=special)
+    rows = library.get_vocab_size()
+    held = tensors(has_heads=False)
+    held["bert.embeddings.word_embeddings.weight"] = np.zeros((rows, 14), np.float32)
+    write(checkpoint, held, vocab_size=rows)
+    (checkpoint / "vocab.txt").unlink()
+    library.save_model(str(checkpoint))
+    (checkpoint / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    config = dataclasses.replace(config, init=f"hf:{checkpoint}")
+    began_with = build(config, tmp_path / "run").feed.vocabulary
+    read = run_record.read_model(tmp_path / "run").vocabulary
+    assert read.path == tmp_path / "run" / "tokenizer.json"
+    ids = [words.encode(["a cat sees"])[0].tolist() for words in (began_with, read)]
+    assert ids[0] == ids[1] and read.digest == began_with.digest
+    # As earlier versions left it: half of the vocabulary.
+    path = tmp_path / "run" / "run.json"
+    path.write_text(path.read_text().replace("tokenizer.json", "vocab.json"))
+    read.path.rename(tmp_path / "run" / "vocab.json").write_bytes(
+        (checkpoint / "vocab.json").read_bytes()
+    )
+    build(config, tmp_path / "run")
+    assert run_record.read_model(tmp_path / "run").vocabulary.digest == read.digest
