@@ -101,7 +101,7 @@ def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], 
 
     def guarded(text: str) -> Result:
         try:
-            return call(replace_surrogates(text))
+            return call(text if text.isascii() else replace_surrogates(text))
         except find_failures() as error:
             raise Refused(
                 f"--vocab is {path}, by which the tokenizers library cannot read {text[:40]!r} "
