@@ -1,6 +1,8 @@
 """Read the vocabulary beside a third-party checkpoint, and check that the two match."""
 
 import dataclasses
+import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +30,7 @@ _LOWERCASES = {
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
 _MOST_SPARE = 10  # a tenth
+_SCORE_ERROR = 1e-12  # SentencePiece's scores are float32, seven digits
 # Settings of a tokenizer that change where text is cut, and the only value that is BERT's.
 _RULES = {
     "tokenize_chinese_chars": True,
@@ -84,6 +87,7 @@ def _find_rules(directory: pathlib.Path) -> str:
     if lowercase is None and of_class != ANY_CLASS:
         lowercase = _LOWERCASES.get(str(config.get("model_type")))
     if lowercase is None:
+        _refuse_preparation(paths[0], settings)
         return NONE
     given = {"do_lower_case": lowercase, "keep_accents": False, "remove_space": True}
     given = {
@@ -91,6 +95,20 @@ def _find_rules(directory: pathlib.Path) -> str:
         for name, default in given.items()
     }
     return name_rules(given["do_lower_case"], given["keep_accents"], given["remove_space"])
+
+
+def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
+    """Raise if other code than ALBERT's or XLNet's prepares text for a SentencePiece model.
+
+    Source: BertJapaneseTokenizer@transformers 4.57.
+    """
+    for name in ("do_lower_case", "word_tokenizer_type"):
+        if settings.get(name):
+            raise Refused(
+                f"{path} has {name} = {json.dumps(settings[name])}, and text for a SentencePiece "
+                "model is prepared so for ALBERT and XLNet alone; remove the setting if the model "
+                f"was trained without it, or put its {TOKENIZER} beside it"
+            )
 
 
 def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
@@ -142,7 +160,19 @@ def _read_source(path: pathlib.Path, lowercase: bool) -> Vocabulary | None:
 def _is_export(path: pathlib.Path, settings: Mapping[str, Any], source: Vocabulary) -> bool:
     template = read_template(settings, source.special_ids, path) or source.template
     text = make_tokenizer_json(dataclasses.replace(source, template=template))
-    return text is not None and text.encode() == small_files.read_bytes(path)
+    return text is not None and _are_close(json.loads(text), settings)
+
+
+def _are_close(ours: Any, theirs: Any) -> bool:
+    """Compare two values of JSON; versions of tokenizers round the scores of pieces differently."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=_SCORE_ERROR)
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        same_keys = ours.keys() == theirs.keys()
+        return same_keys and all(_are_close(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_are_close, ours, theirs))
+    return type(ours) is type(theirs) and bool(ours == theirs)
 
 
 def _check_agrees(settings: Mapping[str, Any], path: pathlib.Path, beside: pathlib.Path) -> None:

@@ -13,6 +13,7 @@ from bert_jax.runtime import run_identity
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import load_vocabulary
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
+from data_pipeline.vocab.train import train_vocabulary
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 from tests.bert_jax.small_checkpoints import PIECES
 from tests.golden import sentencepiece_rules
@@ -73,6 +74,20 @@ def test_the_list_that_a_tokenizer_json_was_exported_from_decides(tmp_path):
         assert read.digest == source.digest
 
 
+def test_the_model_that_a_tokenizer_json_was_exported_from_decides(tmp_path):
+    """Versions of tokenizers round scores in their last digit; another score is another model."""
+    path = tmp_path / "spiece.model"
+    lines = ["a cat sees a dog", "the dogs see two cats", "no cat has seen it"] * 9
+    path.write_bytes(train_vocabulary("unigram", lambda: iter(lines), 79, True).file_bytes)
+    write_tokenizer_json(load_vocabulary(path), tmp_path)
+    exported = json.loads((tmp_path / "tokenizer.json").read_text())
+    for change, file in ((0.0, "spiece.model"), (1e-15, "spiece.model"), (1e-6, "tokenizer.json")):
+        changed = [[piece, score * (1 + change)] for piece, score in exported["model"]["vocab"]]
+        settings = exported | {"model": exported["model"] | {"vocab": changed}}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+        assert vocabulary.read(tmp_path).path.name == file
+
+
 def test_files_that_contradict_each_other_in_case_are_refused(tmp_path):
     folder = write(tmp_path, PIECES, {"do_lower_case": False}, make_tokenizer(lowercase=True))
     with pytest.raises(ValueError, match=r"do_lower_case False, .* beside it True"):
@@ -119,6 +134,11 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
             vocabulary.read(write(folder, changed))
 
 
+def write_model(path):
+    content = pathlib.Path(sentencepiece_rules.__file__).with_suffix(".json").read_text()
+    path.write_bytes(base64.b64decode(json.loads(content)["model"]))
+
+
 @pytest.mark.parametrize(
     ("model_type", "settings", "rules"),
     [
@@ -135,10 +155,7 @@ def test_a_list_that_its_tokenizer_json_contradicts_is_refused(tmp_path):
     ],
 )
 def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, settings, rules):
-    content = json.loads(
-        pathlib.Path(sentencepiece_rules.__file__).with_suffix(".json").read_text()
-    )
-    (tmp_path / "spiece.model").write_bytes(base64.b64decode(content["model"]))
+    write_model(tmp_path / "spiece.model")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     read = vocabulary.read(tmp_path)
@@ -149,3 +166,14 @@ def test_a_bare_model_is_read_by_the_rules_of_its_authors(tmp_path, model_type, 
     other = dataclasses.replace(read, sentencepiece_rules="albert+keep_accents")
     with pytest.raises(Refused, match="sentencepiece_rules = albert"):
         run_identity.check_vocabulary(other, record, "the run")
+
+
+@pytest.mark.parametrize("setting", [{"do_lower_case": True}, {"word_tokenizer_type": "mecab"}])
+def test_a_bare_model_whose_text_others_prepare_is_refused(tmp_path, setting):
+    write_model(tmp_path / "spiece.model")
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({"do_lower_case": False, "word_tokenizer_type": None}))
+    assert vocabulary.read(tmp_path).sentencepiece_rules == "none"
+    path.write_text(json.dumps(setting))
+    with pytest.raises(Refused, match=next(iter(setting))):
+        vocabulary.read(tmp_path)
