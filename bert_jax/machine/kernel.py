@@ -5,18 +5,17 @@ from jax.sharding import Mesh
 
 from bert_jax.config import ModelConfig
 from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
-from bert_jax.model import attention
 from bert_jax.model.attention import verify
-from bert_jax.trainer.kernels import find_kernels_of
+from bert_jax.trainer.kernels import choose_attention, find_kernels_of
 
 
 def check_kernel(mesh: Mesh, model: ModelConfig, seq_len: int) -> Verdict:
     """Compare each kernel for these devices with the reference, as a run does before it starts."""
     part = f"attention kernel at {seq_len}"
-    kind, dtype = mesh.devices.flat[0].device_kind, jnp.dtype("bfloat16")
-    kernels = find_kernels_of("auto", kind, seq_len, model, dtype, mesh.shape["model"])
+    dtype = jnp.dtype("bfloat16")
+    kernels = find_kernels_of("auto", mesh, seq_len, model, dtype)
     if not kernels:
-        words = attention.choose("auto", kind, seq_len, model, dtype, mesh.shape["model"]).words
+        words = choose_attention("auto", mesh, seq_len, model, dtype).words
         return Verdict(part, SKIPPED, words)
     made = [verify.check_kernel(kernel, shape, mesh) for kernel, shape in kernels]
     numbers = {

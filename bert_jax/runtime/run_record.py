@@ -78,7 +78,7 @@ RECORDS = (
     METRICS,
 )
 
-_UNTRAINED = "untrained"
+UNTRAINED, KERNELS = "untrained", "kernels"  # keys of what StepParts.record holds
 _CONVERTED = "converted_from"  # marks a checkpoint converted from other code
 
 
@@ -140,6 +140,9 @@ def _checked(record: dict[str, Any], name: object) -> dict[str, Any]:
     small_files.field(vocabulary, "file", str, name)
     small_files.field(vocabulary, "lowercase", bool, name)
     small_files.field(vocabulary, RECORDED, str, name, "")
+    kernels = small_files.field(record, KERNELS, dict, name, {})
+    for kernel in kernels:
+        small_files.field(kernels, kernel, str, name)
     for key in ("learns", _CONVERTED):
         small_files.field(record, key, str, name, "")
     task = small_files.field(record, "task", dict, name, {})
@@ -269,8 +272,8 @@ def _untrained(record: dict[str, Any], path: pathlib.Path) -> tuple[str, ...]:
     """Return the parts of the model that a run's objective does not train."""
     if _CONVERTED in record or _is_of_a_task(record):
         return ()
-    if _UNTRAINED in record:
-        return tuple(small_files.field(record, _UNTRAINED, list, path))
+    if UNTRAINED in record:
+        return tuple(small_files.field(record, UNTRAINED, list, path))
     name = small_files.field(record["config"], "objective", str, path)
     if name not in objectives.OBJECTIVES:
         raise Refused(

@@ -24,6 +24,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import ModelConfig, RunConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import COMPILED
 from bert_jax.train_step import optim, transfer
 from bert_jax.train_step import state as state_lib
@@ -69,8 +70,8 @@ class StepParts:
     @property
     def record(self) -> dict[str, Any]:
         """Return what the record of the run says of the parts."""
-        kernels = {"kernels": dict(self.kernels)} if self.kernels else {}
-        return {"untrained": list(self.untrained), **kernels}
+        kernels = {run_record.KERNELS: dict(self.kernels)} if self.kernels else {}
+        return {run_record.UNTRAINED: list(self.untrained), **kernels}
 
     @property
     def frozen_shardings(self) -> bert.Params:

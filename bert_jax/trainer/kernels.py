@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
 from bert_jax.config import ModelConfig
@@ -13,10 +14,10 @@ from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.model.attention.verify import AttentionShape
 from bert_jax.reporting.console import Screen
+from bert_jax.runtime import run_record
 from bert_jax.trainer.compile import StepParts
 from data_pipeline.io.refused import Refused
 
-RECORDED = "kernels"  # key in run.json
 SOUND = "sound"
 _KERNELS = (attention.KERNEL, attention.FLASH, attention.GPU_KERNEL)
 
@@ -34,7 +35,7 @@ def settle_kernels(
         implementation fits its rows.
     """
     parts = build(None)
-    known = dict((record or {}).get(RECORDED, {}))
+    known = dict((record or {}).get(run_record.KERNELS, {}))
     for key, (kernel, shape) in find_kernels(parts).items():
         if key not in known:
             with screen.spinning(f"checking {kernel} on these devices"):
@@ -70,49 +71,52 @@ def settle_kernels(
 
 def find_kernels(parts: StepParts) -> dict[str, tuple[str, AttentionShape]]:
     """Find each kernel that the layers of a run call, with the shape of its rows, by a key."""
-    device = parts.mesh.devices.flat[0].device_kind
+    setting, device = parts.config.compute.attention, parts.mesh.devices.flat[0].device_kind
     teacher = parts.teacher.config if parts.teacher else None
     kernels = {}
     for index, phase in enumerate(parts.config.phases):
         encoder = config_lib.model_in_phase(parts.config, index)
         for model in filter(None, (encoder, encoder.generator, teacher)):
-            pairs = find_kernels_of(
-                parts.config.compute.attention,
-                device,
-                phase.seq_len,
-                model,
-                parts.model.dtype,
-                parts.mesh.shape["model"],
-            )
-            for kernel, shape in pairs:
+            rows = (phase.seq_len, model, parts.model.dtype)
+            for kernel, shape in find_kernels_of(setting, parts.mesh, *rows):
                 kernels[f"{kernel} on {device}, {shape.describe()}"] = (kernel, shape)
     return kernels
 
 
 def find_kernels_of(
-    setting: str,
-    device: str,
-    seq_len: int,
-    model: ModelConfig,
-    dtype: jnp.dtype,
-    model_size: int,
+    setting: str, mesh: Mesh, seq_len: int, model: ModelConfig, dtype: jnp.dtype
 ) -> list[tuple[str, AttentionShape]]:
     """Find the kernels of one encoder at one length, with the shape of their rows.
 
-    The arguments are those of attention.choose.
+    Evaluation drops nothing, so it may take a kernel that training does not.
     """
-    choice = attention.choose(setting, device, seq_len, model, dtype, model_size)
-    kinds = [(choice.complete, 0)]
-    if model.global_attn_every_n_layers > 1:
-        kinds.append((choice.window, model.local_attention))
-    return [
-        (kernel, describe_shape(model, seq_len, window))
-        for kernel, window in kinds
-        if kernel in _KERNELS
-    ]
+    shapes: dict[tuple[str, int], AttentionShape] = {}
+    for rate in (model.attention_probs_dropout_prob, 0.0):
+        choice = choose_attention(setting, mesh, seq_len, model, dtype, has_dropout=rate > 0)
+        kinds = [(choice.complete, 0)]
+        if model.global_attn_every_n_layers > 1:
+            kinds.append((choice.window, model.local_attention))
+        for kernel, window in kinds:
+            if kernel in _KERNELS:
+                shape = _describe_shape(model, seq_len, window, rate)
+                shapes.setdefault((kernel, window), shape)
+    return [(kernel, shape) for (kernel, _), shape in shapes.items()]
 
 
-def describe_shape(model: ModelConfig, seq_len: int, window: int) -> AttentionShape:
+def choose_attention(
+    setting: str,
+    mesh: Mesh,
+    seq_len: int,
+    model: ModelConfig,
+    dtype: jnp.dtype,
+    has_dropout: bool | None = None,
+) -> attention.Choice:
+    """Choose the implementations of attention on a mesh; see attention.choose."""
+    device, model_size = mesh.devices.flat[0].device_kind, mesh.shape["model"]
+    return attention.choose(setting, device, seq_len, model, dtype, model_size, has_dropout)
+
+
+def _describe_shape(model: ModelConfig, seq_len: int, window: int, rate: float) -> AttentionShape:
     """Describe the rows of the layers with this window, 0 for none."""
     theta = 0.0
     if model.position_embedding_type == "rotary":
@@ -123,6 +127,6 @@ def describe_shape(model: ModelConfig, seq_len: int, window: int) -> AttentionSh
         model.hidden_size // model.num_attention_heads,
         window,
         model.is_causal,
-        model.attention_probs_dropout_prob,
+        rate,
         theta,
     )

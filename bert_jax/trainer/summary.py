@@ -7,11 +7,11 @@ import jax
 
 from bert_jax import config as config_lib
 from bert_jax.config import RunConfig
-from bert_jax.model import attention
 from bert_jax.model.bert import Model
 from bert_jax.parallel.mesh import describe_axes
 from bert_jax.train_step import optim, transfer
 from bert_jax.trainer.compile import compiles_ahead
+from bert_jax.trainer.kernels import choose_attention
 from bert_jax.trainer.prefetch import BATCHES_AHEAD
 from bert_jax.trainer.setup import Setup
 
@@ -73,13 +73,12 @@ def attention_in_words(config: RunConfig, mesh: jax.sharding.Mesh, model: Model)
     Raises Refused if config.compute.attention requires the kernel and it does not fit a phase.
     """
     words = {
-        phase.seq_len: attention.choose(
+        phase.seq_len: choose_attention(
             config.compute.attention,
-            mesh.devices.flat[0].device_kind,
+            mesh,
             phase.seq_len,
             config_lib.model_in_phase(config, index),
             model.dtype,
-            mesh.shape["model"],
         ).words
         for index, phase in enumerate(config.phases)
     }

@@ -163,7 +163,7 @@ def test_a_kernel_that_differs_is_wrong(monkeypatch):
         verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128)
         assert verdict.outcome == outcome
         assert verdict.numbers[attention.KERNEL]["errors"] == {"output": error}
-    assert asked == [("auto", jax.devices()[0].device_kind, 128, KERNEL_SIZES)] * 2
+    assert asked == [("auto", devices, 128, KERNEL_SIZES)] * 2
 
 
 @pytest.mark.slow

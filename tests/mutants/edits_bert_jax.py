@@ -213,8 +213,8 @@ _MACHINE = (
     (
         WIRING,
         "machine/kernel.py",
-        'find_kernels_of("auto", kind, seq_len, model',
-        'find_kernels_of("auto", kind, 512, model',
+        'find_kernels_of("auto", mesh, seq_len, model',
+        'find_kernels_of("auto", mesh, 512, model',
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",
     ),
 )

@@ -145,6 +145,13 @@ def test_a_receipt_names_no_file_elsewhere(workdir, file):
         run_record.read(workdir)
 
 
+@pytest.mark.parametrize("kernels", [5, {"flash attention": 5}])
+def test_damaged_verdicts_on_kernels_are_named(workdir, kernels):
+    rewrite(workdir, lambda shown: shown.update({run_record.KERNELS: kernels}))
+    with pytest.raises(small_files.DamagedFile, match=r"run\.json"):
+        run_record.find(workdir, dict)
+
+
 def test_a_record_with_the_dtype_under_its_earlier_key_is_read(config, tmp_path):
     compute = ComputeConfig(compute_dtype="float32")
     config = dataclasses.replace(config, compute=compute)

@@ -4,12 +4,14 @@ import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from bert_jax.config import EvalConfig, Phase
+from bert_jax.config import EvalConfig, MeshConfig, ModelConfig, Phase
 from bert_jax.model import attention
-from bert_jax.model.attention import verify
+from bert_jax.model.attention import dispatch, verify
 from bert_jax.model.attention.verify import KernelCheck
+from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import kernels
@@ -90,3 +92,20 @@ def test_a_kernel_that_is_required_and_differs_is_refused(build, errors):
     compute = with_attention(build(), "kernel")
     with pytest.raises(Refused, match=r"config\.compute\.attention is 'kernel'.*set it to auto"):
         build(compute=compute)
+
+
+def test_a_kernel_that_evaluation_alone_takes_is_found(monkeypatch):
+    """Flash attention has no dropout, so training at this rate is plain."""
+    monkeypatch.setattr(
+        attention,
+        "choose",
+        lambda setting, device, *arguments: dispatch.choose(setting, "v5e", *arguments),
+    )
+    mesh = mesh_lib.make_mesh(MeshConfig(), jax.devices()[:1])
+    for positions, expected in (
+        ("rotary", [(attention.FLASH, 0.0)]),
+        ("learned", [(attention.KERNEL, 0.1)]),
+    ):
+        model = ModelConfig(position_embedding_type=positions, attention_probs_dropout_prob=0.1)
+        pairs = kernels.find_kernels_of("auto", mesh, 512, model, jnp.dtype("bfloat16"))
+        assert [(kernel, shape.rate) for kernel, shape in pairs] == expected
