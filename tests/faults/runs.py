@@ -52,8 +52,8 @@ def environment(**changed: str) -> dict[str, str]:
     return os.environ | settings | changed
 
 
-def command(*flags: object) -> list[str]:
-    return [sys.executable, "-m", "bert_jax.train", *map(str, flags)]
+def command(*flags: object, module: str = "bert_jax.train") -> list[str]:
+    return [sys.executable, "-m", module, *map(str, flags)]
 
 
 def free_port() -> int:
@@ -145,6 +145,7 @@ def training(
     processes: int = 1,
     devices: int = 1,
     folders: Sequence[pathlib.Path] = (),
+    module: str = "bert_jax.train",
     **changed: str,
 ) -> Iterator[Training]:
     """Start a run of so many processes with so many CPU devices each; nothing of it is left over.
@@ -167,7 +168,9 @@ def training(
             output.parent.mkdir(parents=True, exist_ok=True)
             with output.open("wb") as file:
                 process = subprocess.Popen(
-                    command(*flags, *joined, *own, f"--workdir={address or workdir}"),
+                    command(
+                        *flags, *joined, *own, f"--workdir={address or workdir}", module=module
+                    ),
                     cwd=folders[number] if folders else ROOT,
                     env=settings,
                     stdin=subprocess.DEVNULL,

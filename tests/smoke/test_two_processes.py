@@ -4,9 +4,12 @@ import dataclasses
 import json
 import signal
 
+import numpy as np
 import pytest
 
 from bert_jax.config import Config, settings_from
+from bert_jax.interop import load
+from bert_jax.interop.tensor_names import by_path
 from data_pipeline.cli.main import BY_SIGNAL
 from tests.bert_jax.small_runs import compiled_once, train
 from tests.faults import one_phase
@@ -56,3 +59,25 @@ def test_two_processes_train_as_one_on_packed_rows(tiny_store, tmp_path, capsys)
     train(config, tmp_path / "one")
     assert losses_of(two) == pytest.approx(losses_of(tmp_path / "one"), rel=1e-4)
     assert saved_steps(two)[-1] == 40
+
+
+def test_two_processes_fine_tune_as_one(small, tmp_path):
+    data = [f"--config.data.{name}" for name in ("text_column=text", "label_column=is_long")]
+    data.append(f"--config.data.dir={small}")
+    flags = ["--config=configs/finetune/table.py", *data, "--config.epochs=2"]
+    flags += [f"--config.init=hf:{small / 'bare'}", "--config.batch_size=8"]
+    flags.append("--config.compute.compute_dtype=float32")
+    weights = []
+    for processes in (1, 2):
+        workdir = tmp_path / str(processes)
+        with training(
+            *flags, workdir=workdir, processes=processes, module="bert_jax.finetune"
+        ) as run:
+            run.finish()
+        weights.append(by_path(load.load_fine_tuned(str(workdir))[0].params))
+    start = by_path(load.load(f"hf:{small / 'bare'}").params)
+    assert weights[0].keys() == weights[1].keys()
+    for path, ours in weights[0].items():
+        np.testing.assert_allclose(weights[1][path], ours, rtol=1e-4, atol=1e-5, err_msg=path)
+    moved = [np.abs(weights[0][path] - start[path]).max() for path in start if path in weights[0]]
+    assert max(moved) > 5e-4
