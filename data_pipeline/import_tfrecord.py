@@ -20,7 +20,7 @@ from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.build import describe_file_count
 from data_pipeline.report.progress import progress_bar
-from data_pipeline.spec.fields import setting
+from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.spec.schema import RowShape
 from data_pipeline.store import (
     EXAMPLES,
@@ -47,6 +47,7 @@ from data_pipeline.store.writer import (
     write_manifest,
 )
 from data_pipeline.vocab import Vocabulary, load_vocabulary
+from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
 from data_pipeline.vocab.tokenizer_json import write_tokenizer_json
 
 EXAMPLE = (
@@ -72,6 +73,12 @@ class ImportFlags:
     )
     vocab: str = setting("", "the vocab.txt or *.model that the ids were made with")
     lowercase: bool = setting(True, "whether the ids were made from lowercased text")
+    sentencepiece_rules: str = setting(
+        NONE,
+        "how the text for a SentencePiece *.model in --vocab was prepared: as for the published "
+        f"{ALBERT} (lowercased) or {XLNET}, both without accents and extra spaces",
+        choices=CHOICES,
+    )
     output: str = setting("", "the folder of the store to make")
     holdout: float = 0.0  # 0 with heldout_input
 
@@ -90,7 +97,7 @@ def parse_flags(argv: list[str]) -> ImportFlags:
         example=EXAMPLE,
     )
     paths = ("input", "heldout_input", "vocab", "output")
-    add_settings(parser.add_argument, ImportFlags, [*paths, "lowercase"])
+    add_settings(parser.add_argument, ImportFlags, [*paths, "lowercase", RECORDED])
     parser.add_argument(
         "--holdout",
         type=float,
@@ -114,7 +121,9 @@ def parse_flags(argv: list[str]) -> ImportFlags:
         raise Refused(
             f"--holdout is {holdout}; it must be more than 0 and at most 0.5 (default {_HOLDOUT})"
         )
-    return ImportFlags(**values, holdout=0.0 if heldout_input else holdout or _HOLDOUT)
+    flags = ImportFlags(**values, holdout=0.0 if heldout_input else holdout or _HOLDOUT)
+    check_fields(flags, "--")
+    return flags
 
 
 _BLOCK_ROWS = 1 << 14
@@ -138,7 +147,7 @@ def import_records(flags: ImportFlags, console: rich.console.Console) -> None:
     output = pathlib.Path(flags.output)
     destination = Destination(output, MANIFEST, FORMAT)
     check_new_folder(destination)
-    vocabulary = load_vocabulary(flags.vocab, flags.lowercase)
+    vocabulary = load_vocabulary(flags.vocab, flags.lowercase, rules=flags.sentencepiece_rules)
     files = dict.fromkeys(find_record_files("--input", flags.input), TRAIN)
     if flags.heldout_input:
         heldout = find_record_files("--heldout_input", flags.heldout_input)

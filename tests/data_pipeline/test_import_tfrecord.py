@@ -13,6 +13,7 @@ from data_pipeline.import_tfrecord import main
 from data_pipeline.io.atomic import WORKING
 from data_pipeline.store import open_store, read_manifest
 from data_pipeline.store.writer import verify
+from data_pipeline.vocab.train import train_vocabulary
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(25))]
 SEQ_LEN, SLOTS = 13, 3
@@ -72,6 +73,18 @@ def test_the_store_keeps_a_list_however_the_vocabulary_is_written(folder):
     assert store.vocab_path.read_text() == "\n".join(PIECES) + "\n"
     theirs = tokenizers.Tokenizer.from_file(str(folder / "store" / "tokenizer.json"))
     assert theirs.get_vocab() == {piece: i for i, piece in enumerate(PIECES)}
+
+
+def test_the_rules_of_a_sentencepiece_model_are_recorded(folder, capsys):
+    lines = ["a cat sees a dog", "the dogs see two cats", "no cat has seen it"] * 9
+    model = folder / "spiece.model"
+    model.write_bytes(train_vocabulary("unigram", lambda: iter(lines), 79, True).file_bytes)
+    given = [f"--vocab={model}", f"--input={folder / 'good.tfrecord'}"]
+    assert run(folder, *given, "--sentencepiece_rules=xlnet") == 0
+    vocabulary = open_store(folder / "store").manifest["vocabulary"]
+    assert (vocabulary["file"], vocabulary["sentencepiece_rules"]) == ("vocab.model", "xlnet")
+    assert main([*given, f"--output={folder / 'other'}", "--sentencepiece_rules=bert"]) == 2
+    assert "--sentencepiece_rules" in capsys.readouterr().err
 
 
 def test_googles_own_file_imports_bit_for_bit_and_in_its_order(tmp_path, shared_data):
