@@ -1,4 +1,4 @@
-"""Exports of drawn models in transformers, and back: make exports.
+"""Compare exports of drawn models with transformers, and read them back: make exports.
 
     python -m benchmarks.exports --shapes=10 --families=bert,xlnet
     python -m benchmarks.exports --torch_pythons=A/bin/python,B/bin/python
@@ -89,7 +89,7 @@ def _find_change(exported: Pretrained, again: pathlib.Path) -> str:
 
 
 def find_faults(seen: dict[str, Any]) -> list[str]:
-    """Return what is wrong with one model in one version, in words."""
+    """Describe what is wrong with one model in one version."""
     faults = [
         f"{name} differ by {value:.1e}"
         for name, value in seen["differences"].items()

@@ -85,7 +85,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         if not _CONFIG.value:
             name = _SMALL if jax.default_backend() == "cpu" else _BASE
             config = _read_config(name)
-            screen.print(f"checking with {name}; --config=FILE checks with that of the run to come")
+            screen.print(
+                f"checking with {name}; give the config of the run to come with --config=FILE"
+            )
         config, source = measure.open_source(config, screen)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(config.phases[0], 0, jax.default_backend(), shards)

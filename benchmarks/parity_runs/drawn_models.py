@@ -27,10 +27,10 @@ from data_pipeline.vocab.train import TRAINED, train_vocabulary
 FAMILIES_DRAWN = ("bert", "roberta", "albert", "electra", "distilbert", "xlnet", "modernbert")
 _TASKS = {CLASSIFY: ("no", "yes", "perhaps"), TAG: ("O", "B"), SPAN: ()}
 _ACTS = ("gelu", "gelu_new", "gelu_pytorch_tanh")
-_MAX_TEXTS = 300  # of a file
+_MAX_TEXTS = 300  # per file
 _OF_SHARED = ("robustness/blns.txt", "multilingual/de_gsd-ud-dev.conllu.gz")
 _OF_SHARED += ("multilingual/zh_gsdsimp-ud-dev.conllu.gz",)
-_SPECIAL_OF_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # by id
+_SPECIAL_OF_ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]  # sorted by id
 _SPELLINGS = {*_SPECIAL_OF_ROBERTA, *itertools.chain(*SPECIAL_PIECES.values())}
 
 
@@ -83,7 +83,7 @@ def draw_config(family: str, rng: np.random.Generator, vocab_size: int) -> Model
         return values[rng.integers(len(values))]
 
     heads = int(rng.integers(1, 5))
-    is_even = family in ("modernbert", "xlnet")  # of which one rotates pairs, one has sines
+    is_even = family in ("modernbert", "xlnet")  # one rotates pairs, one has sines
     width = heads * choose(*((4, 6, 10, 14) if is_even else (3, 5, 7, 8, 9)))
     layers, units = int(rng.integers(1, 5)), int(rng.integers(7, 60))
     spare, epsilon = int(rng.integers(0, 5)), choose(1e-12, 1e-7, 1e-5, 1e-3)
@@ -145,7 +145,7 @@ def _has_pairs(family: str, shape: int) -> bool:
 
 
 def draw_params(config: ModelConfig, heads: bert.Heads, rng: np.random.Generator) -> bert.Params:
-    """Draw the arrays of a model, none of which is left at zeros or ones."""
+    """Draw the arrays of a model, leaving none at zeros or ones."""
     model = bert.build(config, "cpu", heads=heads)
     drawn = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(model.declared):

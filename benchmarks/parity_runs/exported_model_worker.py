@@ -1,4 +1,4 @@
-"""transformers and sentence-transformers as one side of exported_model.py and of exports.py.
+"""Run transformers and sentence-transformers as one side of exported_model.py and exports.py.
 
 Runs in an environment of its own, and reads a folder as a user of these libraries does.
 """

@@ -52,8 +52,8 @@ _IN_WORDS = {
     str: "text without quotation marks around it",
 }
 
-# Of the words of a path, the least share that a similar one has; words that stand for others.
-_LEAST_SHARE = 0.5
+# The share of its words that a similar path has at least; words that stand for others.
+_MIN_SHARE = 0.5
 _SHORT = {"lr": "learning rate", "save": "checkpoint", "logging": "log", "len": "length"}
 
 # Groups that fine-tuning derives from other settings, and which settings to use instead.
@@ -298,7 +298,7 @@ def near_fields(kind: type[Any], name: str) -> list[str]:
     wanted = _split_words(name)
     shares = {path: _share_words(wanted, _split_words(path)) for path in _fields(kind)}
     best = max(shares.values())
-    near = [path for path, share in shares.items() if share >= max(_LEAST_SHARE, best - 0.05)]
+    near = [path for path, share in shares.items() if share >= max(_MIN_SHARE, best - 0.05)]
     near.sort(key=lambda path: -difflib.SequenceMatcher(None, path, name).ratio())
     return [f"--config.{path}" for path in near[:3]]
 

@@ -425,7 +425,7 @@ class OptimConfig:
     layer_rate_top: int = setting(
         1,
         "power of layer_rate_decay that the last layer's rate is of the heads' rate; each layer "
-        "below has one more: 1 is ULMFiT's, 2 that of ELECTRA's code",
+        "below has one more: 1 as in ULMFiT, 2 as in ELECTRA's code",
         minimum=0,
         maximum=100,
         source="electra, model/optimization.py _get_layer_lrs",

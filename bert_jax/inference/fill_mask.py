@@ -29,7 +29,7 @@ _BATCH_SIZE = 32  # sentences
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A sentence as a row of token ids with masked tokens."""
+    """Hold a sentence as a row of token ids with masked tokens."""
 
     text: str
     row: FramedRow

@@ -117,7 +117,7 @@ def keep_supported(checkpoint: Pretrained, target: Target) -> Pretrained:
     task, config = checkpoint.task, checkpoint.config
     has_other_act = "mlm" in checkpoint.params and config.mlm_act != config.hidden_act
     if config.head_act and not has_other_act:
-        config = dataclasses.replace(config, head_act="")  # of no head, or of no other activation
+        config = dataclasses.replace(config, head_act="")  # it has no effect
         checkpoint = dataclasses.replace(checkpoint, config=config)
     if config.bilstm_units and target.scheme != load.ORBAX:
         raise Refused(

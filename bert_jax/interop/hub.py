@@ -35,7 +35,8 @@ _NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 _REVISION = re.compile(r"[\w./-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ETAG = re.compile(r"\w[\w.=+~-]{0,199}")  # becomes the name of a file in the cache
-_ANSWER_SECS = 60.0  # for what the hub says about a file: redirects may lead in a circle
+# The longest wait for what the hub says about a file: redirects may lead in a circle.
+_ANSWER_SECS = 60.0
 
 T = TypeVar("T")
 
@@ -162,10 +163,10 @@ def _check_size(size: Any) -> int:
 
 @contextlib.contextmanager
 def _refuse_nonsense(hub: Any, subject: str) -> Iterator[None]:
-    """Refuse answers that huggingface_hub, or the block, cannot take for those of a hub.
+    """Refuse an answer that no hub gives.
 
-    It builds its classes from the JSON as it comes: a list or a page of HTML raises what it happens
-    to raise.
+    huggingface_hub builds its classes from the JSON as it comes, so that a list or a page of HTML
+    may raise any error.
     """
     try:
         yield

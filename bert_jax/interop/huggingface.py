@@ -76,8 +76,8 @@ def read_config(directory: pathlib.Path) -> tuple[Family, ModelConfig]:
 def read(directory: pathlib.Path) -> tuple[ModelConfig, Params, tuple[str, ...]]:
     """Read the sizes and the arrays in a folder: encoder, and pooler and heads if any.
 
-    The third value has the names of all other arrays, such as those of a third-party head; a class
-    of transformers has none.
+    The third value has the names of all other arrays, such as a third-party head's; a class of
+    transformers has none.
 
     Raises:
       Refused: a file is missing, damaged, pickled, or of an encoder that is not computed here.
@@ -446,14 +446,14 @@ def _write_tokeniser(checkpoint: Pretrained, folder: pathlib.Path) -> None:
     special = {f"{name}_token": pieces[i] for name, i in words.special_ids.items()}
     config = checkpoint.config
     # Written, as the default differs between versions and classes of transformers. Models without
-    # segments have no argument or row for those of a pair.
+    # segments have no argument or row for the segments of a pair.
     has_segments = config.type_vocab_size > 1 or config.position_embedding_type == "relative"
     inputs = ["input_ids", *["token_type_ids"] * has_segments, "attention_mask"]
     settings: dict[str, Any] = {
         "model_max_length": config.max_position_embeddings,
         "model_input_names": inputs,
     }
-    if words.file_name == LIST:  # for whoever reads the list
+    if words.file_name == LIST:  # a reader of the list needs these
         case = {"do_lower_case": words.lowercase, "strip_accents": None}
         settings |= {**case, "tokenize_chinese_chars": True}
     # It runs tokenizer.json as it stands; newer BertTokenizers make their own rules.

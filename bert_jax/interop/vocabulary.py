@@ -112,7 +112,7 @@ def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None
 
 
 def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
-    """Find the template in tokenizer.json; without one, that of the model's family."""
+    """Find the template in tokenizer.json; without one, take the model family's."""
     special_ids = vocabulary.special_ids
     path, config, rules = (directory / name for name in (TOKENIZER, CONFIG, TOKENIZER_CONFIG))
     template = None

@@ -29,10 +29,10 @@ LEAVING_SECS = 8.0  # at most, so that the others can read why this process ends
 _SLICE_SECS = 1.0  # of a wait; in between Python handles its signals
 
 DIED = "has died: it was killed, or its host went down"  # the reason that others report
-_GOODBYE = b"bye\n"  # of a process that ends by itself
-_NAME_SECS = 3.0  # how long the name of a process that died is waited for
+_GOODBYE = b"bye\n"  # sent by a process that ends by itself
+_NAME_SECS = 3.0  # the longest wait for the name of a process that died
 
-_hosts: list[str] = []  # of each process, once they have told each other
+_hosts: list[str] = []  # the host of each process, once they have told each other
 _peers: dict[int, socket.socket] = {}  # connections by the process at the other end
 
 _rounds: collections.defaultdict[str, "itertools.count[int]"] = collections.defaultdict(
@@ -91,7 +91,7 @@ def watch_connections(
                     is_lost = _peers[key.data].recv(len(_GOODBYE)) != _GOODBYE
                 except ConnectionResetError:
                     is_lost = True
-                except OSError:  # as where the network is gone: heartbeats decide
+                except OSError:  # the network may be gone: heartbeats decide
                     is_lost = False
                 if is_lost and not ended.is_set():
                     lose(key.data)
@@ -161,7 +161,7 @@ def are_joined() -> bool:
 def post(topic: str, text: str, process: int | None = None) -> None:
     """Leave a text for all processes to read, in place of the one that this process left before.
 
-    `process` is the one to leave it for, if that cannot do so any more.
+    `process` is another process to leave it for, which has died.
     """
     client = distributed.global_state.client
     if client is not None:

@@ -18,7 +18,7 @@ from data_pipeline.io.refused import Refused
 
 FILE = pathlib.Path(__file__).with_name("prices.json")
 
-MAX_USD = 1_000_000  # of a chip and an hour, far more than any costs
+MAX_USD = 1_000_000  # dollars per chip and hour, far more than any chip costs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ CURVES = "curves.png"  # written by reporting/plots.py
 BAD_STEPS = "bad_steps.jsonl"  # by trainer/bad_steps.py
 PROBE_SCORES = "probe.jsonl"  # in the folder of a probe
 LEFT_OUT = "left_out.json"  # by trainer/bad_steps.py
-VERIFIED = "data_verified.json"  # by trainer/feed.py
+VERIFIED = "data_verified.json"  # written by trainer/feed.py
 
 
 class Watcher(Protocol):

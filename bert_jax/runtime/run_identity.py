@@ -68,7 +68,7 @@ def fixed_settings(config: RunConfig, provenance: Provenance) -> dict[str, Any]:
 def check_processes_agree(
     config: RunConfig, provenance: Provenance, weights: Mapping[str, str]
 ) -> None:
-    """Raise Refused on every process if those of this run differ in config, data or weights.
+    """Raise Refused on every process if the processes differ in config, data or weights.
 
     `weights` are digests of the arrays that a new run begins with, by the setting that names them.
     """

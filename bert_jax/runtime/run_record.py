@@ -375,7 +375,7 @@ def _read_vocabulary(workdir: pathlib.Path, record: dict[str, Any]) -> Vocabular
 def read_template(
     workdir: pathlib.Path, record: Mapping[str, Any], vocabulary: Vocabulary
 ) -> template.Template:
-    """Return the template of a run's rows; without one in its record, that of a store's rows."""
+    """Return the template of a run's rows; a record without one is of a store's rows."""
     path, special_ids = record_path(workdir), vocabulary.special_ids
     if template.RECORDED not in record["vocabulary"]:
         return template.make_store_template(vocabulary.template, special_ids)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from data_pipeline.io.refused import Refused
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
-_MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # as programs write one
-_HEADER_SHARE = 0.05  # of the rows at most have a label that is no class but the column's name
+_MISSING = ("nan", "null", "none", "na", "n/a", "<na>", "nat")  # spellings in programs
+# The largest share of rows whose label is the name of the column, and no class.
+_HEADER_SHARE = 0.05
 # Letters of the Cyrillic and Greek alphabets that look as Latin ones do, and signs with a plain
 # form that NFKC keeps apart.
 _LOOK_ALIKES = str.maketrans(
@@ -39,7 +40,7 @@ class LabelRows:
     """Hold how many rows have a label, and the place of the first of them."""
 
     count: int
-    place: str  # as "train.csv row 3"
+    place: str  # such as "train.csv row 3"
 
 
 def count_labels(labels: Iterable[tuple[str, str]]) -> dict[str, LabelRows]:

@@ -402,8 +402,8 @@ class StoreFeed:
 BYTES_PER_SEC = 500e6  # read limit during training, to leave disk bandwidth to the input pipeline
 _LOWEST_PRIORITY = 19
 _CHECKED, _VERIFIED = "data check", "verified"  # what a process posts once it has read its files
-_LOOK_SECS = 1.0  # between two looks for the posts of the others
-_MAX_PROBLEMS = 3  # of which the error tells all
+_LOOK_SECS = 1.0  # the pause between two looks for the posts of the others
+_MAX_PROBLEMS = 3  # told by the error in full
 # Disks that have one name on all hosts which mount them; others count as a host's own.
 _NETWORK_DISKS = {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cifs", "beegfs", "fuse.gcsfuse"}
 
@@ -462,7 +462,7 @@ class DataCheck:
         name = "whether the data are as they were built"
         problems = list(filter(None, processes.agree(name, self._problem, limit_secs)))
         more = len(problems) - _MAX_PROBLEMS
-        problems[_MAX_PROBLEMS:] = [f"and those of {more:,} more processes"] * (more > 0)
+        problems[_MAX_PROBLEMS:] = [f"and {more:,} more processes found damage"] * (more > 0)
         return "; ".join(problems)
 
     def close(self) -> None:
@@ -475,7 +475,7 @@ class DataCheck:
         if sys.platform == "linux":  # where priorities are per thread
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        # An unreadable file fails in the step that needs it.
+        # A file that cannot be read fails in the step that needs it.
         with contextlib.suppress(_Ended, OSError, jax.errors.JaxRuntimeError):
             outcome = ""
             try:
@@ -569,7 +569,7 @@ def _mark_files(stores: Sequence[Store]) -> dict[str, Any]:
 def _identify_disk(folder: pathlib.Path) -> tuple[str, bool]:
     """Return a name of the disk of a folder, and whether it is one that hosts share.
 
-    A network disk has the name of its source, another one that of this boot of this host.
+    A network disk is named by its source, another one by this boot of this host.
     """
     device = folder.stat().st_dev
     boot = socket.gethostname()

@@ -185,7 +185,7 @@ def _train(setup: Setup, stop: Stop, watchdog: Watchdog) -> dict[str, Any]:
         at_the_end.enter_context(ledger)
         last_save = work.doing(goodput.SAVING, "finishing the last save")
         at_the_end.enter_context(checkpoints.closed_after(last_save))
-        at_the_end.enter_context(watchdog.reporting())  # before the last save is waited for
+        at_the_end.enter_context(watchdog.reporting())  # ends before the wait for the last save
         is_new = checkpoints.latest_step is None
         if is_new:
             _show_opening(setup, ledger, done=None)

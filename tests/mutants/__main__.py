@@ -32,7 +32,7 @@ SPARE_SECS, SPARE_TIMES = 120.0, 5.0
 
 
 class Copy:
-    """A copy of the tree in which one file is edited at a time, and a server that runs tests."""
+    """Hold a copy of the tree, in which one file is edited at a time, and a server of tests."""
 
     def __init__(self, home: pathlib.Path) -> None:
         """Copy what git knows of, with uncommitted changes, beside a link to the shared data."""
@@ -78,7 +78,7 @@ class Copy:
         return json.loads(self._report.read_text())
 
     def try_edit(self, mutant: Mutant, limit_secs: float) -> str:
-        """Run the tests of an edit; return "" if each failed by an assertion, or what happened."""
+        """Run the tests of an edit; return "" if each failed by an assertion, else why."""
         path = self.tree / mutant.file
         text = path.read_text(encoding="utf-8")
         try:

@@ -1,4 +1,4 @@
-"""One planted edit: where it stands, what it becomes, which tests must notice it."""
+"""Describe one planted edit: its place, its text, the tests that must notice it."""
 
 import ast
 import collections
@@ -16,7 +16,7 @@ MIN_EDITS_PER_FOLDER = 2
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A wrong edit of one file, and the tests that fail with it by an assertion.
+    """Hold a wrong edit of one file, and the tests that fail with it by an assertion.
 
     `old` occurs exactly once in the file. `tests` are ids of functions, "FILE::NAME", or of one of
     their cases, "FILE::NAME[case]", or of all tests of a file.
@@ -30,7 +30,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Return the words that a progress line and ONLY= call the edit by."""
+        """Return the words of a progress line."""
         words = " ".join(self.old.split())
         return f"{self.file}: {words if len(words) <= 60 else words[:57] + '...'}"
 

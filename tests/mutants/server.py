@@ -34,7 +34,7 @@ PASSED, ASSERTED, BROKE, SKIPPED = "passed", "asserted", "broke", "skipped"
 
 
 class Witness:
-    """A plugin of pytest that notes how each test ended."""
+    """Note how each test ended, as a plugin of pytest."""
 
     def __init__(self) -> None:
         self.endings: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""All planted edits."""
+"""List all planted edits."""
 
 from tests.mutants.edits_bert_jax import BERT_JAX
 from tests.mutants.edits_data_pipeline import DATA_PIPELINE

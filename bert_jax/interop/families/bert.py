@@ -8,7 +8,7 @@ import dataclasses
 from bert_jax.interop.families.family import ACTS, Family, Names
 from bert_jax.interop.model_json import Settings
 
-# Of BertConfig; those of RoBERTa and ELECTRA differ in what their files say.
+# The defaults of BertConfig; RoBERTa and ELECTRA replace some of them.
 DEFAULTS = {
     **{"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12},
     **{"num_attention_heads": 12, "intermediate_size": 3072, "hidden_act": "gelu"},

@@ -26,7 +26,7 @@ _SETTINGS = dataclasses.replace(
         **{"embedding_size": 128, "hidden_size": 256, "num_attention_heads": 4},
         "intermediate_size": 1024,
     },
-    head_act="gelu_erf",  # of the generator
+    head_act="gelu_erf",  # the generator's
 )
 
 FAMILY = Family(

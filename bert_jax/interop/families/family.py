@@ -98,10 +98,11 @@ def _behind(prefix: str, name: str | None) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Describe which token classes of rows read, where config.json says it."""
+    """Hold how config.json says which token a classifier of rows reads."""
 
-    describe: Callable[[Template], dict[str, str]]  # the settings to write
-    check: Callable[[pathlib.Path, Mapping[str, Any], Template], None]  # those of a config.json
+    describe: Callable[[Template], dict[str, str]]  # returns the settings to write
+    # Raises if the settings of a config.json contradict the template.
+    check: Callable[[pathlib.Path, Mapping[str, Any], Template], None]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Read and write XLNet, without its memory.
 
-Its own rows end with [CLS], those of a store begin with it: a classifier of rows reads the last or
-the first token, by the template of the vocabulary.
+Rows of its authors end with [CLS], rows of a store begin with it: a classifier of rows reads the
+last or the first token, by the template of the vocabulary.
 
 Source: modeling_xlnet.py, configuration_xlnet.py@transformers 5.23; Yang et al. 2019.
 """

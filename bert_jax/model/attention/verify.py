@@ -2,7 +2,7 @@
 
 No kernel is trusted because it ran elsewhere: a run sends one row per device through its kernel
 before its first step. Output and gradients must be as close to float32 as bfloat16 allows, and
-dropout masks must equal those of the plain implementation.
+dropout masks must equal the plain implementation's.
 """
 
 import dataclasses

@@ -64,8 +64,8 @@ def make_windows(
     aligner = PieceAligner(vocabulary)
     template, most = vocabulary.template, options.max_seq_length
     findings = Findings([], [], [])
-    chunks: list[EncodedRows] = []  # of a paragraph each
-    facts: list[tuple[int, int, int, int, int]] = []  # of each row
+    chunks: list[EncodedRows] = []  # one per paragraph
+    facts: list[tuple[int, int, int, int, int]] = []  # one per row
     asked: list[tuple[SquadQuestion, str, AlignedPieces]] = []
     for paragraph in paragraphs:
         pieces = aligner.encode(paragraph.context)
