@@ -112,19 +112,27 @@ def _refuse_preparation(path: pathlib.Path, settings: Mapping[str, Any]) -> None
 
 
 def _find_template(directory: pathlib.Path, vocabulary: Vocabulary) -> Template:
-    """Find the template in tokenizer.json; without one, take the model family's."""
+    """Find the template in tokenizer.json; without one, take the tokenizer's or the model's."""
     special_ids = vocabulary.special_ids
-    path, config, rules = (directory / name for name in (TOKENIZER, CONFIG, TOKENIZER_CONFIG))
+    path, *others = (directory / name for name in (TOKENIZER, CONFIG, TOKENIZER_CONFIG))
+    config, settings = (model_json.read_json(each) if each.is_file() else {} for each in others)
     template = None
     if path.is_file():
         template = read_template(model_json.read_json(path), special_ids, path)
-    if template is None and config.is_file():
-        is_xlnet = model_json.read_json(config).get("model_type") == XLNET
-        template = make_xlnet_template(special_ids) if is_xlnet else None
+    if template is None and _ends_with_cls(config, settings):
+        template = make_xlnet_template(special_ids)
     template = template or vocabulary.template
-    inputs = model_json.read_json(rules).get("model_input_names") if rules.is_file() else None
+    inputs = settings.get("model_input_names")
     is_one_segment = isinstance(inputs, list) and "token_type_ids" not in inputs
     return template.drop_segments() if is_one_segment else template
+
+
+def _ends_with_cls(config: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
+    """Return whether rows are XLNet's; an XLNet of a store is exported with rows of ALBERT's."""
+    of_class = settings.get("tokenizer_class")
+    if isinstance(of_class, str) and of_class in _LOWERCASES:
+        return of_class.lower().startswith(XLNET)
+    return config.get("model_type") == XLNET and config.get("summary_type") != "first"
 
 
 def _read_tokenizer(path: pathlib.Path, beside: pathlib.Path | None) -> Vocabulary:

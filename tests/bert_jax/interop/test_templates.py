@@ -21,7 +21,7 @@ from bert_jax.tasks.task import CLASSIFY
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, join_rows
 from data_pipeline.spec.schema import GOOGLE, TRANSFORMERS
-from data_pipeline.vocab.template import make_xlnet_template
+from data_pipeline.vocab.template import make_bert_template, make_xlnet_template
 from tests.golden import encoders, templates
 
 GOLDEN = pathlib.Path(templates.__file__).with_suffix(".npz")
@@ -125,6 +125,19 @@ def test_segments_that_a_model_has_no_row_for_are_refused(folder):
     (place / "tokenizer.json").write_text(json.dumps(written))
     with pytest.raises(Refused, match=r"segment 2 .*type_vocab_size = 2"):
         load.load(f"hf:{place}")
+
+
+def test_an_xlnet_whose_rows_begin_with_cls_is_read_so_from_its_export(folder, tmp_path):
+    """As a run on a store exports it, whose model has the rules of XLNet's authors."""
+    checkpoint, layer = load.load_fine_tuned(f"hf:{folder('XLNet')}")
+    words = checkpoint.vocabulary
+    words = dataclasses.replace(words, template=make_bert_template(words.special_ids))
+    target = export.parse_target(f"hf:{tmp_path / 'copy'}")
+    tuned = dataclasses.replace(checkpoint, vocabulary=words, task=layer)
+    export.write(export.keep_supported(tuned, target), target, ())
+    read, _ = load.load_fine_tuned(f"hf:{tmp_path / 'copy'}")
+    assert read.vocabulary.template == words.template
+    assert read.vocabulary.sentencepiece_rules == words.sentencepiece_rules == "xlnet"
 
 
 @pytest.mark.slow
