@@ -63,7 +63,7 @@ _RESOLVED = {
 }
 
 # Fields of a phase, and the fields that it takes where its own is empty.
-PHASE_SETTINGS = {
+_PHASE_SETTINGS = {
     "restart_learning_rate": "optim.learning_rate",
     "restart_decay": "optim.decay",
     "restart_end_learning_rate": "optim.end_learning_rate",
@@ -145,7 +145,7 @@ def find_kept_settings(
     texts = {override.path: override.text for override in overrides}
     rows = []
     for index, phase in enumerate(config.phases):
-        for name, path in PHASE_SETTINGS.items():
+        for name, path in _PHASE_SETTINGS.items():
             value = getattr(phase, name)
             places = {f"phases[{i}].{name}" for i in (index, index - len(config.phases))}
             if not value or path not in texts or places & texts.keys():

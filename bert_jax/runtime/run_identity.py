@@ -26,6 +26,7 @@ _UNREAD_IN_FINE_TUNING = ("phases", "eval.every_steps", "eval.examples")
 # Settings that earlier versions recorded among those that must not change.
 _NO_LONGER_FIXED = ("data.test_file",)
 _SHOWN_SETTINGS = 8  # most differing settings in an error message
+_OF_VOCABULARY = "vocabulary."  # prefix of keys that are no settings
 # Settings of config.optim that a resumed run must keep: the state, or what its weights mean.
 FIXED_OF_OPTIM = ("name", "transfer", "transfer_base_width", "transfer_base_head_width")
 # Fields of a vocabulary in run records, checkpoints and store manifests.
@@ -172,16 +173,19 @@ def list_differences(
     words, others = _pinned_fields(record), _pinned_fields(given)
     shared = (words.keys() & others.keys()) - {"file"}
     return differing_settings(before, now, defaults) | differing_settings(
-        *({f"vocabulary.{name}": fields[name] for name in shared} for fields in (words, others))
+        *(
+            {f"{_OF_VOCABULARY}{name}": fields[name] for name in shared}
+            for fields in (words, others)
+        )
     )
 
 
 def describe_differences(differences: Mapping[str, tuple[Any, Any]], was: str, now: str) -> str:
     """Name differing settings with both values, a few of many."""
-    words = [
-        f"config.{key} = {old!r:.80}" + f" {was}".rstrip() + f", {now} {new!r:.80}"
-        for key, (old, new) in differences.items()
-    ]
+    words = []
+    for key, (old, new) in differences.items():
+        name = key if key.startswith(_OF_VOCABULARY) else f"config.{key}"
+        words.append(f"{name} = {old!r:.80}" + f" {was}".rstrip() + f", {now} {new!r:.80}")
     more = len(words) - _SHOWN_SETTINGS
     words[_SHOWN_SETTINGS:] = [f"and {more:,} more settings differ"] * (more > 0)
     return "; ".join(words)

@@ -120,7 +120,7 @@ def another_lowercase(store):
     ("change", "words"),
     [
         (flip_a_bit, ["are damaged: process 1 (", "token_ids.npy has the SHA-256"]),
-        (another_lowercase, ["process 1 (", "config.vocabulary.lowercase = True"]),
+        (another_lowercase, ["process 1 (", ": vocabulary.lowercase = True"]),
     ],
 )
 @pytest.mark.fault(22, "process 1 has a copy of the store of its own, which differs")
