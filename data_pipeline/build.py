@@ -28,6 +28,7 @@ from data_pipeline.corpus.selection import (
 )
 from data_pipeline.corpus.spool import Spool
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
+from data_pipeline.io.errors import is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import tfds
 from data_pipeline.read.cleaning import FILES_WITHOUT_TEXT
@@ -109,8 +110,9 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
         runner = _describe_runner(flags)
         print_report(console, folder, manifest, seconds, runner, flags.address)
     except BaseException as error:
-        if is_built and isinstance(error, OSError | ValueError):
-            raise Refused(
+        if is_built and isinstance(error, OSError | Refused):
+            kind = ConnectionError if is_transient(error, flags.address) else Refused
+            raise kind(
                 f"{error}; the store is complete in {folder}; copy it by: gcloud storage cp "
                 f"--recursive '{folder}/*' {flags.address}/"
             ) from error

@@ -22,6 +22,7 @@ from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import MAX_BYTES
+from data_pipeline.read.records import read_fields
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 TSV, CSV, JSON_LINES, PARQUET = ".tsv", ".csv", (".jsonl", ".json", ".ndjson"), ".parquet"
@@ -34,7 +35,6 @@ _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAMES, _SHOWN_NAME = 20, 40
 _SHOWN_ROWS = 3
-_MOST_CHARACTERS = MAX_BYTES  # of a text of a csv; Python's own limit is 131,072
 _PARQUET_ROWS = 64  # in memory at once: a file of some hundred bytes may hold long texts
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # escaped in JSON
@@ -287,22 +287,8 @@ def _tsv_rows(
 
 def csv_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Rows:
     """Yield the rows of a csv file with the line each begins in (a text may have several)."""
-    csv.field_size_limit(_MOST_CHARACTERS)
-    reader = csv.reader((line for _, line in decoded_lines(path)), strict=True)
     names = list[str]()
-    while True:
-        number = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise Refused(
-                f"{path} row {number} is not csv ({error}): a text with commas, quotes or line "
-                'breaks stands in double quotes, and a quote in it is doubled ("")'
-            ) from error
-        if fields is None:
-            return
-        if not fields:  # a blank line
-            continue
+    for number, fields in read_fields(str(path), (line for _, line in decoded_lines(path))):
         if not names:
             names = fields
             check_columns(path, names, wanted, how_to_fix)

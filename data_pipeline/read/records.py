@@ -123,12 +123,11 @@ def read_table(address: str, lines: Iterable[str], kind: str, text_key: str) -> 
     Refused if text_key is "" or names no column, for a row with another number of fields and
     for a quote that does not close.
     """
-    csv.field_size_limit(MAX_DOCUMENT_BYTES)
     lines = iter(lines)
     head, is_cut = _take_head(lines)
     delimiter, quoting = _find_dialect(address, head, kind, text_key)
     lines = itertools.chain(head, _end_head() if is_cut else lines)
-    rows = _rows(address, lines, delimiter, quoting)
+    rows = read_fields(address, _end_lines(lines), delimiter, quoting)
     _, names = next(rows, (0, []))
     place = _check_columns(address, names, text_key)
     for number, fields in rows:
@@ -162,19 +161,23 @@ def _end_head() -> Iterator[str]:
     raise HeadEndsError
 
 
-def _rows(
-    address: str, lines: Iterable[str], delimiter: str, quoting: int
+def read_fields(
+    place: str, lines: Iterable[str], delimiter: str = ",", quoting: int = csv.QUOTE_MINIMAL
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not blank, each with the number of its first line."""
-    whole = (line.removesuffix("\r") + "\n" for line in lines)
-    reader = csv.reader(whole, delimiter=delimiter, strict=True, quoting=quoting)  # type: ignore[arg-type]
+    """Yield the rows of a table that are not blank, each with the number of its first line.
+
+    The lines have their ends, which quoted texts keep. Raises Refused for a row that is cut or
+    not quoted as it should be.
+    """
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting)  # type: ignore[arg-type]
     while True:
         number = reader.line_num + 1
         try:
             fields = next(reader, None)
         except csv.Error as error:
             raise Refused(
-                f"{address} row {number} cannot be read as a table ({error}): a text with "
+                f"{place} row {number} cannot be read as a table ({error}): a text with "
                 f"{delimiter!r}, quotes or line breaks in it stands in double quotes, and a quote "
                 'in it is doubled ("")'
             ) from error
@@ -182,6 +185,10 @@ def _rows(
             return
         if fields:
             yield number, fields
+
+
+def _end_lines(lines: Iterable[str]) -> Iterator[str]:
+    return (line.removesuffix("\r") + "\n" for line in lines)
 
 
 def _find_dialect(address: str, head: list[str], kind: str, text_key: str) -> tuple[str, int]:
@@ -207,7 +214,7 @@ def _try_dialect(
     names: list[str] = []
     fits = True
     try:
-        for _, fields in _rows(address, head, delimiter, quoting):
+        for _, fields in read_fields(address, _end_lines(head), delimiter, quoting):
             names = names or fields
             fits &= len(fields) == len(names)
     except Refused as error:

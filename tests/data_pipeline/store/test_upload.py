@@ -120,6 +120,30 @@ def test_bytes_that_arrive_changed_are_found_and_the_store_here_is_named(
     assert str(kept) in error and open_store(kept)
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConnectionResetError("reset"), 1),
+        (PermissionError("403 Forbidden"), 2),
+        (ValueError(), None),
+    ],
+)
+def test_a_copy_that_may_go_well_again_ends_with_1(
+    bucket, argv, capsys, monkeypatch, tmp_path, error, code
+):
+    def fail(self, local, remote, **more):
+        raise error
+
+    monkeypatch.setattr(type(bucket), "put_file", fail)
+    if code is None:  # a bug
+        with pytest.raises(ValueError):
+            main(argv)
+        return
+    assert main(argv) == code
+    (kept,) = (tmp_path / "scratch").glob("*/mine")
+    assert f"the store is complete in {kept}" in capsys.readouterr().err and open_store(kept)
+
+
 @pytest.mark.slow
 def test_a_build_that_fails_leaves_nothing_in_the_bucket_or_the_scratch_folder(
     bucket, argv, tmp_path
