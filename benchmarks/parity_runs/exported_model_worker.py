@@ -33,12 +33,13 @@ def compare(folder: str, file: str, again: str = "") -> dict[str, Any]:
     kind = json.loads((pathlib.Path(folder) / "config.json").read_text())["architectures"][0]
     model, loading = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    differences = compare_outputs(model.eval(), kind, ours)
-    if importlib.util.find_spec("sentence_transformers") is not None and not again:
-        differences["means"] = compare_means(folder, ours)
     if again:
         model.save_pretrained(again)
         tokenizer.save_pretrained(again)
+    # In float64: transformers' float32 alone can be off by more than 1e-5.
+    differences = compare_outputs(model.double().eval(), kind, ours)
+    if importlib.util.find_spec("sentence_transformers") is not None and not again:
+        differences["means"] = compare_means(folder, ours)
     return {
         "kind": kind,
         "differences": differences,
