@@ -113,6 +113,13 @@ _DIAGNOSIS = (
 _FINETUNING = (
     (
         WIRING,
+        "finetuning/setup.py",
+        "parts.mesh, config.seed)",
+        "parts.mesh, 0)",
+        "finetuning/test_setup.py::test_the_seed_draws_the_layer_of_the_task",
+    ),
+    (
+        WIRING,
         "finetuning/feed.py",
         "(step - 1) * batch_size + np.arange",
         "step * batch_size + np.arange",
@@ -455,6 +462,13 @@ _TASKS = (
 )
 _WHOLE_STEP = "train_step/test_step.py::test_a_step_is_made_of_the_parts_of_its_own_number"
 _TRAIN_STEP = (
+    (
+        WIRING,
+        "model/bert.py",
+        "seed=dropout.seed ^ jnp.uint32(_TARGETS)",
+        "seed=dropout.seed",
+        "train_step/test_permutation.py::test_each_stream_drops_out_by_masks_of_its_own",
+    ),
     (
         WIRING,
         "train_step/step.py",

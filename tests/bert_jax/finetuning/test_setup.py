@@ -93,6 +93,18 @@ def lines(workdir, split):
     return [line for line in map(json.loads, text.splitlines()) if line["split"] == split]
 
 
+def test_the_seed_draws_the_layer_of_the_task(config, tmp_path):
+    drawn = []
+    for number, seed in enumerate((0, 1, 1)):
+        setup = build(dataclasses.replace(config, seed=seed), tmp_path / str(number))
+        drawn.append(by_path(setup.initial_params()))
+    (layer,) = (path for path in drawn[0] if path.startswith("classifier") and "kernel" in path)
+    assert np.any(drawn[0][layer] != drawn[1][layer])
+    for path, array in drawn[1].items():
+        np.testing.assert_array_equal(array, drawn[2][path])
+        np.testing.assert_equal(array.shape, drawn[0][path].shape)
+
+
 def test_the_batch_of_a_step_has_the_examples_that_its_record_names(config, tmp_path):
     """Step 14 ends the first epoch of 210 examples: 208 to 223 are of both."""
     feed = build(config, tmp_path / "run").feed

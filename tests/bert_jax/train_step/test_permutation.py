@@ -10,6 +10,7 @@ import pytest
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.model.embeddings import Embeddings
+from bert_jax.model.encoder import Layer
 from bert_jax.parallel import mesh
 from bert_jax.train_step import metrics, step
 from bert_jax.train_step.objectives import PERMUTATION
@@ -115,6 +116,29 @@ def test_a_target_reads_the_context_and_the_targets_before_it(params, monkeypatc
         is_before_S = is_target_S & (order_S < order_S[place])
         is_read_S = (batch["input_mask"][0] == 1) & (~is_target_S | is_before_S)
         np.testing.assert_array_equal(matters_S, is_read_S)
+
+
+def test_each_stream_drops_out_by_masks_of_its_own(params, monkeypatch):
+    """Layers and positions are equal, so only the seed tells the streams apart."""
+    seeds = {}
+    plain, predict = Layer.__call__, Layer.predict
+
+    def tokens(self, x, views, number, dropout):
+        seeds["tokens"] = dropout.seed
+        return plain(self, x, views, number, dropout)
+
+    def targets(self, targets, x, relations, number, dropout):
+        seeds["targets"] = dropout.seed
+        return predict(self, targets, x, relations, number, dropout)
+
+    monkeypatch.setattr(Layer, "__call__", tokens)
+    monkeypatch.setattr(Layer, "predict", targets)
+    at = setting(CONFIG, 1)
+    dropout = Dropout(jnp.uint32(3), jnp.uint32(5), number_rows(EXAMPLES))
+    batch = mesh.place_batch(one_by_one(), at.mesh)
+    loss = PERMUTATION.terms(at.model.bind(on_mesh(params, at)), batch, dropout)
+    assert float(loss["permutation"].loss_sum) > 0
+    assert int(seeds["tokens"]) == 3 != int(seeds["targets"])
 
 
 def test_packed_rows_have_the_losses_and_gradients_of_their_examples(params):
