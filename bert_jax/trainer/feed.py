@@ -163,11 +163,16 @@ def _check_mixable(stores: Sequence[Store]) -> None:
                 "examples; stores of text are mixed: build it from its text"
             )
         ours, theirs = (each.manifest["vocabulary"] for each in (first, store))
-        if any(ours.get(name) != theirs.get(name) for name in PINNED if name != "file"):
+        differing = [
+            f"{name} {ours.get(name)!s:.12} and {theirs.get(name)!s:.12}"
+            for name in PINNED
+            if name != "file" and ours.get(name) != theirs.get(name)
+        ]
+        if differing:
             raise Refused(
                 f"config.data.store mixes {first.directory} and {store.directory}, which have "
-                f"different vocabularies ({ours['size']:,} and {theirs['size']:,} pieces); build "
-                f"the second with --vocab={first.vocab_path}"
+                f"different vocabularies ({', '.join(differing)}); build the second with "
+                f"--vocab={first.vocab_path} and the flags of the first"
             )
         twin = digests.setdefault(store.digest, store)
         if twin is not store:

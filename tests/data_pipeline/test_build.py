@@ -197,6 +197,8 @@ BAD_FLAGS = {
     "--vocab=s3://b/vocab.txt": "--vocab is s3://b/vocab.txt, but this",
     "--train_vocab=bpe --vocab_size=99 --output=/dev/null/out": "--output is /dev/null/out, but "
     "/dev/null is a file; give a folder",
+    "--train_vocab=unigram --vocab_size=99 --sentencepiece_rules=albert": "--sentencepiece_rules "
+    "is albert, but --train_vocab trains a model",
     "--vocab=VOCAB --output=CORPUS": "which is a file; give a fo",
 }
 

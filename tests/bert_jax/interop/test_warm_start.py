@@ -23,6 +23,7 @@ from bert_jax.model import bert
 from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
+from data_pipeline.io.refused import Refused
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import BYTE_LEVEL, SENTENCEPIECE, load_vocabulary
 from tests.bert_jax import small_checkpoints
@@ -95,6 +96,13 @@ def test_what_is_drawn_is_said(checkpoint, vocabulary):
 def test_another_vocabulary_is_refused(checkpoint, vocabulary, pieces, lowercase, words):
     with pytest.raises(ValueError, match=words):
         fit_vocabulary(checkpoint, vocabulary(pieces, lowercase))
+
+
+def test_text_prepared_by_other_rules_is_refused(checkpoint, vocabulary):
+    ruled = dataclasses.replace(checkpoint.vocabulary, sentencepiece_rules="albert")
+    words = r"built with --sentencepiece_rules=none, .* is read with albert"
+    with pytest.raises(Refused, match=words):
+        fit_vocabulary(dataclasses.replace(checkpoint, vocabulary=ruled), vocabulary(PIECES))
 
 
 def test_a_vocabulary_of_another_kind_names_both_kinds_and_the_setting(checkpoint, vocabulary):

@@ -1,6 +1,7 @@
 """Runs on several stores: shares by phase, a score for each, and what is refused."""
 
 import dataclasses
+import json
 import shutil
 
 import jax
@@ -140,8 +141,14 @@ def test_stores_that_do_not_mix_are_refused(tiny_store, weather, tmp_path):
     other = build_small(tmp_path / "other", ["--train_vocab=wordpiece", "--vocab_size=150"], 30)
     copy = tmp_path / "copy"
     shutil.copytree(tiny_store, copy)
+    ruled = tmp_path / "ruled"
+    shutil.copytree(weather, ruled)
+    manifest = json.loads((ruled / "manifest.json").read_text())
+    manifest["vocabulary"]["sentencepiece_rules"] = "xlnet"
+    (ruled / "manifest.json").write_text(json.dumps(manifest))
     for second, words in (
-        (other, r"different vocabularies \(200 and .* pieces\); build the second with --vocab="),
+        (other, r"different vocabularies \(size 200 and .*, sha256 .*\); build .* with --vocab="),
+        (ruled, r"different vocabularies \(sentencepiece_rules None and xlnet\); build"),
         (copy, "copies of each other; name one, with a larger share"),
     ):
         with pytest.raises(ValueError, match=words):
