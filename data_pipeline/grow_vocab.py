@@ -37,7 +37,7 @@ _TEXT_FLAGS = ("documents", "format", "text_key", "fallback_encoding")
 
 @dataclasses.dataclass(frozen=True)
 class GrowFlags:
-    """Declare the flags; `text` has some of those of TextOptions."""
+    """Declare the flags; `text` has some of TextOptions' flags."""
 
     text: TextOptions
     vocab: str = setting("", "the vocab.txt to grow; it stays as it is")

@@ -304,7 +304,7 @@ def near_fields(kind: type[Any], name: str) -> list[str]:
 
 
 def _split_words(path: str) -> list[tuple[str, float]]:
-    """Return the words of a path with their weights: those of its groups count by half."""
+    """Return the words of a path with their weights; the words of its groups count half."""
     *groups, leaf = re.sub(r"\[.*?\]", "", path.lower()).split(".")
     return [
         (part, weight)

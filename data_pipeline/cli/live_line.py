@@ -243,7 +243,7 @@ class _Drawing:
 
     def run(self) -> None:
         stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-        for number in stops:  # as STOP_SIGNALS of main.py, which this process does not import
+        for number in stops:  # main.STOP_SIGNALS, in a process that does not import it
             signal.signal(number, self._is_interrupted)
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # asks a training for its stacks
         rest = b""

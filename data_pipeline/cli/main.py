@@ -110,7 +110,7 @@ def _stop(number: int, _: Any) -> None:
 
 
 def leave_stops_to_parent() -> None:
-    """Ignore signals to stop in a worker process: those of a terminal reach its parent, too.
+    """Ignore signals to stop in a worker process; a terminal's signals reach its parent, too.
 
     SIGTERM still ends it, as the parent may send it.
     """
@@ -133,7 +133,7 @@ class _Output(io.FileIO):
                 raise
             self._has_reader = False
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())  # for those that write past this object
+            os.dup2(null, self.fileno())  # libraries write to it past this object
             os.close(null)
         if self.fileno() == 1 and _state["ends_with_reader"]:
             raise ReaderLeft

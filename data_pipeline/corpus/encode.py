@@ -44,7 +44,7 @@ class TextChunk:
 
     documents: list[Document]
     source_documents: dict[int, int]  # number of a source -> its documents
-    counts: dict[str, int] = dataclasses.field(default_factory=dict)  # by the names of COUNTED
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)  # keys: COUNTED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class EncodedChunk:
     token_ids: np.ndarray  # uint16 or uint32 [T]
     sentence_lengths: np.ndarray  # int64 [S], tokens
     facts: ChunkFacts
-    counts: dict[str, int]  # by the names of COUNTED
+    counts: dict[str, int]  # keys: COUNTED
     source_documents: dict[int, int]  # as in TextChunk
     lost_characters: dict[int, int]  # code point that the vocabulary lacks -> occurrences
 

@@ -7,17 +7,17 @@ under the right name. The first bytes show it.
 import dataclasses
 import re
 
-HEAD_BYTES = 4096  # of a file, enough to recognize what declares itself
+HEAD_BYTES = 4096  # enough to recognize a file that declares its kind
 
 _SPACE = b" \t\r\n\x0b\x0c"
 _MARK = b"\xef\xbb\xbf"
-_MOST_DECLARATIONS = 64  # comments and declarations before the first tag
+_MAX_DECLARATIONS = 64  # comments and declarations before the first tag
 _POINTER = re.compile(rb"version https?://[\w./-]{1,80}/spec/v?\d")  # git-lfs, and hawser before it
 _POINTER_SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
 _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git|/)?/?annex/objects/\S{1,300}\s*")
 _TAG_NAME = re.compile(rb"<([A-Za-z][\w:.-]{0,60})(?=[\s/>])")
 _TAG = re.compile(rb"</?[A-Za-z][^<>]{0,1000}>")
-_LEAST_TAGS = 4  # of markup that does not declare itself
+_MIN_TAGS = 4  # a page without a doctype has as many
 # Of servers, as the whole of a file: GitHub's, the Hub's.
 _ANSWERS = re.compile(
     rb"\s*(?:404: not found|(?:entry|repository|file|page)?\s?not found|access denied|forbidden"
@@ -87,7 +87,7 @@ def find_markup(head: bytes) -> FileKind | None:
         return None
     is_closed = head.rstrip(_SPACE)[-len(name) - 3 :].lower() == b"</" + name + b">"
     tags, lines = len(_TAG.findall(head)), head.count(b"\n") + 1
-    if is_closed or tags >= max(_LEAST_TAGS, lines // 2):
+    if is_closed or tags >= max(_MIN_TAGS, lines // 2):
         return _HTML if name in _HTML_TAGS else _XML
     return None
 
@@ -104,7 +104,7 @@ def _find_pointer(head: bytes) -> FileKind | None:
 def _find_declared(head: bytes) -> tuple[FileKind | None, bytes]:
     """Return what a text that opens with "<" declares itself to be, and its first tag's name."""
     is_xml = False
-    for _ in range(_MOST_DECLARATIONS):
+    for _ in range(_MAX_DECLARATIONS):
         start = head[:9].lower()
         if start.startswith((b"<?xml", b"<!--")):
             is_xml |= start.startswith(b"<?xml")

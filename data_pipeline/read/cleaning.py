@@ -20,7 +20,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
 LONGEST_WORD_CHARS = 1_000_000
-MOST_MARKS = 30  # combining marks in a row, of UAX #15
+MAX_MARKS = 30  # combining marks in a row, of UAX #15
 NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
 
@@ -138,7 +138,7 @@ def clean_documents(
 
 
 def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Counter[str]) -> str:
-    """Normalize a line; what follows MOST_MARKS combining marks in a row is cut and counted.
+    """Normalize a line; what follows MAX_MARKS combining marks in a row is cut and counted.
 
     Sorting a longer run takes time quadratic in its length. Source: UAX #15, stream-safe text.
     """
@@ -150,11 +150,11 @@ def _normalize(form: Literal["NFC", "NFKC"], line: str, counts: collections.Coun
 
 @functools.cache
 def _long_marks() -> re.Pattern[str]:
-    """Match the marks behind MOST_MARKS of them; a mark decomposes into combining characters."""
+    """Match the marks behind MAX_MARKS of them; a mark decomposes into combining characters."""
     marks = "".join(
         char
         for char in map(chr, itertools.chain(range(0x300, 0x20000), range(0xE0000, 0xE1000)))
         if not "\ud800" <= char <= "\udfff"
         and unicodedata.combining(unicodedata.normalize("NFKD", char)[0])
     )
-    return re.compile(f"(?<=[{marks}]{{{MOST_MARKS}}})[{marks}]+")
+    return re.compile(f"(?<=[{marks}]{{{MAX_MARKS}}})[{marks}]+")

@@ -26,9 +26,9 @@ from data_pipeline.read.options import TextOptions
 from data_pipeline.read.records import read_json_lines, read_table
 from data_pipeline.read.wiki import read_articles
 
-Counts = collections.Counter[str]  # by the names of cleaning.COUNTED
+Counts = collections.Counter[str]  # keys: cleaning.COUNTED
 MAX_NAMED_FILES = 20
-_LOOK_SECS = 10.0  # at other files, after a bad one
+_LOOK_SECS = 10.0  # time to look at the other files after a bad one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ def check_source(address: str, options: TextOptions) -> str:
     return kind
 
 
-STRANGER = "stranger"  # to Project Gutenberg
+STRANGER = "stranger"  # not a book of Project Gutenberg
 
 
 def read_sources(

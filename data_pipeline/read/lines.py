@@ -55,8 +55,8 @@ def check_size(address: str, size_bytes: int) -> None:
 
 
 _BLOCK_BYTES = 1 << 20
-_HEAD_BYTES = 128 << 10  # of a file, from which its format is detected and its start checked
-_UTF16_SHARE = 0.1  # of a text's characters in UTF-16 that have a NUL byte, at least
+_HEAD_BYTES = 128 << 10  # a file's format is detected and its start checked by them
+_UTF16_SHARE = 0.1  # smallest share of UTF-16 characters that have a NUL byte
 _MARK = "\ufeff"
 _BLANK_RUN = re.compile("\n{16,}")
 _RETURNS_RUN = "\r\n" * 16
@@ -66,7 +66,7 @@ _OTHER_MARKS = {  # the longer ones first
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-_LONGEST_MARK = 4
+_MAX_MARK_BYTES = 4
 
 Advance = Callable[[int], None]
 
@@ -151,7 +151,7 @@ def read_stream(name: str, stream: io.BufferedReader) -> Iterator[str]:
 def read_head(address: str) -> FileHead:
     """Read the first bytes of a file; raise as read_lines does for what they show."""
     with open_file(address, _HEAD_BYTES) as stored:
-        start = stored.read(_LONGEST_MARK + 12)
+        start = stored.read(_MAX_MARK_BYTES + 12)
         stored.seek(0)
         blocks = decompress(address, stored, _HEAD_BYTES)
         data = first = next(blocks, b"")
@@ -299,7 +299,7 @@ def _transcode(address: str, blocks: Iterable[bytes], is_whole: bool = True) -> 
     """Turn UTF-16 and UTF-32 with a byte order mark into UTF-8, and leave all else as it is."""
     blocks = iter(blocks)
     start = b""
-    while len(start) < _LONGEST_MARK and (block := next(blocks, b"")):
+    while len(start) < _MAX_MARK_BYTES and (block := next(blocks, b"")):
         start += block
     encoding = next((name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), "")
     if not encoding:

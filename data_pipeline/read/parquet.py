@@ -23,8 +23,8 @@ _LARGE_BYTES, _MOST_PACKED = 256 << 20, 1000
 _MAGIC = b"PAR1"
 # Of an Arrow file, in which a stream follows 8 bytes, and of a stream: as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
-_ARROW_END_BYTES = 8  # of the mark behind the last message
-_MOST_MESSAGE_BYTES = 1 << 30  # of an Arrow file; `datasets` writes 1,000 rows into each
+_ARROW_END_BYTES = 8  # the mark behind the last message
+_MAX_MESSAGE_BYTES = 1 << 30  # `datasets` writes 1,000 rows into a message of Arrow
 _SHOWN_COLUMNS = 12
 
 
@@ -103,7 +103,7 @@ def _arrow_batches(
                 _check_schema(address, pa.ipc.open_stream(data).schema, text_key)
             if message.type != "record batch":
                 before += data
-                if len(before) > _MOST_MESSAGE_BYTES:
+                if len(before) > _MAX_MESSAGE_BYTES:
                     raise Refused(f"{address} has dictionaries of too many bytes; leave it out")
                 continue
             batch = pa.ipc.open_stream(before + data).read_next_batch()
@@ -121,7 +121,7 @@ def _arrow_batches(
 def _check_message(address: str, message: Any) -> None:
     """Refuse a message that is too large, or whose arrays are packed: these have no bound."""
     data = message.metadata.to_pybytes()
-    if len(message.body or b"") + len(data) > _MOST_MESSAGE_BYTES:
+    if len(message.body or b"") + len(data) > _MAX_MESSAGE_BYTES:
         raise Refused(f"{address} has a batch of too many bytes; write it in smaller ones")
     header = _find_field(data, _follow(data, 0), number=2)  # Message.header
     if header and message.type == "dictionary":

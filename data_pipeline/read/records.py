@@ -22,7 +22,7 @@ from data_pipeline.read.lines import (
 _SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 40
 _OPEN = "unexpected end of data"  # what csv says inside quotes
-_DIALECT_CHARS = 1 << 15  # of a table, which show how it is written
+_DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
 # What may stand between the columns; the one that finds the column of the text does.
 _DELIMITERS = {"csv": ",;\t", "tsv": "\t"}
 
@@ -63,7 +63,7 @@ def read_json_lines(
                 f"{place} has no key {text_key!r}; its keys are {sorted(record)[:8]}; name the "
                 "right one with --text_key=KEY, a nested one as KEY.KEY"
             )
-        if text is None:  # as exports of tables write a missing text
+        if text is None:  # exports of tables write a missing text so
             yield []
             continue
         if type(text) is not str:

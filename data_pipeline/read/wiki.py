@@ -12,7 +12,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import add_size, numbered_lines, strip_line
 
 OPENING, _CLOSING = "<doc ", "</doc>"
-_LONGEST_TITLE = 1000
+_MAX_TITLE_CHARS = 1000
 _END = re.compile(r"</doc>\s*(?=<doc\s|</doc>|$)")
 _TAG = re.compile(r"""<doc(?>(?>\s+)[\w:.-]+=(?>"[^"]*"|'[^']*'))*+(?>\s*)>""")
 _ATTRIBUTE = re.compile(r"""\s([\w:.-]+)=(?>"([^"]*)"|'([^']*)')""")
@@ -85,7 +85,7 @@ def _read_tag(address: str, line: str, number: int) -> tuple[str, str]:
 
 
 def _repeats(line: str, title: str) -> bool:
-    return len(line) <= 2 * _LONGEST_TITLE and html.unescape(line) == title
+    return len(line) <= 2 * _MAX_TITLE_CHARS and html.unescape(line) == title
 
 
 def _outside(address: str, line: str, number: int) -> Refused:

@@ -26,7 +26,7 @@ from data_pipeline.read.cleaning import (
     KEEP,
     LONG_WORD_CHARACTERS,
     LONG_WORD_LINES,
-    MOST_MARKS,
+    MAX_MARKS,
     NEAR_DUPLICATE_DOCUMENTS,
     NORMALIZED_DOCUMENTS,
     REPLACED_BYTES,
@@ -160,7 +160,7 @@ def _reading_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
         lost = f"{changed[REPLACED_BYTES]:,} bytes that it lacks became U+FFFD"
         facts.append(("encoding", f"{files} not in UTF-8, read as {encoding}; {lost}"))
     if marks := changed[CUT_MARKS]:
-        facts.append(("cut", f"{marks:,} combining marks that followed {MOST_MARKS} others"))
+        facts.append(("cut", f"{marks:,} combining marks that followed {MAX_MARKS} others"))
     if lines := counted[HYPHENATED_LINES]:
         facts.append(
             ("hyphens", f"{lines:,} wrapped lines end in one; a word that is cut there stays cut")

@@ -16,7 +16,7 @@ class Assembly:
     """Settings that turn spans of text into rows."""
 
     seq_len: int
-    special_ids: Mapping[str, int]  # by the names pad, unk, cls, sep, mask
+    special_ids: Mapping[str, int]  # keys: pad, unk, cls, sep, mask
     mask_rules: MaskRules
 
 

@@ -15,7 +15,7 @@ class ExampleSource(abc.ABC):
 
     shape: RowShape  # how much a row holds; its fields, their dtypes and dimensions
     options: PretrainOptions  # by which rows are sampled, made and kept in memory
-    special_ids: Mapping[str, int]  # by the names pad, unk, cls, sep, mask
+    special_ids: Mapping[str, int]  # keys: pad, unk, cls, sep, mask
 
     @property
     @abc.abstractmethod

@@ -38,7 +38,7 @@ class Pieces:
     """The properties of a vocabulary that the sampler needs."""
 
     size: int
-    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     is_continuation_V: np.ndarray | None = None  # bool: continues a word; for masks of words
     token_counts_V: np.ndarray | None = None  # int64, of the training text; for masks by counts
 

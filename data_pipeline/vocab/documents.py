@@ -18,7 +18,7 @@ def encode_sentences_alone(encode: Encode, spaced: bool) -> EncodeDocuments:
     """Return an encoder of documents that encodes each sentence by itself.
 
     With `spaced` every sentence but a document's first has the space before it that joins it. That
-    is exact where sentences neither begin nor end with white space, as those of a build.
+    is exact where sentences neither begin nor end with white space, as a build's sentences.
     """
 
     def encode_documents(

@@ -15,9 +15,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePi
 
 _VARINT, _FIXED64, _FIXED32 = 0, 1, 5  # wire types; the other, 2, is prefixed by its length
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # fields of ModelProto
-_PIECE, _SCORE, _TYPE = 1, 2, 3  # of SentencePiece
-_MODEL_TYPE, _SPACE_IS_SUFFIX, _BYTE_FALLBACK = 3, 24, 35  # of TrainerSpec
-_CHARSMAP, _DUMMY_PREFIX, _FEWER_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5  # of NormalizerSpec
+_PIECE, _SCORE, _TYPE = 1, 2, 3  # fields of SentencePiece
+_MODEL_TYPE, _SPACE_IS_SUFFIX, _BYTE_FALLBACK = 3, 24, 35  # fields of TrainerSpec
+_CHARSMAP, _DUMMY_PREFIX, _FEWER_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5  # fields of NormalizerSpec
 
 
 @dataclasses.dataclass(frozen=True)

@@ -52,7 +52,7 @@ class RuledEncoder:
         self._parts_of = {} if rules == NONE else _split_commas(processor)
 
     def prepare(self, text: str) -> str:
-        """Return a text as the model gets it; that of texts joined by spaces is theirs joined."""
+        """Return a text as the model gets it; joined texts give their results joined."""
         text = replace_surrogates(text)
         if self._rules == NONE:
             return text

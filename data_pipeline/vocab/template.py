@@ -135,7 +135,7 @@ def read_template(
         if processor is None:
             return None
         if processor["type"] != "TemplateProcessing":
-            # Ids of their own, which are those of the roles in any file that makes sense.
+            # Ids of its own, equal to the roles' ids in any file that makes sense.
             ends = {name: int(processor[name][1]) for name in ("cls", "sep")}
             is_bert = processor["type"] == "BertProcessing"
             return make_bert_template(ends, 1 if is_bert else 2, 1 if is_bert else 0)

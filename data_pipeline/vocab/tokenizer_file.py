@@ -27,7 +27,7 @@ from data_pipeline.vocab.template import A, Template, make_bert_template, read_t
 from data_pipeline.vocab.wordpiece import MAX_PIECES, find_words, replace_surrogates
 
 WORD_START = "\u2581"  # SentencePiece's mark for the space before a word
-WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # as the library names the models
+WORDPIECE, BPE, UNIGRAM = "WordPiece", "BPE", "Unigram"  # the library's names
 SENTENCEPIECE_BPE = "SentencePiece BPE"  # which the library names BPE too
 # Bytes that no text in UTF-8 has: some published vocabularies lack their pieces.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -46,8 +46,8 @@ class TokenizerFile:
 
     tokenizer: tokenizers.Tokenizer
     model: str  # WORDPIECE, BPE of bytes, SENTENCEPIECE_BPE or UNIGRAM
-    pieces: tuple[str, ...]  # in the order of their ids
-    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    pieces: tuple[str, ...]  # sorted by id
+    special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     lowercase: bool
     template: Template  # how special tokens stand around texts
     # Cuts a text where its parts have the ids that they have in it; None where no such place is
@@ -55,8 +55,8 @@ class TokenizerFile:
     cut: Cut | None
     # Whether a text has the ids that it has behind a space, within another text.
     ignores_space_before: bool
-    continuation_mark: str  # of WORDPIECE, begins the pieces that continue a word
-    max_word_chars: int  # of WORDPIECE: a longer word is unknown; 0: none is too long
+    continuation_mark: str  # WORDPIECE: begins the pieces that continue a word
+    max_word_chars: int  # WORDPIECE: a longer word is unknown; 0: none is too long
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without the space put before it; broken UTF-8 becomes U+FFFD."""
@@ -209,7 +209,7 @@ def _mark_special(data: bytes, roles: set[str]) -> bytes:
 
 
 def _read_rules(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the parts of the file as the library writes them, those of the model but pieces."""
+    """Return the file's parts as the library writes them, the model's without its pieces."""
     rules: dict[str, Any] = json.loads(tokenizer.to_str())
     for name in ("vocab", "merges"):
         rules["model"].pop(name, None)

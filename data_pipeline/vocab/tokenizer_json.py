@@ -139,7 +139,7 @@ def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
 def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     """Return the text of tokenizer.json, which is the same for the same vocabulary.
 
-    None for a SentencePiece model with rules that the format cannot express: those of
+    None for a SentencePiece model with rules that the format cannot express: the rules of
     sentencepiece_rules.py, words or characters for pieces, spaces that end words, are not marked or
     are kept in runs, pieces across spaces, unused pieces, user-defined ones of BPE or that its
     normaliser would change.

@@ -64,16 +64,16 @@ class Vocabulary:
 
     `encode` turns N texts into all their ids, one after another (token_dtype of the size), and
     int64[N], the number of ids of each text, which may be 0. `encode_documents` does so with the
-    sentences of documents, whose numbers of sentences it gets; the ids of a document are those of
-    its sentences joined by spaces. `decode` turns ids back into text, as far as the vocabulary
+    sentences of documents, whose numbers of sentences it gets; a document has the ids of its
+    sentences joined by spaces. `decode` turns ids back into text, as far as the vocabulary
     preserves it.
     """
 
     kind: str  # WORDPIECE, SENTENCEPIECE or BYTE_LEVEL
     path: pathlib.Path
-    file_name: str  # in a store: one of FILE_NAMES
+    file_name: str  # a store's name for it: one of FILE_NAMES
     lowercase: bool
-    special_ids: dict[str, int]  # by the names pad, unk, cls, sep, mask
+    special_ids: dict[str, int]  # keys: pad, unk, cls, sep, mask
     # The file that a store keeps: a list without carriage returns, or a model or JSON as it is.
     file_bytes: bytes
     encode: Encode
@@ -84,12 +84,12 @@ class Vocabulary:
     _pieces: tuple[str, ...]
     # The tokenizers library's encoding of a text; None for a SentencePiece model.
     encode_text: tokenizer_file.EncodeText | None = None
-    continuation_mark: str = "##"  # of WORDPIECE
+    continuation_mark: str = "##"  # WORDPIECE alone has one
     # Of a SentencePiece model: one of sentencepiece_rules.CHOICES, and a text without spaces to its
     # ids and the characters that each covers.
     sentencepiece_rules: str = sentencepiece_rules.NONE
     encode_aligned: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
-    max_word_chars: int = 0  # of WORDPIECE: a longer word is unknown; 0: none is too long
+    max_word_chars: int = 0  # WORDPIECE: a longer word is unknown; 0: none is too long
 
     @property
     def size(self) -> int:

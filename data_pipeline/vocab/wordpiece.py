@@ -90,7 +90,7 @@ class WordEncoder:
         return np.frombuffer(b"".join(encoded), self._dtype), size_bytes // self._dtype.itemsize
 
     def _check(self, sentence: str, ids: list[int]) -> None:
-        """Raise Refused if the ids of a sentence's words are not those of the sentence."""
+        """Raise Refused if a sentence has other ids than its words in turn."""
         whole = self._encode_text(sentence).ids
         if ids != whole:
             raise Refused(
