@@ -73,8 +73,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def stops_raise() -> Iterator[None]:
-    """Let signals raise in the process of the tests, as in a command at work."""
-    before = {number: signal.getsignal(number) for number in main.STOP_SIGNALS}
+    """Let signals raise in the process of the tests, as in a command at work.
+
+    Under nohup SIGHUP is ignored from the start, and a command leaves it so.
+    """
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in main.STOP_SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main.end_on_ctrl_c()
     main.begin_work(outlives_reader=True)
     yield

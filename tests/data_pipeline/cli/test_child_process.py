@@ -41,11 +41,12 @@ def test_a_failure_is_known_by_its_exit_code_and_its_last_error(tmp_path, code, 
 def test_a_signal_stops_the_child_once_and_waits_for_it(tmp_path, stops_raise, number):
     marks = tmp_path / "marks"
     code = (
-        "import pathlib, signal, sys\n"
+        "import signal, sys, time\n"
         f"signal.signal(signal.SIGTERM, lambda *_: (open({str(marks)!r}, 'a').write('saved '),"
         " sys.exit(143)))\n"
         "print('ready', flush=True)\n"
-        "signal.pause()\n"
+        # A signal between the line above and signal.pause() would be waited for after it.
+        "while True: time.sleep(0.05)\n"
     )
     log = tmp_path / "run.log"
 
@@ -65,10 +66,11 @@ def test_a_signal_stops_the_child_once_and_waits_for_it(tmp_path, stops_raise, n
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signal")
 def test_a_child_is_stopped_when_its_parent_is_killed(tmp_path):
     code = (
-        "import os, signal, sys\n"
+        "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit('saved'))\n"
         "print('ready', os.getpid(), flush=True)\n"
-        "signal.pause()\n"
+        # A signal between the line above and signal.pause() would be waited for after it.
+        "while True: time.sleep(0.05)\n"
     )
     log = tmp_path / "run.log"
     parent = (
