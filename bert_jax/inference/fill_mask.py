@@ -104,8 +104,8 @@ def open_stores_of_run(address: str, wish: str) -> tuple[Store, ...]:
     run = load.read_run(address)
     if run is None or run.converted_from:
         raise Refused(
-            f"{wish}, of what a run held out, and {address} is no run of bert_jax; give the "
-            "workdir of a run, or ask your own sentences with fill_mask"
+            f"{wish}, but {address} is not the workdir of a run that was trained here, which held "
+            "text out; give one, or ask your own sentences with fill_mask"
         )
     stores = open_stores(run.config.data)
     if short_digest(stores) != run.store_digest:

@@ -54,7 +54,7 @@ def encode_sentences(
     most = max_positions - vocabulary.template.count_specials(is_pair=False)
     for row, (sentence, length) in enumerate(zip(sentences, lengths_N, strict=True), 1):
         if not sentence.strip():
-            raise Refused(f"row {row} of {place} is empty; remove it")
+            raise Refused(f"line {row} of {place} is empty; remove it")
         if length == 0:
             raise Refused(
                 f"row {row} of {place}, {sentence[:40]!r}, makes no piece of the vocabulary: it "

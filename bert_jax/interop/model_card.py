@@ -22,20 +22,20 @@ from data_pipeline.vocab import BYTE_LEVEL, WORDPIECE, Vocabulary
 _HELD_OUT = (
     ("heldout_mlm_loss", "MLM loss, nats", ".3f"),
     ("unigram_mlm_loss", "the same without context (unigram)", ".3f"),
-    ("ngram_mlm_loss", "the same by counts beside two tokens (n-gram)", ".3f"),
+    ("ngram_mlm_loss", "by counts of the two neighboring tokens (n-gram)", ".3f"),
     ("heldout_mlm_accuracy", "MLM accuracy", ".1%"),
     ("heldout_rtd_accuracy", "replaced-token accuracy", ".1%"),
-    ("heldout_majority_rtd_accuracy", "the same of the commoner label", ".1%"),
+    ("heldout_majority_rtd_accuracy", "always the more frequent label", ".1%"),
     ("heldout_rtd_auc", "replaced tokens, area under the ROC curve", ".3f"),
     ("heldout_causal_loss", "next token's loss, nats", ".3f"),
     ("unigram_causal_loss", "the same without context (unigram)", ".3f"),
-    ("ngram_causal_loss", "the same by counts beside two tokens (n-gram)", ".3f"),
+    ("ngram_causal_loss", "by counts of the two neighboring tokens (n-gram)", ".3f"),
     ("heldout_permutation_loss", "permutation LM's loss, nats", ".3f"),
     ("unigram_permutation_loss", "the same without context (unigram)", ".3f"),
-    ("ngram_permutation_loss", "the same by counts beside two tokens (n-gram)", ".3f"),
+    ("ngram_permutation_loss", "by counts of the two neighboring tokens (n-gram)", ".3f"),
     ("heldout_causal_accuracy", "next token's accuracy", ".1%"),
     ("heldout_nsp_accuracy", "next-sentence accuracy", ".1%"),
-    ("majority_nsp_accuracy", "the same of the commoner label", ".1%"),
+    ("majority_nsp_accuracy", "always the more frequent label", ".1%"),
 )
 _ACTS = {"gelu_erf": "gelu, exact", "gelu_tanh": "gelu, tanh approximation"}
 

@@ -180,7 +180,7 @@ class Screen:
         now = datetime.datetime.now()
         end = now + datetime.timedelta(seconds=secs_left)
         day = "" if end.date() == now.date() else f" on {end:%Y-%m-%d}"
-        self.print(f"at this pace the last step is done in {duration(secs_left)}, {end:%H:%M}{day}")
+        self.print(f"at this pace the run ends in {duration(secs_left)}, at {end:%H:%M}{day}")
 
 
 def _names(numbers: Mapping[str, float]) -> list[str]:

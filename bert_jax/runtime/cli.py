@@ -370,7 +370,7 @@ def _wrong_value(message: str) -> str:
     }
     allowed = next((kinds[kind] for kind in kinds if isinstance(parser, kind)), None)
     if isinstance(parser, flags.EnumParser):
-        allowed = f"one of {', '.join(parser.enum_values)}"
+        allowed = f"one of {', '.join(filter(None, parser.enum_values))}"
     elif isinstance(parser, flags.IntegerParser) and parser.lower_bound is not None:
         allowed = parser.syntactic_help
     if given is None or allowed is None or "not within" in message or "must be" in message:

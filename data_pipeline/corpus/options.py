@@ -32,9 +32,9 @@ class BuildFlags:
     cleaning: CleaningOptions
     input: str = setting(
         "",
-        "files, local or gs://, as GLOB[,GLOB], or tfds:NAME/CONFIG: plain text, WikiExtractor's "
-        "<doc> files, JSON lines (known by .jsonl, .json or a first line that is a JSON object, as "
-        "WikiExtractor's --json writes) or Parquet; each plain, or as .gz, .bz2, .xz or .zst",
+        "files, local, gs:// or hf://, as GLOB[,GLOB], or tfds:NAME/CONFIG: plain text, "
+        "WikiExtractor's <doc> files, JSON lines (known by .jsonl, .json or a first line that is a "
+        "JSON object), csv, tsv, Parquet or Arrow; each plain, or as .gz, .bz2, .xz or .zst",
     )
     output: str = setting("", "the folder of the store to make, local or gs://")
     scratch: str = setting(

@@ -220,7 +220,10 @@ def describe_too_few(count: int, documents: str) -> str:
     )
     fix = "add text"
     if documents == "blank_line":
-        fix += ", or put blank lines between the documents of plain text"
+        fix += (
+            ", put a blank line between the documents of plain text, or say what a document is: "
+            "--documents=line makes one of each line, --documents=file one of each file"
+        )
     elif documents:
         fix += ", or cut it finer: --documents=blank_line makes a document of each block of lines"
     return f"the input has {state}, so none can be held out while another is trained on; {fix}"

@@ -144,7 +144,9 @@ def check_new_folder(destination: Destination) -> None:
     if all(entry.name == WORKING for entry in path.iterdir()):
         return
     if not _is_recognised(destination):
-        raise Refused(f"{flag} is {path}, a folder with other files; give a new or an empty folder")
+        raise Refused(
+            f"{flag} is {path}, a folder with other files; give a new folder, or empty it first"
+        )
     if not destination.may_overwrite:
         fix = "" if destination.may_overwrite is None else ", or replace it with --overwrite=true"
         raise Refused(f"{flag} is {path}, which holds a finished store; give another folder{fix}")

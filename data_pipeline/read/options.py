@@ -19,7 +19,7 @@ class TextOptions:
 
     documents: str = setting(
         "blank_line",
-        "what a document is in plain text; every other format brings its own",
+        "what a document is in plain text; in other formats it is a record",
         choices=DOCUMENT_RULES,
     )
     sentences: str = setting(

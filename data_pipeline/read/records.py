@@ -59,9 +59,10 @@ def read_json_lines(
         record = _record(place, line)
         text = find_value(record, text_key)
         if text is MISSING:
+            keys = ", ".join(_list_keys(record))
             raise Refused(
-                f"{place} has no key {text_key!r}; its keys are {sorted(record)[:8]}; name the "
-                "right one with --text_key=KEY, a nested one as KEY.KEY"
+                f"{place} has no key {text_key!r}; its keys are {keys:.200}; name the right one "
+                "with --text_key=KEY, a nested one as KEY.KEY"
             )
         if text is None:  # exports of tables write a missing text so
             yield []
@@ -91,6 +92,15 @@ def find_value(record: Mapping[str, Any], key: str) -> Any:
             return None if value is None else MISSING
         value = value[part]
     return value
+
+
+def _list_keys(record: Mapping[str, Any]) -> list[str]:
+    """List the keys of a record, and after each object its own keys, as KEY.KEY."""
+    keys = []
+    for key, value in sorted(record.items())[:8]:
+        nested = sorted(value)[:8] if isinstance(value, dict) else []
+        keys += [key, *(f"{key}.{name}" for name in nested)]
+    return keys
 
 
 def _record(place: str, line: str) -> dict[str, Any]:

@@ -157,8 +157,9 @@ def _reading_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     facts = []
     if encoding := manifest["build"]["fallback_encoding"]:
         files = describe_file_count(changed[FALLBACK_FILES])
-        lost = f"{changed[REPLACED_BYTES]:,} bytes that it lacks became U+FFFD"
-        facts.append(("encoding", f"{files} not in UTF-8, read as {encoding}; {lost}"))
+        lost = changed[REPLACED_BYTES]
+        words = f"; {lost:,} bytes that it lacks became U+FFFD" * (lost > 0)
+        facts.append(("encoding", f"{files} with lines not in UTF-8, read as {encoding}{words}"))
     if marks := changed[CUT_MARKS]:
         facts.append(("cut", f"{marks:,} combining marks that followed {MAX_MARKS} others"))
     if lines := counted[HYPHENATED_LINES]:

@@ -45,7 +45,7 @@ def count_rows(health: Health) -> list[tuple[str, list[str]]]:
         ("documents", copies.leaked_documents),
         ("sentences", copies.leaked_sentences),
     ):
-        rows.append((f"{name} in training, too", ["", _describe_repeats(leaked)]))
+        rows.append((f"{name} also in training", ["", _describe_repeats(leaked)]))
     return rows
 
 

@@ -416,7 +416,9 @@ def test_the_report_says_what_reading_changed_and_saw(tmp_path, capsys):
     text = "".join(TWO_SENTENCES.format(number) for number in range(40))
     wrapped = text.encode() + "Größe: a\u0301".encode("cp1252", "ignore") + b" \x81 hy-\nphen.\n"
     out, manifest = report_of(tmp_path, capsys, wrapped, "--fallback_encoding=cp1252")
-    assert "1 file not in UTF-8, read as cp1252; 1 bytes that it lacks became U+FFFD" in out
+    assert (
+        "1 file with lines not in UTF-8, read as cp1252; 1 bytes that it lacks became U+FFFD" in out
+    )
     assert "hyphens 1 wrapped lines" in out
     assert manifest["changed"]["replaced_bytes"] == manifest["counted"]["hyphenated_lines"] == 1
     out, manifest = report_of(tmp_path, capsys, text + "a" + "\u0301" * 35, "--normalize=nfc")

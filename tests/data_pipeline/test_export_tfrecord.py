@@ -95,7 +95,7 @@ def test_the_default_is_a_pass_for_each_walk_of_the_split(tiny_store, tmp_path):
         (["--shards=10000"], "--shards is 10000; the"),
         (["--shards=0"], "--shards is 0; it must be from 1 to 99999"),
         (["--seq_len=4"], "seq_len is 4"),
-        (["--output=FOLDER"], "a folder with other files; give a new or an empty folder"),
+        (["--output=FOLDER"], "a folder with other files; give a new folder, or empty it first"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(tiny_store, tmp_path, capsys, flags, words):

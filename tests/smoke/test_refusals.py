@@ -138,6 +138,7 @@ REFUSALS = {
             (("--output={small}/in.txt", "--format=npz"), "which is there already; give another"),
             (("--layers=3",), "--layers is '3', but the checkpoint has 2 layers: 0 is the embed"),
             (("--max_seq_length=20",), "--max_seq_length is 20; it must be from 3 to 19"),
+            (("--pool=max",), "it must be one of cls, mean"),
         ],
     ),
     "feature_ner": (
@@ -189,7 +190,7 @@ REFUSALS = {
             ),
             (
                 ("--checkpoint={small}/checkpoint", "--heldout=1"),
-                "--heldout is 1, of what a run held out",
+                "--heldout is 1, but ",
             ),
         ],
     ),

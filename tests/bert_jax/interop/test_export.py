@@ -230,7 +230,7 @@ def test_nothing_is_exported_that_would_be_computed_otherwise(changes, is_nan, w
         ("exports/mine", "must name the format: hf:DIR"),
         ("hf:", "must name the format"),
         ("hf:gs://bucket/mine", "written to a folder of this machine"),
-        ("hf:{}", "--to is .*, a folder with other files; give a new or an empty folder"),
+        ("hf:{}", "--to is .*, a folder with other files; give a new folder, or empty it first"),
         ("google:{}/bert_model.ckpt", "a folder with other files"),
         ("orbax:{}/a.txt", "a.txt, which is a file; give a folder"),
     ],

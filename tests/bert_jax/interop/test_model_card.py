@@ -40,7 +40,7 @@ def test_a_run_says_what_it_learned_from(held, tiny_store, tmp_path):
         assert f"digest {open_store(config.data).digest[:12]} |" in card
         assert "| steps made | 1,100 |" in card
         assert "| held out: MLM loss, nats | 2.346 |" in card
-        assert "| held out: the same of the commoner label | 50.0% |" in card
+        assert "| held out: always the more frequent label | 50.0% |" in card
         assert str(tmp_path) not in card
         assert "initialized at random for this export: mlm." in card
         assert "AutoTokenizer" not in card and "`vocab.model`" in card

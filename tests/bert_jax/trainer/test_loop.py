@@ -90,7 +90,7 @@ def test_records_of_a_run(whole):
     assert screen.count("reference lines: MLM loss") == 2  # once a phase
     compiled = screen.count("compiling the step") + screen.count("the step is compiled already")
     assert compiled == 2  # the second phase beside the steps of the first, or when it begins
-    assert screen.count("at this pace the last step is done in") == 1
+    assert screen.count("at this pace the run ends in") == 1
     assert screen.count("held-out at ") == 5
     steps = [int(path.name) for path in (whole.workdir / "checkpoints").iterdir()]
     assert sorted(steps) == [10, 13]  # the newest two

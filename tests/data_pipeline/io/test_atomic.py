@@ -100,7 +100,7 @@ def test_bytes_and_names_are_on_the_disk_before_the_last_move(tmp_path, monkeypa
 def test_a_file_and_a_folder_that_holds_something_are_refused(tmp_path):
     (tmp_path / "mine").touch()
     (tmp_path / "x").write_text('{"format": "of another program"}')
-    other_files = r"--output is .* with other files; give a new or an empty folder"
+    other_files = r"--output is .* with other files; give a new folder, or empty it first"
     for destination, words in (
         (Destination(tmp_path / "mine", "x"), r"which is a file; give a folder"),
         (Destination(tmp_path / "mine" / "y", "x"), r"/y, but .*/mine is a file; give a folder"),

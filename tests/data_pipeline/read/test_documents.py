@@ -160,7 +160,12 @@ BAD_FILES = {
     "cut utf-16": ("a.txt", "hi".encode("utf-16")[:-1], r"a\.txt is UTF-16 by its byte"),
     "no json": ("a.jsonl", b'{"text": "x"}\n{"text"\n', r"a\.jsonl line 2 is not JSON .*one JSON"),
     "json array": ("a.json", b'[{"text": "x"}]', r"line 1 is a JSON list, not an object"),
-    "other key": ("a.jsonl", b'{"body": "x"}', r"line 1 .* key 'text'; its keys are \['body'\];.*"),
+    "other key": ("a.jsonl", b'{"body": "x"}', r"line 1 .* key 'text'; its keys are body;.*"),
+    "nested key": (
+        "a.jsonl",
+        b'{"c": {"x": "y"}, "id": 7}',
+        r"key 'text'; its keys are c, c\.x, id; name",
+    ),
     "other key, by content": (
         "wiki_00",
         b'\n{"body": "x"}',
