@@ -169,7 +169,7 @@ BAD_FILES = {
     "other key, by content": (
         "wiki_00",
         b'\n{"body": "x"}',
-        r"wiki_00 line 2 .* are \['body'\]; name",
+        r"wiki_00 line 2 .* are body; name",
     ),
     "prose in json": (
         "wiki_00",

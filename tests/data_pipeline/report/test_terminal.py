@@ -99,4 +99,4 @@ def test_a_sample_is_said_to_be_one(health):
     )
     copies = dataclasses.replace(health.copies, leaked_sentences=Repeats(500, 4000, 50))
     counts = dict(count_rows(dataclasses.replace(health, copies=copies)))
-    assert counts["sentences in training, too"] == ["", "10.0% of 500 sampled"]
+    assert counts["sentences also in training"] == ["", "10.0% of 500 sampled"]
