@@ -114,7 +114,7 @@ def test_a_copy_shows_how_far_it_is(plain, line):
 def test_the_expected_end_names_the_day_when_it_is_another(plain, capsys):
     plain.expected_end(3 * 86_400)
     day = datetime.datetime.now() + datetime.timedelta(days=3)
-    assert f"ends in 3 d 00:00, {day:%H:%M} on {day:%Y-%m-%d}" in capsys.readouterr().out
+    assert f"ends in 3 d 00:00, at {day:%H:%M} on {day:%Y-%m-%d}" in capsys.readouterr().out
 
 
 def test_without_a_terminal_there_are_no_colours_and_no_broken_lines(plain, capsys):
