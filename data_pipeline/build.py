@@ -110,12 +110,16 @@ def _build_in_bucket(flags: BuildFlags, console: rich.console.Console, started_s
         runner = _describe_runner(flags)
         print_report(console, folder, manifest, seconds, runner, flags.address)
     except BaseException as error:
-        if is_built and isinstance(error, OSError | Refused):
+        if is_built and isinstance(error, Exception):
+            kept = (
+                f"the store is complete in {folder}; copy it by: gcloud storage cp --recursive "
+                f"'{folder}/*' {flags.address}/"
+            )
+            if not isinstance(error, OSError | Refused):  # a bug
+                error.add_note(kept)
+                raise
             kind = ConnectionError if is_transient(error, flags.address) else Refused
-            raise kind(
-                f"{error}; the store is complete in {folder}; copy it by: gcloud storage cp "
-                f"--recursive '{folder}/*' {flags.address}/"
-            ) from error
+            raise kind(f"{error}; {kept}") from error
         unmark_destination(flags.address)
         shutil.rmtree(scratch, ignore_errors=True)
         raise
