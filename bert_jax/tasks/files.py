@@ -21,7 +21,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.labels import is_header
 from data_pipeline.io import small_files
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import MAX_BYTES
+from data_pipeline.io.small_files import MAX_BYTES, list_names
 from data_pipeline.read.records import read_fields
 
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -33,7 +33,6 @@ HOW_TO_FIX = (
 )
 _BOM = b"\xef\xbb\xbf"
 _SHOWN_CHARACTERS = 60
-_SHOWN_NAMES, _SHOWN_NAME = 20, 40
 _SHOWN_ROWS = 3
 _PARQUET_ROWS = 64  # in memory at once: a file of some hundred bytes may hold long texts
 
@@ -106,19 +105,9 @@ def check_columns(
         if names.count(name) != 1:
             state = f"{names.count(name)} columns" if name in names else "no column"
             raise Refused(
-                f"{path} has {state} {name!r}; its columns are {listed(names)}, and "
+                f"{path} has {state} {name!r}; its columns are {list_names(names)}, and "
                 f"{', '.join(wanted)} are read: {how_to_fix}"
             )
-
-
-def listed(names: Sequence[str]) -> str:
-    """List the names of columns for a message: the first ones, shortened and escaped."""
-    texts = [
-        name if name.isprintable() and len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]!r:.60}"
-        for name in names[:_SHOWN_NAMES]
-    ]
-    more = [f"and {len(names) - _SHOWN_NAMES:,} more"] * (len(names) > _SHOWN_NAMES)
-    return ", ".join([*texts, *more]) or "none"
 
 
 def fields_of_rows(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
@@ -166,8 +155,8 @@ def _check_fields(
     if len(fields) != len(names):
         start = "\\t".join(fields)[:_SHOWN_CHARACTERS]
         raise Refused(
-            f"{path} row {number} has {len(fields)} fields and not {len(names)} ({listed(names)}); "
-            f"it begins {start!r}: correct or remove the row, {how_to_fix}"
+            f"{path} row {number} has {len(fields)} fields and not {len(names)} "
+            f"({list_names(names)}); it begins {start!r}: correct or remove the row, {how_to_fix}"
         )
     check_not_header(path, number, dict(zip(names, fields, strict=True)))
 
@@ -176,8 +165,8 @@ def check_not_header(path: pathlib.Path, number: int, row: Mapping[str, object])
     """Refuse a row of several columns that repeats their names."""
     if len(row) > 1 and is_header([*row], [*row.values()]):
         raise Refused(
-            f"{path} row {number} is a header within the rows, {listed([*row])}, as where tables "
-            "were joined: remove the row"
+            f"{path} row {number} is a header within the rows, {list_names([*row])}, as where "
+            "tables were joined: remove the row"
         )
 
 
@@ -310,8 +299,8 @@ def _json_rows(path: pathlib.Path, wanted: Sequence[str], how_to_fix: str) -> Ro
         missing = [name for name in wanted if name not in record]
         if missing:
             raise Refused(
-                f"{path} row {number} has no {missing[0]!r}; its keys are {listed(list(record))}, "
-                f"and {', '.join(wanted)} are read: {how_to_fix}"
+                f"{path} row {number} has no {missing[0]!r}; its keys are "
+                f"{list_names(list(record))}, and {', '.join(wanted)} are read: {how_to_fix}"
             )
         if _SURROGATE.search(line):
             for name, value in record.items():

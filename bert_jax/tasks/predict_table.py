@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from bert_jax.tasks import table_pieces
 from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
-from bert_jax.tasks.files import SUFFIXES, TSV, column_names, describe_missing, listed
+from bert_jax.tasks.files import SUFFIXES, TSV, column_names, describe_missing
 from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_LEAST, STSB_MOST, TASKS
 from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, ENDINGS, SWAG_COLUMNS
 from bert_jax.tasks.predicting import (
@@ -30,6 +30,7 @@ from bert_jax.tasks.table_pieces import TablePiece, TableWriter
 from bert_jax.tasks.task import CHOOSE, REGRESS
 from data_pipeline.io.atomic import new_file
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import list_names
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
@@ -65,7 +66,7 @@ def choose_layout(request: PredictRequest) -> Layout:
     if not first:
         raise Refused(
             f"--text_column is missing: the column of {request.path} with the texts; its columns "
-            f"are {listed(column_names(request.path))}"
+            f"are {list_names(column_names(request.path))}"
         )
 
     def texts(columns: Mapping[str, list[str]]) -> Texts:

@@ -24,7 +24,6 @@ from bert_jax.tasks.files import (
     Columns,
     column_names,
     describe_missing,
-    listed,
     read_table,
     split_file,
 )
@@ -40,6 +39,7 @@ from bert_jax.tasks.metrics import (
 from bert_jax.tasks.task import CLASSIFY, REGRESS, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import list_names
 from data_pipeline.vocab import Vocabulary
 
 _SCORES = (ACCURACY, MACRO_F1)
@@ -96,8 +96,8 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
             if label not in counts:
                 raise Refused(
                     f"{columns.place(i)} has the label {label!r:.60}, which no row of {train.path} "
-                    f"has; its labels are {listed(sorted(counts))}: correct the row, or add such "
-                    "rows to the training file"
+                    f"has; its labels are {list_names(sorted(counts))}: correct the row, or add "
+                    "such rows to the training file"
                 )
     places = ((label, train.place(i)) for i, label in enumerate(train.values[column]))
     warnings = check_labels(count_labels(places), column)
@@ -107,7 +107,7 @@ def learn_classes(train: Columns, dev: Columns, column: str) -> Classes:
         split: np.array([number_of[label] for label in columns.values[column]], np.int32)
         for split, columns in ((TRAIN, train), (DEV, dev))
     }
-    counted = listed([f"{name} ({counts[name]:,})" for name in names])
+    counted = list_names([f"{name} ({counts[name]:,})" for name in names])
     return Classes(names, ids, f"{len(names)} classes of {column}: {counted}", warnings)
 
 
@@ -241,7 +241,7 @@ def _read(options: TaskOptions) -> dict[str, Columns]:
         if not options.text_column or not options.label_column:
             raise Refused(
                 "config.data.text_column and config.data.label_column must both be set; the "
-                f"columns of {path} are {listed(column_names(path))}"
+                f"columns of {path} are {list_names(column_names(path))}"
             )
         label = [] if split == TEST else [options.label_column]
         files[split] = read_table(path, [*texts, *label])

@@ -11,7 +11,7 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from data_pipeline.io.file_kinds import HEAD_BYTES, find_stand_in
@@ -24,6 +24,8 @@ NUL = b"\0"
 
 # On Linux; a longer name is an OSError, as if the disk could not be read now.
 _MOST_BYTES_OF_A_NAME, _MOST_BYTES_OF_A_PATH = 255, 2000
+
+_SHOWN_NAMES, _SHOWN_NAME_CHARS = 20, 40  # in a list of names in a message
 
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 
@@ -221,6 +223,18 @@ _KINDS: dict[type, str] = {
     float: "a number",
     type(None): "null",
 }
+
+
+def list_names(names: Sequence[str]) -> str:
+    """List names of columns or keys for a message: the first ones, shortened and escaped."""
+    texts = [
+        name
+        if name.isprintable() and len(name) <= _SHOWN_NAME_CHARS
+        else f"{name[:_SHOWN_NAME_CHARS]!r:.60}"
+        for name in names[:_SHOWN_NAMES]
+    ]
+    more = [f"and {len(names) - _SHOWN_NAMES:,} more"] * (len(names) > _SHOWN_NAMES)
+    return ", ".join([*texts, *more]) or "none"
 
 
 def kind_in_words(value: object) -> str:

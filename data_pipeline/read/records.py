@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.io.small_files import check_unicode, kind_in_words
+from data_pipeline.io.small_files import check_unicode, kind_in_words, list_names
 from data_pipeline.read.lines import (
     MAX_DOCUMENT_BYTES,
     HeadEndsError,
@@ -19,7 +19,6 @@ from data_pipeline.read.lines import (
     split_paragraphs,
 )
 
-_SHOWN_COLUMNS = 12
 _SHOWN_CHARACTERS = 40
 _OPEN = "unexpected end of data"  # what csv says inside quotes
 _DIALECT_CHARS = 1 << 15  # a table's start shows how it is written
@@ -59,10 +58,10 @@ def read_json_lines(
         record = _record(place, line)
         text = find_value(record, text_key)
         if text is MISSING:
-            keys = ", ".join(_list_keys(record))
+            keys = list_names(_list_keys(record))
             raise Refused(
-                f"{place} has no key {text_key!r}; its keys are {keys:.200}; name the right one "
-                "with --text_key=KEY, a nested one as KEY.KEY"
+                f"{place} has no key {text_key!r}; its keys are {keys}; name the right one with "
+                "--text_key=KEY, a nested one as KEY.KEY"
             )
         if text is None:  # exports of tables write a missing text so
             yield []
@@ -97,8 +96,8 @@ def find_value(record: Mapping[str, Any], key: str) -> Any:
 def _list_keys(record: Mapping[str, Any]) -> list[str]:
     """List the keys of a record, and after each object its own keys, as KEY.KEY."""
     keys = []
-    for key, value in sorted(record.items())[:8]:
-        nested = sorted(value)[:8] if isinstance(value, dict) else []
+    for key in sorted(record):
+        nested = sorted(record[key]) if isinstance(record[key], dict) else []
         keys += [key, *(f"{key}.{name}" for name in nested)]
     return keys
 
@@ -237,10 +236,9 @@ def _check_columns(address: str, names: list[str], text_key: str) -> int:
     """Return the place of the column of the text, or refuse a table without it."""
     if names.count(text_key) == 1:
         return names.index(text_key)
-    listed = ", ".join(f"{name:.{_SHOWN_CHARACTERS}}" for name in names[:_SHOWN_COLUMNS])
-    more = f" and {len(names) - _SHOWN_COLUMNS:,} more" * (len(names) > _SHOWN_COLUMNS)
     state = f"no single column {text_key!r}" if text_key else "columns"
     raise Refused(
-        f"{address} is a table with {state}; its columns are {listed}{more}; name the one that "
-        "holds the text with --text_key=COLUMN, or read the lines as they are by --format=text"
+        f"{address} is a table with {state}; its columns are {list_names(names)}; "
+        "name the one that holds the text with --text_key=COLUMN, or read the lines as they are "
+        "by --format=text"
     )

@@ -166,6 +166,7 @@ BAD_FILES = {
         b'{"c": {"x": "y"}, "id": 7}',
         r"key 'text'; its keys are c, c\.x, id; name",
     ),
+    "escaped key": ("a.jsonl", b'{"\\u001b[2J": 7}', r"its keys are '\\x1b\[2J'; name"),
     "other key, by content": (
         "wiki_00",
         b'\n{"body": "x"}',
