@@ -32,7 +32,7 @@ Folder: TypeAlias = pathlib.Path | epath.Path  # a local path or a gs:// address
 RECEIPT, RECEIPT_FILE = "receipt", "receipt.json"  # the item of a checkpoint, and its one file
 STATE = "state"  # the item of the arrays
 DAMAGED = "_damaged"  # suffix of the quarantine folder beside checkpoints/
-_UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished checkpoint
+UNCOMMITTED = ".orbax-checkpoint-tmp"  # a part of the name of an unfinished checkpoint
 _SEAL = "sha256"
 _STEP = re.compile(r"0|[1-9][0-9]*")  # 070 does not name step 70
 _ARRAYS_OF_STATE = 3  # float32 arrays per parameter: itself and two optimizer moments
@@ -179,7 +179,7 @@ def remove_uncommitted(directory: epath.Path, timeout_secs: float = 5.0) -> None
     if is_address(str(directory)):
         return
     ends = time.monotonic() + timeout_secs
-    for folder in pathlib.Path(directory).glob(f"*{_UNCOMMITTED}*"):
+    for folder in pathlib.Path(directory).glob(f"*{UNCOMMITTED}*"):
         while folder.exists() and time.monotonic() < ends:
             shutil.rmtree(folder, ignore_errors=True)
             time.sleep(0.05)

@@ -23,7 +23,7 @@ from bert_jax.trainer.feed import BatchShape, HostBatch, RunPhase, StepRows
 from data_pipeline.labelled import packing
 from data_pipeline.labelled.rows import EncodedRows, EvaluationBatch, ExampleStream, batch_by_length
 from data_pipeline.spec.schema import GOOGLE
-from data_pipeline.vocab import Vocabulary, read_file
+from data_pipeline.vocab import Vocabulary, name_copy
 
 # Options of config.data that a resumed run may change: the folder, and examples that are only
 # predicted. All others determine the examples for training and evaluation.
@@ -103,9 +103,7 @@ class TaskFeed:
             learns=f"fine-tuning on {task.name}",
             origins=[pathlib.Path(config.data.dir or "/").expanduser()],
             vocab_path=vocab_path,
-            vocabulary=run_identity.make_vocabulary_record(
-                self.vocabulary, read_file(vocab_path)[0]
-            ),
+            vocabulary=run_identity.make_vocabulary_record(self.vocabulary, name_copy(vocab_path)),
             fixed=fixed,
             fixed_by_default=_fixed_options(TaskOptions(pair_truncation=GOOGLE)),
             details={"task": layer},

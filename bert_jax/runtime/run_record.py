@@ -415,9 +415,8 @@ def check(
 
     `record` is the result of find. A missing copy of the vocabulary is written again.
     """
-    name, data = read_file(provenance.vocab_path)
-    copy = workdir / name
-    has_other_copy = copy.exists() and _differ(copy, data)
+    copy = workdir / provenance.vocabulary["file"]
+    has_other_copy = copy.exists() and _differ(copy, read_file(provenance.vocab_path))
     if record is None:
         remains = [name for name in RECORDS if (workdir / name).exists()]
         remains += [copy.name] * has_other_copy
@@ -472,8 +471,7 @@ def write(
     parts: Mapping[str, Any] | None = None,
 ) -> None:
     """Write run.json and a copy of the vocabulary, each atomically."""
-    name, data = read_file(provenance.vocab_path)
-    write_file(workdir / name, data)
+    write_file(workdir / provenance.vocabulary["file"], read_file(provenance.vocab_path))
     write_json(workdir / FILE, of_run(config, provenance, changes, parts))
     if _is_earlier_record(workdir / EARLIER_FILE, if_damaged=False):
         (workdir / EARLIER_FILE).unlink()

@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import reader
+from bert_jax.checkpoint.directory import UNCOMMITTED
 from bert_jax.config import Config
 from bert_jax.reporting import metrics_writer
 from bert_jax.runtime import goodput
@@ -204,7 +205,7 @@ def _last(workdir: pathlib.Path, began: float) -> dict[str, Any] | None:
 def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
     """List uncommitted checkpoints, including those of killed processes."""
     unfinished = set()
-    for path in (workdir / CHECKPOINTS).glob("*.orbax-checkpoint-tmp*"):
+    for path in (workdir / CHECKPOINTS).glob(f"*{UNCOMMITTED}*"):
         try:
             unfinished.add((path.name, path.stat().st_ino))
         except FileNotFoundError:  # committed meanwhile

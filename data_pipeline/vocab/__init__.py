@@ -18,6 +18,7 @@ from data_pipeline.vocab.vocabulary import (
     Vocabulary,
     load_recorded,
     load_vocabulary,
+    name_copy,
     read_file,
     token_dtype,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "Vocabulary",
     "load_recorded",
     "load_vocabulary",
+    "name_copy",
     "read_file",
     "token_dtype",
 ]

@@ -200,7 +200,7 @@ def load_vocabulary(
             f"--sentencepiece_rules is {rules}, but --vocab={path} is no SentencePiece *.model and "
             "has rules of its own; omit the flag"
         )
-    _, data = read_file(path)
+    data = read_file(path)
     if path.suffix == ".model":
         return _load_sentencepiece(path, data, rules)
     if path.name == byte_level.PIECES and b'"model"' not in data:
@@ -213,15 +213,19 @@ def load_vocabulary(
     return _load_list(path, data, lowercase, checks_case)
 
 
-def read_file(path: pathlib.Path) -> tuple[str, bytes]:
-    """Read a vocabulary's file; return a name and the bytes for a copy that needs no other file.
+def name_copy(path: pathlib.Path) -> str:
+    """Name a copy of a vocabulary's file: a vocab.json with its merges.txt is a tokenizer.json."""
+    return TOKENIZER_JSON if _has_merges(path) else path.name
 
-    A vocab.json and the merges.txt beside it become a tokenizer.json.
-    """
+
+def read_file(path: pathlib.Path) -> bytes:
+    """Read a vocabulary's file, and the merges.txt of a vocab.json, into one file's bytes."""
     data = small_files.read_bytes(path)
-    if path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file():
-        return TOKENIZER_JSON, byte_level.join_files(path, data)
-    return path.name, data
+    return byte_level.join_files(path, data) if _has_merges(path) else data
+
+
+def _has_merges(path: pathlib.Path) -> bool:
+    return path.name == byte_level.PIECES and path.with_name(byte_level.MERGES).is_file()
 
 
 def load_recorded(
