@@ -177,7 +177,8 @@ def _book_lines(address: str, lines: Iterable[str], needs_licence: bool) -> Iter
 def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield (blank lines before it, text with its line breaks) of each paragraph.
 
-    What has no end is refused; read_chapters counts the bytes, a character has one or more.
+    Raises Refused for a paragraph without an end, before it fills memory. Its characters are
+    counted here, which are no more than the bytes that read_chapters counts.
     """
     blank_lines, paragraph = 2, []  # the first paragraph may be a heading
     size_bytes = 0

@@ -190,12 +190,12 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[Finding]:
         )
     if rows.heldout_rows < FEW_HELDOUT_ROWS:
         enough = holdout * FEW_HELDOUT_ROWS / rows.heldout_rows
-        share = f"--holdout={_round_up(enough):g}" if enough <= 0.5 else "a larger --holdout"
+        or_share = f", or with --holdout={_round_up(enough):g}" if enough <= 0.5 else ""
         yield Finding(
             "few_heldout_rows",
             rows.heldout_rows,
             f"the held-out split gives {rows.heldout_rows:,} pairs of {rows.seq_len} tokens: too "
-            f"few to tell two models apart. Build the store again from more text, or with {share}.",
+            f"few to tell two models apart. Build the store again from more text{or_share}.",
         )
 
 

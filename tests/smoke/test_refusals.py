@@ -190,7 +190,7 @@ REFUSALS = {
             ),
             (
                 ("--checkpoint={small}/checkpoint", "--heldout=1"),
-                "--heldout is 1, but ",
+                "/checkpoint is not the workdir of a run that was trained here",
             ),
         ],
     ),

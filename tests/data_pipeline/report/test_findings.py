@@ -115,7 +115,7 @@ def test_what_the_build_found_stands_first(healthy):
     ill = dataclasses.replace(healthy, manifest=healthy.manifest | {"dropped": dropped}, rows=few)
     first, second = find_in_store(ill)
     assert (first.name, first.value) == ("documents_without_sentences", 0.5)
-    assert second.text.endswith("Build the store again from more text, or with a larger --holdout.")
+    assert second.text.endswith("Build the store again from more text.")
 
 
 def test_a_few_rows_that_lean_to_one_side_by_chance_are_no_finding(healthy):
