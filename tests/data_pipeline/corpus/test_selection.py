@@ -12,6 +12,7 @@ import re
 
 import numpy as np
 import pytest
+import tokenizers
 
 from data_pipeline.build import main
 from data_pipeline.corpus import encode, near_duplicates
@@ -118,6 +119,38 @@ def test_the_first_of_equal_documents_and_lines_stays(
     assert manifest["dropped"] == dict.fromkeys(manifest["dropped"], 0) | dropped
     assert not drop_documents or dropped["duplicate_documents"] > 5
     assert not drop_lines or dropped["duplicate_lines"] > 50
+
+
+def test_the_lines_that_stay_keep_the_ids_of_the_whole_document(tmp_path):
+    documents = [["One first.", "Same line.", "Two."], ["Same line.", "Three."], ["Four.", "Two."]]
+    documents += [[f"Line {number} of many.", "Two.", "Last."] for number in range(20)]
+    library = tokenizers.ByteLevelBPETokenizer()
+    library.train_from_iterator(itertools.chain(*documents), vocab_size=300, show_progress=False)
+    library.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    store = open_store(
+        build(
+            tmp_path,
+            "store",
+            documents,
+            tmp_path / "tokenizer.json",
+            "--drop_duplicate_lines=true",
+        )
+    )
+    expected, seen = [], set()
+    for lines in documents:
+        encoding = library.encode(" ".join(lines))
+        ends = np.cumsum([len(line) + 1 for line in lines])
+        line_T = np.searchsorted(ends - 1, [start for start, _ in encoding.offsets], side="right")
+        kept = [number for number, line in enumerate(lines) if line not in seen]
+        seen.update(lines)
+        if kept:
+            expected.append(np.array(encoding.ids)[np.isin(line_T, kept)].tolist())
+    found = []
+    for split in (store.train, store.heldout):
+        ends = split.sentence_offsets[split.document_offsets[1:-1]]
+        found += [ids.tolist() for ids in np.split(split.token_ids, ends)]
+    assert sorted(found) == sorted(expected)
 
 
 def near_copies() -> list[list[str]]:
