@@ -86,7 +86,8 @@ def _build_stores(home: pathlib.Path) -> None:
     lines = (home / "all.jsonl").read_text().splitlines(keepends=True)
     text.write_text("".join(lines[:DOCUMENTS]))
     for vocabulary in VOCABULARIES:
-        trained = [f"--train_vocab={vocabulary}", "--vocab_size=2000", "--holdout=0.05"]
+        trained = [f"--train_vocab={vocabulary}", "--vocab_size=2000", "--lowercase=false"]
+        trained.append("--holdout=0.05")
         output = f"--output={home / 'stores' / vocabulary}"
         _run(["data_pipeline.build", f"--input={text}", output, *trained], home / "build.log")
 
