@@ -28,6 +28,8 @@ TINY = {
     "phases[0].batch_size": 16,
     "phases[1].steps": 8,
     "phases[1].batch_size": 16,
+    "phases[1].restart_warmup_steps": 2,
+    "optim.warmup_steps": 4,
     "checkpoint.every_steps": 6,
     "log_every_steps": 6,
     "eval.every_steps": 12,
