@@ -90,7 +90,6 @@ setup(
     package_dir=NAMES,
     package_data={
         "bert_jax": ["py.typed"],
-        "bert_jax.diagnosis": ["*.band.json"],
         "bert_jax.perf": ["*.json"],
         "bert_jax.launch": ["*.sh", "*.env"],
         "bert_jax.launch.lib": ["*.sh"],

@@ -2,12 +2,7 @@
 
 Prints how far a run is, how good, what looks wrong, where its time went and what it took. RUN is a
 workdir; a live or a killed run will do. With --output, also one HTML file that loads nothing. Of
-several runs it says which settings differ, and which differences are larger than noise.
-
-    python -m bert_jax.report --record=FILE RUN RUN [RUN ...]
-
-records finished runs of one config with different seeds as a band. With --band=FILE a run is drawn
-against one, and a live run's last loss is predicted; bands of the package need no flag. With
+several runs it says which settings differ, and which differences are larger than noise. With
 --guesses=5, the newest checkpoint of each run guesses a hidden word of five held-out sentences.
 """
 
@@ -21,25 +16,17 @@ from bert_jax.runtime import cli
 from data_pipeline.io.refused import Refused
 
 _OUTPUT = flags.DEFINE_string("output", None, "file for the page, such as report.html")
-_RECORD = flags.DEFINE_string("record", None, "new file for the band of these runs, as JSON")
-_BAND = flags.DEFINE_string(
-    "band",
-    None,
-    "band of earlier runs, by --record; default: the package's for this config, if any",
-)
-
 _GUESSES = flags.DEFINE_integer(
     "guesses", 0, "held-out sentences of each run to hide a word of", lower_bound=0
 )
 _TOP_GUESSES = 3
 
-USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--band=FILE] [--record=FILE]"
+USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--guesses=N]"
 
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
 from bert_jax.diagnosis import comparison, run_report
-from bert_jax.diagnosis.bands import Band, build_band, find_band, read_band, serialize_band
 from bert_jax.diagnosis.run_state import RunState, read_run
 from bert_jax.perf.prices import read_prices
 from bert_jax.reporting.console import Screen
@@ -47,7 +34,7 @@ from bert_jax.runtime.exit_codes import DONE
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.address import is_address
-from data_pipeline.io.atomic import check_file_path, check_new_file, new_file, write_file
+from data_pipeline.io.atomic import check_file_path, write_file
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
@@ -59,64 +46,27 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         output = pathlib.Path(_OUTPUT.value) if _OUTPUT.value else None
         if output is not None:
             check_file_path(output, "--output")
-        record = pathlib.Path(_RECORD.value) if _RECORD.value else None
-        if record is not None:
-            check_new_file(record, "--record")
         runs = [read_run(pathlib.Path(run)) for run in arguments]
         usd_per_chip_hour = {
             chip: price.usd_on_demand for chip, price in read_prices().by_chip.items()
         }
-        new_band = _build_band(record, runs) if record is not None else None
-        bands = _choose_bands(runs)
         log.hold()
     screen = Screen(is_writer=True)
-    if record is not None and new_band is not None:
-        with new_file(record) as path:
-            path.write_bytes(serialize_band(new_band))
-        screen.print(f"wrote {record}, a band of {new_band.runs} runs")
-        if output is None:
-            return DONE
     samples = []
-    for run, band in zip(runs, bands, strict=True):
-        _print(run, usd_per_chip_hour, screen, band)
+    for run in runs:
+        _print(run, usd_per_chip_hour, screen)
         samples.append(_guess(run, screen) if _GUESSES.value else [])
     if len(runs) > 1:
         for sentence in (*comparison.describe_settings(runs), *comparison.compare(runs)):
             screen.print(sentence)
     if output is not None:
-        write_file(output, run_report.render_page(runs, usd_per_chip_hour, bands, samples).encode())
+        write_file(output, run_report.render_page(runs, usd_per_chip_hour, samples).encode())
         screen.print(f"wrote {output}")
     return DONE
 
 
-def _build_band(record: pathlib.Path, runs: Sequence[RunState]) -> Band:
-    names = " ".join(run.folder.resolve().name for run in runs)
-    return build_band(
-        runs, record.name, f"python -m bert_jax.report --record={record.name} {names}"
-    )
-
-
-def _choose_bands(runs: Sequence[RunState]) -> list[Band | None]:
-    """Return the band of each run: that of --band, or the package's, if it is of the run's config.
-
-    Raises Refused for one of --band that is of no run's config.
-    """
-    if _BAND.value is None:
-        return [find_band(run.settings, run.store) for run in runs]
-    band = read_band(pathlib.Path(_BAND.value))
-    bands = [band if band.matches(run.settings) else None for run in runs]
-    if not any(bands):
-        raise Refused(
-            f"--band is {_BAND.value}, which is of another config than {runs[0].folder}; record "
-            "one of finished runs of this config with report --record=FILE"
-        )
-    return bands
-
-
-def _print(
-    run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen, band: Band | None
-) -> None:
-    facts = run_report.list_facts(run, usd_per_chip_hour, band)
+def _print(run: RunState, usd_per_chip_hour: Mapping[str, float], screen: Screen) -> None:
+    facts = run_report.list_facts(run, usd_per_chip_hour)
     screen.table(run_report.describe_verdict(run), [])
     for finding in run.findings:
         screen.finding(*(str(finding.get(key, "")) for key in ("rule", "sentence", "try")))

@@ -5,6 +5,6 @@ name of its rule and what to try; the trainer asks while it trains. And curves o
 length, live or killed, at most some thousand points each.
 
 Read curves.py and run_state.py for the records of a run, receipt.py for costs, data and code,
-comparison.py for how several differ, bands.py and forecast.py for earlier runs and how a run will
-end, run_report.py for words and the page; rules.py, data.py and watch.py for findings.
+comparison.py for how several differ, run_report.py for words and the page; rules.py, data.py and
+watch.py for findings.
 """

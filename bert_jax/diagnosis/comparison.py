@@ -22,7 +22,7 @@ def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
     Seeds and places are left out. A setting that a record lacks was added later and counts as its
     default.
     """
-    tables = [fill_in_defaults(run.settings) for run in runs]
+    tables = [_fill_in_defaults(run.settings) for run in runs]
     values = {key: [table.get(key) for table in tables] for table in tables for key in table}
     return {
         key: listed
@@ -31,7 +31,7 @@ def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
     }
 
 
-def fill_in_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+def _fill_in_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record's settings, those it lacks at their defaults; {} for none."""
     if not given:
         return {}

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from bert_jax.diagnosis import forecast, receipt
-from bert_jax.diagnosis.bands import Band
+from bert_jax.diagnosis import receipt
 from bert_jax.diagnosis.comparison import compare, describe_settings
 from bert_jax.diagnosis.run_state import RunState
 from bert_jax.reporting.console import duration
@@ -48,13 +47,9 @@ def _place(loss: float, lines: Mapping[str, float]) -> str:
     return words
 
 
-def list_facts(
-    run: RunState,
-    usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
-    band: Band | None = None,
-) -> receipt.Facts:
-    """List forecast, speed, receipt, bad steps, data and code; what is unknown is left out."""
-    facts = forecast.describe(run, band)
+def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> receipt.Facts:
+    """List speed, receipt, bad steps, data and code; what is unknown is left out."""
+    facts: receipt.Facts = []
     speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
     if isinstance(speed, float):
         facts.append(("sequences a second", f"{speed:,.0f}"))
@@ -72,32 +67,23 @@ def list_facts(
 def render_page(
     runs: Sequence[RunState],
     usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
-    bands: Sequence[Band | None] = (),
     samples: Sequence[Sequence[Sample]] = (),
 ) -> str:
     """Render the page; text that was read from files is escaped.
 
-    `bands` has the band of earlier runs that belongs to each run, and `samples` its guesses, if
-    there are any.
+    `samples` has the guesses of each run, if there are any.
     """
     from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
 
     title = escape(f"Run {runs[0].folder.name}" if len(runs) == 1 else f"{len(runs)} runs")
     sections = [f"<h1>{title}</h1>", _render_verdicts(runs)]
-    bands = bands or [None] * len(runs)
     terms = dict.fromkeys(term for run in runs for term in run.list_terms())
     if terms:
-        kinds = ["Thin lines are training losses, thick lines held-out ones with the last value."]
-        if known := _list_distinct(bands):
-            counts = " and ".join(str(band.runs) for band in known)
-            kinds.append(f"Grey is the held-out loss of {counts} earlier runs.")
-            if not all(run.summary for run in runs):
-                kinds.append("A bar at the end is the forecast.")
+        words = "Thin lines are training losses, thick lines held-out ones with the last value."
         pictures = "".join(
-            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term, bands)}</div>"
-            for term in terms
+            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term)}</div>" for term in terms
         )
-        html = f'<p class="quiet">{" ".join(kinds)}</p><br>'
+        html = f'<p class="quiet">{words}</p><br>'
         sections.append(page.section("Curves", f'{html}<div class="plots">{pictures}</div>'))
     if len(runs) > 1:
         for heading, sentences in (
@@ -108,16 +94,11 @@ def render_page(
             sections.append(page.section(heading, f"<ul>{lines}</ul>"))
     sections += [
         page.section(
-            run.folder.name, _render_run(run, usd_per_chip_hour, band) + _render_samples(guessed)
+            run.folder.name, _render_run(run, usd_per_chip_hour) + _render_samples(guessed)
         )
-        for run, band, guessed in zip(runs, bands, samples or [()] * len(runs), strict=True)
+        for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
     ]
     return page.document(title, sections)
-
-
-def _list_distinct(bands: Sequence[Band | None]) -> list[Band]:
-    """List the bands of several runs, each once."""
-    return list({band.name: band for band in bands if band is not None}.values())
 
 
 def _render_verdicts(runs: Sequence[RunState]) -> str:
@@ -140,10 +121,10 @@ def _render_findings(run: RunState) -> str:
     return f'<ul class="findings">{findings}</ul>' if findings else ""
 
 
-def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float], band: Band | None) -> str:
+def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
     facts = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
-        for name, value in [*list_facts(run, usd_per_chip_hour, band), ("folder", str(run.folder))]
+        for name, value in [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
     )
     missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
     return f"<dl>{facts}</dl>{missing}"
@@ -166,7 +147,7 @@ def _color_index(number: int) -> int:
     return number % len(page.RUN_COLOURS)
 
 
-def _draw(runs: Sequence[RunState], term: str, bands: Sequence[Band | None]) -> str:
+def _draw(runs: Sequence[RunState], term: str) -> str:
     """Draw the loss of a term: training thin, held-out thick, and the reference lines.
 
     A run has a number and a colour; both stand with its last value, beside the curves.
@@ -181,15 +162,12 @@ def _draw(runs: Sequence[RunState], term: str, bands: Sequence[Band | None]) -> 
         figure, axes = page.new_axes(_INCHES)
         axes.margins(y=0.08)  # a reference line at the top has its words above it
         end = max(1, *(run.curves.last_step for run in runs))
-        for band in _list_distinct(bands):
-            end = max(end, _draw_band(axes, band, term))
         labels = []
-        for number, (run, own_band) in enumerate(zip(runs, bands, strict=True)):
+        for number, run in enumerate(runs):
             color = page.RUN_COLOURS[_color_index(number)]
             train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
             axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
             axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
-            _draw_forecast(axes, run, term, own_band, color)
             # A marker of matplotlib is a reference to an id; a line without length is not.
             dots = heldout if len(heldout[0]) <= _MOST_DOTS else ((), ())
             for step, loss in zip(*dots, strict=True):
@@ -224,30 +202,3 @@ def _draw(runs: Sequence[RunState], term: str, bands: Sequence[Band | None]) -> 
 def _list_lines(runs: Sequence[RunState], term: str) -> Mapping[str, float]:
     """Return the reference lines of a term; none for runs on different stores."""
     return runs[0].reference_lines(term) if len({run.store for run in runs}) == 1 else {}
-
-
-def _draw_band(axes: Any, band: Band, term: str) -> int:
-    """Shade the held-out losses of earlier runs from lowest to highest; return the last step."""
-    from data_pipeline.report import page
-
-    table = band.summarize("heldout", f"{term}_loss")
-    if not table:
-        return 0
-    steps = [*table["steps"], *table["steps"][::-1]]
-    # Not fill_between, whose shape is a reference to an id.
-    axes.fill(steps, [*table["max"], *table["min"][::-1]], page.QUIET, alpha=0.3, linewidth=0)
-    axes.plot(table["steps"], table["mean"], color=page.QUIET, linewidth=0.8, clip_on=False)
-    return band.steps
-
-
-def _draw_forecast(axes: Any, run: RunState, term: str, band: Band | None, color: str) -> None:
-    """Draw the forecast of a live run's last loss, with its interval; nothing without one."""
-    if run.summary:
-        return
-    try:
-        guess = forecast.forecast(term, forecast.read_early(run, term), band)
-    except forecast.NotKnown:  # list_facts has the reason
-        return
-    look: dict[str, Any] = {"color": color, "clip_on": False, "solid_capstyle": "round"}
-    axes.plot([run.steps] * 2, [guess.low, guess.high], linewidth=1.2, **look)
-    axes.plot([run.steps] * 2, [guess.loss] * 2, linewidth=4.0, **look)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.config import Config, phase_of_step
-from bert_jax.diagnosis.forecast import Forecaster
 from bert_jax.diagnosis.rules import Finding, Line, PhaseFacts, View, diagnose
 from data_pipeline.io.jsonl import FINDING
 
@@ -23,7 +22,6 @@ class Watch:
     data_findings: Sequence[Finding]  # known before the first step
     show: Callable[[Finding], None]
     findings: list[Finding] = dataclasses.field(default_factory=list)
-    forecaster: Forecaster | None = None
 
     def __post_init__(self) -> None:
         self._lines: dict[str, list[Line]] = {"train": [], "heldout": []}
@@ -33,8 +31,6 @@ class Watch:
         """Continue after the lines of a metrics.jsonl; return the records of new findings."""
         self.findings = [Finding.from_record(line) for line in lines if line["split"] == FINDING]
         self._enter(0)
-        if self.forecaster is not None:
-            self.forecaster.restart(lines)
         for line in lines:
             if line["split"] != FINDING:
                 self._keep(line)
@@ -43,8 +39,6 @@ class Watch:
     def add(self, line: Line) -> list[dict[str, Any]]:
         """Read a line of metrics.jsonl; return the records of new findings."""
         self._keep(line)
-        if self.forecaster is not None:
-            self.forecaster.add(line)
         lines, facts = self._lines, self.phases[self._index]
         view = View(self.config, facts, int(line["step"]), lines["train"], lines["heldout"])
         return self._report(diagnose(view))

@@ -20,8 +20,6 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Phase, RunConfig
-from bert_jax.diagnosis import bands
-from bert_jax.diagnosis.forecast import TERMS, Forecaster
 from bert_jax.diagnosis.rules import Finding, PhaseFacts
 from bert_jax.diagnosis.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
@@ -32,7 +30,6 @@ from bert_jax.runtime import goodput, profiler
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.preemption import Interrupted, Stop
 from bert_jax.runtime.profiler import Profiler
-from bert_jax.runtime.run_identity import STORE_DIGEST
 from bert_jax.runtime.watchdog import Watchdog, Work
 from bert_jax.train_step import guard, metrics
 from bert_jax.train_step.state import TrainState
@@ -246,22 +243,7 @@ def _open_watch(setup: Setup) -> Watch | None:
     def show(finding: Finding) -> None:
         setup.screen.finding(finding.rule, finding.sentence, finding.advice)
 
-    return Watch(config, phases, setup.findings, show, forecaster=_open_forecaster(setup))
-
-
-def _open_forecaster(setup: Setup) -> Forecaster | None:
-    """Make what predicts the end of a run, if the package has a band of its config and store."""
-    store = str(setup.feed.provenance.fixed.get(STORE_DIGEST, ""))
-    band = bands.find_band(bands.flatten_config(setup.config), store)
-    if band is None or band.store != store:
-        return None
-    baseline = setup.phases[-1].baseline
-    unigrams = {
-        term: baseline[f"unigram_{term}_loss"]
-        for term in TERMS
-        if f"unigram_{term}_loss" in baseline
-    }
-    return Forecaster(band, band.steps, store, unigrams, setup.screen.print)
+    return Watch(config, phases, setup.findings, show)
 
 
 def _restore_or_initialize(

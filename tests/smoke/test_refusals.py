@@ -221,8 +221,6 @@ REFUSALS = {
             (("nowhere",), "nowhere holds no run of bert_jax"),
             (("gs://bucket/run",), "gs://bucket/run is in a bucket"),
             (("{run}", "--output=/no/folder/x"), "there is no folder /no/folder"),
-            (("{run}", "--record=band.json"), "--record was given 1 runs"),
-            (("{run}", "--band=nowhere.json"), "nowhere.json"),
         ],
     ),
     "score": (

@@ -103,7 +103,7 @@ def test_findings_come_before_the_receipt(tmp_path, capsys):
     with flagsaver.flagsaver():
         assert report.main([str(make_run(tmp_path / "a"))]) == 0
     verdict, finding, advice, fact, *_ = capsys.readouterr().out.splitlines()
-    assert verdict.startswith("a: finished") and fact.startswith("  band")
+    assert verdict.startswith("a: finished") and fact.startswith("  sequences a second")
     assert (finding, advice) == ("! flat: It is <flat>.", "  Less.")
 
 

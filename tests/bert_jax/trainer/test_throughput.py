@@ -198,16 +198,15 @@ def test_the_watch_of_a_run_knows_what_each_of_its_phases_is_like():
         )
         for number in (1.0, 2.0)
     ]
-    feed = SimpleNamespace(provenance=SimpleNamespace(fixed={}))
     shown = []
     screen = SimpleNamespace(finding=lambda *words: shown.append(words))
     config = Config(phases=phases)
-    setup = SimpleNamespace(config=config, phases=facts, feed=feed, screen=screen, findings=["x"])
+    setup = SimpleNamespace(config=config, phases=facts, screen=screen, findings=["x"])
     watch = loop._open_watch(setup)
     assert watch.phases == [
         PhaseFacts(0, {"unigram_mlm_loss": 1.0}, 10.0, 100.0),
         PhaseFacts(10, {"unigram_mlm_loss": 2.0}, 20.0, 200.0),
     ]
-    assert watch.config is config and watch.data_findings == ["x"] and watch.forecaster is None
+    assert watch.config is config and watch.data_findings == ["x"]
     watch.show(Finding("rule", 3, "It is so.", "Try this."))
     assert shown == [("rule", "It is so.", "Try this.")]
