@@ -31,7 +31,7 @@ import numpy as np
 
 from bert_jax.model.attention import flash
 from bert_jax.model.attention.flash_body import Tile
-from bert_jax.perf.prices import NAMES, digest_code
+from bert_jax.perf.prices import NAMES
 from data_pipeline.sampling.packing import plan_rows
 from data_pipeline.sampling.pairs import measure_examples
 from data_pipeline.sampling.stream import open_examples
@@ -44,7 +44,7 @@ DIRECTIONS = ("forward", "backward")
 CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1, "tpu7x": 1}
 KEYS = ("chip", "seq_len", "heads", "head_width", "has_dropout", "kernel", "window")
 UNSTATED = {"kernel": "attention", "window": 0}  # what a price without these keys is of
-Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles, and a digest of the code
+Price = dict[str, Any]  # KEYS, forward_cycles and backward_cycles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +106,10 @@ def price(case: tuple[str, ...], schedules: dict[str, Schedule]) -> Price:
     chip = topology.split(":")[0]
     values = (chip, int(seq_len), int(heads), int(head_width), float(rate) > 0)
     values = (*values, kernel, int(window))
-    return (
-        dict(zip(KEYS, values, strict=True))
-        | {
-            f"{direction}_cycles": round(schedules[direction].count_cycles() / CORES[chip])
-            for direction in DIRECTIONS
-        }
-        | {"code": digest_code(kernel)}
-    )
+    return dict(zip(KEYS, values, strict=True)) | {
+        f"{direction}_cycles": round(schedules[direction].count_cycles() / CORES[chip])
+        for direction in DIRECTIONS
+    }
 
 
 def described(price: Price, direction: str, schedule: Schedule) -> str:

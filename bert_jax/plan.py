@@ -7,11 +7,10 @@
     --scale=16,64,256            a row for each slice of so many chips, with as many rows a chip
     --prices=FILE                dollars for a chip and an hour, on demand and spot, in place of
     bert_jax/perf/prices.json
-    --preemption_hours=16.1      mean time between two preemptions of the slice on spot chips
     --json_out=FILE --hlo_out=FILE --plot_out=FILE.png
     --budget=300                 which size to train for so many dollars, and what loss to expect;
     or --days=4, or --chip_hours=500
-    --spot                       of a budget: spend it on spot chips, preemptions included
+    --spot                       of a budget: spend it on spot chips; preemptions are not counted
     --ladder=DIR                 of a budget: the law that bert_jax.ladder has fitted on your text
 
 Compiles the real step of every phase with the TPU's own compiler: what it says of memory decides
@@ -46,7 +45,6 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.perf import preemptions
 from bert_jax.runtime import cli
 
 _CONFIG = cli.config_flag()
@@ -66,13 +64,6 @@ _SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,
 _PRICES = flags.DEFINE_string(
     "prices", None, "price list, in the form of the default, bert_jax/perf/prices.json"
 )
-_PREEMPTION_HOURS = flags.DEFINE_float(
-    "preemption_hours",
-    preemptions.PREEMPTION_HOURS,
-    "mean time between two preemptions of the slice on spot chips; the default is of small slices "
-    "of v2 and v3 in 2022",
-    lower_bound=0.01,
-)
 _JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number: docs/guide/plan.md")
 _HLO_OUT = flags.DEFINE_string(
     "hlo_out", None, "file for the compiled text of the first phase that fits"
@@ -87,7 +78,7 @@ _DAYS = flags.DEFINE_float("days", None, "days of the slice to spend, in place o
 _CHIP_HOURS = flags.DEFINE_float(
     "chip_hours", None, "hours of a chip to spend, in place of --budget"
 )
-_SPOT = flags.DEFINE_bool("spot", False, "spend the budget on spot chips, preemptions included")
+_SPOT = flags.DEFINE_bool("spot", False, "spend the budget on spot chips")
 _LADDER = flags.DEFINE_string(
     "ladder",
     None,
@@ -193,8 +184,7 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     screen = _start(log, tpu_slice)
     config, corpus = read_corpus(config, screen)
     teacher = warm_start.read_teacher_sizes(config)
-    hours = _PREEMPTION_HOURS.value
-    request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher, hours)
+    request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher)
     return request, screen
 
 
@@ -219,9 +209,7 @@ def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     if source is None:
         raise Refused("a budget needs the text that is trained on: give --store=STORE")
     corpus = budget_lib.count_corpus(source)
-    hours = _PREEMPTION_HOURS.value
-    request = BudgetRequest(config, tpu_slice, budget, corpus, law, _SPOT.value, hours)
-    return request, screen
+    return BudgetRequest(config, tpu_slice, budget, corpus, law, _SPOT.value), screen
 
 
 def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -36,7 +36,6 @@ class Estimate:
     kernel_calls: dict[str, int]
     kernel_cycles: dict[str, float]  # of a call
     unpriced_kernels: dict[str, int]  # calls of kernels without a known price, counted as 0
-    stale_kernels: list[str]  # whose price was counted for other code
     collectives: list[Traffic]
 
 
@@ -107,7 +106,6 @@ def estimate_step(
         kernel_calls=dict(cost.kernel_calls),
         kernel_cycles=priced if cost.kernel_calls else {},
         unpriced_kernels=dict(cost.unpriced_calls),
-        stale_kernels=_list_stale(config, index, tpu_slice, compiled, cost.kernel_calls, teacher),
         collectives=sorted(cost.traffic.values(), key=lambda traffic: -traffic.wire_bytes),
     )
 
@@ -205,24 +203,6 @@ def _list_shapes(
 def _model_cycles(shapes: list[prices.Shape]) -> dict[str, float]:
     priced = [price for each in shapes for price in prices.look_up_cycles(each).items()]
     return dict(priced)
-
-
-def _list_stale(
-    config: Config,
-    index: int,
-    tpu_slice: Slice,
-    compiled: Compiled,
-    calls: Mapping[str, int],
-    teacher: ModelConfig | None,
-) -> list[str]:
-    """List the kernels that are called and whose price was counted for other code."""
-    stale = {
-        shape.kernel
-        for _, model in _list_models(config, teacher)
-        for shape in _list_shapes(config, index, tpu_slice, compiled, model)
-        if prices.is_stale(shape)
-    }
-    return sorted(kernel for kernel in stale if any(f"{kernel}_" in call for call in calls))
 
 
 def plan_phase(

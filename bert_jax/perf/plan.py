@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bert_jax.config import Config, ModelConfig
-from bert_jax.perf import aot_compile, estimate, measure, preemptions, slices
+from bert_jax.perf import aot_compile, estimate, measure, slices
 from bert_jax.perf.aot_compile import Compiled, TooLarge
 from bert_jax.perf.estimate import Estimate, PhasePlan
-from bert_jax.perf.preemptions import Expected, Stretch
-from bert_jax.perf.prices import Price, Prices
+from bert_jax.perf.prices import Prices
 from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import Screen, duration
 from bert_jax.reporting.rates import sample_rates
@@ -26,32 +25,24 @@ RATE_POINTS = 200  # of the learning rate in a plan
 
 
 @dataclasses.dataclass(frozen=True)
-class SpotTotals:
-    """Totals of all phases on spot chips, preemptions included."""
-
-    usd: float
-    usd_per_chip_hour: float
-    expected: Expected
-
-
-@dataclasses.dataclass(frozen=True)
 class RunTotals:
     """Totals of all phases; None where one does not fit, or a price or a store is missing.
 
-    usd and secs are those of chips on demand, without preemptions.
+    Preemptions of spot chips are not counted.
     """
 
     steps: int
     secs: float | None
     days: float | None
-    usd: float | None
+    usd: float | None  # on demand
     usd_per_chip_hour: float | None
     price_read: str
     epochs: list[float] | None  # of each phase, over the training split
     sequences_per_row: list[float] | None  # of each phase: mean where rows are packed
     price_region: str = ""
     price_source: str = ""
-    spot: SpotTotals | None = None  # None too where preemptions leave no time to finish
+    usd_spot: float | None = None
+    usd_spot_per_chip_hour: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,52 +91,32 @@ class Corpus:
     sequences_per_row: list[float] | None
 
 
-def _add_up(request: "PlanRequest", phases: list[PhasePlan], parameters: int) -> RunTotals:
-    """Add up the time and the cost of all phases; parameters only count where all of them fit."""
+def _add_up(request: "PlanRequest", phases: list[PhasePlan]) -> RunTotals:
+    """Add up the time and the cost of all phases."""
     secs = [phase.steps * phase.estimate.step_secs for phase in phases if phase.estimate]
     total = sum(secs) if len(secs) == len(phases) else None
     tpu_slice, corpus = request.tpu_slice, request.corpus
     price = request.prices.by_chip.get(tpu_slice.chip.name)
-    usd = spot = None
-    if total is not None and price is not None:
-        usd = tpu_slice.chips * total / 3600 * price.usd_on_demand
-        spot = _add_up_spot(request, phases, parameters, price)
+    chip_hours = None if total is None else tpu_slice.chips * total / 3600
+    on_demand, spot = (price.usd_on_demand, price.usd_spot) if price else (None, None)
     return RunTotals(
         steps=sum(phase.steps for phase in phases),
         secs=total,
         days=None if total is None else total / 86_400,
-        usd=usd,
-        usd_per_chip_hour=price.usd_on_demand if price else None,
+        usd=_multiply(chip_hours, on_demand),
+        usd_per_chip_hour=on_demand,
         price_read=price.read if price else "",
         epochs=corpus.epochs,
         sequences_per_row=corpus.sequences_per_row,
         price_region=price.region if price else "",
         price_source=price.source if price else "",
-        spot=spot,
+        usd_spot=_multiply(chip_hours, spot),
+        usd_spot_per_chip_hour=spot,
     )
 
 
-def _add_up_spot(
-    request: "PlanRequest", phases: list[PhasePlan], parameters: int, price: Price
-) -> SpotTotals | None:
-    """Expect time and cost on spot chips; None without a price of them, or without an end."""
-    if price.usd_spot is None:
-        return None
-    tpu_slice, save_every_steps = request.tpu_slice, request.config.checkpoint.every_steps
-    steps = [(phase.steps, phase.estimate.step_secs) for phase in phases if phase.estimate]
-    stretches = [
-        Stretch(count * secs, min(count, save_every_steps) * secs) for count, secs in steps
-    ]
-    compile_secs = max(phase.compile_secs for phase in phases)
-    expected = preemptions.expect(
-        stretches,
-        request.preemption_hours,
-        preemptions.sum_restart_secs(compile_secs, parameters),
-    )
-    if expected is None:
-        return None
-    usd = tpu_slice.chips * expected.secs / 3600 * price.usd_spot
-    return SpotTotals(usd, price.usd_spot, expected)
+def _multiply(chip_hours: float | None, usd: float | None) -> float | None:
+    return None if chip_hours is None or usd is None else chip_hours * usd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +130,6 @@ class PlanRequest:
     other_slices: list[Slice]
     corpus: Corpus
     teacher: ModelConfig | None = None  # sizes of config.teacher
-    preemption_hours: float = preemptions.PREEMPTION_HOURS  # between two, on spot chips
 
 
 def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
@@ -216,7 +186,7 @@ def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | N
         vocabulary_from=request.corpus.vocabulary_from,
         matmul_dtype=first.matmul_dtype if first else None,
         phases=phases,
-        run=_add_up(request, phases, first.parameters if first else 0),
+        run=_add_up(request, phases),
         learning_rate={"steps": steps.tolist(), "rates": rates.tolist()},
         scale=list(_scale(request, phases[0], screen)),
         versions=_read_versions(),

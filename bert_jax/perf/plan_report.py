@@ -4,14 +4,12 @@ from bert_jax.parallel.mesh import describe_axes
 from bert_jax.perf.aot_compile import Memory
 from bert_jax.perf.estimate import Alternative, Estimate, PhasePlan
 from bert_jax.perf.plan import Plan, RunTotals, ScaleRow
-from bert_jax.perf.preemptions import PREEMPTION_HOURS, Expected
 from bert_jax.perf.prices import Prices, format_dollars
 from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import duration
 
 Rows = list[tuple[str, str]]
 _HOUR = 3600.0  # seconds
-_UNLIKELY = 0.1  # preemptions of a run, in the mean
 
 
 def format_slice(plan: Plan, tpu_slice: Slice) -> Rows:
@@ -106,9 +104,6 @@ def _time(estimate: Estimate, sequences_per_row: float | None) -> Rows:
     ]
     if missing:
         rows.append(("", "price such a kernel with python -m benchmarks.kernel_price"))
-    for kernel in estimate.stale_kernels:
-        words = f"the price of the kernel {kernel} was counted before its code changed: count it "
-        rows.append(("stale", f"{words}again with python -m benchmarks.kernel_price --update"))
     return rows
 
 
@@ -171,35 +166,14 @@ def _cost(run: RunTotals, prices: Prices, chip: str) -> Rows:
     place = f" in {run.price_region}" if run.price_region else ""
     price = f"{format_dollars(run.usd_per_chip_hour)} per chip-hour"
     rows = [("cost", f"{format_dollars(run.usd)} on demand, at {price}{place}")]
-    if run.spot:
-        price = format_dollars(run.spot.usd_per_chip_hour)
-        rows.append(("", f"{format_dollars(run.spot.usd)} expected on spot chips, at {price}"))
-        rows += _preemptions(run.spot.expected)
-    elif prices.by_chip[chip].usd_spot is None:
+    if run.usd_spot is None or run.usd_spot_per_chip_hour is None:
         rows.append(("", prices.missing(chip, "spot")))
     else:
-        words = "not for spot chips: preemptions come faster than saves, and it would hardly end"
-        rows.append(("", f"{words}; lower --config.checkpoint.every_steps"))
+        price = f"{format_dollars(run.usd_spot_per_chip_hour)} per chip-hour"
+        words = f"{format_dollars(run.usd_spot)} on spot chips, at {price}"
+        rows.append(("", f"{words}; what preemptions repeat comes on top"))
     rows.append(("", f"{prices.path.name}: read {run.price_read}"))
     return rows + ([("", run.price_source)] if run.price_source else [])
-
-
-def _preemptions(expected: Expected) -> Rows:
-    """Describe how often spot chips are expected to be taken away, and what that costs."""
-    if expected.secs < _HOUR and expected.preemptions < _UNLIKELY:
-        return [("preemptions", "unlikely in less than an hour")]
-    count = f"{expected.preemptions:.1f} preemptions, one in {expected.preemption_hours:g} hours"
-    is_given = expected.preemption_hours != PREEMPTION_HOURS
-    origin = "given" if is_given else "as small v2 and v3 slices had in 2022, others unknown"
-    each = (
-        f"each repeats {_length(expected.repeated_secs)} of steps and takes "
-        f"{_length(expected.restart_secs)} to start again"
-    )
-    best = f"a save every {_length(expected.best_save_every_secs)} would lose least"
-    return [
-        ("preemptions", f"{count} ({origin}): {each}"),
-        ("", f"goodput {expected.goodput:.1%}, {_length(expected.secs)} paid; {best}"),
-    ]
 
 
 def _epochs(run: RunTotals) -> str:

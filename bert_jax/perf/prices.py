@@ -4,10 +4,7 @@ prices.json has dollars for a chip and an hour with their source, and users may 
 kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel_price.py.
 """
 
-import ast
 import dataclasses
-import functools
-import hashlib
 import json
 import pathlib
 from typing import Any
@@ -107,8 +104,6 @@ NAMES = {
     "attention": ("attention_forward", "attention_backward"),
     "flash": ("flash_forward", "flash_backward"),
 }
-# Files of model/ that have the code of each kernel, beside dropout.py.
-_CODE = {"attention": "attention/tpu_kernel_body.py", "flash": "attention/flash_body.py"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,33 +134,9 @@ def look_up_cycles(shape: Shape) -> dict[str, float]:
     return dict(zip(names, cycles, strict=True))
 
 
-def is_stale(shape: Shape) -> bool:
-    """Return whether the price of this shape was counted for other code than today's."""
-    row = _find_row(shape)
-    return row is not None and row.get("code") != digest_code(shape.kernel)
-
-
 def _find_row(shape: Shape) -> dict[str, Any] | None:
     sizes = dataclasses.asdict(shape)
     for row in json.loads(KERNEL_PRICES.read_text(encoding="utf-8")):
         if sizes.items() <= {"kernel": "attention", "window": 0, **row}.items():
             return dict(row)
     return None
-
-
-@functools.cache
-def digest_code(kernel: str) -> str:
-    """Return a digest of a kernel's code that comments and docstrings do not change."""
-    model = pathlib.Path(flash.__file__).parent.parent
-    texts = []
-    for name in (_CODE[kernel], "dropout.py"):
-        tree = ast.parse((model / name).read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                node.body = [each for each in node.body if not _is_docstring(each)]
-        texts.append(ast.unparse(tree))
-    return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
-
-
-def _is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

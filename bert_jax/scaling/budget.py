@@ -14,9 +14,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
-from bert_jax.perf import preemptions
 from bert_jax.perf.aot_compile import TooLarge
-from bert_jax.perf.preemptions import Stretch
 from bert_jax.perf.prices import Price
 from bert_jax.perf.slices import Slice
 from bert_jax.scaling import candidates as candidates_lib
@@ -30,6 +28,7 @@ from data_pipeline.store import TEXT
 # Of a budget, what does not go into steps: evaluations, saves, reading, waiting for batches; and at
 # least the seconds of a start, from a slice that is billed to the first step. Both are assumed.
 RESERVE_SHARE, START_SECS = 0.05, 300.0
+SAVE_EVERY_SECS = 480.0  # of steps, in the mean
 LEAST_EPOCHS = 0.1  # of the corpus, below which nothing is predicted
 OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked language model the law predicts
 # How much faster than assumed a candidate may turn out, and how many are compiled at most.
@@ -54,7 +53,7 @@ class Budget:
 
     @property
     def step_secs(self) -> float:
-        """Return how long it pays steps, preemptions included; the rest is in reserve_for."""
+        """Return how long it pays steps; the rest is in reserve_for."""
         return self.secs - max(START_SECS, RESERVE_SHARE * self.secs)
 
     def usd_of(self, secs: float) -> float:
@@ -67,7 +66,7 @@ class Budget:
 
 
 def reserve_for(step_secs: float) -> float:
-    """Return the seconds that a run pays beside so many of steps and preemptions."""
+    """Return the seconds that a run pays beside so many of steps."""
     return max(START_SECS, RESERVE_SHARE / (1 - RESERVE_SHARE) * step_secs)
 
 
@@ -114,7 +113,6 @@ class BudgetRequest:
     corpus: CorpusFacts
     law: Law
     is_spot: bool = False
-    preemption_hours: float = preemptions.PREEMPTION_HOURS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +171,6 @@ class BudgetPlan:
     candidates: list[Purchase]
     phases: list[PhaseBill]
     reserve_dollars: float
-    preemption_dollars: float
-    goodput: float
     learning_rate: float
     settings: dict[str, Any]  # by the names of flags
     curves: dict[str, list[list[float]]]  # by size: dollars, predicted loss, its interval
@@ -206,8 +202,7 @@ def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
     """Choose the shape of the lowest predicted loss; its first and longest phases are compiled.
 
     Raises:
-      Refused: the budget buys no start, or less than LEAST_EPOCHS of the text; no shape fits;
-        spot chips are preempted too often.
+      Refused: the budget buys no start, or less than LEAST_EPOCHS of the text; no shape fits.
     """
     tpu_slice, notes = request.tpu_slice, list[str]()
     ratios = [point.parameters / point.unique_tokens for point in request.law.points]
@@ -270,23 +265,6 @@ def _check_start(request: BudgetRequest) -> None:
         )
 
 
-def _goodput(request: BudgetRequest, candidate: Candidate) -> float:
-    """Return the share of the paid time in steps that are kept; 1 for chips on demand."""
-    if not request.is_spot:
-        return 1.0
-    distance = preemptions.best_save_every_secs(request.preemption_hours)
-    restart_secs = preemptions.sum_restart_secs(candidate.compile_secs, candidate.parameters)
-    expected = preemptions.expect(
-        [Stretch(distance, distance)], request.preemption_hours, restart_secs
-    )
-    if expected is None:
-        raise Refused(
-            f"--preemption_hours is {request.preemption_hours:g}, and a restart takes "
-            f"{restart_secs / 60:.0f} minutes: the run would hardly end; plan without --spot"
-        )
-    return expected.goodput
-
-
 def _split_steps(request: BudgetRequest, candidate: Candidate, budget: Budget) -> list[int] | None:
     """Return the steps of each phase, in the config's proportions; None if one has none.
 
@@ -297,7 +275,7 @@ def _split_steps(request: BudgetRequest, candidate: Candidate, budget: Budget) -
     mean_secs = sum(
         share * speed.step_secs for share, speed in zip(shares, candidate.speeds, strict=True)
     )
-    count = budget.step_secs * _goodput(request, candidate) / mean_secs
+    count = budget.step_secs / mean_secs
     count = min(count, MANY_EPOCHS / _count_epochs(request, shares))
     steps = [math.floor(share * count) for share in shares]
     return steps if min(steps) >= 1 else None
@@ -332,7 +310,7 @@ def _buy(request: BudgetRequest, candidate: Candidate, budget: Budget) -> Purcha
         size=candidate.shape.name,
         layer_parameters=candidate.layer_parameters,
         budget_dollars=budget.usd,
-        dollars=budget.usd_of(_count_secs(request, candidate, steps)),
+        dollars=budget.usd_of(_count_secs(candidate, steps)),
         steps=steps,
         tokens=tokens,
         epochs=epochs,
@@ -342,13 +320,12 @@ def _buy(request: BudgetRequest, candidate: Candidate, budget: Budget) -> Purcha
     )
 
 
-def _count_secs(request: BudgetRequest, candidate: Candidate, steps: Sequence[int]) -> float:
-    """Return the seconds that a run pays, in expectation."""
+def _count_secs(candidate: Candidate, steps: Sequence[int]) -> float:
+    """Return the seconds that a run pays."""
     in_steps = sum(
         count * speed.step_secs for count, speed in zip(steps, candidate.speeds, strict=True)
     )
-    paid = in_steps / _goodput(request, candidate)
-    return paid + reserve_for(paid)
+    return in_steps + reserve_for(in_steps)
 
 
 def _buy_each(
@@ -389,7 +366,6 @@ def _build_plan(
     best, chosen = ranked[0]
     phases = _bill_phases(request, best, chosen)
     in_steps = sum(phase.secs for phase in phases)
-    goodput = _goodput(request, best)
     curves = _draw_curves(request, candidates)
     return BudgetPlan(
         topology=request.tpu_slice.name,
@@ -403,7 +379,7 @@ def _build_plan(
         interval=chosen.interval,
         budget_dollars=budget.usd,
         dollars=chosen.dollars,
-        days=_count_secs(request, best, chosen.steps) / 86_400,
+        days=_count_secs(best, chosen.steps) / 86_400,
         tokens=chosen.tokens,
         unique_tokens=request.corpus.unique_tokens,
         chosen=chosen,
@@ -412,9 +388,7 @@ def _build_plan(
         enough_dollars=_find_enough(curves, chosen),
         candidates=[purchase for _, purchase in ranked],
         phases=phases,
-        reserve_dollars=budget.usd_of(reserve_for(in_steps / goodput)),
-        preemption_dollars=budget.usd_of(in_steps / goodput - in_steps),
-        goodput=goodput,
+        reserve_dollars=budget.usd_of(reserve_for(in_steps)),
         learning_rate=request.config.optim.learning_rate,
         settings=make_settings(best.config, chosen.steps, phases, request),
         curves=curves,
@@ -488,7 +462,7 @@ def make_settings(
 ) -> dict[str, Any]:
     """Return what the chosen run sets, by the names of flags of bert_jax.train.
 
-    Warm-ups keep their share of the steps. Saves are as far apart as loses least on spot chips.
+    Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
     """
     given, model = request.config, config.model
     settings: dict[str, Any] = {
@@ -510,8 +484,7 @@ def make_settings(
         settings["config.optim.warmup_steps"] = round(given.optim.warmup_steps * share)
     if not given.checkpoint.keep_every_steps:
         mean_secs = sum(bill.secs for bill in bills) / total
-        distance = preemptions.best_save_every_secs(request.preemption_hours)
-        settings["config.checkpoint.every_steps"] = max(1, round(distance / mean_secs))
+        settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
     return settings
 
 

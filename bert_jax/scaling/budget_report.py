@@ -67,9 +67,6 @@ def format_bill(plan: BudgetPlan) -> Rows:
         cost = f"{format_dollars(phase.dollars):>10}  {duration(phase.secs):>10}"
         rows.append((f"phase {index}", f"{words:{_BILL_WIDTH}} {cost}"))
         rows.append(("", f"  {pace} ({origin})"))
-    if plan.is_spot:
-        words = f"preemptions, goodput {plan.goodput:.1%}"
-        rows.append(("", f"{words:{_BILL_WIDTH}} {format_dollars(plan.preemption_dollars):>10}"))
     words = "start, evaluations, saves"
     rows.append(("", f"{words:{_BILL_WIDTH}} {format_dollars(plan.reserve_dollars):>10}"))
     kind = "spot" if plan.is_spot else "on demand"

@@ -19,7 +19,6 @@ from data_pipeline.io.refused import Refused
 # Share of the chips' peak before anything is compiled: rises with the width, up to a limit. With 16
 # rows of 128 a chip the compiler expects 24% of width 512 and 38% of 768, with 64 rows 59%.
 _FULL_WIDTH, _LARGEST_SHARE = 2048, 0.6
-_ASSUMED_COMPILE_SECS = 120.0
 _COMPILES_AT_ONCE = 2  # each takes a core
 
 # Compiles a phase of each config, several at once.
@@ -82,9 +81,7 @@ class Candidate:
     shape: Shape
     config: Config
     layer_parameters: int
-    parameters: int  # embeddings included; heads only once compiled
     speeds: tuple[PhaseSpeed, ...]  # of each phase
-    compile_secs: float = _ASSUMED_COMPILE_SECS
     is_compiled: bool = False
     has_unpriced_kernels: bool = False  # whose time the compiler's estimate leaves out
 
@@ -140,9 +137,8 @@ def list_candidates(
                 f"little text nothing is known of more than {count_in_words(most_parameters)}"
             )
             continue
-        table = reshaped.model.vocab_size * reshaped.model.embedding_width
         speeds = _assume_speeds(reshaped, tpu_slice, _assume_share(shape))
-        candidates.append(Candidate(shape, reshaped, layers, layers + table, speeds))
+        candidates.append(Candidate(shape, reshaped, layers, speeds))
     if not candidates:
         raise Refused(f"no shape can be trained on {tpu_slice.name}: {'; '.join(notes)}")
     return candidates
@@ -166,15 +162,10 @@ def compile_phases(
     for index, result in zip(indices, results, strict=True):
         if isinstance(result, TooLarge):
             return result
-        candidate = dataclasses.replace(
-            candidate,
-            parameters=result.parameters,
-            compile_secs=max(result.compile_secs, candidate.compile_secs * candidate.is_compiled),
-            is_compiled=True,
-        )
         estimates[index] = estimate.estimate_step(config, index, tpu_slice, result)
     return dataclasses.replace(
         candidate,
+        is_compiled=True,
         speeds=_take_estimates(candidate, tpu_slice, estimates),
         has_unpriced_kernels=any(each.unpriced_kernels for each in estimates.values()),
     )

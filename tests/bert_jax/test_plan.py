@@ -180,5 +180,5 @@ def test_every_key_of_the_file_is_documented():
     names = re.findall(r"`([\w.\[\]]+)`", page.partition("## Keys of")[2])
     documented = {word for name in names for word in re.findall(r"\w+", name)}
     assert {"exposed_secs", "usd", "attention", "temporaries", "path"} <= keys(Plan)
-    assert {"interval", "goodput", "peak_share", "epochs"} <= keys(BudgetPlan)
+    assert {"interval", "is_spot", "peak_share", "epochs"} <= keys(BudgetPlan)
     assert (keys(Plan) | keys(BudgetPlan)) - documented == set()

@@ -318,10 +318,10 @@ _PERF = (
     ),
     (
         WIRING,
-        "perf/prices.py",
-        'row.get("code") != digest_code(shape.kernel)',
-        'row.get("code") != digest_code("attention")',
-        "perf/test_prices.py::test_a_price_is_stale_if_its_own_kernel_has_other_code",
+        "perf/plan.py",
+        "usd_spot=_multiply(chip_hours, spot),",
+        "usd_spot=_multiply(chip_hours, on_demand),",
+        "perf/test_plan_report.py::test_a_plan_has_the_cost_on_demand_and_on_spot_chips",
     ),
 )
 _REPORTING = (

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bert_jax.config import Config, MeshConfig, ModelConfig, Phase
-from bert_jax.perf import estimate, plan_report, prices, slices
+from bert_jax.perf import estimate, prices, slices
 from bert_jax.perf.aot_compile import Compiled, Memory, TooLarge
 
 V5E = slices.find_slice("v5e:2x2")
@@ -114,21 +114,6 @@ def test_a_step_that_fits_is_compiled_once():
     made, step = plan(lambda config, words: calls.append(config) or compiled())
     assert (made.fits, made.needed_bytes, made.rows_per_chip) == (True, GIB, 8)
     assert step is not None and len(calls) == 1 and made.alternatives == []
-
-
-def test_a_price_of_other_code_is_reported(monkeypatch):
-    shape = prices.Shape("v5e", 128, 12, 64, True)
-    monkeypatch.setattr(prices, "look_up_cycles", lambda _: {"attention_forward": 1.0})
-    monkeypatch.setattr(prices, "is_stale", lambda asked: asked == shape)
-    made, _ = plan(lambda config, words: compiled())
-    assert made.estimate.stale_kernels == ["attention"]
-    rows = plan_report.format_phase(made, None)
-    assert "kernel attention was counted before its code changed" in dict(rows)["stale"]
-    monkeypatch.undo()
-    made, _ = plan(lambda config, words: compiled())
-    assert made.estimate.stale_kernels == [] and "stale" not in dict(
-        plan_report.format_phase(made, None)
-    )
 
 
 def tried(fits) -> tuple[list[tuple[str, str, int]], estimate.PhasePlan]:

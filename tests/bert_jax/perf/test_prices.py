@@ -88,35 +88,6 @@ def test_flash_attention_has_a_price_for_each_mask(tmp_path, monkeypatch):
     assert prices.look_up_cycles(Shape(**of_window | {"window": 64})) == {}
 
 
-def test_a_price_is_stale_if_its_own_kernel_has_other_code(tmp_path, monkeypatch):
-    sizes = {"chip": "v5e", "seq_len": 1024, "heads": 12, "head_width": 64, "has_dropout": False}
-    code = prices.digest_code("flash")
-    rows = [sizes | {"kernel": kernel, "window": 0, "code": code} for kernel in prices.NAMES]
-    path = tmp_path / "prices.json"
-    path.write_text(json.dumps(rows))
-    monkeypatch.setattr(prices, "KERNEL_PRICES", path)
-    stale = {kernel: prices.is_stale(Shape(**sizes, kernel=kernel)) for kernel in prices.NAMES}
-    assert stale == {"attention": True, "flash": False}
-
-
-def test_every_kernel_has_prices_of_its_code_today():
-    """Another digest means that the kernel changed: run benchmarks.kernel_price --update."""
+def test_every_chip_has_prices_of_each_kernel():
     rows = json.loads(prices.KERNEL_PRICES.read_text())
     assert {row["chip"] for row in rows} == {"v4", "v5e", "v5p", "v6e", "tpu7x"}
-    for row in rows:
-        assert row["code"] == prices.digest_code(row["kernel"]), row
-
-
-def test_comments_and_docstrings_do_not_make_a_price_stale(tmp_path, monkeypatch):
-    (tmp_path / "attention").mkdir()
-    code = tmp_path / "attention/flash_body.py"
-    (tmp_path / "dropout.py").write_text("x = 1\n")
-    monkeypatch.setattr(prices.flash, "__file__", str(tmp_path / "attention/flash.py"))
-    texts = ("def f(x):\n    return x\n", 'def f(x):\n    """Return it."""\n    return x  # here\n')
-    digests = []
-    for text in (*texts, "def f(x):\n    return -x\n"):
-        code.write_text(text)
-        prices.digest_code.cache_clear()
-        digests.append(prices.digest_code("flash"))
-    prices.digest_code.cache_clear()
-    assert digests[0] == digests[1] != digests[2]

@@ -10,7 +10,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig, OptimConfig, Phase, validate
 from bert_jax.model import flops
-from bert_jax.perf import preemptions, slices
+from bert_jax.perf import slices
 from bert_jax.perf.aot_compile import Compiled, Memory, TooLarge
 from bert_jax.perf.prices import Price
 from bert_jax.scaling import budget, budget_report, candidates
@@ -105,7 +105,7 @@ def test_the_choice_is_the_lowest_loss_of_all_sizes_and_the_sums_are_right(usd):
     assert plan.interval[0] < plan.predicted_heldout_loss < plan.interval[1]
     bill = sum(phase.dollars for phase in plan.phases) + plan.reserve_dollars
     assert plan.dollars == pytest.approx(bill) == pytest.approx(usd, rel=2e-3)
-    assert plan.dollars <= usd and plan.preemption_dollars == 0
+    assert plan.dollars <= usd
     # Read by rows: 64 x 90% of 20 million, 16 x 10% of 5 million.
     epochs = plan.chosen.steps[0] * 64 / 2e7 + plan.chosen.steps[1] * 16 / 5e6
     assert plan.chosen.epochs == pytest.approx(epochs)
@@ -188,21 +188,10 @@ def test_a_ladder_of_ones_own_decides_and_one_of_another_text_is_named():
     assert any("trained on the store mine, 7M tokens, and this" in note for note in other.notes)
 
 
-def test_spot_chips_pay_their_preemptions_from_the_budget():
-    asked = request(is_spot=True, price=0.6)
-    plan = choose(asked, Compiler())
-    restart = preemptions.sum_restart_secs(60.0, 12_345)
-    distance = preemptions.best_save_every_secs(asked.preemption_hours)
-    stretch = preemptions.Stretch(distance, distance)
-    goodput = preemptions.expect([stretch], asked.preemption_hours, restart).goodput
-    assert plan.goodput == goodput
-    in_steps = sum(phase.dollars for phase in plan.phases)
-    assert plan.preemption_dollars == pytest.approx(in_steps / goodput - in_steps)
-    assert plan.dollars == pytest.approx(20.0, rel=1e-3)
+def test_saves_of_the_chosen_run_are_minutes_apart():
+    plan = choose(request(), Compiler())
     secs = plan.settings["config.checkpoint.every_steps"] * sum(p.secs for p in plan.phases)
-    assert secs / sum(plan.chosen.steps) == pytest.approx(distance, rel=0.01)
-    with pytest.raises(ValueError, match=r"--preemption_hours is 0.02, and a restart takes"):
-        choose(request(is_spot=True, preemption_hours=0.02), Compiler())
+    assert secs / sum(plan.chosen.steps) == pytest.approx(budget.SAVE_EVERY_SECS, rel=0.01)
 
 
 def test_the_settings_are_a_run_that_can_be_trained():
@@ -313,7 +302,7 @@ def test_screen_file_and_picture(tmp_path):
     assert f"{plan.predicted_heldout_loss:.2f} (" in choice["expect"]
     bill = "\n".join(text for _, text in budget_report.format_bill(plan))
     assert "here, read today, there" in bill
-    assert "preemptions, goodput" in bill and "chips spot at $1.20" in bill
+    assert "chips spot at $1.20" in bill
     assert len(budget_report.format_sizes(plan)) == len(plan.candidates) == 6
     assert [label for label, _ in budget_report.format_neighbors(plan)] == ["half", "twice"]
     numbers = json.loads(json.dumps(dataclasses.asdict(plan)))
