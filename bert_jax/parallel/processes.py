@@ -24,6 +24,8 @@ import jax
 # The service has no public interface; multihost_utils has barriers and gathers without a limit.
 from jax._src import distributed
 
+from data_pipeline.cli.live_line import LINE
+
 _FAILING, _LEAVING = "failing", "leaving"  # topics of posts: "CODE REASON"
 LEAVING_SECS = 8.0  # at most, so that the others can read why this process ends
 _SLICE_SECS = 1.0  # of a wait; in between Python handles its signals
@@ -221,6 +223,7 @@ def leave(code: int, reason: str) -> NoReturn:
         telling.start()
         telling.join(LEAVING_SECS)
     say_goodbye()
+    LINE.close()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,9 +1,7 @@
 """Show at the bottom of the terminal what a command is doing, with a clock.
 
-A separate process draws the line: a thread would freeze whenever an import, or the tracing of a
-step, holds the interpreter's lock (seven times in a run of 80 steps, for 0.4 to 1.2 seconds). It
-reads messages from a pipe; when the pipe closes, it clears the line and exits, however the command
-ended.
+A thread draws the line; it stands still while an import, or the tracing of a step, holds the
+interpreter's lock. A command that a signal kills leaves it standing.
 
 No line is drawn if standard output is not a terminal, if TERM is "dumb", or while the command is in
 the background (after Ctrl-Z or `&`). NO_COLOR turns colours off.
@@ -13,8 +11,6 @@ import atexit
 import contextlib
 import os
 import re
-import select
-import signal
 import sys
 import threading
 import time
@@ -26,10 +22,7 @@ _STDOUT = 1
 _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 _FRAME_SECS = 0.1
 _OWN_CLOCK_SECS = 2.0  # from here on a piece of work shows its own time beside the command's
-_ANSWER_SECS = 1.0  # a drawing process that was stopped does not stop the command
-_MOST_LETTERS = 500  # a message stays under 4,096 bytes, which a pipe takes whole or not at all
 _CLEAR = "\r\x1b[K"
-_SHOW, _HIDE = "show", "hide"
 
 
 def duration(secs: float) -> str:
@@ -63,45 +56,25 @@ class LiveLine:
 
     def __init__(self) -> None:
         self._began_secs = time.monotonic()
-        self._pid = 0  # of the drawing process, 0 without one
-        self._commands, self._answers = -1, -1  # the ends of its pipes
         self._words, self._since_secs = "", 0.0
         self._printing = 0  # active hidden() contexts
-        self._lock = threading.RLock()
+        self._is_drawn = False
+        self._lock = threading.RLock()  # of the terminal, and of what is drawn there
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
 
     @property
     def is_on(self) -> bool:
         """Return whether there is a line."""
-        return self._pid > 0
+        return self._thread is not None
 
     def start(self, words: str = "") -> None:
         """Start drawing if standard output is a terminal; once in a process."""
-        if not self._pid and _is_terminal():
-            with contextlib.suppress(OSError):  # no process can start; run without the line
-                self._start()
-        if words:
-            self.show(words)
-
-    def _start(self) -> None:
-        read_commands, self._commands = os.pipe()
-        self._answers, write_answers = os.pipe()
-        colour = "" if os.environ.get("NO_COLOR") else "colour"
-        frames = _FRAMES if "utf" in (sys.stdout.encoding or "").lower() else _PLAIN_FRAMES
-        command = [sys.executable, "-I", "-S", __file__, repr(self._began_secs), frames, colour]
-        try:
-            self._pid = os.posix_spawn(
-                sys.executable,
-                command,
-                os.environ,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, read_commands, 0),
-                    (os.POSIX_SPAWN_DUP2, write_answers, 2),
-                ],
-            )
-        finally:
-            os.close(read_commands)
-            os.close(write_answers)
-        os.set_blocking(self._commands, False)
+        self._words = words or self._words
+        if self.is_on or not _is_terminal():
+            return
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.close)
         shows_error = sys.excepthook
@@ -116,9 +89,9 @@ class LiveLine:
 
     def show(self, words: str, since_secs: float = 0.0) -> None:
         """Show words, with a clock of their own since a monotonic time; "" clears the line."""
-        with self._lock:
-            self._words, self._since_secs = words, since_secs
-            self._draw()
+        self._words, self._since_secs = words, since_secs
+        if not words:
+            self._clear()
 
     @contextlib.contextmanager
     def doing(self, words: str) -> Iterator[Callable[[str], None]]:
@@ -139,64 +112,67 @@ class LiveLine:
         """Hide the line while something is printed."""
         with self._lock:
             self._printing += 1
-            if self._printing == 1:
-                self._hide()
+            self._clear()
         try:
             yield
         finally:
             with self._lock:
                 self._printing -= 1
-                self._draw()
 
     def close(self) -> None:
         """Clear the line for good."""
+        self._ended.set()
         with self._lock:
-            pid = self._pid
-            self._forget()
-            if pid:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+            self._clear()
+            self._thread = None
+
+    def _run(self) -> None:
+        """Draw the line until it is closed."""
+        while True:
+            with self._lock:
+                if self.is_on and self._words and not self._printing:
+                    self._draw()
+            if self._ended.wait(_FRAME_SECS):
+                return
 
     def _draw(self) -> None:
-        if not self._pid or self._printing:
+        self._is_drawn = _has_terminal()  # or other output may be there now
+        if not self._is_drawn:
             return
-        if self._words:
-            words = _printable(self._words)[:_MOST_LETTERS]
-            self._send(f"{_SHOW} {self._since_secs!r} {words}\n")
-        else:
-            self._hide()
-
-    def _hide(self) -> None:
-        """Clear the line, and wait until it is cleared."""
-        if not self._pid:
-            return
-        while select.select([self._answers], [], [], 0)[0] and os.read(self._answers, 64):
-            pass  # answers that came too late
-        if self._send(f"{_HIDE}\n") and select.select([self._answers], [], [], _ANSWER_SECS)[0]:
-            os.read(self._answers, 64)
-
-    def _send(self, message: str) -> bool:
+        now = time.monotonic()
+        is_utf8 = "utf" in (sys.stdout.encoding or "").lower()
+        frames = _FRAMES if is_utf8 else _PLAIN_FRAMES
+        frame = frames[int(now / _FRAME_SECS) % len(frames)]
+        clock = duration(int(now - self._began_secs))
+        own_secs, own_clock = now - self._since_secs, ""
+        if self._since_secs > self._began_secs + 1 and own_secs >= _OWN_CLOCK_SECS:
+            own_clock = f" ({duration(int(own_secs))})"
         try:
-            os.write(self._commands, message.encode("utf-8", "replace"))
-        except BlockingIOError:  # the process is stopped and the pipe is full
-            return False
-        except OSError:  # the process has exited
-            self._forget()
-            return False
-        return True
+            columns = os.get_terminal_size(_STDOUT).columns or 80
+        except OSError:
+            columns = 80
+        words = _printable(self._words)
+        text = _cut(f"{frame} {clock}  {words}", columns - 1 - len(own_clock)) + own_clock
+        if not os.environ.get("NO_COLOR"):
+            text = f"\x1b[32m{text[:1]}\x1b[0m\x1b[2m{text[1:]}\x1b[0m"
+        _write(f"\r{text}\x1b[K")
+
+    def _clear(self) -> None:
+        with self._lock:
+            if self._is_drawn and _has_terminal():
+                _write(_CLEAR)
+            self._is_drawn = False
 
     def _forget(self) -> None:
-        """Close the pipes to the drawing process, which then ends."""
-        for pipe in (self._commands, self._answers) if self._pid else ():
-            os.close(pipe)
-        self._pid, self._commands, self._answers = 0, -1, -1
+        """Leave the line to the process that forked this one."""
+        self._thread, self._is_drawn, self._lock = None, False, threading.RLock()
 
 
 LINE = LiveLine()  # one a process, as a terminal has one last line
 
 
 def show_imports() -> None:
-    """Start the line with "importing libraries", before a command imports them.
+    """Show "importing libraries", before a command imports them.
 
     Not in a run of several processes, which may share a terminal; its first process starts later.
     """
@@ -206,8 +182,7 @@ def show_imports() -> None:
 
 def _is_terminal() -> bool:
     """Return whether a line on standard output can be redrawn."""
-    has_terminal = hasattr(os, "posix_spawn") and bool(sys.executable) and os.isatty(_STDOUT)
-    return has_terminal and os.environ.get("TERM", "") not in ("", "dumb")
+    return os.isatty(_STDOUT) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def _printable(words: str) -> str:
@@ -233,80 +208,6 @@ def _has_terminal() -> bool:
         return True
 
 
-class _Drawing:
-    """Draw the line, in its own process, until standard input closes."""
-
-    def __init__(self, began_secs: float, frames: str, has_colour: bool) -> None:
-        self._began_secs, self._frames, self._has_colour = began_secs, frames, has_colour
-        self._words, self._since_secs = "", 0.0
-        self._is_drawn = False
-
-    def run(self) -> None:
-        stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-        for number in stops:  # main.STOP_SIGNALS, in a process that does not import it
-            signal.signal(number, self._is_interrupted)
-        signal.signal(signal.SIGQUIT, signal.SIG_IGN)  # asks a training for its stacks
-        rest = b""
-        while True:
-            ready, _, _ = select.select([0], [], [], _FRAME_SECS if self._words else None)
-            if ready:
-                read = os.read(0, 1 << 16)
-                if not read:
-                    self._clear()
-                    return
-                *messages, rest = (rest + read).split(b"\n")
-                for message in messages:
-                    self._take(message.decode("utf-8", "replace"))
-            if self._words:
-                self._draw()
-
-    def _is_interrupted(self, number: int, frame: object) -> None:
-        """Clear the line on a signal: the command now exits or prints a message of its own."""
-        self._words = ""
-        self._clear()
-
-    def _take(self, message: str) -> None:
-        name, _, rest = message.partition(" ")
-        if name == _SHOW:
-            since, _, self._words = rest.partition(" ")
-            self._since_secs = float(since)
-        elif name == _HIDE:
-            self._words = ""
-            self._clear()
-            os.write(2, b"k")
-
-    def _draw(self) -> None:
-        if not _has_terminal():
-            self._is_drawn = False  # other output may be there now
-            return
-        now = time.monotonic()
-        frame = self._frames[int(now / _FRAME_SECS) % len(self._frames)]
-        clock = duration(int(now - self._began_secs))
-        own_secs, own_clock = now - self._since_secs, ""
-        if self._since_secs > self._began_secs + 1 and own_secs >= _OWN_CLOCK_SECS:
-            own_clock = f" ({duration(int(own_secs))})"
-        try:
-            columns = os.get_terminal_size(_STDOUT).columns or 80
-        except OSError:
-            columns = 80
-        text = _cut(f"{frame} {clock}  {self._words}", columns - 1 - len(own_clock)) + own_clock
-        if self._has_colour:
-            text = f"\x1b[32m{text[:1]}\x1b[0m\x1b[2m{text[1:]}\x1b[0m"
-        self._is_drawn = True
-        _write(f"\r{text}\x1b[K")
-
-    def _clear(self) -> None:
-        if self._is_drawn and _has_terminal():
-            _write(_CLEAR)
-        self._is_drawn = False
-
-
 def _write(text: str) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the terminal is gone
         os.write(_STDOUT, text.encode())
-    except OSError:  # the terminal is gone
-        sys.exit(0)
-
-
-if __name__ == "__main__":
-    _Drawing(float(sys.argv[1]), sys.argv[2], bool(sys.argv[3])).run()

@@ -60,14 +60,20 @@ def start() -> None:
 
 
 def end_on_ctrl_c() -> None:
-    """Make Ctrl-C end the process at once, if Python's own handler is in place.
+    """Make Ctrl-C clear the live line and end the process, if Python's own handler is in place.
 
     During imports that handler would print pages of tracebacks, or be swallowed by jax. A SIGINT
     that is ignored, as in a shell's background job, stays ignored.
     """
     _state["is_starting"] = True
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, _end)
+
+
+def _end(number: int, _: Any) -> None:
+    LINE.close()
+    signal.signal(number, signal.SIG_DFL)
+    signal.raise_signal(number)
 
 
 def begin_work(outlives_reader: bool = False) -> None:
@@ -81,7 +87,7 @@ def begin_work(outlives_reader: bool = False) -> None:
         return
     _state["is_starting"] = False
     for number in STOP_SIGNALS:
-        if signal.getsignal(number) is signal.SIG_DFL:
+        if signal.getsignal(number) in (signal.SIG_DFL, _end):
             is_ctrl_c = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_ctrl_c else _stop)
     if not outlives_reader:
