@@ -22,7 +22,6 @@ from absl import app, flags, logging
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig, Config, EvalConfig
-from bert_jax.train_step import objectives
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from configs import tiny
@@ -61,7 +60,7 @@ def stretch_secs(steps: int, workdir: pathlib.Path) -> tuple[list[float], list[f
 
     Checkpoints.due = due  # type: ignore[method-assign]
     config = config_of(steps)
-    loop.train(build_setup(config, objectives.find_each(config), workdir))
+    loop.train(build_setup(config, workdir))
     return _lengths(wall_ends), _lengths(cpu_ends)
 
 

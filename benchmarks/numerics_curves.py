@@ -130,7 +130,7 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     store = open_store(given.store)
     base = base_config(given.store, given.steps, given.batch_size)
-    base = config_lib.with_vocab_size(base, store.vocab_size)
+    base = config_lib.resolve(base, store=config_lib.StoreFacts(store.vocab_size))
     source: Any = open_examples(store, store.train, base.data, SEQ_LEN, PREDICTIONS)
     rows_B = np.arange(given.batch_size)
     batches = [source.rows(step * given.batch_size + rows_B) for step in range(given.steps)]

@@ -17,7 +17,6 @@ import rich.console
 import rich.table
 
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
-from bert_jax.train_step import objectives
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from configs.quickstart import BERT
@@ -57,8 +56,7 @@ def train(config: Config, workdir: pathlib.Path) -> float:
     """Train to the end, unless it has been there; return the held-out loss of masked words."""
     summary = workdir / "summary.json"
     if not summary.exists():
-        learned = objectives.find_each(config)
-        loop.train(build_setup(config, learned, workdir, jax.devices()[:1]))
+        loop.train(build_setup(config, workdir, jax.devices()[:1]))
     return float(json.loads(summary.read_text())["heldout_mlm_loss"])
 
 

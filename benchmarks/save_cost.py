@@ -13,7 +13,7 @@ from absl import app
 
 from bert_jax.checkpoint import arrays
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import CheckpointConfig, MeshConfig, with_vocab_size
+from bert_jax.config import CheckpointConfig, MeshConfig, StoreFacts, resolve
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime import cli
@@ -25,7 +25,7 @@ SAVES = 4  # the first one compiles
 
 def main(_: list[str]) -> None:
     """Save a fresh state several times and print seconds."""
-    config = with_vocab_size(cli.resolve_config(CONFIG), 30522)
+    config = resolve(cli.load_config(CONFIG), store=StoreFacts(30522))
     devices = mesh.make_mesh(MeshConfig())
     jax.set_mesh(devices)
     model = bert.build(config.model, jax.default_backend())

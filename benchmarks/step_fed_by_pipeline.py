@@ -99,7 +99,7 @@ def measure(size: Sequence[int], workdir: pathlib.Path) -> dict[str, Any]:
     """Alternate turns of both sides at one size."""
     layers, width, heads, seq_len, rows, packed = size
     config = config_of(layers, width, heads, seq_len, rows, packed)
-    setup = build_setup(config, [MLM_NSP], workdir, jax.devices()[:1])
+    setup = build_setup(config, workdir, jax.devices()[:1])
     side = Side(setup)
     fed = setup.feed.train_batches(0, 0, np.arange(rows))
     ready = itertools.cycle([next(fed) for _ in range(READY_BATCHES)])

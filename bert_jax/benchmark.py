@@ -52,7 +52,7 @@ if __name__ == "__main__":
 import jax
 import numpy as np
 
-from bert_jax.config import Config, ModelConfig, validate
+from bert_jax.config import Config, ModelConfig
 from bert_jax.interop import warm_start
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -80,17 +80,15 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             raise Refused(f"--token_share is {_TOKEN_SHARE.value}; it must be above 0, at most 1")
         if _JSON_OUT.value:
             check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
-        config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))
-        validate.check(config)
+        config = cli.load_config(Config, _CONFIG)
         log.hold()
         screen = Screen(is_writer=True)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.choose_phase(config, _SEQ_LEN.value)
         phase = measure.set_rows(phase, _BATCH_SIZE.value, jax.default_backend(), shards)
-        config = dataclasses.replace(config, phases=(phase,))
-        validate.check(config)
+        config = measure.resolve_alone(dataclasses.replace(config, phases=(phase,)))
         (objective,) = objectives.find_each(config)
-        config, source = measure.open_source(config, screen)
+        source = measure.open_source(config, screen)
         teacher = warm_start.read_teacher_sizes(config)
         mesh_lib.check_divides(config, jax.device_count())
         mesh = mesh_lib.make_mesh(config.mesh)

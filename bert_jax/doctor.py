@@ -48,8 +48,7 @@ if __name__ == "__main__":
 
 import jax
 
-from bert_jax.config import Config, MeshConfig, validate
-from bert_jax.interop import warm_start
+from bert_jax.config import Config, MeshConfig
 from bert_jax.machine import checks, kernel
 from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
 from bert_jax.model import bert
@@ -74,7 +73,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         cli.refuse_arguments(arguments, USAGE)
         if _JSON_OUT.value:
             check_file_path(pathlib.Path(_JSON_OUT.value), "--json_out")
-        config = _read_config(_BASE)
+        config = cli.load_config(Config, _CONFIG, _BASE)
         place = _PROCESS.locate()
         _refuse_alone(place, config)
         log.hold()
@@ -84,14 +83,15 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         screen = Screen(is_writer=is_writer)
         if not _CONFIG.value:
             name = _SMALL if jax.default_backend() == "cpu" else _BASE
-            config = _read_config(name)
+            config = cli.load_config(Config, _CONFIG, name)
             screen.print(
                 f"checking with {name}; give the config of the run to come with --config=FILE"
             )
-        config, source = measure.open_source(config, screen)
+        resolved = measure.resolve_alone(config)
+        source = measure.open_source(resolved, screen)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
-        phase = measure.set_rows(config.phases[0], 0, jax.default_backend(), shards)
-        config = dataclasses.replace(config, phases=(phase,))
+        phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
+        config = dataclasses.replace(resolved, phases=(phase,))
     verdicts = check_parts(_list_parts(config, source), screen, _LIMIT_SECS.value)
     for verdict in verdicts if not is_writer else ():
         if verdict.outcome == WRONG:  # here and perhaps on no other worker
@@ -103,13 +103,6 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             {"config": dataclasses.asdict(config), "parts": [*map(dataclasses.asdict, verdicts)]},
         )
     return FAILED if any(verdict.outcome == WRONG for verdict in verdicts) else DONE
-
-
-def _read_config(default: str) -> Config:
-    """Read --config, or the default file, with its overrides, and check it."""
-    config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG, default))
-    validate.check(config)
-    return config
 
 
 def summarize(verdicts: Sequence[Verdict]) -> str:

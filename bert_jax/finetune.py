@@ -38,7 +38,6 @@ if __name__ == "__main__":
 from bert_jax.config import validate
 from bert_jax.finetuning import predict
 from bert_jax.finetuning import setup as finetuning
-from bert_jax.parallel import mesh
 from bert_jax.runtime import profiler
 from bert_jax.trainer import run
 from bert_jax.trainer.setup import Setup
@@ -51,10 +50,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         began = time.time()
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
-        config = cli.resolve_config(FinetuneConfig, _CONFIG)
-        validate.check_finetune(config)
-        mesh.parse_preset(config.mesh)
+        config = cli.load_config(FinetuneConfig, _CONFIG)
         if _PRINT_CONFIG.value:
+            validate.check_finetune(config)
             return cli.print_config(config)
         profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
         with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):

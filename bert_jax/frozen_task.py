@@ -66,7 +66,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         for flag in (_FROM, _WORKDIR):
             if not flag.value:
                 raise Refused(f"--{flag.name} is missing; {USAGE}")
-        config = cli.resolve_config(FinetuneConfig, _CONFIG)
+        config = cli.load_config(FinetuneConfig, _CONFIG)
         if config.init:
             raise Refused(
                 f"config.init is {config.init}; give it as --from, and leave config.init out"

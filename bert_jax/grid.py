@@ -62,7 +62,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
-        config = cli.resolve_config(FinetuneConfig, _CONFIG)
+        config = cli.load_config(FinetuneConfig, _CONFIG)
         given = cli.config_arguments(_CONFIG)
         for key, flag in _SET_BY.items():
             if any(argument.lstrip("-").partition("=")[0] == f"config.{key}" for argument in given):

@@ -89,7 +89,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
-        config = cli.resolve_config(Config, _CONFIG)
+        config = cli.load_config(Config, _CONFIG)
         if not _WORKDIR.value or is_address(_WORKDIR.value):
             raise Refused(
                 f"--workdir is {_WORKDIR.value or 'missing'}; give a folder on this machine for "

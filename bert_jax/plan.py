@@ -90,8 +90,7 @@ USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
-from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
+from bert_jax.config import Config, ResolvedRun
 from bert_jax.interop import warm_start
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf import estimate, measure, plan_report, slices
@@ -137,9 +136,9 @@ def _write_json(plan: Plan | BudgetPlan) -> None:
         pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
 
 
-def _read_config() -> tuple[Config, Slice]:
+def _read_config() -> tuple[ResolvedRun, Slice]:
     """Read the config and the slice, and check that one divides over the other."""
-    config = warm_start.resolve_sizes(cli.resolve_config(Config, _CONFIG))
+    config = cli.load_config(Config, _CONFIG)
     if not _TOPOLOGY.value:
         raise Refused(f"--topology is missing: the slice to plan for; {USAGE}")
     if _NUM_SLICES.present:
@@ -149,8 +148,7 @@ def _read_config() -> tuple[Config, Slice]:
     if _STORE.value:
         data = dataclasses.replace(config.data, store=_STORE.value)
         config = dataclasses.replace(config, data=data)
-    config = config_lib.resolve_phases(_apply_what_if(config, tpu_slice))
-    validate.check(config)
+    config = measure.resolve_alone(_apply_what_if(config, tpu_slice))
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
@@ -182,7 +180,7 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     prices = read_prices(pathlib.Path(_PRICES.value or FILE))
     learned = objectives.find_each(config)
     screen = _start(log, tpu_slice)
-    config, corpus = read_corpus(config, screen)
+    corpus = read_corpus(config, screen)
     teacher = warm_start.read_teacher_sizes(config)
     request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher)
     return request, screen
@@ -205,7 +203,7 @@ def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     budget_lib.check(config)
     law = read_ladder(pathlib.Path(_LADDER.value)) if _LADDER.value else fit_english()
     screen = _start(log, tpu_slice)
-    config, source = measure.open_source(config, screen)
+    source = measure.open_source(config, screen)
     if source is None:
         raise Refused("a budget needs the text that is trained on: give --store=STORE")
     corpus = budget_lib.count_corpus(source)

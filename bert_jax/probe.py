@@ -68,7 +68,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             raise Refused(
                 f"--probe_dir is missing, and {run} is a bucket: give a folder of this host"
             )
-        config = cli.resolve_config(FinetuneConfig, _CONFIG)
+        config = cli.load_config(FinetuneConfig, _CONFIG)
         if config.init:
             raise Refused(
                 f"config.init is {config.init}; a probe starts from the checkpoints of --workdir: "

@@ -73,7 +73,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
-        config = cli.resolve_config(StudyConfig, _CONFIG)
+        config = cli.load_config(StudyConfig, _CONFIG)
         tasks = () if _SCORE.value else (*config.tasks, *map(_read_task, _TASKS.value))
         config = dataclasses.replace(config, tasks=tasks)
         if not _WORKDIR.value or is_address(_WORKDIR.value):

@@ -32,10 +32,8 @@ if __name__ == "__main__":
     allocator.keep_freed_memory()
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
-from bert_jax.parallel import mesh
+from bert_jax.config import Config
 from bert_jax.runtime import profiler
-from bert_jax.train_step import objectives
 from bert_jax.trainer import feed, run
 from bert_jax.trainer import setup as setup_lib
 from bert_jax.trainer.setup import Setup
@@ -49,18 +47,14 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         began = time.time()
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
-        config = cli.resolve_config(Config, _CONFIG)
-        validate.check(config)
-        learned = objectives.find_each(config)
-        mesh.parse_preset(config.mesh)
+        config = cli.load_config(Config, _CONFIG)
         if _PRINT_CONFIG.value:
-            if config.data.store and not any(map(is_address, config.data.stores)):
-                vocab_size = feed.open_stores(config.data)[0].vocab_size
-                config = config_lib.with_vocab_size(config, vocab_size)
-            return cli.print_config(config_lib.resolve_phases(config))
+            is_local = config.data.store and not any(map(is_address, config.data.stores))
+            facts = feed.read_facts(config.data) if is_local else None
+            return cli.print_config(config_lib.resolve(config, store=facts))
         profiled = profiler.read_window(_RUN.profile_steps) if _RUN.profile_steps else None
         with run.prepare_process(_RUN.locate(USAGE), config.hosts, log) as (workdir, watchdog):
-            setup = setup_lib.build_setup(config, learned, workdir, profiled=profiled, began=began)
+            setup = setup_lib.build_setup(config, workdir, profiled=profiled, began=began)
             rows = [*cli.find_kept_settings(config), *setup.data_rows]
             setup = dataclasses.replace(setup, data_rows=rows)
     return run.train(setup, watchdog, "bert_jax.train", _finish)

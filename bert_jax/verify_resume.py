@@ -36,7 +36,7 @@ import rich.box
 import rich.table
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, validate
+from bert_jax.config import Config
 from bert_jax.reporting.console import BAD, FAINT, GOOD, Screen, duration
 from bert_jax.runtime import exit_codes
 from bert_jax.trainer import resume_check
@@ -53,8 +53,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     with cli.preparing():
         logging.set_verbosity(logging.ERROR)
         cli.refuse_arguments(arguments, USAGE)
-        config = cli.resolve_config(Config, _CONFIG)
-        validate.check(config)
+        config = config_lib.resolve(cli.load_config(Config, _CONFIG))
         for flag in (_KILLS, _PROCESSES):
             if flag.value < 1:
                 raise Refused(f"--{flag.name} is {flag.value}; it must be 1 or more")

@@ -22,11 +22,11 @@ import rich.console
 
 from benchmarks.step.cases import NOT_PREDICTED, hf_batch
 from benchmarks.step.workers import ROOT, Worker
-from bert_jax.config import Config, overrides, with_vocab_size
+from bert_jax.config import Config, overrides, resolve
 from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
 from bert_jax.reporting.statistics import paired_difference
 from bert_jax.runtime.cli import find_config
-from bert_jax.trainer.feed import HostBatch, StoreFeed, open_stores
+from bert_jax.trainer.feed import HostBatch, StoreFeed, open_stores, read_facts
 
 SIZES = {
     "hidden_size": 256,
@@ -159,8 +159,8 @@ def _open_feed(place: str, flags: Sequence[str]) -> StoreFeed:
     """Open the feed that our command opens for this config and these flags."""
     given, _ = overrides.take(flags, Config)
     config = overrides.load(Config, place, find_config, given)
-    stores = open_stores(config.data)
-    return StoreFeed(stores, with_vocab_size(config, stores[0].vocab_size))
+    run = resolve(config, store=read_facts(config.data))
+    return StoreFeed(open_stores(run.data), run)
 
 
 def _train_ours(flags: Sequence[str], folder: pathlib.Path, compiled: pathlib.Path) -> Ran:

@@ -13,6 +13,7 @@ from bert_jax.config.config_dict import (
     settings_from,
     to_config_dict,
 )
+from bert_jax.config.resolve import ResolvedRun, StoreFacts, resolve
 from bert_jax.config.schema import (
     CAUSAL,
     DISTILLATION,
@@ -43,10 +44,8 @@ from bert_jax.config.schema import (
     phase_start,
     predictions_for,
     ramp_batch,
-    resolve_phases,
     total_steps,
     weights_in_phase,
-    with_vocab_size,
 )
 
 __all__ = [
@@ -70,7 +69,9 @@ __all__ = [
     "ModelConfig",
     "OptimConfig",
     "Phase",
+    "ResolvedRun",
     "RunConfig",
+    "StoreFacts",
     "TaskOptions",
     "arguments",
     "data_in_evaluations",
@@ -84,10 +85,9 @@ __all__ = [
     "predictions_for",
     "ramp_batch",
     "recorded",
-    "resolve_phases",
+    "resolve",
     "settings_from",
     "to_config_dict",
     "total_steps",
     "weights_in_phase",
-    "with_vocab_size",
 ]

@@ -6,8 +6,7 @@ reference page of them.
 
 import dataclasses
 import math
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import setting
@@ -865,32 +864,6 @@ def list_objectives(config: Config) -> list[str]:
     return [phase.objective or config.objective for phase in config.phases]
 
 
-def resolve_phases(
-    config: Config, slots_of_lengths: Mapping[int, int] = types.MappingProxyType({})
-) -> Config:
-    """Set what phases leave unset, and what follows from them.
-
-    Unset max_predictions_per_seq follow from the masking rate, unset objectives from the config's.
-    A model whose last objective is causal stays so. For prebuilt examples, `slots_of_lengths` has
-    the slots by row length.
-    """
-    names = list_objectives(config)
-
-    def filled(phase: Phase, objective: str) -> Phase:
-        rate = phase.masked_lm_prob or config.data.masked_lm_prob
-        derived = predictions_for(phase.seq_len, rate)
-        slots = slots_of_lengths.get(phase.seq_len, derived)
-        slots = phase.max_predictions_per_seq or slots
-        return dataclasses.replace(phase, max_predictions_per_seq=slots, objective=objective)
-
-    is_causal = config.model.is_causal or names[-1] == CAUSAL
-    return dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, is_causal=is_causal),
-        phases=tuple(map(filled, config.phases, names)),
-    )
-
-
 def model_in_phase(config: RunConfig, index: int) -> ModelConfig:
     """Return the model as a phase trains it: its rotary bases, and left to right if causal."""
     phase, model = config.phases[index], config.model
@@ -951,19 +924,6 @@ def first_row(config: Config, index: int) -> int:
         phase.steps * phase.batch_size
         for phase in config.phases[:index]
         if phase.seq_len == config.phases[index].seq_len
-    )
-
-
-def with_vocab_size(config: Config, vocab_size: int) -> Config:
-    """Take the vocabulary's size from the store; Refused if the config gives another one."""
-    stated = config.model.vocab_size
-    if stated not in (0, vocab_size):
-        raise Refused(
-            f"config.model.vocab_size is {stated}, the store's vocabulary has {vocab_size} pieces; "
-            "leave it 0 to take the store's, or point config.data.store at the right store"
-        )
-    return dataclasses.replace(
-        config, model=dataclasses.replace(config.model, vocab_size=vocab_size)
     )
 
 

@@ -319,7 +319,15 @@ def _check_phase(config: Config, index: int) -> None:
     )
 
 
-def check_predictions(config: Config) -> None:
+def check_masks(config: Config, is_text: bool) -> None:
+    """Raise Refused if the rates or slots of predictions do not go with the kind of store."""
+    if is_text:
+        _check_predictions(config)
+    else:
+        _check_ready_made(config)
+
+
+def _check_predictions(config: Config) -> None:
     """Raise Refused if a phase has too few prediction slots for the configured masking rate.
 
     Applies to text only: prebuilt examples have fixed masks.
@@ -338,7 +346,7 @@ def check_predictions(config: Config) -> None:
         )
 
 
-def check_ready_made(config: Config) -> None:
+def _check_ready_made(config: Config) -> None:
     """Raise Refused if a masking rate is set for prebuilt examples, whose masks are fixed."""
     rates = {f"phases[{i}]": phase.masked_lm_prob for i, phase in enumerate(config.phases)}
     for owner, rate in (rates | {"eval": config.eval.masked_lm_prob}).items():

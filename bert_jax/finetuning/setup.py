@@ -13,10 +13,11 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax.checkpoint.reader import read_newest_run
 from bert_jax.config import ModelConfig, validate
+from bert_jax.config.resolve import merge_sizes
 from bert_jax.config.schema import FinetuneConfig, FinetuneRun, with_length
 from bert_jax.finetuning.feed import TaskFeed, TaskPhase
 from bert_jax.finetuning.objectives import OBJECTIVES, PACKED
-from bert_jax.interop import load, warm_start
+from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
@@ -161,7 +162,7 @@ def resolve_config(config: FinetuneConfig, task: Task, model: ModelConfig) -> Fi
             f"than one batch of config.batch_size = {config.batch_size}; lower that, or give more "
             "epochs or examples"
         )
-    sized = warm_start.merge_sizes(config.model, model, config.init)
+    sized = merge_sizes(config.model, model, config.init)
     # Rounded up: if an epoch is not a multiple of the batch, its last evaluation is at the end.
     evaluated_every = -(-examples // (config.batch_size * config.evaluations_per_epoch))
     phase = config_lib.Phase(

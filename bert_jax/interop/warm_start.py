@@ -23,10 +23,10 @@ from bert_jax.config import (
     RTD,
     Config,
     ModelConfig,
+    ResolvedRun,
     list_objectives,
-    validate,
 )
-from bert_jax.config.schema import OF_HEADS, list_init_layers
+from bert_jax.config.schema import list_init_layers
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import (
     Pretrained,
@@ -47,16 +47,6 @@ from data_pipeline.vocab import WORDPIECE, Vocabulary, load_recorded
 from data_pipeline.vocab.grow import UNUSED
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
-# Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
-# others are the checkpoint's, except that max_position_embeddings may be more than its own.
-OF_THE_RUN = (
-    *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal"),
-    "bilstm_units",
-)
-_TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-_OF_A_GENERATOR = tuple(
-    field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")
-)
 _PARTS = {"pooler": "pooler", "mlm": "masked language model's head", "nsp": "next sentence's head"}
 _RTD_PARTS = {"rtd": "head of replaced-token detection", "generator": "generator"}
 
@@ -97,17 +87,22 @@ class InitialWeights:
         return f"{text}; initialized: {', '.join(missing)}" if missing else text
 
 
-def resolve_run(
-    config: Config, storage: Workdir, store: Store, screen: Screen
-) -> tuple[Config, InitialWeights | None]:
-    """Return the config with the sizes of its checkpoint, and the weights unless the run has saved.
+@dataclasses.dataclass(frozen=True)
+class Init:
+    """Hold what config.init gives a run: the sizes of its model, and weights unless it resumes."""
+
+    sizes: ModelConfig | None
+    checkpoint: Pretrained | None
+
+
+def read_init(config: Config, storage: Workdir, screen: Screen) -> Init:
+    """Read the checkpoint in config.init; of a run that has saved, its own record alone.
 
     Raises:
-      Refused: there is no such checkpoint; config.model or the vocabulary contradicts it.
+      Refused: there is no such checkpoint.
     """
     if not config.init:
-        return config, None
-    weights = None
+        return Init(None, None)
     try:
         has_saved = find_newest_step(storage.checkpoints) is not None
     except NoIntactCheckpoint:
@@ -115,40 +110,39 @@ def resolve_run(
             raise
         has_saved = False
     if not has_saved:
-        weights = read_weights(config, store, screen)
-        theirs = weights.checkpoint.config
-    else:
-        record, _ = run_record.find(storage.home, lambda: read_newest_run(storage.checkpoints))
-        if record is None:
-            return config, None  # refused later, for the checkpoints without a record
-        theirs = run_record.model_of(record, storage.home)
-    config = dataclasses.replace(config, model=_merge_run(config, theirs))
-    validate.check(config)
-    return config, weights
+        with screen.spinning(f"reading {config.init}"):
+            checkpoint = read_checkpoint(config)
+        return Init(checkpoint.config, checkpoint)
+    record, _ = run_record.find(storage.home, lambda: read_newest_run(storage.checkpoints))
+    if record is None:  # refused later, for the checkpoints without a record
+        return Init(None, None)
+    return Init(run_record.model_of(record, storage.home), None)
 
 
-def read_weights(config: Config, store: Store, screen: Screen) -> InitialWeights:
-    """Read the checkpoint in config.init, fitted to the store's vocabulary and the run's sizes.
+def read_sizes(config: Config) -> ModelConfig | None:
+    """Return the sizes of the checkpoint in config.init, None without one."""
+    return read_checkpoint(config).config if config.init else None
+
+
+def fit_weights(checkpoint: Pretrained, run: ResolvedRun, store: Store) -> InitialWeights:
+    """Fit the checkpoint in run.init to the store's vocabulary and the run's sizes.
 
     Raises:
-      Refused: as resolve_run does.
+      Refused: the vocabulary contradicts the checkpoint's.
     """
-    manifest = store.manifest["vocabulary"]
-    ours = load_recorded(store.vocab_path, manifest)
-    with screen.spinning(f"reading {config.init}"):
-        weights = fit_vocabulary(_load_for(config), ours, "config.init")
-    if RTD in list_objectives(config):
+    ours = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    weights = fit_vocabulary(checkpoint, ours, "config.init")
+    if RTD in list_objectives(run):
         checkpoint = weights.checkpoint
-        if config.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
+        if run.model.generator_embeddings == "gdes" and not checkpoint.heads.generator:
             checkpoint = dataclasses.replace(checkpoint, params=_split_tables(checkpoint.params))
         weights = dataclasses.replace(weights, checkpoint=checkpoint, parts=_RTD_PARTS)
-    model = _merge_run(config, weights.checkpoint.config)
-    if config.init_tile:
-        weights = tile_weights(weights, model)
-    return fit_positions(weights, model.max_position_embeddings)
+    if run.init_tile:
+        weights = tile_weights(weights, run.model)
+    return fit_positions(weights, run.model.max_position_embeddings)
 
 
-def _load_for(config: Config) -> Pretrained:
+def read_checkpoint(config: Config) -> Pretrained:
     """Read what the run takes of the checkpoint in config.init: its layers, and segments if any.
 
     Of one with a generator a run of replaced-token detection takes both models.
@@ -179,99 +173,6 @@ def _split_tables(params: Params) -> Params:
         if name != "layer_norm"
     }
     return params | {"embeddings": embeddings | zeros, "generator": {"embeddings": tables}}
-
-
-def resolve_sizes(config: Config) -> Config:
-    """Return the config with the sizes of its checkpoint, for a plan or a benchmark."""
-    if not config.init:
-        return config
-    theirs = _load_for(config).config
-    model = _merge_run(config, theirs)
-    if not model.vocab_size and not config.data.store:
-        model = dataclasses.replace(model, vocab_size=theirs.vocab_size)
-    return dataclasses.replace(config, model=model)
-
-
-def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
-    """Return the model of a run that begins with a checkpoint, tiled if config.init_tile is set.
-
-    Raises:
-      Refused: as merge_sizes and enlarge do; a size is larger, and config.init_tile not set.
-    """
-    if config.init_tile:
-        return merge_sizes(config.model, enlarge(saved, config.model, config.init), config.init)
-    for name in _TILED:
-        ours, theirs = getattr(config.model, name), getattr(saved, name)
-        if ours > theirs and ours != getattr(ModelConfig, name):
-            raise Refused(
-                f"config.model.{name} is {ours!r}, but config.init={config.init} has {theirs!r}; "
-                "leave it out of the config, and the checkpoint's is taken, or set "
-                "config.init_tile=True, which repeats its weights to fill larger sizes"
-            )
-    return merge_sizes(config.model, saved, config.init)
-
-
-def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig:
-    """Return the model of a checkpoint with the sizes to which its weights are to be tiled.
-
-    Raises:
-      Refused: a size is smaller than the checkpoint's; the heads have another width; the
-        embeddings would need no map to the encoder's width any more.
-    """
-    for name in _TILED:
-        ours, theirs = getattr(given, name), getattr(saved, name)
-        if ours < theirs:
-            raise Refused(
-                f"config.model.{name} is {ours!r}, but config.init={address} has {theirs!r}, and "
-                "config.init_tile=True makes nothing smaller; give that or more, or another "
-                "checkpoint"
-            )
-    heads, width = given.num_attention_heads, saved.hidden_size // saved.num_attention_heads
-    if given.hidden_size != heads * width:
-        raise Refused(
-            f"config.model.num_attention_heads is {heads}, which makes heads of "
-            f"{given.hidden_size / heads:g} numbers, but those of config.init={address} have "
-            f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
-            f"{given.hidden_size} to a multiple of {width}"
-        )
-    embeddings = saved.embedding_width if saved.maps_embeddings else 0
-    if embeddings == given.hidden_size and not saved.embedding_projection:
-        raise Refused(
-            f"config.model.hidden_size is {given.hidden_size}, as wide as the embeddings of "
-            f"config.init={address}, which are mapped to another width there; take a larger one"
-        )
-    sizes = {name: getattr(given, name) for name in _TILED}
-    return dataclasses.replace(saved, embedding_size=embeddings, **sizes)
-
-
-def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
-    """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
-
-    Where the config sets what heads read or compute, it has its choice too. Relative positions may
-    also end earlier.
-
-    Raises:
-      Refused: the config sets a size to something that is neither the default nor the
-        checkpoint's, and is not a larger number of positions.
-    """
-    positions = given.max_position_embeddings
-    if positions != ModelConfig.max_position_embeddings:
-        if saved.position_embedding_type != "relative":  # which have no table, and no end
-            positions = max(positions, saved.max_position_embeddings)
-        saved = dataclasses.replace(saved, max_position_embeddings=positions)
-    of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
-    for field in dataclasses.fields(ModelConfig):
-        ours, theirs = getattr(given, field.name), getattr(saved, field.name)
-        if field.name not in (*of_the_run, *OF_HEADS) and ours not in (field.default, theirs):
-            raise Refused(
-                f"config.model.{field.name} is {ours!r}, but config.init={address} has "
-                f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
-            )
-    default = ModelConfig()
-    chosen = [name for name in OF_HEADS if getattr(given, name) != getattr(default, name)]
-    return dataclasses.replace(
-        saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
-    )
 
 
 def select_layers(checkpoint: Pretrained, numbers: Sequence[int]) -> Pretrained:

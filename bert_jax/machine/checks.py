@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax.config import Config, ModelConfig, Phase, resolve_phases
+from bert_jax.config import Config, ModelConfig, Phase, resolve
 from bert_jax.parallel import chips
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel.allocator import find_accelerators
@@ -118,7 +118,7 @@ def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device])
 
 def _train_small(devices: Sequence[jax.Device]) -> list[float]:
     rows = 8  # of the reference too: the losses are those of the same rows
-    config = resolve_phases(
+    config = resolve(
         Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=rows),))
     )
     (objective,) = objectives.find_each(config)

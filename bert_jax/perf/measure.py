@@ -21,11 +21,12 @@ from bert_jax.config import (
     Config,
     ModelConfig,
     Phase,
+    ResolvedRun,
+    StoreFacts,
     data_in_phase,
-    predictions_for,
-    resolve_phases,
-    with_vocab_size,
+    resolve,
 )
+from bert_jax.interop import warm_start
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting.console import Screen
@@ -270,16 +271,17 @@ DEFAULT_POSITIONS = {"cpu": 2048, "gpu": 8192}
 
 
 def choose_phase(config: Config, seq_len: int) -> Phase:
-    """Return the phase of this length, or the first with its length changed; 0: the first."""
+    """Return the phase of this length, or the first with its length changed; 0: the first.
+
+    Raises:
+      Refused: the config has no phase.
+    """
+    if not config.phases:
+        raise Refused("config.phases is (); a run needs at least one phase")
     for phase in config.phases:
         if seq_len in (0, phase.seq_len):
             return phase
-    rate = data_in_phase(config, 0).masked_lm_prob
-    return dataclasses.replace(
-        config.phases[0],
-        seq_len=seq_len,
-        max_predictions_per_seq=predictions_for(seq_len, rate),
-    )
+    return dataclasses.replace(config.phases[0], seq_len=seq_len, max_predictions_per_seq=0)
 
 
 def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
@@ -311,20 +313,26 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
     return phase
 
 
-def open_source(config: Config, screen: Screen) -> tuple[Config, StoreFeed | None]:
-    """Open the store that a config names, if it names one, and resolve the config with it.
+def resolve_alone(config: Config) -> ResolvedRun:
+    """Resolve a config without a workdir; without a store by the vocabulary of BERT or its init."""
+    sizes = warm_start.read_sizes(config)
+    if config.data.store:
+        return resolve(config, sizes, feed.read_facts(config.data))
+    vocab_size = config.model.vocab_size or (sizes.vocab_size if sizes else VOCAB_SIZE)
+    return resolve(config, sizes, StoreFacts(vocab_size))
 
-    Without a store the vocabulary has the config's size, or BERT's.
+
+def open_source(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
+    """Open the store that a run names; None if it names none.
 
     Raises:
-      Refused: the store is not one, or contradicts the config.
+      Refused: the store is damaged, or cannot give the rows of a phase.
     """
-    if not config.data.store:
-        config = with_vocab_size(config, config.model.vocab_size or VOCAB_SIZE)
-        return resolve_phases(config), None
-    with screen.copying(config.data.store) as advance:
-        stores = feed.open_stores(config.data, advance)
-    source = StoreFeed(stores, with_vocab_size(config, stores[0].vocab_size))
+    if not run.data.store:
+        return None
+    with screen.copying(run.data.store) as advance:
+        stores = feed.open_stores(run.data, advance)
+    source = StoreFeed(stores, run)
     with screen.spinning("counting the examples of the store"):
         source.check()
-    return source.config, source
+    return source

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.config import Config, ModelConfig
+from bert_jax.config import Config, ModelConfig, ResolvedRun
 from bert_jax.perf import aot_compile, estimate, measure, slices
 from bert_jax.perf.aot_compile import Compiled, TooLarge
 from bert_jax.perf.estimate import Estimate, PhasePlan
@@ -139,24 +139,21 @@ def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
     return dataclasses.replace(config, phases=(dataclasses.replace(phase, batch_size=rows),))
 
 
-def read_corpus(config: Config, screen: Screen) -> tuple[Config, Corpus]:
-    """Take the vocabulary's size, epochs and packing from the config's store, if it names one.
-
-    Returns the config with the size of its vocabulary, and what is known of the data.
-    """
-    stated = config.model.vocab_size
-    config, source = measure.open_source(config, screen)
+def read_corpus(config: ResolvedRun, screen: Screen) -> Corpus:
+    """Take epochs and packing from the config's store, if it names one."""
+    source = measure.open_source(config, screen)
     if source is None:
         is_packed = config.data.packed_examples > 1
         each_alone = None if is_packed else [1.0] * len(config.phases)
-        return config, Corpus("config" if stated else "assumed", None, each_alone)
+        is_stated = config.init or config.model.vocab_size != measure.VOCAB_SIZE
+        return Corpus("config" if is_stated else "assumed", None, each_alone)
     rows = [source.open_source(index) for index in range(len(config.phases))]
     epochs = [
         phase.steps * phase.batch_size / of_phase.mean_rows_per_epoch
         for phase, of_phase in zip(config.phases, rows, strict=True)
     ]
     sequences = [of_phase.mean_examples_in_row for of_phase in rows]
-    return config, Corpus("store", epochs, sequences)
+    return Corpus("store", epochs, sequences)
 
 
 def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | None]:

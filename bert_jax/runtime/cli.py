@@ -89,7 +89,7 @@ def _our_configs() -> str:
     )
 
 
-def resolve_config(
+def load_config(
     kind: type[config_lib.Kind], flag: flags.FlagHolder, default: str = ""
 ) -> config_lib.Kind:
     """Read a config of the given dataclass from --config, or a default file, and its overrides.

@@ -20,6 +20,7 @@ from bert_jax.config import (
     Config,
     ModelConfig,
     OptimConfig,
+    ResolvedRun,
     RunConfig,
     recorded,
     settings_from,
@@ -86,7 +87,7 @@ _CONVERTED = "converted_from"  # marks a checkpoint converted from other code
 class PretrainingRun:
     """Hold the parsed record of a pre-training run."""
 
-    config: Config  # the resolved config
+    config: ResolvedRun
     vocabulary: Vocabulary  # the workdir's own copy
     store_digest: str  # short digest of the store it trains on
     converted_from: str  # source checkpoint of bert_jax.convert; "" for a trained run
@@ -197,7 +198,7 @@ def read(workdir: pathlib.Path) -> PretrainingRun:
         )
     with _written_by_this_version(workdir):
         phases = tuple(ConfigDict(phase) for phase in record["config"]["phases"])
-        config = settings_from(Config, ConfigDict(record["config"] | {"phases": phases}))
+        config = settings_from(ResolvedRun, ConfigDict(record["config"] | {"phases": phases}))
         digest = record["fixed"][STORE_DIGEST]
     check_sizes(config.model, record_path(workdir))
     vocabulary = _read_vocabulary(workdir, record)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from bert_jax.config import Config, validate
+from bert_jax.config import Config, resolve
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf import aot_compile, estimate, slices
 from bert_jax.perf.aot_compile import Compiled, TooLarge
@@ -123,9 +123,8 @@ def list_candidates(
     """
     candidates: list[Candidate] = []
     for shape in FAMILY:
-        reshaped = reshape(config, shape)
         try:
-            validate.check(reshaped)
+            reshaped = resolve(reshape(config, shape))
             mesh_lib.check_divides(reshaped, tpu_slice.devices)
         except Refused as error:
             notes.append(f"{shape.name} is left out: {error}")

@@ -10,7 +10,7 @@ import rich.table
 
 from bert_jax import config as config_lib
 from bert_jax.baselines.training import measure_steps
-from bert_jax.config import Config
+from bert_jax.config import ResolvedRun
 from bert_jax.config.study import StudyRow
 from bert_jax.interop import warm_start
 from bert_jax.parallel import mesh as mesh_lib
@@ -22,7 +22,6 @@ from bert_jax.studies.baselines import build_steps
 from bert_jax.studies.pretrained import load_row
 from bert_jax.studies.row_kind import Cost
 from bert_jax.train_step import objectives
-from data_pipeline.store import open_store
 
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
 # compiler's estimate (docs/results.md). Small models reach less.
@@ -85,8 +84,8 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -
 
     None if a step has more than most_operations, so that measuring it would take long.
     """
-    config = config_lib.with_vocab_size(load_row(row, store), open_store(store).vocab_size)
-    steps = config_lib.total_steps(config_lib.resolve_phases(config))
+    config = measure.resolve_alone(load_row(row, store))
+    steps = config_lib.total_steps(config)
     if cost.operations / steps > most_operations:
         return None
     return sum(
@@ -111,12 +110,12 @@ _MEASURES = {
 }
 
 
-def _measure_phase(config: Config, index: int) -> float:
+def _measure_phase(config: ResolvedRun, index: int) -> float:
     """Return the median seconds of a step, on synthetic rows without padding."""
     shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
     phase = config.phases[index]
     phase = measure.set_rows(phase, phase.batch_size, jax.default_backend(), shards)
-    config = config_lib.resolve_phases(dataclasses.replace(config, phases=(phase,)))
+    config = dataclasses.replace(config, phases=(phase,))
     (objective,) = objectives.find_each(config)
     teacher = warm_start.read_teacher_sizes(config)
     program = measure.compile_step(config, objective, teacher=teacher)

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.baselines.vectors import BERT
-from bert_jax.config import Config, validate
+from bert_jax.config import Config
 from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import Selection
@@ -78,15 +78,15 @@ def load_row(row: StudyRow, store: str) -> Config:
 def _check(row: StudyRow, store: str) -> dict[str, Any]:
     refuse_settings(row, "tagger")
     config = load_row(row, store)
-    validate.check(config)
+    config_lib.resolve(config)
     settings = config_lib.flatten(config_lib.recorded(config))
     own = {"finetune": row.finetune} if row.finetune else {}
     return {key: value for key, value in settings.items() if key not in PER_SEED} | own
 
 
 def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
-    config = config_lib.with_vocab_size(load_row(row, store), vocab_size)
-    config = config_lib.resolve_phases(config)
+    facts = config_lib.StoreFacts(vocab_size)
+    config = config_lib.resolve(load_row(row, store), store=facts)
     tokens = operations = 0.0
     for index, phase in enumerate(config.phases):
         options = config_lib.data_in_phase(config, index)

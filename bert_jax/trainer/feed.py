@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, DistillConfig, validate
+from bert_jax.config import DistillConfig, ResolvedRun, StoreFacts
 from bert_jax.config.schema import THETAS
 from bert_jax.parallel import processes
 from bert_jax.reporting.console import Screen
@@ -33,6 +33,7 @@ from data_pipeline import store as store_lib
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.main import find_python
 from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches
@@ -43,7 +44,7 @@ from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import MANIFEST, Store, writer
-from data_pipeline.store.cache import Advance, fetch_store
+from data_pipeline.store.cache import Advance, fetch_manifest, fetch_store
 
 # The dimensions of the global batch and the dtype, by field.
 BatchShape = dict[str, tuple[tuple[int, ...], type[np.generic]]]
@@ -135,11 +136,7 @@ def open_stores(
         different vocabularies, equal contents, or ready-made examples.
       OSError: the bucket cannot be read, or the copy cannot be written.
     """
-    if not options.store:
-        raise Refused(
-            "config.data.store is empty; build a store with "
-            f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
-        )
+    _check_named(options)
     stores = tuple(
         store_lib.open_store(fetch_store(address, options.data_cache, advance, _print_line))
         for address in options.stores
@@ -147,6 +144,36 @@ def open_stores(
     if len(stores) > 1:
         _check_mixable(stores)
     return stores
+
+
+def read_facts(options: PretrainOptions) -> StoreFacts:
+    """Read what a config takes from the store that config.data names; the data are not opened.
+
+    Raises:
+      Refused: there is no store; the message shows the command that builds one.
+      OSError: the bucket cannot be read.
+    """
+    _check_named(options)
+    address = options.stores[0].rstrip("/")  # all have one vocabulary
+    if is_address(address):
+        return describe_store(store_lib.parse_manifest(fetch_manifest(address), address))
+    return describe_store(store_lib.read_manifest(pathlib.Path(address)))
+
+
+def describe_store(manifest: Mapping[str, Any]) -> StoreFacts:
+    """Return what a config takes from the store with this manifest."""
+    is_text = manifest.get("kind") != store_lib.EXAMPLES
+    lengths = {} if is_text else manifest["examples"]
+    slots = {int(length): given["max_predictions_per_seq"] for length, given in lengths.items()}
+    return StoreFacts(manifest["vocabulary"]["size"], is_text, slots)
+
+
+def _check_named(options: PretrainOptions) -> None:
+    if not options.store:
+        raise Refused(
+            "config.data.store is empty; build a store with "
+            f"`{BUILD_COMMAND}` and give it as --config.data.store=STORE"
+        )
 
 
 def _print_line(text: str) -> None:
@@ -213,19 +240,11 @@ def _fixed_options(options: PretrainOptions) -> dict[str, Any]:
     }
 
 
-def _slots(store: Store) -> dict[int, int]:
-    """Return predictions per row by row length, for stores of prebuilt examples; {} for text."""
-    if store.kind == store_lib.TEXT:
-        return {}
-    lengths = store.manifest["examples"].items()
-    return {int(seq_len): length["max_predictions_per_seq"] for seq_len, length in lengths}
-
-
 class StoreFeed:
     """Produce pre-training batches from a store as pure functions of phase and step."""
 
     def __init__(
-        self, stores: Sequence[Store], config: Config, teacher: Mapping[str, Any] | None = None
+        self, stores: Sequence[Store], config: ResolvedRun, teacher: Mapping[str, Any] | None = None
     ) -> None:
         """Take what open_stores returned; all have one vocabulary.
 
@@ -233,7 +252,7 @@ class StoreFeed:
         """
         self.stores = tuple(stores)
         self._teacher = dict(teacher or {})
-        self.config = config_lib.resolve_phases(config, _slots(self.stores[0]))
+        self.config = config
         self._sources: dict[tuple[int, str, int, int, float], ExampleSource] = {}
         self._mixtures: dict[int, MixedSource] = {}
 
@@ -287,10 +306,6 @@ class StoreFeed:
 
     def check(self) -> None:
         """Open the sources of all phases, to refuse an unsuitable store early."""
-        if self.stores[0].kind == store_lib.TEXT:
-            validate.check_predictions(self.config)
-        else:
-            validate.check_ready_made(self.config)
         for index in range(len(self.config.phases)):
             self.open_source(index)
             for number in range(len(self.stores)):

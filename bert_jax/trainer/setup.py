@@ -18,7 +18,7 @@ from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
-from bert_jax.config import Config, RunConfig, validate
+from bert_jax.config import Config, RunConfig
 from bert_jax.diagnosis.rules import Finding
 from bert_jax.interop import warm_start
 from bert_jax.interop.pretrained import Pretrained
@@ -34,11 +34,11 @@ from bert_jax.runtime.run_identity import Change, Provenance
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import state as state_lib
 from bert_jax.train_step import transfer
-from bert_jax.train_step.objectives import Objective
+from bert_jax.train_step.objectives import find_each
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
 from bert_jax.trainer.compile import StepParts, build_parts
-from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores
+from bert_jax.trainer.feed import Feed, RunPhase, StoreFeed, open_stores, read_facts
 from bert_jax.trainer.heldout import corpus_rows, count_phase, find_in_data
 from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.throughput import Progress
@@ -76,7 +76,6 @@ class Setup:
 
 def build_setup(
     config: Config,
-    objectives: Sequence[Objective],
     workdir: Workdir | pathlib.Path,
     devices: Sequence[jax.Device] | None = None,
     profiled: Window | None = None,
@@ -84,25 +83,27 @@ def build_setup(
 ) -> Setup:
     """Build a pre-training run, and check all that can be checked before compiling.
 
-    `objectives` has that of each phase: train_step.objectives.find_each.
     Claims the workdir and writes the record of the run there. Wall time is counted from `began`,
     by default now. The first check that fails raises Refused or OSError.
     """
     began = time.time() if began is None else began
-    validate.check(config)
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
-    with screen.copying(config.data.store) as advance:
-        stores = open_stores(config.data, advance)
-    store = stores[0]  # the vocabulary is the same in all
-    config, weights = warm_start.resolve_run(config, storage, store, screen)
-    config = config_lib.with_vocab_size(config, store.vocab_size)
-    teacher = warm_start.read_teacher(config, store, screen)
     saved = functools.partial(read_newest_run, storage.checkpoints)
-    kept = run_record.with_kept_settings(storage.home, config, saved)
-    feed = StoreFeed(stores, kept, warm_start.identify_teacher(teacher))
+    config = run_record.with_kept_settings(storage.home, config, saved)
+    facts, init = read_facts(config.data), warm_start.read_init(config, storage, screen)
+    run = config_lib.resolve(config, init.sizes, facts)
+    objectives = find_each(run)
+    with screen.copying(run.data.store) as advance:
+        stores = open_stores(run.data, advance)
+    store = stores[0]  # the vocabulary is the same in all
+    weights = None
+    if init.checkpoint is not None:
+        weights = warm_start.fit_weights(init.checkpoint, run, store)
+    teacher = warm_start.read_teacher(run, store, screen)
+    feed = StoreFeed(stores, run, warm_start.identify_teacher(teacher))
     initial = None if weights is None else weights.checkpoint
-    start = check_start(feed.config, feed.provenance, storage, devices, profiled, initial)
+    start = check_start(run, feed.provenance, storage, devices, profiled, initial)
     with screen.spinning("counting the examples of the store") as show:
         feed.check()
         phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]
@@ -111,9 +112,7 @@ def build_setup(
     theirs = None if teacher is None else teacher.config
 
     def build(attention: str | None) -> StepParts:
-        return build_parts(
-            feed.config, objectives, devices=devices, teacher=theirs, attention=attention
-        )
+        return build_parts(run, objectives, devices=devices, teacher=theirs, attention=attention)
 
     parts, wrong_kernels = settle_kernels(build, start.record, screen)
     jax.set_mesh(parts.mesh)
@@ -126,10 +125,10 @@ def build_setup(
         rows = [("teacher", f"{teacher.parameter_count:,} from {teacher.address}"), *rows]
 
     def initial_params() -> bert.Params:
-        if config.init:  # not loaded yet if a run meant to resume starts over
-            initial = weights or warm_start.read_weights(config, store, screen)
-            return initial.place(parts.model, parts.mesh, config.seed)
-        return transfer.scale_initial(config, parts.model.init(jax.random.key(config.seed)))
+        if run.init:  # not loaded yet if a run meant to resume starts over
+            initial = weights or warm_start.fit_weights(warm_start.read_checkpoint(run), run, store)
+            return initial.place(parts.model, parts.mesh, run.seed)
+        return transfer.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
 
     return Setup(
         parts=parts,

@@ -62,10 +62,7 @@ def fetch_store(
         )
     check_is_local("config.data.data_cache", cache_dir)
     address = address.rstrip("/")
-    manifest_address = f"{address}/{MANIFEST}"
-    if _measure_file(manifest_address, address) > small_files.MAX_BYTES:
-        raise Refused(f"{manifest_address} is too large to be the manifest of a store")
-    manifest_bytes = _fetch(manifest_address, None, address)
+    manifest_bytes = fetch_manifest(address)
     manifest = parse_manifest(manifest_bytes, address)
     checksums = _read_checksums(address, manifest)
     copy = pathlib.Path(cache_dir).expanduser() / manifest["digest"]
@@ -81,6 +78,14 @@ def fetch_store(
                 _copy(address, checksums, sizes, folder, advance)
                 (folder / MANIFEST).write_bytes(manifest_bytes)
     return copy
+
+
+def fetch_manifest(address: str) -> bytes:
+    """Read the manifest of a store in a bucket; raises as fetch_store does."""
+    manifest_address = f"{address}/{MANIFEST}"
+    if _measure_file(manifest_address, address) > small_files.MAX_BYTES:
+        raise Refused(f"{manifest_address} is too large to be the manifest of a store")
+    return _fetch(manifest_address, None, address)
 
 
 def _read_checksums(address: str, manifest: dict[str, Any]) -> dict[str, str]:

@@ -9,7 +9,6 @@ import jax
 import pytest
 
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase
-from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.spec.options import PretrainOptions
@@ -49,7 +48,7 @@ def learned(tiny_store: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (workdir / "summary.json").exists():
             one = jax.devices()[:1]
-            loop.train(build_setup(_config(tiny_store), [MLM_NSP], workdir, one))
+            loop.train(build_setup(_config(tiny_store), workdir, one))
     return workdir
 
 

@@ -17,7 +17,6 @@ from jax.experimental.compilation_cache import compilation_cache
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, MeshConfig, OptimConfig, Phase
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
-from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import compile, loop
 from bert_jax.trainer.setup import build_setup, open_checkpoints, restore_or_initialize
 from data_pipeline.spec.options import PretrainOptions
@@ -73,7 +72,7 @@ def config(tiny_store):
 
 def prepare(config, workdir, devices=1):
     """A run on the first so many devices, checked."""
-    return build_setup(config, find_each(config), workdir, jax.devices()[:devices])
+    return build_setup(config, workdir, jax.devices()[:devices])
 
 
 def train(config, workdir, devices=1):

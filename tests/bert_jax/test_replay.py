@@ -8,10 +8,10 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import replay
 from bert_jax.config import Config, Phase
-from bert_jax.trainer.feed import StoreFeed, open_stores
 from data_pipeline.report.rows import show_row
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_vocabulary
+from tests.bert_jax.tiny_models import open_feed
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "see", "##s", "dog", "a"]
 
@@ -29,7 +29,7 @@ def config(tiny_store):
 
 
 def feed_of(config):
-    return StoreFeed(open_stores(config.data), config)
+    return open_feed(config)
 
 
 def test_a_row_by_hand(tmp_path):
@@ -75,7 +75,8 @@ def test_every_token_of_a_step_is_shown_and_each_hidden_one_with_its_answer(
     config, options, tiny_store
 ):
     data = dataclasses.replace(config.data, **options)
-    feed = feed_of(dataclasses.replace(config, data=data))
+    objective = "mlm_nsp" if data.has_next_sentences else "mlm"
+    feed = feed_of(dataclasses.replace(config, data=data, objective=objective))
     vocabulary = load_vocabulary(feed.stores[0].vocab_path, checks_case=False)
     batch = feed.open_source(1).rows(feed.locate_step(11).positions_B)
     rows = list(replay.replay_rows(feed, vocabulary, 11, None))

@@ -5,12 +5,20 @@ import dataclasses
 import jax
 import numpy as np
 
-from bert_jax.config import Config, MeshConfig, ModelConfig, OptimConfig, Phase
+from bert_jax.config import (
+    Config,
+    MeshConfig,
+    ModelConfig,
+    OptimConfig,
+    Phase,
+    ResolvedRun,
+    resolve,
+)
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime.run_identity import Provenance
 from bert_jax.train_step import optim, state, step
-from bert_jax.trainer.feed import StoreFeed, open_stores
+from bert_jax.trainer.feed import StoreFeed, open_stores, read_facts
 from data_pipeline.spec.schema import row_shape
 
 VOCAB = 211  # odd: vocabulary rows are padded on every mesh
@@ -87,7 +95,21 @@ def abstract_batch(config: Config, phase: Phase, devices: jax.sharding.Mesh):
     return mesh.abstract_batch(shape.arrays(phase.batch_size), devices)
 
 
+def resolved(config: Config) -> ResolvedRun:
+    """Resolve a config with its store; the default warm-up is longer than a test's run."""
+    if isinstance(config, ResolvedRun):
+        return config
+    if config.optim == OptimConfig():
+        config = dataclasses.replace(config, optim=OptimConfig(warmup_steps=1))
+    return resolve(config, store=read_facts(config.data))
+
+
+def open_feed(config: Config) -> StoreFeed:
+    """Open the rows of a config's store."""
+    return StoreFeed(open_stores(config.data), resolved(config))
+
+
 def config_and_data(config: Config) -> tuple[Config, Provenance]:
     """Return the resolved config of a run on its store, and its data as a record names them."""
-    feed = StoreFeed(open_stores(config.data), config)
+    feed = open_feed(config)
     return feed.config, feed.provenance

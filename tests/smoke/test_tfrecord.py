@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, EvalConfig, OptimConfig, Phase
-from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from data_pipeline import export_tfrecord, import_tfrecord
@@ -39,7 +38,7 @@ def config(tiny_store, tmp_path_factory):
 
 
 def test_a_run_on_records_learns_and_says_what_it_learns_from(config, tmp_path, capsys):
-    setup = build_setup(config, [MLM_NSP], tmp_path, jax.devices()[:1])
+    setup = build_setup(config, tmp_path, jax.devices()[:1])
     summary = loop.train(setup)
     # A model that knows nothing guesses each of 200 pieces with log 200 nats.
     assert summary["heldout_mlm_loss"] < np.log(200) - 0.1
@@ -53,4 +52,4 @@ def test_a_phase_of_another_length_is_refused(config, tmp_path):
     longer = dataclasses.replace(config.phases[0], seq_len=20)
     other = dataclasses.replace(config, phases=(*config.phases, longer))
     with pytest.raises(ValueError, match="examples of 16 and 24 tokens: give --seq_len or config"):
-        build_setup(other, [MLM_NSP], tmp_path, jax.devices()[:1])
+        build_setup(other, tmp_path, jax.devices()[:1])

@@ -8,7 +8,15 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from bert_jax import config as config_lib
-from bert_jax.config import Config, MeshConfig, ModelConfig, Phase, validate
+from bert_jax.config import (
+    Config,
+    MeshConfig,
+    ModelConfig,
+    OptimConfig,
+    Phase,
+    StoreFacts,
+    validate,
+)
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
@@ -73,8 +81,7 @@ def read(file, *arguments):
 @pytest.mark.parametrize("given", EVERY_CONFIG)
 def test_every_config_resolves_and_is_consistent(given):
     config = read(*given)
-    validate.check(config)
-    objectives.find_each(config)
+    objectives.find_each(config_lib.resolve(config))
     assert config_lib.settings_from(Config, config_lib.to_config_dict(config)) == config
 
 
@@ -87,7 +94,7 @@ def test_to_continue_is_to_begin_with_a_checkpoint(tiny_store, tmp_path, monkeyp
         config, data=dataclasses.replace(config.data, store=str(tiny_store))
     )
     with pytest.raises(ValueError, match=f"'{config.init}' .*pip install huggingface_hub"):
-        build_setup(given, objectives.find_each(config), tmp_path / "run")
+        build_setup(given, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -245,11 +252,11 @@ def test_an_unknown_argument_of_a_config_is_refused(text, words):
 
 
 def test_the_vocabulary_size_comes_from_the_store_or_agrees_with_it():
-    assert config_lib.with_vocab_size(Config(), 8192).model.vocab_size == 8192
+    assert config_lib.resolve(Config(), store=StoreFacts(8192)).model.vocab_size == 8192
     stated = Config(model=ModelConfig(vocab_size=30_522))
-    assert config_lib.with_vocab_size(stated, 30_522) == stated
+    assert config_lib.resolve(stated, store=StoreFacts(30_522)).model == stated.model
     with pytest.raises(ValueError, match="vocab_size is 30522, the store's vocabulary has 8192"):
-        config_lib.with_vocab_size(stated, 8192)
+        config_lib.resolve(stated, store=StoreFacts(8192))
 
 
 def test_rows_of_phases_of_one_length_follow_each_other():
@@ -344,8 +351,11 @@ def test_slots_follow_from_length_and_masking_rate(seq_len, prob, slots):
 
 
 def test_slots_that_are_said_stay():
-    said = Config(phases=(Phase(64, 5, max_predictions_per_seq=3), Phase(64, 5), Phase(32, 5)))
-    filled = config_lib.resolve_phases(said, {32: 9})
+    said = Config(
+        phases=(Phase(64, 5, max_predictions_per_seq=3), Phase(64, 5), Phase(32, 5)),
+        optim=OptimConfig(warmup_steps=1),
+    )
+    filled = config_lib.resolve(said, store=StoreFacts(9, False, {32: 9}))
     assert [phase.max_predictions_per_seq for phase in filled.phases] == [3, 10, 9]
 
 

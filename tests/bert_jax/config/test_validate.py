@@ -17,10 +17,11 @@ from bert_jax.config import (
     ModelConfig,
     OptimConfig,
     Phase,
+    StoreFacts,
     TaskOptions,
     flatten,
     model_in_phase,
-    resolve_phases,
+    resolve,
     settings_from,
     to_config_dict,
     validate,
@@ -365,22 +366,21 @@ def test_mlm_alone_goes_with_all_segments_and_mlm_nsp_with_pairs(segments):
 def test_causal_phases_come_first_and_the_last_one_makes_the_model_causal():
     first = dataclasses.replace(PHASE, objective="causal")
     mixed = changed(phases=(first, PHASE))
-    validate.check(mixed)
-    resolved = resolve_phases(mixed)
+    resolved = resolve(mixed)
     assert [phase.objective for phase in resolved.phases] == ["causal", "mlm_nsp"]
     assert not resolved.model.is_causal
     assert [model_in_phase(resolved, index).is_causal for index in (0, 1)] == [True, False]
-    causal = resolve_phases(changed(objective="causal"))
+    causal = resolve(changed(objective="causal"))
     assert causal.model.is_causal
-    validate.check(causal)
 
 
 def test_slots_that_cannot_hold_the_share_of_masks_are_refused():
     words = r"max_predictions_per_seq is 9; a full row of 64 has 25 predictions at .*prob = 0\.4,"
-    validate.check_predictions(changed())
+    store = StoreFacts(vocab_size=40)
+    resolve(changed(), store=store)
     with pytest.raises(ValueError, match=words):
-        validate.check_predictions(changed(data=PretrainOptions(masked_lm_prob=0.4)))
+        resolve(changed(data=PretrainOptions(masked_lm_prob=0.4)), store=store)
     # 0.4 * 64 = 25.6: 25 slots lose a token of some rows at most, 24 lose one of every full row.
-    validate.check_predictions(phase(max_predictions_per_seq=25, masked_lm_prob=0.4))
+    resolve(phase(max_predictions_per_seq=25, masked_lm_prob=0.4), store=store)
     with pytest.raises(ValueError, match=r"phases\[0\]\.max_predictions_per_seq is 24;"):
-        validate.check_predictions(phase(max_predictions_per_seq=24, masked_lm_prob=0.4))
+        resolve(phase(max_predictions_per_seq=24, masked_lm_prob=0.4), store=store)

@@ -10,8 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_jax.config import ComputeConfig, MeshConfig, ModelConfig
+from bert_jax.config.resolve import merge_sizes
 from bert_jax.finetuning.objectives import OBJECTIVES
-from bert_jax.interop import export, huggingface, warm_start
+from bert_jax.interop import export, huggingface
 from bert_jax.interop.families import FAMILIES, find_family
 from bert_jax.interop.pretrained import Heads, Pretrained, place_params
 from bert_jax.interop.tensor_names import rename
@@ -199,8 +200,8 @@ def test_a_layer_on_tokens_reads_no_pooler():
 
 def test_a_fine_tuning_may_choose_what_its_classifier_reads():
     saved = ModelConfig(vocab_size=9, pooler_type="gelu_erf")
-    kept = warm_start.merge_sizes(ModelConfig(), saved, "hf:electra")
+    kept = merge_sizes(ModelConfig(), saved, "hf:electra")
     assert kept.pooler_type == "gelu_erf"
     given = ModelConfig(pooler_type="relu", classifier_pooling="mean")
-    chosen = warm_start.merge_sizes(given, saved, "hf:electra")
+    chosen = merge_sizes(given, saved, "hf:electra")
     assert (chosen.pooler_type, chosen.classifier_pooling) == ("relu", "mean")

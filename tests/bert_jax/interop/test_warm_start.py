@@ -15,12 +15,13 @@ from bert_jax.config import (
     ModelConfig,
     OptimConfig,
     Phase,
+    StoreFacts,
 )
+from bert_jax.config.resolve import enlarge, merge_sizes, resolve
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.tensor_names import by_path
-from bert_jax.interop.warm_start import fit_vocabulary, merge_sizes
+from bert_jax.interop.warm_start import fit_vocabulary
 from bert_jax.model import bert
-from bert_jax.train_step.objectives import find_each
 from bert_jax.trainer import loop
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.io.refused import Refused
@@ -140,11 +141,14 @@ def test_sizes_are_the_checkpoints_and_dropout_the_configs(checkpoint):
         directed = dataclasses.replace(MODEL, is_causal=theirs)
         assert merge_sizes(ModelConfig(is_causal=ours), directed, "A").is_causal == ours
     # A plan or a benchmark has them too; vocab_size is the store's, if there is one.
-    assert warm_start.resolve_sizes(Config()) == Config()
-    resolved = warm_start.resolve_sizes(Config(init=checkpoint.address))
-    assert resolved.model == checkpoint.config
-    with_store = Config(init=checkpoint.address, data=PretrainOptions(store="STORE"))
-    assert warm_start.resolve_sizes(with_store).model.vocab_size == 0
+    assert warm_start.read_sizes(Config()) is None
+    short = Phase(seq_len=16, steps=20_000, batch_size=8)
+    from_checkpoint = Config(init=checkpoint.address, phases=(short,))
+    sizes = warm_start.read_sizes(from_checkpoint)
+    assert resolve(from_checkpoint, sizes).model == checkpoint.config
+    larger = StoreFacts(checkpoint.config.vocab_size + 1)
+    with_store = resolve(from_checkpoint, sizes, larger)
+    assert with_store.model.vocab_size == larger.vocab_size
 
 
 @pytest.fixture
@@ -161,7 +165,7 @@ def config(tiny_store):
 
 def begun(config, workdir):
     """The parameters that a run begins or goes on with, saved; and its setup."""
-    setup = build_setup(config, find_each(config), workdir, jax.devices()[:1])
+    setup = build_setup(config, workdir, jax.devices()[:1])
     checkpoints = loop.Checkpoints(workdir / "checkpoints", config.checkpoint, setup.parts.model)
     state, _ = loop.restore_or_initialize(setup, checkpoints)
     checkpoints.close()
@@ -238,7 +242,7 @@ def test_relative_positions_end_as_the_run_says():
     saved = ModelConfig(position_embedding_type="relative", max_position_embeddings=1 << 20)
     for positions in (64, 2 << 20):
         given = ModelConfig(max_position_embeddings=positions)
-        merged = warm_start.merge_sizes(given, saved, "hf:xlnet")
+        merged = merge_sizes(given, saved, "hf:xlnet")
         assert merged == dataclasses.replace(saved, max_position_embeddings=positions)
 
 
@@ -302,7 +306,7 @@ def test_a_shallow_run_begins_with_layers_of_a_deep_one(config, tmp_path):
         source = path.replace("layers/00/", "layers/02/").replace("layers/01/", "layers/00/")
         np.testing.assert_array_equal(array, expected[source], err_msg=path)
     assert "embeddings/segment/embedding" in expected.keys() - found.keys()
-    assert warm_start.resolve_sizes(shallow).model.num_hidden_layers == 2
+    assert resolve(shallow, warm_start.read_sizes(shallow)).model.num_hidden_layers == 2
     (tmp_path / "deep").rename(tmp_path / "gone")
     again, _ = begun(shallow, tmp_path / "shallow")
     jax.tree.map(np.testing.assert_array_equal, again, student)
@@ -376,7 +380,7 @@ def test_a_larger_model_is_tiled_from_the_middle_of_a_smaller_one(checkpoint, ch
     sizes = ModelConfig(
         hidden_size=35, num_hidden_layers=5, num_attention_heads=5, intermediate_size=61
     )
-    large = merge_sizes(sizes, warm_start.enlarge(small, sizes, "A"), "A")
+    large = merge_sizes(sizes, enlarge(small, sizes, "A"), "A")
     tiled = warm_start.tile_weights(begins, large)
     assert "; tiled from 2 layers of 14" in tiled.describe()
     found, source = by_path(tiled.checkpoint.params), by_path(params)
@@ -435,18 +439,18 @@ def test_tiles_make_nothing_smaller_and_cut_no_head(checkpoint, sizes, words):
     given = {"hidden_size": 14, "num_hidden_layers": 2, "num_attention_heads": 2}
     given = ModelConfig(**(given | {"intermediate_size": 22} | sizes))
     with pytest.raises(ValueError, match=words):
-        warm_start.enlarge(checkpoint.config, given, "A")
+        enlarge(checkpoint.config, given, "A")
 
 
 def test_embeddings_that_would_need_no_map_any_more_are_not_tiled(checkpoint):
     small = dataclasses.replace(checkpoint.config, embedding_size=28)
     given = ModelConfig(hidden_size=28, num_attention_heads=4)
     with pytest.raises(ValueError, match="hidden_size is 28, as wide as the embeddings of"):
-        warm_start.enlarge(small, given, "A")
+        enlarge(small, given, "A")
     equal = dataclasses.replace(checkpoint.config, embedding_size=14)
-    assert warm_start.enlarge(equal, given, "A").embedding_size == 0
+    assert enlarge(equal, given, "A").embedding_size == 0
     mapped = dataclasses.replace(equal, embedding_projection=True)
-    assert warm_start.enlarge(mapped, given, "A").embedding_size == 14
+    assert enlarge(mapped, given, "A").embedding_size == 14
 
 
 def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, tmp_path):
@@ -462,7 +466,7 @@ def test_a_run_begins_tiled_and_resumes_without_the_smaller_one(config, tmp_path
     without = dataclasses.replace(larger, init_tile=False)
     with pytest.raises(ValueError, match=r"hidden_size is 48, .* has 32; .* config.init_tile=True"):
         begun(without, tmp_path / "second")
-    assert warm_start.resolve_sizes(larger).model.hidden_size == 48
+    assert resolve(larger, warm_start.read_sizes(larger)).model.hidden_size == 48
     after, setup = begun(larger, tmp_path / "second")
     assert setup.parts.model.config.num_hidden_layers == 3
     words = dict(setup.data_rows)["weights"]

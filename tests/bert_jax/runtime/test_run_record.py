@@ -13,14 +13,13 @@ from bert_jax.config import (
     MeshConfig,
     OptimConfig,
     Phase,
-    resolve_phases,
 )
 from bert_jax.interop import load
 from bert_jax.runtime import run_identity, run_record
 from bert_jax.runtime.run_identity import Change
 from data_pipeline.io import small_files
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.tiny_models import config_and_data
+from tests.bert_jax.tiny_models import config_and_data, resolved
 
 YOUNGER = {
     "optim": ("transfer", "transfer_base_width", "transfer_base_head_width"),
@@ -31,7 +30,7 @@ YOUNGER = {
 
 @pytest.fixture
 def config(tiny_store):
-    return resolve_phases(Config(data=PretrainOptions(store=str(tiny_store))))
+    return resolved(Config(data=PretrainOptions(store=str(tiny_store))))
 
 
 @pytest.fixture

@@ -19,11 +19,13 @@ from bert_jax.scaling.candidates import FAMILY, Shape, reshape
 from bert_jax.scaling.fit import fit, fit_english
 from bert_jax.scaling.law import Point
 from bert_jax.trainer.feed import StoreFeed
+from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
+from tests.bert_jax.tiny_models import resolved
 
 V5E = slices.find_slice("v5e:2x2")
 PHASES = (Phase(128, 900, batch_size=64), Phase(512, 100, batch_size=16))
-CONFIG = config_lib.resolve_phases(
+CONFIG = config_lib.resolve(
     Config(
         model=ModelConfig(vocab_size=4096),
         phases=PHASES,
@@ -257,7 +259,7 @@ def test_a_budget_that_buys_too_little_is_refused_before_anything_is_compiled(us
     ],
 )
 def test_a_run_that_the_law_does_not_describe_is_refused(changes, words):
-    config = config_lib.resolve_phases(Config(phases=PHASES, **changes))
+    config = config_lib.resolve(dataclasses.replace(CONFIG, phases=PHASES, **changes))
     with pytest.raises(ValueError, match=words):
         budget.check(config)
     budget.check(CONFIG)
@@ -277,11 +279,11 @@ def test_a_shape_keeps_the_proportions_of_the_config():
 
 def test_a_store_is_counted(tiny_store):
     config = Config(
-        model=ModelConfig(vocab_size=0),
+        data=PretrainOptions(store=str(tiny_store)),
         phases=(Phase(16, 3, batch_size=8), Phase(32, 1, batch_size=8)),
     )
     store = open_store(tiny_store)
-    source = StoreFeed([store], config_lib.resolve_phases(config))
+    source = StoreFeed([store], resolved(config))
     source.check()
     facts = budget.count_corpus(source)
     assert facts.unique_tokens == store.train.tokens

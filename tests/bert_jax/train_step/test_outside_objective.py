@@ -53,8 +53,7 @@ def test_it_trains_through_the_same_loop(tiny_store, tmp_path, monkeypatch):
         objectives.find_each(config)
     with monkeypatch.context() as config_file:  # as a user's config file adds it
         config_file.setitem(objectives.OBJECTIVES, "rows", OF_ROWS)
-        learned = objectives.find_each(config)
-        summary = loop.train(build_setup(config, learned, workdir, jax.devices()[:1]))
+        summary = loop.train(build_setup(config, workdir, jax.devices()[:1]))
     assert summary["heldout_row_loss"] < 5.0  # log(200) = 5.3 before the first step
     _check_export(workdir, tmp_path / "exported")
 

@@ -228,7 +228,7 @@ def test_a_run_begins_and_descends_with_them(tiny_store, tmp_path):
         data=PretrainOptions(store=str(tiny_store)),
     )
     config = dataclasses.replace(config, eval=EvalConfig(examples=16))
-    setup = build_setup(config, [MLM_NSP], tmp_path / "run", jax.devices()[:1])
+    setup = build_setup(config, tmp_path / "run", jax.devices()[:1])
     params = setup.initial_params()
     np.testing.assert_array_equal(params["mlm"]["layer_norm"]["scale"], 0.5)
     stddev = float(jnp.std(params["layers"]["00"]["mlp"]["output"]["kernel"]))

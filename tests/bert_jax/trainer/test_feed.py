@@ -27,7 +27,7 @@ from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import writer
 from data_pipeline.vocab import load_vocabulary
 from tests.bert_jax.small_runs import small_config, train
-from tests.bert_jax.tiny_models import MODEL
+from tests.bert_jax.tiny_models import MODEL, resolved
 
 ADDRESS = "memory://bucket/store"
 ARRAY = "train/token_ids.npy"
@@ -77,7 +77,7 @@ def schedule(tiny_store):
         eval=EvalConfig(examples=20),
     )
     opened = feed.open_stores(data)
-    return feed.StoreFeed(opened, config), feed.StoreFeed(opened, plain)
+    return feed.StoreFeed(opened, resolved(config)), feed.StoreFeed(opened, resolved(plain))
 
 
 def test_phases_mask_the_rows_of_one_stream_at_rates_of_their_own(schedule):
@@ -163,7 +163,7 @@ def test_masks_of_ready_made_examples_have_no_rate(schedule, key):
     phases = (Phase(24, 2), Phase(24, 2, **rate if key != "eval" else {}))
     config = Config(phases=phases, eval=EvalConfig(**rate if key == "eval" else {}))
     with pytest.raises(ValueError, match=re.escape(f"config.{key}.masked_lm_prob is 0.3")):
-        validate.check_ready_made(config)
+        validate.check_masks(config, is_text=False)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from bert_jax.model import bert
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, Objective
 from bert_jax.trainer import heldout
 from bert_jax.trainer.compile import build_parts
-from bert_jax.trainer.feed import StoreFeed, open_stores
+from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.heldout import corpus_rows, count_phase, estimate_step, too_many_epochs
 from bert_jax.trainer.summary import opening_rows
 from data_pipeline import build
@@ -25,7 +25,7 @@ from data_pipeline.sampling import epochs
 from data_pipeline.sampling import walk as chunks
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
-from tests.bert_jax.tiny_models import MODEL
+from tests.bert_jax.tiny_models import MODEL, open_feed
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ COUNTED = ("input_mask", "masked_lm_weights")
 
 @pytest.fixture
 def feed(config):
-    return StoreFeed(open_stores(config.data), config)
+    return open_feed(config)
 
 
 def opening(feed, phases, done=None, devices=1):
@@ -163,11 +163,12 @@ def packing(config):
     """Rows with room for the shorter half of the examples beside others."""
     config = of_data(config, packed_examples=4, short_seq_prob=0.5, dupe_factor=2)
     phase = dataclasses.replace(config.phases[0], seq_len=64, max_predictions_per_seq=9)
-    return dataclasses.replace(config, phases=(phase,))
+    model = dataclasses.replace(config.model, max_position_embeddings=64)
+    return dataclasses.replace(config, phases=(phase,), model=model)
 
 
 def test_examples_in_a_row_are_those_of_a_round_of_epochs(packing):
-    feed = StoreFeed(open_stores(packing.data), packing)
+    feed = open_feed(packing)
     facts, store = count_phase(feed, 0, MLM_NSP), feed.stores[0]
     source = open_examples(store, store.train, packing.data, 64, 9)
     rows = source.rows_in_epoch(0) + source.rows_in_epoch(1)
@@ -198,8 +199,8 @@ def test_a_step_never_sees_more_than_its_rows_hold(config):
 
 
 def test_examples_without_a_next_sentence_are_counted_too(config):
-    config = of_data(config, segments="doc_sentences")
-    facts = count_phase(StoreFeed(open_stores(config.data), config), 0, MLM)
+    config = dataclasses.replace(of_data(config, segments="doc_sentences"), objective="mlm")
+    facts = count_phase(open_feed(config), 0, MLM)
     assert facts.heldout_examples == 23
     assert 20 < facts.per_step["tokens_per_step"] <= 240
     assert set(facts.baseline) == set(LINES)
@@ -218,7 +219,7 @@ def test_next_sentences_that_nobody_could_learn_are_refused(tmp_path, segments, 
         phases=(Phase(seq_len=24, steps=60, batch_size=10, max_predictions_per_seq=4),),
         data=PretrainOptions(store=str(tmp_path / "store"), segments=segments),
     )
-    feed = StoreFeed(open_stores(config.data), config)
+    feed = open_feed(config)
     with pytest.raises(ValueError, match=f"rows of the training split {state}: .*objective=mlm"):
         count_phase(feed, 0, MLM_NSP)
     assert count_phase(feed, 0, MLM).heldout_examples > 10
@@ -228,7 +229,7 @@ def test_heldout_examples_are_the_same_whatever_training_packs_or_repeats(config
     changed = dataclasses.replace(
         config.data, packed_examples=3, new_masks_each_epoch=False, dupe_factor=4
     )
-    other = StoreFeed(feed.stores, dataclasses.replace(config, data=changed))
+    other = StoreFeed(feed.stores, dataclasses.replace(feed.config, data=changed))
     for left, right in zip(feed.heldout_batches(0), other.heldout_batches(0), strict=True):
         for name in left:
             np.testing.assert_array_equal(left[name], right[name], err_msg=name)

@@ -13,7 +13,6 @@ from jax._src.array import ArrayImpl
 
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.runtime.profiler import Window
-from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import compile, loop, prefetch
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.setup import build_setup
@@ -38,7 +37,7 @@ def config(tiny_store):
 
 
 def prepare(config, workdir, profiled=None):
-    return build_setup(config, [MLM_NSP] * len(config.phases), workdir, jax.devices()[:1], profiled)
+    return build_setup(config, workdir, jax.devices()[:1], profiled)
 
 
 class Waits:

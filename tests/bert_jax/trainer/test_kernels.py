@@ -13,7 +13,6 @@ from bert_jax.model.attention import dispatch, verify
 from bert_jax.model.attention.verify import KernelCheck
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
-from bert_jax.train_step.objectives import MLM_NSP
 from bert_jax.trainer import kernels
 from bert_jax.trainer.setup import build_setup
 from data_pipeline.io.refused import Refused
@@ -56,7 +55,7 @@ def build(tiny_store, tmp_path):
 
     def build(**changes):
         changed = dataclasses.replace(config, **changes)
-        return build_setup(changed, [MLM_NSP, MLM_NSP], tmp_path / "run", jax.devices()[:1])
+        return build_setup(changed, tmp_path / "run", jax.devices()[:1])
 
     return build
 

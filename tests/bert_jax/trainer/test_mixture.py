@@ -28,6 +28,7 @@ from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
     stop_at,
     train,
 )
+from tests.bert_jax.tiny_models import open_feed
 
 WORDS = ["rain", "snow", "wind", "cloud", "storm", "sun", "fog", "hail"]
 
@@ -71,7 +72,7 @@ def config(tiny_store, weather):
 
 @pytest.fixture(scope="module")
 def feed(config):
-    return StoreFeed(open_stores(config.data), config)
+    return open_feed(config)
 
 
 def test_shares_follow_tokens_by_temperature_or_the_weights_of_the_phase(feed, config):

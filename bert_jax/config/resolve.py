@@ -1,0 +1,188 @@
+"""Resolve a config: fill in what follows from its store and its checkpoint, and check the result.
+
+`resolve` is the only place that does so for pre-training, and all later code takes a ResolvedRun.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from bert_jax.config import validate
+from bert_jax.config.schema import (
+    CAUSAL,
+    OF_HEADS,
+    Config,
+    ModelConfig,
+    Phase,
+    list_objectives,
+    predictions_for,
+)
+from data_pipeline.io.refused import Refused
+
+# Fields of config.model that a run sets, vocab_size by its store and is_causal by its objectives;
+# others are the checkpoint's, except that max_position_embeddings may be more than its own.
+OF_THE_RUN = (
+    *("vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "is_causal"),
+    "bilstm_units",
+)
+_TILED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_OF_A_GENERATOR = tuple(
+    field.name for field in dataclasses.fields(ModelConfig) if field.name.startswith("generator_")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreFacts:
+    """Hold what a config takes from its store."""
+
+    vocab_size: int
+    is_text: bool = True  # not ready-made examples, whose masks are fixed
+    # Predictions in a row by row length, for ready-made examples.
+    slots_of_lengths: Mapping[int, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolvedRun(Config):
+    """Hold the checked settings of a pre-training run, with nothing left to fill in.
+
+    Phases have their objective and prediction slots, the model has its sizes; without a store the
+    size of the vocabulary may still be 0.
+    """
+
+
+def resolve(
+    config: Config, sizes: ModelConfig | None = None, store: StoreFacts | None = None
+) -> ResolvedRun:
+    """Fill in what a config leaves to its store and its checkpoint, and check all settings.
+
+    `sizes` is the model of the checkpoint in config.init, None for a run with new weights or one
+    whose checkpoint was not read. Unset prediction slots follow from the masking rate or the store,
+    unset objectives of phases from the config's. A model whose last objective is causal stays so.
+
+    Raises:
+      Refused: a setting is out of range, or contradicts another one, the checkpoint or the store;
+        the error names the key, its value, what is allowed and how to fix it.
+    """
+    model = config.model if sizes is None else _merge_run(config, sizes)
+    config = dataclasses.replace(config, model=model)
+    validate.check(config)
+    if store is not None:
+        vocab_size = _choose_vocab_size(model.vocab_size, store.vocab_size)
+    else:
+        vocab_size = model.vocab_size or (sizes.vocab_size if sizes else 0)
+    slots_of_lengths = store.slots_of_lengths if store else {}
+    names = list_objectives(config)
+    model = dataclasses.replace(
+        model, vocab_size=vocab_size, is_causal=model.is_causal or names[-1] == CAUSAL
+    )
+    phases = tuple(
+        _fill_phase(phase, name, config, slots_of_lengths)
+        for phase, name in zip(config.phases, names, strict=True)
+    )
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    run = ResolvedRun(**settings | {"model": model, "phases": phases})
+    if store is not None:
+        validate.check_masks(run, store.is_text)
+    return run
+
+
+def _fill_phase(
+    phase: Phase, objective: str, config: Config, slots_of_lengths: Mapping[int, int]
+) -> Phase:
+    rate = phase.masked_lm_prob or config.data.masked_lm_prob
+    slots = slots_of_lengths.get(phase.seq_len, predictions_for(phase.seq_len, rate))
+    return dataclasses.replace(
+        phase,
+        max_predictions_per_seq=phase.max_predictions_per_seq or slots,
+        objective=objective,
+    )
+
+
+def _choose_vocab_size(stated: int, of_store: int) -> int:
+    if stated not in (0, of_store):
+        raise Refused(
+            f"config.model.vocab_size is {stated}, the store's vocabulary has {of_store} pieces; "
+            "leave it 0 to take the store's, or point config.data.store at the right store"
+        )
+    return of_store
+
+
+def _merge_run(config: Config, saved: ModelConfig) -> ModelConfig:
+    """Return the model of a run that begins with a checkpoint, tiled if config.init_tile is set.
+
+    Raises:
+      Refused: as merge_sizes and enlarge do; a size is larger, and config.init_tile not set.
+    """
+    if config.init_tile:
+        return merge_sizes(config.model, enlarge(saved, config.model, config.init), config.init)
+    for name in _TILED:
+        ours, theirs = getattr(config.model, name), getattr(saved, name)
+        if ours > theirs and ours != getattr(ModelConfig, name):
+            raise Refused(
+                f"config.model.{name} is {ours!r}, but config.init={config.init} has {theirs!r}; "
+                "leave it out of the config, and the checkpoint's is taken, or set "
+                "config.init_tile=True, which repeats its weights to fill larger sizes"
+            )
+    return merge_sizes(config.model, saved, config.init)
+
+
+def enlarge(saved: ModelConfig, given: ModelConfig, address: str) -> ModelConfig:
+    """Return the model of a checkpoint with the sizes to which its weights are to be tiled.
+
+    Raises:
+      Refused: a size is smaller than the checkpoint's; the heads have another width; the
+        embeddings would need no map to the encoder's width any more.
+    """
+    for name in _TILED:
+        ours, theirs = getattr(given, name), getattr(saved, name)
+        if ours < theirs:
+            raise Refused(
+                f"config.model.{name} is {ours!r}, but config.init={address} has {theirs!r}, and "
+                "config.init_tile=True makes nothing smaller; give that or more, or another "
+                "checkpoint"
+            )
+    heads, width = given.num_attention_heads, saved.hidden_size // saved.num_attention_heads
+    if given.hidden_size != heads * width:
+        raise Refused(
+            f"config.model.num_attention_heads is {heads}, which makes heads of "
+            f"{given.hidden_size / heads:g} numbers, but those of config.init={address} have "
+            f"{width}, and config.init_tile=True keeps heads whole; change it, or hidden_size = "
+            f"{given.hidden_size} to a multiple of {width}"
+        )
+    embeddings = saved.embedding_width if saved.maps_embeddings else 0
+    if embeddings == given.hidden_size and not saved.embedding_projection:
+        raise Refused(
+            f"config.model.hidden_size is {given.hidden_size}, as wide as the embeddings of "
+            f"config.init={address}, which are mapped to another width there; take a larger one"
+        )
+    sizes = {name: getattr(given, name) for name in _TILED}
+    return dataclasses.replace(saved, embedding_size=embeddings, **sizes)
+
+
+def merge_sizes(given: ModelConfig, saved: ModelConfig, address: str) -> ModelConfig:
+    """Return the model of a checkpoint with the dropout, and more positions, that a config gives.
+
+    Where the config sets what heads read or compute, it has its choice too. Relative positions may
+    also end earlier.
+
+    Raises:
+      Refused: the config sets a size to something that is neither the default nor the
+        checkpoint's, and is not a larger number of positions.
+    """
+    positions = given.max_position_embeddings
+    if positions != ModelConfig.max_position_embeddings:
+        if saved.position_embedding_type != "relative":  # which have no table, and no end
+            positions = max(positions, saved.max_position_embeddings)
+        saved = dataclasses.replace(saved, max_position_embeddings=positions)
+    of_the_run = OF_THE_RUN if saved.generator else (*OF_THE_RUN, *_OF_A_GENERATOR)
+    for field in dataclasses.fields(ModelConfig):
+        ours, theirs = getattr(given, field.name), getattr(saved, field.name)
+        if field.name not in (*of_the_run, *OF_HEADS) and ours not in (field.default, theirs):
+            raise Refused(
+                f"config.model.{field.name} is {ours!r}, but config.init={address} has "
+                f"{theirs!r}; leave it out of the config, and the checkpoint's is taken"
+            )
+    default = ModelConfig()
+    chosen = [name for name in OF_HEADS if getattr(given, name) != getattr(default, name)]
+    return dataclasses.replace(
+        saved, **{name: getattr(given, name) for name in (*of_the_run, *chosen)}
+    )
