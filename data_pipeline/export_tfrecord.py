@@ -26,10 +26,10 @@ from data_pipeline.sampling.stream import ExampleSource, open_examples
 from data_pipeline.spec.fields import check_fields, setting, setting_of
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
+from data_pipeline.spec.schema import TFRECORD_FIELDS
 from data_pipeline.store import EXAMPLES, HELDOUT, TRAIN, Store, check_is_local, open_store
 from data_pipeline.store.tfrecord import (
     COMPRESSIONS,
-    FEATURES,
     count_values,
     open_writer,
     serialize_examples,
@@ -257,7 +257,7 @@ def _write_file(
             if flags.options.has_next_sentences:
                 has_label_B = batch["next_sentence_weights"] > 0
                 left_out += int(np.count_nonzero(~has_label_B))
-                batch = {name: batch[name][has_label_B] for name in FEATURES}
+                batch = {name: batch[name][has_label_B] for name in TFRECORD_FIELDS}
             for record in serialize_examples(batch):
                 writer.write(record)
     return left_out
@@ -295,7 +295,7 @@ def _facts(
         "hash_version": HASH_VERSION,
         "features": {
             name: f"{'float' if field.dtype is np.float32 else 'int64'}[{lengths[name]}]"
-            for name, field in FEATURES.items()
+            for name, field in TFRECORD_FIELDS.items()
         },
         "compression": flags.compression,
         "files": {

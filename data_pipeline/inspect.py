@@ -16,11 +16,12 @@ from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.atomic import check_file_path
 from data_pipeline.io.refused import Refused
-from data_pipeline.report.findings import Finding, find_in_store
+from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
 from data_pipeline.report.progress import show_progress
 from data_pipeline.report.terminal import print_health
 from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
+from data_pipeline.store.findings import Finding
 from data_pipeline.store.writer import count_bytes, list_verified_files, verify
 
 _MOST_EXAMPLES = 10_000

@@ -82,9 +82,10 @@ def _read_imports(root: pathlib.Path) -> Iterator[Import]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         inside = {
             node
-            for function in ast.walk(tree)
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-            for node in ast.walk(function)
+            for outer in ast.walk(tree)
+            if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
+            for node in ast.walk(outer)
         }
         for node in ast.walk(tree):
             for name in names_imported(node, module, is_package=path.name == "__init__.py"):
@@ -123,6 +124,70 @@ def upward_imports(root: pathlib.Path) -> list[str]:
         and (imported := rank(found.name)) is not None
         and imported > importer
     ]
+
+
+# Packages that a function may import when it needs them, without loading them for all others.
+LOADED_AT_NEED = ("bert_jax.interop", "bert_jax.tasks", "bert_jax.reporting.plots")
+
+
+@dataclasses.dataclass(frozen=True)
+class Closure:
+    """What one module may load: so many modules of ours, and no package of `without`."""
+
+    module: str
+    most: int
+    without: tuple[str, ...]
+
+
+CLOSURES = (
+    Closure(
+        "bert_jax.train",
+        most=153,
+        without=(
+            *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
+            *("bert_jax.finetuning", "bert_jax.studies", "bert_jax.scaling", "bert_jax.baselines"),
+            *("bert_jax.perf", *LOADED_AT_NEED),
+        ),
+    ),
+    Closure(
+        "bert_jax.train_step.step",
+        most=61,
+        without=(
+            *("data_pipeline.read", "data_pipeline.vocab", "data_pipeline.store"),
+            *("bert_jax.reporting", "bert_jax.runtime", "bert_jax.checkpoint", "bert_jax.trainer"),
+        ),
+    ),
+)
+
+
+def find_closure(module: str, root: pathlib.Path) -> set[str]:
+    """Return the modules of ours that importing one loads, imports in functions included."""
+    files = modules(root)
+    loaded: dict[str, set[str]] = {}
+    for each in imports(root):
+        if each.is_of(*FOLDERS) and (each.at_top or not each.is_of(*LOADED_AT_NEED)):
+            name = each.name if each.name in files else each.name.rpartition(".")[0]
+            loaded.setdefault(each.module, set()).add(name)
+    found, waiting = set[str](), [module]
+    while waiting:
+        name = waiting.pop()
+        if name and name not in found:
+            found.add(name)
+            waiting += [*loaded.get(name, ()), name.rpartition(".")[0]]
+    return found
+
+
+def large_closures(root: pathlib.Path) -> list[str]:
+    broken = []
+    for closure in CLOSURES:
+        found = find_closure(closure.module, root)
+        wrong = sorted(
+            name for name in found if any(in_package(name, package) for package in closure.without)
+        )
+        broken += [f"{closure.module} loads {', '.join(wrong)}"] * bool(wrong)
+        if len(found) > closure.most:
+            broken.append(f"{closure.module} loads {len(found)} modules of at most {closure.most}")
+    return broken
 
 
 def imports_of_a_command(root: pathlib.Path) -> list[str]:
@@ -253,6 +318,10 @@ RULES = [
     (
         *(configs_importing_configs, "configs/large.py"),
         *("from configs import base", "from bert_jax import config"),
+    ),
+    (
+        *(large_closures, "bert_jax/train.py"),
+        *("def f():\n    import bert_jax.perf.plan", "def f():\n    import bert_jax.interop.load"),
     ),
     (vague_modules, "bert_jax/model/utils.py", "", None),
     (unknown_folders, "bert_jax/things/bert.py", "", None),

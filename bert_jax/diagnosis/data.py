@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from bert_jax.diagnosis.rules import Finding
-from data_pipeline.report.findings import find_before_training
 from data_pipeline.sampling.masking import restore_masked
 from data_pipeline.store import EXAMPLES, Store
+from data_pipeline.store.findings import find_before_training
 
 _FREQUENT = 200  # tokens that any two texts share
 _LEAST_DIFFERENCE = 0.01  # of the shares of words, between the two labels

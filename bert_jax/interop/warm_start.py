@@ -87,22 +87,16 @@ class InitialWeights:
         return f"{text}; initialized: {', '.join(missing)}" if missing else text
 
 
-@dataclasses.dataclass(frozen=True)
-class Init:
-    """Hold what config.init gives a run: the sizes of its model, and weights unless it resumes."""
+def read_init(
+    config: Config, storage: Workdir, screen: Screen
+) -> tuple[ModelConfig | None, Pretrained | None]:
+    """Read the model's sizes and the checkpoint in config.init; None for the latter in a resume.
 
-    sizes: ModelConfig | None
-    checkpoint: Pretrained | None
-
-
-def read_init(config: Config, storage: Workdir, screen: Screen) -> Init:
-    """Read the checkpoint in config.init; of a run that has saved, its own record alone.
+    The sizes of a run that has saved stand in its own record.
 
     Raises:
       Refused: there is no such checkpoint.
     """
-    if not config.init:
-        return Init(None, None)
     try:
         has_saved = find_newest_step(storage.checkpoints) is not None
     except NoIntactCheckpoint:
@@ -112,11 +106,11 @@ def read_init(config: Config, storage: Workdir, screen: Screen) -> Init:
     if not has_saved:
         with screen.spinning(f"reading {config.init}"):
             checkpoint = read_checkpoint(config)
-        return Init(checkpoint.config, checkpoint)
+        return checkpoint.config, checkpoint
     record, _ = run_record.find(storage.home, lambda: read_newest_run(storage.checkpoints))
     if record is None:  # refused later, for the checkpoints without a record
-        return Init(None, None)
-    return Init(run_record.model_of(record, storage.home), None)
+        return None, None
+    return run_record.model_of(record, storage.home), None
 
 
 def read_sizes(config: Config) -> ModelConfig | None:
@@ -384,16 +378,13 @@ def _new_tokens(known: Vocabulary, vocabulary: Vocabulary, address: str) -> list
     return [i for i, piece in enumerate(ours) if i >= len(theirs) or piece != theirs[i]]
 
 
-def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained | None:
-    """Read the teacher of a run, None if it has none; `config` has the sizes of the student.
+def read_teacher(config: Config, store: Store, screen: Screen) -> Pretrained:
+    """Read the teacher of a run; `config` has the sizes of the student.
 
     Raises:
       Refused: there is no such checkpoint, or the student cannot learn from it.
     """
-    if not config.teacher:
-        return None
-    manifest = store.manifest["vocabulary"]
-    ours = load_recorded(store.vocab_path, manifest)
+    ours = load_recorded(store.vocab_path, store.manifest["vocabulary"])
     with screen.spinning(f"reading {config.teacher}"):
         fitted = fit_vocabulary(_load_teacher(config), ours, "config.teacher")
     if fitted.new_tokens:
@@ -479,15 +470,18 @@ def _check_relations(config: Config, theirs: ModelConfig) -> None:
         )
 
 
-def identify_teacher(teacher: Pretrained | None) -> dict[str, Any]:
-    """Return the settings that identify a teacher: weights, vocabulary, config; {} for none."""
-    if teacher is None:
-        return {}
+def identify_teacher(teacher: Pretrained) -> dict[str, Any]:
+    """Return the settings that identify a teacher: weights, vocabulary, config."""
     return {
         "teacher's weights": hash_weights(teacher),
         "teacher's vocabulary": teacher.vocabulary.digest[:12],
         **{f"teacher.{name}": value for name, value in vars(teacher.config).items()},
     }
+
+
+def hash_for_others(checkpoint: Pretrained) -> str:
+    """Return hash_weights where several processes must have the same; "" in one process."""
+    return hash_weights(checkpoint) if jax.process_count() > 1 else ""
 
 
 def hash_weights(teacher: Pretrained) -> str:

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
@@ -49,9 +49,6 @@ from bert_jax.runtime.run_identity import (
     fixed_settings,
     list_differences,
 )
-from bert_jax.tasks import task_layer
-from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE
-from bert_jax.tasks.task_layer import TaskLayer
 from bert_jax.train_step import objectives
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_file, write_json
@@ -59,6 +56,9 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.vocab import Vocabulary, load_recorded, read_file, template
 from data_pipeline.vocab.sentencepiece_rules import RECORDED
+
+if TYPE_CHECKING:
+    from bert_jax.tasks.task_layer import TaskLayer
 
 FILE = "run.json"
 EARLIER_FILE = "config.json"  # the record's name in earlier versions; also used by Hugging Face
@@ -213,7 +213,7 @@ class TrainedModel:
     compute: ComputeConfig  # the run's compute_dtype, defaults otherwise
     vocabulary: Vocabulary  # the workdir's own copy
     untrained: tuple[str, ...]  # parts that no objective has trained
-    task: TaskLayer | None
+    task: "TaskLayer | None"
     thetas: tuple[tuple[int, dict[str, float]], ...]  # of each phase: its last step, its bases
 
     def config_at(self, step: int) -> ModelConfig:
@@ -259,6 +259,8 @@ def read_model(workdir: pathlib.Path) -> TrainedModel:
         dtype = record["config"].get("compute", {}).get("compute_dtype", "auto")
         compute = settings_from(ComputeConfig, ConfigDict({"compute_dtype": dtype}))
         if _is_of_a_task(record):
+            from bert_jax.tasks import task_layer  # here: pre-training has no task
+
             task = task_layer.from_json(
                 record["task"] | {"options": record["config"]["data"]}, path
             )
@@ -286,6 +288,8 @@ def _untrained(record: dict[str, Any], path: pathlib.Path) -> tuple[str, ...]:
 
 def _null_threshold(workdir: pathlib.Path) -> float | None:
     """Read the null threshold that a SQuAD 2.0 run chose on its dev set; None without one."""
+    from bert_jax.tasks.task import THRESHOLD, THRESHOLD_FILE  # here: pre-training has no task
+
     path = workdir / PREDICTIONS / THRESHOLD_FILE
     if not path.is_file():
         return None

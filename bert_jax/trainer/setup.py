@@ -20,8 +20,6 @@ from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, RunConfig
 from bert_jax.diagnosis.rules import Finding
-from bert_jax.interop import warm_start
-from bert_jax.interop.pretrained import Pretrained
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.reporting import wandb_writer
@@ -87,23 +85,30 @@ def build_setup(
     by default now. The first check that fails raises Refused or OSError.
     """
     began = time.time() if began is None else began
+    if config.init or config.teacher:
+        from bert_jax.interop import warm_start  # here: other runs read no checkpoint
     storage = workdir if isinstance(workdir, Workdir) else workdir_lib.local_workdir(workdir)
     screen = Screen(is_writer=jax.process_index() == 0)
     saved = functools.partial(read_newest_run, storage.checkpoints)
     config = run_record.with_kept_settings(storage.home, config, saved)
-    facts, init = read_facts(config.data), warm_start.read_init(config, storage, screen)
-    run = config_lib.resolve(config, init.sizes, facts)
+    facts, sizes, checkpoint = read_facts(config.data), None, None
+    if config.init:
+        sizes, checkpoint = warm_start.read_init(config, storage, screen)
+    run = config_lib.resolve(config, sizes, facts)
     objectives = find_each(run)
     with screen.copying(run.data.store) as advance:
         stores = open_stores(run.data, advance)
     store = stores[0]  # the vocabulary is the same in all
-    weights = None
-    if init.checkpoint is not None:
-        weights = warm_start.fit_weights(init.checkpoint, run, store)
-    teacher = warm_start.read_teacher(run, store, screen)
-    feed = StoreFeed(stores, run, warm_start.identify_teacher(teacher))
-    initial = None if weights is None else weights.checkpoint
-    start = check_start(run, feed.provenance, storage, devices, profiled, initial)
+    weights = teacher = None
+    identity, digest = {}, ""
+    if checkpoint is not None:
+        weights = warm_start.fit_weights(checkpoint, run, store)
+        digest = warm_start.hash_for_others(weights.checkpoint)
+    if run.teacher:
+        teacher = warm_start.read_teacher(run, store, screen)
+        identity = warm_start.identify_teacher(teacher)
+    feed = StoreFeed(stores, run, identity)
+    start = check_start(run, feed.provenance, storage, devices, profiled, digest)
     with screen.spinning("counting the examples of the store") as show:
         feed.check()
         phases = [count_phase(feed, index, each, show) for index, each in enumerate(objectives)]
@@ -162,11 +167,11 @@ def check_start(
     storage: Workdir,
     devices: Sequence[jax.Device] | None,
     profiled: Window | None,
-    initial: Pretrained | None,
+    weights_digest: str,
 ) -> Start:
     """Check a run against its workdir, devices and other processes; change nothing.
 
-    `initial` has the weights that a new run begins with, None if they are drawn.
+    `weights_digest` names the weights that a new run begins with; "" if they are drawn.
 
     The first check that fails raises Refused or OSError.
     """
@@ -189,7 +194,7 @@ def check_start(
         done = _find_done_steps(storage, config_lib.total_steps(config), profiled)
     mesh_lib.check_divides(config, jax.device_count() if devices is None else len(devices))
     if jax.process_count() > 1:
-        weights = {} if initial is None else {"init's weights": warm_start.hash_weights(initial)}
+        weights = {"init's weights": weights_digest} if weights_digest else {}
         run_identity.check_processes_agree(config, provenance, weights)
     return Start(begins_anew, record, problem, done)
 

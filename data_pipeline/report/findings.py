@@ -1,18 +1,19 @@
 """Find what looks wrong about a corpus: each finding with its number and how to fix it."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from data_pipeline.corpus.selection import MIN_SPLIT_DOCUMENTS
 from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
-from data_pipeline.report.repeats import estimate_copies
 from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
-from data_pipeline.store import HELDOUT, TRAIN, Store
-from data_pipeline.vocab import load_recorded
+from data_pipeline.store import HELDOUT, TRAIN
+from data_pipeline.store.findings import (
+    Finding,
+    describe_document_copies,
+    find_in_words,
+    find_unknown_tokens,
+)
 from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS
 
 FEW_DOCUMENTS = 100  # of the training split
@@ -23,21 +24,10 @@ MANY_LONG_WORD_CHARACTERS = 0.01  # share of the characters
 MANY_ONE_SENTENCE_DOCUMENTS = 0.3
 MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
-MANY_COPIES_TO_TRAIN_ON = 0.3  # of the documents
 MANY_DOCUMENT_COPIES, MANY_SENTENCE_COPIES = 0.01, 0.1
 MANY_LEAKED_SENTENCES = 0.2  # short ones, headings above all, recur in any text
 LEAST_USED_PIECES = 0.5
-MOST_PIECES_PER_WORD = 2.0
 OFTEN_TIMES, OFTEN_SHARE = 1000, 0.01  # a sentence that occurs so often, or is so much of a corpus
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One thing that looks wrong."""
-
-    name: str
-    value: float  # the count or share that is out of range
-    text: str  # a sentence with the value and how to fix it
 
 
 def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
@@ -54,14 +44,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
             "with --sentences=lines? See --documents and --sentences; or train without pairs.",
         )
     yield from _find_long_words(manifest)
-    unknown = manifest["unknown_token_share"]
-    if unknown > 0.01:
-        yield Finding(
-            "unknown_tokens",
-            unknown,
-            f"{unknown:.1%} of the tokens are unknown to the vocabulary: it was made for other "
-            "text. Train one with --train_vocab.",
-        )
+    yield from find_unknown_tokens(manifest)
     lost = manifest.get("lost_characters", {}).get("occurrences", 0)  # older builds counted none
     if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
         yield Finding(
@@ -136,19 +119,6 @@ def find_in_store(health: Health) -> list[Finding]:
     return [*findings, *_find_in_vocabulary(health.pieces)]
 
 
-def find_before_training(store: Store) -> list[Finding]:
-    """Find what will harm a training most, in a second: the vocabulary, and copies of documents."""
-    findings = [each for each in find_in_build(store.manifest) if each.name == "unknown_tokens"]
-    counts_V = np.asarray(store.train.token_counts)
-    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
-    words = int(counts_V[~vocabulary.is_continuation].sum())
-    findings += _find_in_words(int(counts_V.sum()) / max(1, words))
-    copies = estimate_copies(store.train)
-    if copies > MANY_COPIES_TO_TRAIN_ON:
-        findings.append(_document_copies(copies))
-    return findings
-
-
 def _find_in_text(health: Health) -> Iterator[Finding]:
     train = health.splits[TRAIN]
     long = train.long_sentences / train.sentences
@@ -205,19 +175,10 @@ def _round_up(share: float) -> float:
     return min(0.5, round(math.ceil(share * 10**places) / 10**places, places))
 
 
-def _document_copies(share: float) -> Finding:
-    return Finding(
-        "document_copies",
-        share,
-        f"{share:.1%} of the training documents are exact copies of an earlier one: the model sees "
-        "them so much more often. --drop_duplicate_documents=true drops them.",
-    )
-
-
 def _find_copies(copies: Copies) -> Iterator[Finding]:
     documents, sentences = copies.documents[TRAIN].share, copies.sentences[TRAIN].share
     if documents > MANY_DOCUMENT_COPIES:
-        yield _document_copies(documents)
+        yield describe_document_copies(documents)
     if sentences > MANY_SENTENCE_COPIES:
         yield Finding(
             "sentence_copies",
@@ -272,18 +233,7 @@ def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[Finding]:
             "parameters that learn nothing. Train a smaller one on this text with --train_vocab "
             "and --vocab_size.",
         )
-    yield from _find_in_words(pieces.pieces_per_word)
-
-
-def _find_in_words(pieces_per_word: float) -> Iterator[Finding]:
-    if pieces_per_word > MOST_PIECES_PER_WORD:
-        yield Finding(
-            "pieces_per_word",
-            pieces_per_word,
-            f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
-            "was made for other text, or is too small. Train one with --train_vocab, or a larger "
-            "one with --vocab_size. (Where words have no spaces between them, this says nothing.)",
-        )
+    yield from find_in_words(pieces.pieces_per_word)
 
 
 def can_be_trained_on(manifest: dict[str, Any]) -> bool:

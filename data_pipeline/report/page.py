@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator
 
 from data_pipeline.report import terminal
-from data_pipeline.report.findings import Finding
 from data_pipeline.report.health import Health
 from data_pipeline.report.lengths import Bin, Lengths
 from data_pipeline.report.rows import ShownToken
+from data_pipeline.store.findings import Finding
 
 _INCHES = (4.6, 2.4)
 # Colours of the pictures; the page replaces each by its own variable, for light and dark screens.

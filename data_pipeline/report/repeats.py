@@ -5,9 +5,7 @@ all copies of a text are kept or none. Shares then refer to this sample, while t
 text is exact.
 """
 
-import collections
 import dataclasses
-import hashlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -127,34 +125,6 @@ def hash_split(
         documents.add(sums[:-1] if is_broken_off else sums)
         advance(int(split.sentence_offsets[stop] - split.sentence_offsets[start]))
     return sentences, documents
-
-
-_MOST_COMPARED, _FIRST_TOKENS = 50_000, 4096
-
-
-def estimate_copies(split: Split, most: int = _MOST_COMPARED) -> float:
-    """Estimate the share of documents that are copies of an earlier one, in little time.
-
-    Compares the first tokens of up to `most` documents that are drawn at random. Of more, the
-    number of equal pairs tells how many equals a document has in all.
-    """
-    total = split.documents
-    number_N = np.arange(total)
-    if total > most:
-        number_N = np.unique(np.random.default_rng(0).integers(total, size=most))
-    texts = []
-    for number in number_N:
-        first, last = split.document_offsets[number : number + 2]
-        start, stop = int(split.sentence_offsets[first]), int(split.sentence_offsets[last])
-        tokens = split.token_ids[start : min(stop, start + _FIRST_TOKENS)]
-        ends = np.asarray(split.sentence_offsets[first + 1 : last + 1]) - start
-        texts.append(hashlib.blake2b(tokens.tobytes() + ends.tobytes(), digest_size=8).digest())
-    counts = np.array(list(collections.Counter(texts).values()), np.float64)
-    if total <= most:
-        return float((counts - 1).sum() / max(1, total))
-    pairs = (counts * (counts - 1) / 2).sum() * (total / len(number_N)) ** 2
-    equals = 2 * pairs / total  # other documents equal to one, on average
-    return float(equals / (1 + equals))
 
 
 def find_sentences(split: Split, wanted: set[int]) -> dict[int, int]:

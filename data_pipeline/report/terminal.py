@@ -10,12 +10,12 @@ from rich.cells import cell_len
 
 from data_pipeline.cli.terminal import print_paragraph
 from data_pipeline.corpus.lost_characters import describe_lost_characters
-from data_pipeline.report.findings import Finding
 from data_pipeline.report.health import Health
 from data_pipeline.report.lengths import Lengths
 from data_pipeline.report.repeats import Repeats
 from data_pipeline.report.rows import PACKED_EXAMPLES, ShownExample, ShownToken
 from data_pipeline.store import HELDOUT, TRAIN
+from data_pipeline.store.findings import Finding
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _SHAPE_COLUMNS = 10

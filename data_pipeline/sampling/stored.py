@@ -29,7 +29,7 @@ class StoredExamples(SingleSource):
     shape: RowShape
     options: PretrainOptions
     special_ids: dict[str, int]
-    arrays: dict[str, np.ndarray]  # by the names of tfrecord.FEATURES, [N, ...]
+    arrays: dict[str, np.ndarray]  # by the names of spec.schema.TFRECORD_FIELDS, [N, ...]
     split_rows: np.ndarray  # int64, which of the N rows the split has
     vocab_size: int
 

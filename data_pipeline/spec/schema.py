@@ -35,6 +35,11 @@ PRETRAIN_FIELDS: dict[str, Field] = {
     "next_sentence_weights": Field(np.float32, "B"),
 }
 
+# Fields of Google's TFRecords: all but next_sentence_weights, as every example has a label there.
+TFRECORD_FIELDS: dict[str, Field] = {
+    name: field for name, field in PRETRAIN_FIELDS.items() if name != "next_sentence_weights"
+}
+
 # Of a row that holds up to N examples, one after another. example_ids counts them from 1, and is 0
 # at padding (JAX's attention calls such an array segment_ids; here they distinguish A from
 # B). position_ids begin again at 0 with each example; cls_positions has the start of each.

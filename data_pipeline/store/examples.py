@@ -14,9 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data_pipeline.spec.schema import RowShape
+from data_pipeline.spec.schema import TFRECORD_FIELDS, RowShape
 from data_pipeline.store import HELDOUT, TRAIN
-from data_pipeline.store.tfrecord import FEATURES
 from data_pipeline.store.writer import ArrayFile
 
 FOLDER = "examples"
@@ -28,14 +27,14 @@ def describe_fields(
 ) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Return the dimensions of a row and the dtype of each field's array."""
     sizes = {"S": shape.seq_len, "P": shape.predictions}
-    largest = dict.fromkeys(FEATURES, 1) | {
+    largest = dict.fromkeys(TFRECORD_FIELDS, 1) | {
         "input_ids": vocab_size - 1,
         "masked_lm_ids": vocab_size - 1,
         "masked_lm_positions": shape.seq_len - 1,
     }
     return {
         name: (tuple(sizes[dim] for dim in field.dims[1:]), np.min_scalar_type(largest[name]))
-        for name, field in FEATURES.items()
+        for name, field in TFRECORD_FIELDS.items()
     }
 
 

@@ -24,13 +24,9 @@ import numpy as np
 from data_pipeline.io.record_frames import FOOT_BYTES, HEAD_BYTES, record_lengths
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec import hashing
-from data_pipeline.spec.schema import PRETRAIN_FIELDS, Field, RowShape
+from data_pipeline.spec.schema import TFRECORD_FIELDS, Field, RowShape
 from data_pipeline.vocab import Vocabulary
 
-# All fields of a batch but next_sentence_weights: the format gives every example a label.
-FEATURES: dict[str, Field] = {
-    name: field for name, field in PRETRAIN_FIELDS.items() if name != "next_sentence_weights"
-}
 COMPRESSIONS = {"none": "", "gzip": "GZIP"}  # the value of the flag, and TensorFlow's
 
 _GROUP_RECORDS = 1024
@@ -47,23 +43,23 @@ _AT_BYTE = re.compile(r"(corrupted|truncated) record at (\d+)")
 def count_values(shape: RowShape) -> dict[str, int]:
     """Return how many values each feature of a record has."""
     sizes = {"B": 1, "S": shape.seq_len, "P": shape.predictions}
-    return {name: sizes[field.dims[-1]] for name, field in FEATURES.items()}
+    return {name: sizes[field.dims[-1]] for name, field in TFRECORD_FIELDS.items()}
 
 
 def serialize_examples(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
     """Yield each example of a batch as a tf.train.Example record, the same bytes at every call.
 
-    Shapes: those of FEATURES; other fields are skipped.
+    Shapes: those of TFRECORD_FIELDS; other fields are skipped.
     """
     import tensorflow as tf
 
     rows = len(batch["input_ids"])
-    values = {name: batch[name].reshape(rows, -1).tolist() for name in FEATURES}
+    values = {name: batch[name].reshape(rows, -1).tolist() for name in TFRECORD_FIELDS}
     example = tf.train.Example()
     features = example.features.feature
     lists = {
         name: features[name].float_list if _is_float(field) else features[name].int64_list
-        for name, field in FEATURES.items()
+        for name, field in TFRECORD_FIELDS.items()
     }
     for row in range(rows):
         # One message is filled repeatedly: making its lists costs more than filling them.
@@ -224,7 +220,7 @@ def _read_lengths(path: pathlib.Path, record: bytes, number: int) -> dict[str, i
             "create_pretraining_data.py writes them"
         ) from error
     lengths = {}
-    for name, field in FEATURES.items():
+    for name, field in TFRECORD_FIELDS.items():
         if name not in features:
             raise Refused(
                 f"record {number} of {path} has no feature {name}, its features are "
@@ -259,7 +255,9 @@ def _parse_records(
     import tensorflow as tf
 
     spec = {
-        name: tf.io.FixedLenFeature([length], tf.float32 if _is_float(FEATURES[name]) else tf.int64)
+        name: tf.io.FixedLenFeature(
+            [length], tf.float32 if _is_float(TFRECORD_FIELDS[name]) else tf.int64
+        )
         for name, length in count_values(shape).items()
     }
     try:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import Config, MeshConfig
+from bert_jax.config import Config, MeshConfig, Phase
 from bert_jax.interop import load, pretrained, tensor_names, verify_export
 from bert_jax.model import bert
 from bert_jax.model.bert import Heads
@@ -101,7 +101,9 @@ def test_a_place_without_a_checkpoint_is_refused(address, words):
 
 def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
     of = setting(CONFIG, 1)
-    config = Config(data=PretrainOptions(store=str(tiny_store)), model=CONFIG.model)
+    short = Phase(seq_len=16, steps=9, batch_size=8)
+    data = PretrainOptions(store=str(tiny_store))
+    config = Config(data=data, model=CONFIG.model, phases=(short,))
     run_record.write(tmp_path, *config_and_data(config))
     with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
         load.load(str(tmp_path))

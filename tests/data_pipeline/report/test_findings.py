@@ -7,9 +7,10 @@ from unittest import mock
 import pytest
 
 from data_pipeline.report import rows
-from data_pipeline.report.findings import Finding, find_in_store
+from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
 from data_pipeline.store import open_store
+from data_pipeline.store.findings import Finding
 from tests.data_pipeline.stores import UNK, healthy_store, random_documents, words, write_store
 
 TRAIN, HELDOUT = random_documents(250, seed=1), random_documents(250, seed=2)

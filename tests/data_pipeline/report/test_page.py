@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from data_pipeline.report import page
-from data_pipeline.report.findings import Finding
 from data_pipeline.report.lengths import measure_lengths
+from data_pipeline.store.findings import Finding
 
 LENGTHS = {
     "one value": [7],

@@ -9,10 +9,10 @@ import pytest
 from data_pipeline.report.repeats import (
     HashSample,
     Repeats,
-    estimate_copies,
     find_sentences,
     hash_split,
 )
+from data_pipeline.store.findings import estimate_copies
 from tests.data_pipeline.corpora import Document, split_of
 
 

@@ -1,0 +1,98 @@
+"""Find what will harm a training most: a vocabulary made for other text, copies of documents."""
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.store.reader import Split, Store
+from data_pipeline.vocab import load_recorded
+
+_MAX_PIECES_PER_WORD = 2.0
+_MAX_UNKNOWN_SHARE = 0.01  # share of the tokens
+_MANY_COPIES = 0.3  # share of the documents
+_MOST_COMPARED, _FIRST_TOKENS = 50_000, 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that looks wrong."""
+
+    name: str
+    value: float  # the count or share that is out of range
+    text: str  # a sentence with the value and how to fix it
+
+
+def find_before_training(store: Store) -> list[Finding]:
+    """Find what will harm a training most, in a second: the vocabulary, and copies of documents."""
+    findings = [*find_unknown_tokens(store.manifest)]
+    counts_V = np.asarray(store.train.token_counts)
+    vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
+    words = int(counts_V[~vocabulary.is_continuation].sum())
+    findings += find_in_words(int(counts_V.sum()) / max(1, words))
+    copies = estimate_copies(store.train)
+    if copies > _MANY_COPIES:
+        findings.append(describe_document_copies(copies))
+    return findings
+
+
+def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[Finding]:
+    """Find a vocabulary that lacks many words of the text, by the manifest of the build."""
+    unknown = manifest["unknown_token_share"]
+    if unknown > _MAX_UNKNOWN_SHARE:
+        yield Finding(
+            "unknown_tokens",
+            unknown,
+            f"{unknown:.1%} of the tokens are unknown to the vocabulary: it was made for other "
+            "text. Train one with --train_vocab.",
+        )
+
+
+def find_in_words(pieces_per_word: float) -> Iterator[Finding]:
+    """Find a vocabulary that cuts words into many pieces."""
+    if pieces_per_word > _MAX_PIECES_PER_WORD:
+        yield Finding(
+            "pieces_per_word",
+            pieces_per_word,
+            f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
+            "was made for other text, or is too small. Train one with --train_vocab, or a larger "
+            "one with --vocab_size. (Where words have no spaces between them, this says nothing.)",
+        )
+
+
+def describe_document_copies(share: float) -> Finding:
+    """Describe a training split with this share of copies."""
+    return Finding(
+        "document_copies",
+        share,
+        f"{share:.1%} of the training documents are exact copies of an earlier one: the model sees "
+        "them so much more often. --drop_duplicate_documents=true drops them.",
+    )
+
+
+def estimate_copies(split: Split, most: int = _MOST_COMPARED) -> float:
+    """Estimate the share of documents that are copies of an earlier one, in little time.
+
+    Compares the first tokens of up to `most` documents that are drawn at random. Of more, the
+    number of equal pairs tells how many equals a document has in all.
+    """
+    total = split.documents
+    number_N = np.arange(total)
+    if total > most:
+        number_N = np.unique(np.random.default_rng(0).integers(total, size=most))
+    texts = []
+    for number in number_N:
+        first, last = split.document_offsets[number : number + 2]
+        start, stop = int(split.sentence_offsets[first]), int(split.sentence_offsets[last])
+        tokens = split.token_ids[start : min(stop, start + _FIRST_TOKENS)]
+        ends = np.asarray(split.sentence_offsets[first + 1 : last + 1]) - start
+        texts.append(hashlib.blake2b(tokens.tobytes() + ends.tobytes(), digest_size=8).digest())
+    counts = np.array(list(collections.Counter(texts).values()), np.float64)
+    if total <= most:
+        return float((counts - 1).sum() / max(1, total))
+    pairs = (counts * (counts - 1) / 2).sum() * (total / len(number_N)) ** 2
+    equals = 2 * pairs / total  # other documents equal to one, on average
+    return float(equals / (1 + equals))
