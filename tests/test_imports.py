@@ -142,7 +142,7 @@ class Closure:
 CLOSURES = (
     Closure(
         "bert_jax.train",
-        most=153,
+        most=144,
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
             *("bert_jax.finetuning", "bert_jax.studies", "bert_jax.scaling", "bert_jax.baselines"),

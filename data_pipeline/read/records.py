@@ -206,7 +206,7 @@ def _find_dialect(address: str, head: list[str], kind: str, text_key: str) -> tu
     if kind == "tsv":
         dialects.append((_DELIMITERS[kind], csv.QUOTE_NONE))
     tried = [(*_try_dialect(address, head, *dialect), dialect) for dialect in dialects]
-    named = [(rank, dialect) for rank, names, dialect in tried if text_key in names]
+    named = [(rank, dialect) for rank, names, dialect in tried if text_key and text_key in names]
     if not named:
         _check_columns(address, max((names for _, names, _ in tried), key=len), text_key)
     return min(named, key=lambda each: each[0])[1]
@@ -234,7 +234,7 @@ def _try_dialect(
 
 def _check_columns(address: str, names: list[str], text_key: str) -> int:
     """Return the place of the column of the text, or refuse a table without it."""
-    if names.count(text_key) == 1:
+    if text_key and names.count(text_key) == 1:  # a table of pandas has a column without name
         return names.index(text_key)
     state = f"no single column {text_key!r}" if text_key else "columns"
     raise Refused(

@@ -171,8 +171,12 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
     cut = None if reads_special_tokens else _find_cut(rules, extra)
     encode_text, normalize = make_encode_text(tokenizer, path), make_normalize(tokenizer, path)
     with _silence_stderr():
-        plain, spaced = encode_text("a").ids, encode_text(" a").ids
+        # A space before an added token may be a token of its own where one before "a" is ignored.
+        starts = ["a", *(token["content"] + "a" for token in extra)]
+        ignores_space = [encode_text(text).ids == encode_text(f" {text}").ids for text in starts]
         lowercase = "A" not in normalize("A")
+    if ignores_space[0] and not all(ignores_space):
+        cut = None
     return TokenizerFile(
         tokenizer,
         model,
@@ -181,7 +185,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         lowercase=lowercase,
         template=template,
         cut=cut,
-        ignores_space_before=plain == spaced,
+        ignores_space_before=ignores_space[0],
         continuation_mark=rules["model"].get("continuing_subword_prefix") or "",
         max_word_chars=rules["model"].get("max_input_chars_per_word", 0),
     )

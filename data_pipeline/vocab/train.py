@@ -225,7 +225,7 @@ def train_sentencepiece(
     loads the file gets it right.
     """
     model = io.BytesIO()
-    raised: list[Exception] = []
+    raised: list[BaseException] = []
     try:
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=_keep_error(read_text(), raised),
@@ -255,11 +255,11 @@ def train_sentencepiece(
     return model.getvalue()
 
 
-def _keep_error(texts: Iterable[str], raised: list[Exception]) -> Iterator[str]:
+def _keep_error(texts: Iterable[str], raised: list[BaseException]) -> Iterator[str]:
     """Yield texts and keep the error of reading them, which C++ would turn into text."""
     try:
         yield from texts
-    except Exception as error:
+    except BaseException as error:  # a stop by a signal too
         raised.append(error)
         raise
 

@@ -20,7 +20,7 @@ from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.small_checkpoints import PIECES, tensors, write
-from tests.bert_jax.tiny_models import CONFIG, config_and_data, setting
+from tests.bert_jax.tiny_models import CONFIG, config_and_data, resolved, setting
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden"
 
@@ -101,9 +101,11 @@ def test_a_place_without_a_checkpoint_is_refused(address, words):
 
 def test_a_run_of_ours_is_read_with_its_vocabulary(tiny_store, tmp_path):
     of = setting(CONFIG, 1)
-    short = Phase(seq_len=16, steps=9, batch_size=8)
+    short = Phase(seq_len=24, steps=9, batch_size=8)
     data = PretrainOptions(store=str(tiny_store))
-    config = Config(data=data, model=CONFIG.model, phases=(short,))
+    model = dataclasses.replace(CONFIG.model, vocab_size=0)
+    config = resolved(Config(data=data, model=model, phases=(short,)))
+    config = dataclasses.replace(config, model=CONFIG.model)
     run_record.write(tmp_path, *config_and_data(config))
     with pytest.raises(ValueError, match="has not saved a checkpoint yet"):
         load.load(str(tmp_path))

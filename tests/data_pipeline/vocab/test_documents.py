@@ -201,3 +201,21 @@ def test_a_store_of_gpt_neox_has_the_librarys_tokens_of_each_document(tmp_path, 
         ends = split.sentence_offsets[split.document_offsets[1:-1]]
         documents += [ids.tolist() for ids in np.split(split.token_ids, ends)]
     assert sorted(documents) == sorted(map(whole, texts))
+
+
+def test_an_added_token_that_begins_a_sentence_has_the_space_before_it(tmp_path):
+    """The space that the file puts before a text joins `a`, and no added token."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, "\u0120a"]
+    library = tokenizers.Tokenizer(
+        models.BPE({piece: i for i, piece in enumerate(pieces)}, [("\u0120", "a")])
+    )
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    library.add_special_tokens(pieces[:5])
+    library.add_tokens([AddedToken("<X>", normalized=False)])
+    library.save(str(tmp_path / "tokenizer.json"))
+    check(
+        load_vocabulary(tmp_path / "tokenizer.json"),
+        make_whole(tmp_path / "tokenizer.json"),
+        [["a b.", "<X>b c.", "a"], ["<X> a", "a<X>", "<X>"]],
+    )
