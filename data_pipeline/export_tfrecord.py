@@ -222,11 +222,16 @@ _worker: dict[str, Any] = {}
 
 def _start_worker(flags: ExportFlags, written: Any, stop: Any) -> None:
     leave_stops_to_parent()
-    _worker["source"] = _open(open_store(flags.store), flags)
     _worker["written"], _worker["stop"] = written, stop
+    try:
+        _worker["source"] = _open(open_store(flags.store), flags)
+    except Exception as error:  # raised here, it would break the pool and be lost
+        _worker["error"] = error
 
 
 def _write_in_worker(flags: ExportFlags, folder: pathlib.Path, number: int, examples: int) -> int:
+    if "error" in _worker:
+        raise _worker["error"]
     written = _worker["written"]
 
     def advance(count: int) -> None:

@@ -260,7 +260,7 @@ def _start_worker(
     try:
         vocabulary = load_recorded(vocab_path, rules)
         _worker["encoder"] = ChunkEncoder(vocabulary, text, cleaning)
-    except (Refused, OSError, ImportError) as error:
+    except Exception as error:
         _start_errors.append(error)
 
 
@@ -273,6 +273,8 @@ def _end_with_parent() -> None:
 
 
 def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:
+    if _start_errors and not isinstance(_start_errors[0], Refused | ImportError):
+        raise _start_errors[0]
     if _start_errors:
         raise Refused(
             f"a process of the build could not start: {_start_errors[0]}; build again, or without "

@@ -18,6 +18,7 @@ from data_pipeline.vocab.grow import UNUSED
 
 _RECORDED = 100  # characters in a manifest, the most frequent ones
 _SHOWN = 6
+_NO_LIMIT_CHARS = 1 << 20  # a limit of so many is none; regular expressions count to 2**32 - 2
 
 
 class LostCharacters:
@@ -27,7 +28,8 @@ class LostCharacters:
         self._normalize = vocabulary.normalize
         if vocabulary.kind == BYTE_LEVEL:
             self._normalize = lambda text: ""  # every byte has a piece
-        self._max_word_chars = vocabulary.max_word_chars
+        longest = vocabulary.max_word_chars
+        self._max_word_chars = longest if longest < _NO_LIMIT_CHARS else 0
         self._find_long_runs = re.compile(rf"(?<!\S)\S{{{self._max_word_chars + 1},}}").findall
         special = set(vocabulary.special_ids.values())
         self._known = set(WORD_START)

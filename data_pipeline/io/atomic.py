@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from data_pipeline.io import small_files
-from data_pipeline.io.errors import explain_errors
+from data_pipeline.io.errors import explain_errors, is_transient
 from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 
@@ -184,6 +184,8 @@ def new_folder(destination: Destination) -> Iterator[pathlib.Path]:
     try:
         working.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        if is_transient(error):
+            raise
         raise Refused(
             f"{destination.flag} is {output}, which cannot be written here ({error.strerror}); "
             "give a folder in a place that you may write"

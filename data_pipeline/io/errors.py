@@ -88,6 +88,7 @@ def explain(error: BaseException, place: str, action: str = "writing") -> OSErro
 
 def is_transient(error: BaseException, place: str = "") -> bool:
     """Classify a storage error: True if the same command may succeed when it is started again."""
+    place = place or str(getattr(error, "filename", None) or "")
     if isinstance(error, TimeoutError | ConnectionError):
         return True
     if isinstance(error, FileNotFoundError | PermissionError):

@@ -103,6 +103,8 @@ def guard(call: Callable[[str], Result], path: pathlib.Path) -> Callable[[str], 
         try:
             return call(text if text.isascii() else replace_surrogates(text))
         except find_failures() as error:
+            if isinstance(error, Exception) and type(error) is not Exception:
+                raise  # the library raises Exception itself: this is no failure of its own
             raise Refused(
                 f"--vocab is {path}, by which the tokenizers library cannot read {text[:40]!r} "
                 f"({str(error)[:80]}); give another vocabulary, or remove that text"

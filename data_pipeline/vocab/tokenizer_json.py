@@ -36,6 +36,7 @@ from data_pipeline.vocab.sentencepiece_model import (
 )
 from data_pipeline.vocab.sentencepiece_rules import NONE
 from data_pipeline.vocab.template import make_store_template, read_template
+from data_pipeline.vocab.tokenizer_file import make_encode_text
 from data_pipeline.vocab.wordpiece import make_wordpiece_tokenizer
 
 _USER_DEFINED_SCORE = -0.1  # Source: unigram_model.cc, sentencepiece v0.2.0
@@ -115,8 +116,10 @@ def _find_difference(path: pathlib.Path, vocabulary: Vocabulary) -> str | None:
     def encode(text: str) -> list[int]:
         return vocabulary.encode([text])[0].tolist()
 
+    encode_text = make_encode_text(library, path)
+
     def read(text: str) -> list[int]:
-        return list(library.encode(text, add_special_tokens=False).ids)
+        return list(encode_text(text).ids)
 
     for text in _CHECKED_TEXTS:
         if read(text) != encode(text):

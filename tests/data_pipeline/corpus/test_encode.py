@@ -3,6 +3,7 @@
 Chunks go through processes in order, a bounded number at a time.
 """
 
+import errno
 import json
 import multiprocessing
 import pathlib
@@ -99,6 +100,14 @@ def test_a_process_that_cannot_start_says_why(vocabulary):
     encoded = encode_corpus(chunks, vocabulary, TextOptions(), CleaningOptions(), workers=2)
     with pytest.raises(ValueError, match=r"could not start: .*pieces\.txt, which is not a file"):
         list(encoded)
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), OSError(errno.EIO, "lost for a moment")])
+def test_only_a_refusal_of_a_worker_becomes_one(error, monkeypatch):
+    monkeypatch.setattr(encode, "_start_errors", [error])
+    with pytest.raises(type(error)) as raised:
+        encode._encode_in_worker(TextChunk([["0"]], {0: 1}))
+    assert raised.value is error
 
 
 def test_a_process_that_is_killed_is_one_sentence(vocabulary):

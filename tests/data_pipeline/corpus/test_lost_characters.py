@@ -109,5 +109,9 @@ def test_words_longer_than_the_file_takes_are_counted(tmp_path):
     file = tmp_path / "tokenizer.json"
     file.write_text(json.dumps(model))
     sentences = ["a " + "a" * 7 + " " + "a" * 8, "a" * 201]
-    for path, lost in ((listed, 201), (file, 8 + 201)):
+    model["model"]["max_input_chars_per_word"] = 2**32
+    unlimited = tmp_path / "unlimited" / "tokenizer.json"
+    unlimited.parent.mkdir()
+    unlimited.write_text(json.dumps(model))
+    for path, lost in ((listed, 201), (file, 8 + 201), (unlimited, 0)):
         assert LostCharacters(load_vocabulary(path)).count_long_words(sentences) == lost

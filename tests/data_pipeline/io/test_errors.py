@@ -74,6 +74,11 @@ def test_a_bucket_that_is_not_there_is_named_without_its_folder():
     assert explain(KeyError("step"), "gs://runs/mine") is None
 
 
+def test_the_words_of_a_path_say_nothing_about_an_error():
+    assert not is_transient(OSError(errno.ENOSPC, "No space left", "/data/timed out/y"))
+    assert is_transient(OSError(errno.ESTALE, "Stale file handle", "/data/y"))
+
+
 @pytest.mark.parametrize("step", [401, 404, 500, 503])
 def test_a_number_in_a_path_is_no_status(step):
     place = f"gs://runs/run-{step}/checkpoints/{step}"

@@ -9,8 +9,9 @@ from data_pipeline import export_tfrecord, import_tfrecord
 from data_pipeline.sampling.stored import open_stored_examples
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import TFRECORD_FIELDS
 from data_pipeline.store import open_store
-from data_pipeline.store.tfrecord import FEATURES, read_examples
+from data_pipeline.store.tfrecord import read_examples
 from tests.data_pipeline.batch_check import check_pretrain_batch
 
 SEQ_LEN, SLOTS = 24, 4
@@ -67,7 +68,7 @@ def test_ready_made_examples_are_exported_once_as_they_are(store, tmp_path):
     written = [batch for _, batch in read_examples(path)]
     source = stream(store, "heldout")
     expected = source.rows(np.arange(source.rows_in_epoch(0)))
-    for name in FEATURES:
+    for name in TFRECORD_FIELDS:
         both = np.concatenate([batch[name] for batch in written])
         np.testing.assert_array_equal(both, expected[name].reshape(len(both), -1))
 

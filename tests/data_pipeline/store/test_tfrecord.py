@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from data_pipeline.spec.schema import RowShape
+from data_pipeline.spec.schema import TFRECORD_FIELDS, RowShape
 from data_pipeline.store.tfrecord import (
-    FEATURES,
     find_record_files,
     hash_first_segments,
     open_writer,
@@ -38,7 +37,7 @@ def test_what_is_written_is_read_in_groups_and_the_bytes_are_told(tmp_path, comp
     assert [len(batch["input_ids"]) for _, batch in groups] == [1024, 1024, 452]
     assert {shape for shape, _ in groups} == {SHAPE}
     assert sum(read_bytes) == (tmp_path / "records").stat().st_size
-    for name in FEATURES:
+    for name in TFRECORD_FIELDS:
         read = np.concatenate([batch[name] for _, batch in groups])
         assert read.dtype == (np.float32 if name == "masked_lm_weights" else np.int64)
         np.testing.assert_array_equal(read, written[name].reshape(2500, -1))

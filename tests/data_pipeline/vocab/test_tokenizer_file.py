@@ -127,6 +127,12 @@ def test_a_panic_while_a_text_is_encoded_is_a_refusal(tmp_path):
         tokenizer_file.guard(fail, pathlib.Path("a.json"))("some text")
     with pytest.raises(KeyboardInterrupt):
         tokenizer_file.guard(_interrupt, pathlib.Path("a.json"))("some text")
+    with pytest.raises(MemoryError):
+        tokenizer_file.guard(_exhaust, pathlib.Path("a.json"))("some text")
+
+
+def _exhaust(text: str) -> None:
+    raise MemoryError
 
 
 def _interrupt(text: str) -> None:
