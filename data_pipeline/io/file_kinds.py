@@ -74,8 +74,9 @@ def find_stand_in(head: bytes) -> FileKind | None:
 def find_markup(head: bytes) -> FileKind | None:
     """Recognize what find_stand_in does, and also text of which much is tags.
 
-    It opens with a tag, and closes that at its end or has a tag on every other line. The <doc ...>
-    of WikiExtractor is none.
+    It opens with a tag, and closes that at its end or has a tag on every other line, of which a
+    third close one unless they are HTML's: a chat's `<name> words` closes none. The <doc ...> of
+    WikiExtractor is none.
     """
     if (kind := find_stand_in(head)) is not None:
         return kind
@@ -87,8 +88,10 @@ def find_markup(head: bytes) -> FileKind | None:
         return None
     is_closed = head.rstrip(_SPACE)[-len(name) - 3 :].lower() == b"</" + name + b">"
     tags, lines = len(_TAG.findall(head)), head.count(b"\n") + 1
-    if is_closed or tags >= max(_MIN_TAGS, lines // 2):
-        return _HTML if name in _HTML_TAGS else _XML
+    is_html = name in _HTML_TAGS
+    closes = is_html or 3 * head.count(b"</") >= tags
+    if is_closed or (closes and tags >= max(_MIN_TAGS, lines // 2)):
+        return _HTML if is_html else _XML
     return None
 
 

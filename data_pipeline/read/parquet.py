@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_pipeline.io.errors import is_transient
 from data_pipeline.io.files import open_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import add_size, check_size, split_paragraphs
@@ -154,7 +155,7 @@ def _explain_damage(address: str, kind: str = "Parquet") -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, MemoryError, struct.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and (error.errno is not None or is_transient(error)):
             raise  # the disk's or the network's, not Arrow's
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise Refused(

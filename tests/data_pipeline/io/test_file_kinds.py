@@ -64,6 +64,8 @@ def test_text_that_is_mostly_tags_is_markup(name):
         b"The tag <html> opens a page.\n<html>\n</html>",
         b'"<!DOCTYPE html>" is the first line of a page.',
         b"<i>Moby Dick</i>\n" + b"Call me Ishmael. Some years ago.\n" * 50,
+        b"<anna> hi there\n<ben> hello\n" * 20,
+        b"<unk> is the <unk> word of <unk> .\n" * 20,
         b"<Anna> hi there\nhow are you\nfine\nand you\nme too\n" * 9,
         b'<doc id="1" url="x" title="T">\nT\n\nText.\n</doc>\n',
         b"version https is a scheme\n",

@@ -117,3 +117,9 @@ def test_a_document_beyond_the_limit_is_refused_by_its_row(tmp_path, monkeypatch
     pq.write_table(pa.table({"text": ["x" * 100, "é" * 51]}), path)
     with pytest.raises(ValueError, match=r"/table row 2 has a document of more than"):
         read(path)
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset"), TimeoutError("no answer")])
+def test_a_lost_connection_is_no_damage(error):
+    with pytest.raises(type(error)), parquet._explain_damage("hf://datasets/a/b/c.parquet"):
+        raise error
