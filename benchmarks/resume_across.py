@@ -1,8 +1,8 @@
 """Show that this version finishes, to the bit, the runs that an earlier commit began.
 
     git worktree add ../before COMMIT; (cd ../before && make setup)
-    (cd ../before && .venv/bin/python -m benchmarks.resume_across make DIR)    25 minutes, two cores
-    .venv/bin/python -m benchmarks.resume_across check DIR                     10 minutes
+    (cd ../before && .venv/bin/python -m benchmarks.resume_across make DIR)
+    .venv/bin/python -m benchmarks.resume_across check DIR
 
 `make` builds stores with each kind of vocabulary, trains a small model of each family on them:
 once to the end, and once killed half way. `check` copies the killed runs, resumes

@@ -95,7 +95,14 @@ from bert_jax.interop import warm_start
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.perf import estimate, measure, plan_report, slices
 from bert_jax.perf.aot_compile import Compiled
-from bert_jax.perf.plan import Plan, PlanRequest, build_plan, read_corpus, scale_config
+from bert_jax.perf.plan import (
+    Plan,
+    PlanRequest,
+    build_plan,
+    name_vocabulary_origin,
+    read_corpus,
+    scale_config,
+)
 from bert_jax.perf.prices import FILE, Prices, format_dollars, read_prices
 from bert_jax.perf.slices import Slice
 from bert_jax.reporting.console import Screen
@@ -136,8 +143,8 @@ def _write_json(plan: Plan | BudgetPlan) -> None:
         pathlib.Path(_JSON_OUT.value).write_text(text + "\n", encoding="utf-8")
 
 
-def _read_config() -> tuple[ResolvedRun, Slice]:
-    """Read the config and the slice, and check that one divides over the other."""
+def _read_config() -> tuple[ResolvedRun, Slice, str]:
+    """Read the config, the slice and the vocabulary's origin; one must divide over the other."""
     config = cli.load_config(Config, _CONFIG)
     if not _TOPOLOGY.value:
         raise Refused(f"--topology is missing: the slice to plan for; {USAGE}")
@@ -148,6 +155,7 @@ def _read_config() -> tuple[ResolvedRun, Slice]:
     if _STORE.value:
         data = dataclasses.replace(config.data, store=_STORE.value)
         config = dataclasses.replace(config, data=data)
+    vocabulary_from = name_vocabulary_origin(config)
     config = measure.resolve_alone(_apply_what_if(config, tpu_slice))
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
@@ -155,7 +163,7 @@ def _read_config() -> tuple[ResolvedRun, Slice]:
     for flag in (_JSON_OUT, _HLO_OUT, _PLOT_OUT):
         if flag.value:
             check_file_path(pathlib.Path(flag.value), f"--{flag.name}")
-    return config, tpu_slice
+    return config, tpu_slice, vocabulary_from
 
 
 def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
@@ -168,7 +176,7 @@ def _start(log: LibraryLog, tpu_slice: Slice) -> Screen:
 
 
 def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
-    config, tpu_slice = _read_config()
+    config, tpu_slice, vocabulary_from = _read_config()
     for flag in (_SPOT, _LADDER):
         if flag.value:
             raise Refused(f"--{flag.name} is for a budget; add --budget, or leave it out")
@@ -180,7 +188,7 @@ def _read_request(log: LibraryLog) -> tuple[PlanRequest, Screen]:
     prices = read_prices(pathlib.Path(_PRICES.value or FILE))
     learned = objectives.find_each(config)
     screen = _start(log, tpu_slice)
-    corpus = read_corpus(config, screen)
+    corpus = read_corpus(config, vocabulary_from, screen)
     teacher = warm_start.read_teacher_sizes(config)
     request = PlanRequest(config, learned, tpu_slice, prices, others, corpus, teacher)
     return request, screen
@@ -195,7 +203,7 @@ def _asks_for_budget() -> bool:
 
 def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     """Read what may be spent, on which text and by which law."""
-    config, tpu_slice = _read_config()
+    config, tpu_slice, _ = _read_config()
     budget = _make_budget(read_prices(pathlib.Path(_PRICES.value or FILE)), tpu_slice)
     for flag in (_SCALE, _HLO_OUT, _SEQ_LEN, _PER_CHIP_BATCH):
         if flag.value:

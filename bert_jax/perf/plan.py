@@ -139,21 +139,27 @@ def scale_config(config: Config, tpu_slice: Slice, other: Slice) -> Config:
     return dataclasses.replace(config, phases=(dataclasses.replace(phase, batch_size=rows),))
 
 
-def read_corpus(config: ResolvedRun, screen: Screen) -> Corpus:
+def name_vocabulary_origin(config: Config) -> str:
+    """Name what gives an unresolved config its vocabulary's size, as in Corpus.vocabulary_from."""
+    if config.data.store:
+        return "store"
+    return "config" if config.init or config.model.vocab_size else "assumed"
+
+
+def read_corpus(config: ResolvedRun, vocabulary_from: str, screen: Screen) -> Corpus:
     """Take epochs and packing from the config's store, if it names one."""
     source = measure.open_source(config, screen)
     if source is None:
         is_packed = config.data.packed_examples > 1
         each_alone = None if is_packed else [1.0] * len(config.phases)
-        is_stated = config.init or config.model.vocab_size != measure.VOCAB_SIZE
-        return Corpus("config" if is_stated else "assumed", None, each_alone)
+        return Corpus(vocabulary_from, None, each_alone)
     rows = [source.open_source(index) for index in range(len(config.phases))]
     epochs = [
         phase.steps * phase.batch_size / of_phase.mean_rows_per_epoch
         for phase, of_phase in zip(config.phases, rows, strict=True)
     ]
     sequences = [of_phase.mean_examples_in_row for of_phase in rows]
-    return Corpus("store", epochs, sequences)
+    return Corpus(vocabulary_from, epochs, sequences)
 
 
 def build_plan(request: PlanRequest, screen: Screen) -> tuple[Plan, Compiled | None]:

@@ -273,11 +273,11 @@ def _end_with_parent() -> None:
 
 
 def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:
-    if _start_errors and not isinstance(_start_errors[0], Refused | ImportError):
-        raise _start_errors[0]
-    if _start_errors:
+    for error in _start_errors:
+        if not isinstance(error, Refused | ImportError):
+            raise error
         raise Refused(
-            f"a process of the build could not start: {_start_errors[0]}; build again, or without "
-            "other processes, with --workers=1"
-        ) from _start_errors[0]
+            f"a process of the build could not start: {error}; build again, or without other "
+            "processes, with --workers=1"
+        ) from error
     return _worker["encoder"].encode(chunk)

@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 
-from bert_jax.perf import plan, plan_report, prices, slices
+from bert_jax.config import Config, ModelConfig
+from bert_jax.perf import measure, plan, plan_report, prices, slices
+from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.perf.test_estimate import CONFIG
 from tests.bert_jax.perf.test_estimate import compiled as make_compiled
 from tests.bert_jax.perf.test_estimate import plan as make_phase
@@ -63,3 +65,16 @@ def test_an_estimate_without_the_price_of_a_kernel_is_called_too_low():
     assert text.endswith(
         "too low: 2 calls of flash_forward count as 0 ms (this shape has no price)"
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "origin"),
+    [
+        (Config(), "assumed"),
+        (Config(model=ModelConfig(vocab_size=measure.VOCAB_SIZE)), "config"),
+        (Config(init="hf:DIR"), "config"),
+        (Config(init="hf:DIR", data=PretrainOptions(store="STORE")), "store"),
+    ],
+)
+def test_a_plan_says_whose_vocabulary_it_takes(config, origin):
+    assert plan.name_vocabulary_origin(config) == origin
