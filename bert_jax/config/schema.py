@@ -282,9 +282,9 @@ class ComputeConfig:
     attention: str = setting(
         "auto",
         "attention of a layer; plain has all scores of a row at once, blocks a block of them at a "
-        "time; kernel is one of the two TPU kernels or the GPU kernel, refused where none supports "
-        "the shapes; auto takes a kernel where it can, else blocks where rows are long and "
-        "attention_probs_dropout_prob is 0, else plain",
+        "time; kernel is one of the two TPU kernels or cuDNN's on GPUs, refused where none "
+        "supports the shapes; auto takes a kernel where it can, else blocks where rows are long "
+        "and attention_probs_dropout_prob is 0, else plain",
         choices=("auto", "plain", "kernel", "blocks"),
     )
     layer_norm_variance: str = setting(

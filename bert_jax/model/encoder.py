@@ -13,7 +13,7 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.model import attention, ops
-from bert_jax.model.attention import Visible, blocks, flash, gpu_kernel, tpu_kernel
+from bert_jax.model.attention import Visible, blocks, cudnn, flash, tpu_kernel
 from bert_jax.model.dropout import ATTENTION_OUTPUT, ATTENTION_WEIGHTS, KEYS, Dropout
 from bert_jax.model.layers import Choices, LayerNumber, Linear, Residual, residual_stddev
 from bert_jax.model.mlp import FeedForward
@@ -107,7 +107,7 @@ class Attention(Residual):
         chosen = attention.choose_here(
             self.setting, view.visible, x_BSD.shape[1], self.config, x_BSD.dtype, has_dropout
         )
-        if chosen in (attention.KERNEL, attention.FLASH, attention.GPU_KERNEL):
+        if chosen in (attention.KERNEL, attention.FLASH, attention.CUDNN):
             return self._by_kernel(chosen, x_BSD, view, layer, dropout)
         return self._by_head(chosen, x_BSD, view, layer, dropout)
 
@@ -178,18 +178,16 @@ class Attention(Residual):
             qkv_BSE = qkv_BSE + jax.lax.stop_gradient(bias_E).astype(x_BSD.dtype)
         elif self.query.bias is not None:
             qkv_BSE = qkv_BSE + bias_E.astype(x_BSD.dtype)
-        sees = (visible.width, visible.is_causal)
         if chosen == attention.FLASH:
+            sees = (visible.width, visible.is_causal)
             return self.output(flash.attend(qkv_BSE, ids_BS, view.rotation, self.heads, *sees))
+        if chosen == attention.CUDNN:
+            by_head = (view.rotation, self.heads, visible.is_causal)
+            return self.output(cudnn.attend(qkv_BSE, visible.mask, *by_head))
         if dropout is None:
             rate, words = 0.0, (jnp.zeros(len(x_BSD), jnp.uint32),) * 2  # not read
         else:
             rate, words = self.weights_rate, dropout.words(layer, ATTENTION_WEIGHTS)
-        if chosen == attention.GPU_KERNEL:
-            out_BSD = gpu_kernel.attend(
-                qkv_BSE, ids_BS, *words, view.rotation, self.heads, rate, *sees
-            )
-            return self.output(out_BSD)
         out_BSD = tpu_kernel.attend(
             qkv_BSE, bias_E, ids_BS, *words, self.heads, rate, visible.is_causal
         )

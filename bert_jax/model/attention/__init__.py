@@ -1,14 +1,14 @@
 """Compute self-attention, by the implementation that fits the device and the row length.
 
 Read reference (the formula), dispatch (visible keys, and the choice of an implementation), then
-tpu_kernel (short rows), flash and blocks (long rows), gpu_kernel (all rows on NVIDIA GPUs);
+tpu_kernel (short rows), flash and blocks (long rows), cudnn (rows on NVIDIA GPUs);
 verify compares the kernels with blocks on the devices at hand.
 """
 
 from bert_jax.model.attention.dispatch import (
     BLOCKS,
+    CUDNN,
     FLASH,
-    GPU_KERNEL,
     KERNEL,
     LONG_ROW,
     PLAIN,
@@ -26,8 +26,8 @@ from bert_jax.model.attention.reference import attend
 
 __all__ = [
     "BLOCKS",
+    "CUDNN",
     "FLASH",
-    "GPU_KERNEL",
     "KERNEL",
     "LONG_ROW",
     "PLAIN",

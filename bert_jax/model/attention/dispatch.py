@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.config import ModelConfig
-from bert_jax.model.attention import blocks, flash, gpu_kernel, tpu_kernel
+from bert_jax.model.attention import blocks, cudnn, flash, tpu_kernel
 from data_pipeline.io.refused import Refused
 
 # reference.py computes all scores of a row at once; tpu_kernel.py is a TPU kernel for short rows,
-# flash.py one for long rows, windows and rotary positions; gpu_kernel.py is a kernel for NVIDIA
+# flash.py one for long rows, windows and rotary positions; cudnn.py calls cuDNN's kernel on NVIDIA
 # GPUs; blocks.py is plain JAX for long rows.
 PLAIN, KERNEL, FLASH, BLOCKS = "plain", "the TPU kernel", "flash attention", "blocks"
-GPU_KERNEL = "the GPU kernel"
+CUDNN = "cuDNN attention"
 LONG_ROW = 1024  # tokens, from which blocks were measured to be faster than plain attention
 
 
@@ -25,7 +25,7 @@ LONG_ROW = 1024  # tokens, from which blocks were measured to be faster than pla
 class Visible:
     """Hold which keys a query may attend to, in two forms.
 
-    The plain implementation reads `mask`; the others read `ids_BS`, `width` and `is_causal`.
+    Plain attention and cuDNN read `mask`; the others read `ids_BS`, `width` and `is_causal`.
     """
 
     mask: jax.Array  # bool[B or 1, 1, S or 1, T]
@@ -96,6 +96,7 @@ def choose(
         has_dropout = model.attention_probs_dropout_prob > 0
     heads, head_width = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     only_plain = _explain_plain_only(model, has_dropout)
+    is_gpu = cudnn.is_gpu(device_kind)
 
     shape = (device_kind, seq_len, heads, head_width, dtype)
     whole = f"requires all heads on one device, not on {model_size}" if model_size > 1 else ""
@@ -108,17 +109,20 @@ def choose(
 
     def refuse_kernels(width: int) -> dict[str, str | None]:
         """Explain why each kernel of this kind of device does not fit; None if it does."""
-        if gpu_kernel.is_gpu(device_kind):
-            is_relative = model.position_embedding_type == "relative"
-            unsupported = "the GPU kernel has no relative positions" if is_relative else None
-            refusal = unsupported or gpu_kernel.explain_refusal(*shape)
-            return {GPU_KERNEL: refusal or (f"the GPU kernel {whole}" if whole else None)}
+        if is_gpu:
+            refusal = cudnn.explain_refusal(*shape) or _explain_plain_only(
+                model, has_dropout, CUDNN
+            )
+            return {CUDNN: refusal or (f"{CUDNN} {whole}" if whole else None)}
         short = _explain_unsupported(model, width) or tpu_kernel.explain_refusal(*shape)
         long = only_plain or flash.explain_refusal(*shape)
         return {
             KERNEL: short or (f"the attention kernel {whole}" if whole else None),
             FLASH: long or (f"flash attention {whole}" if whole else None),
         }
+
+    def has_worthwhile_blocks(width: int) -> bool:
+        return not only_plain and _are_blocks_worthwhile(seq_len, width)
 
     def choose_layer(width: int) -> tuple[str, str]:
         if setting == "plain":
@@ -130,6 +134,8 @@ def choose(
                     "which takes plain attention"
                 )
             return BLOCKS, "blocks, as config.compute.attention says"
+        if setting == "auto" and is_gpu and width and has_worthwhile_blocks(width):
+            return BLOCKS, BLOCKS  # cuDNN has no window to both sides, only a mask
         refusals = refuse_kernels(width)
         for name, refusal in refusals.items():
             if refusal is None:
@@ -140,7 +146,7 @@ def choose(
                 f"config.compute.attention is 'kernel', but {', and '.join(reasons)}; set it to "
                 "auto, which takes another implementation where no kernel fits"
             )
-        if not only_plain and _are_blocks_worthwhile(seq_len, width):
+        if has_worthwhile_blocks(width):
             return BLOCKS, BLOCKS
         if is_dropout_in_the_way:
             rate = model.attention_probs_dropout_prob
@@ -165,14 +171,16 @@ def find_reference(model: ModelConfig) -> str:
     return "plain" if _explain_plain_only(model, has_dropout) else BLOCKS
 
 
-def _explain_plain_only(model: ModelConfig, has_dropout: bool) -> str | None:
-    """Explain why neither blocks nor flash attention support this model; None if they do."""
+def _explain_plain_only(
+    model: ModelConfig, has_dropout: bool, name: str = "attention of long rows"
+) -> str | None:
+    """Explain why blocks, flash attention and cuDNN do not support this model; None if they do."""
     if model.position_embedding_type == "relative":
-        return "attention of long rows has no relative positions"
+        return f"{name} has no relative positions"
     if has_dropout:
         rate = model.attention_probs_dropout_prob
         return (
-            "attention of long rows has no dropout of its probabilities, which "
+            f"{name} has no dropout of its probabilities, which "
             f"config.model.attention_probs_dropout_prob sets to {rate}"
         )
     return None

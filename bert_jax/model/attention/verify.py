@@ -14,8 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from bert_jax.model.attention import blocks, flash, gpu_kernel, tpu_kernel
-from bert_jax.model.attention.dispatch import GPU_KERNEL, KERNEL
+from bert_jax.model.attention import blocks, cudnn, flash, tpu_kernel
+from bert_jax.model.attention.dispatch import (
+    CUDNN,
+    KERNEL,
+    hide_later,
+    hide_other_examples,
+    hide_outside_window,
+)
 from bert_jax.model.dropout import keep_mask
 from bert_jax.model.positions import Rotation, make_rotation, rotate
 from bert_jax.parallel import mesh as mesh_lib
@@ -117,6 +123,12 @@ def _run_kernel(
     """Return the computation of output and gradients by a kernel."""
     sees = (shape.window, shape.is_causal)
 
+    def mask(ids_BS: jax.Array) -> jax.Array:
+        visible = hide_other_examples(ids_BS)
+        if shape.window:
+            visible = hide_outside_window(visible, shape.seq_len, shape.window)
+        return (hide_later(visible, shape.seq_len) if shape.is_causal else visible).mask
+
     def on_a_device(
         qkv_BSE: jax.Array, dout_BSD: jax.Array, ids_BS: jax.Array, low_B: Any, high_B: Any
     ) -> tuple[jax.Array, ...]:
@@ -127,9 +139,8 @@ def _run_kernel(
                 masks = (low_B, high_B, heads, rate)
                 return tpu_kernel.attend(qkv_BSE, bias_E, ids_BS, *masks, shape.is_causal)
             qkv_BSE += bias_E.astype(qkv_BSE.dtype)
-            if kernel == GPU_KERNEL:
-                masks_of_gpu = (low_B, high_B, rotation, heads, rate)
-                return gpu_kernel.attend(qkv_BSE, ids_BS, *masks_of_gpu, *sees)
+            if kernel == CUDNN:
+                return cudnn.attend(qkv_BSE, mask(ids_BS), rotation, heads, shape.is_causal)
             return flash.attend(qkv_BSE, ids_BS, rotation, heads, *sees)
 
         bias_E = jnp.zeros(qkv_BSE.shape[-1], jnp.float32)

@@ -1,7 +1,8 @@
-"""The training step lowered for NVIDIA GPUs without one: its kernels and its collectives."""
+"""The training step lowered for NVIDIA GPUs without one: its attention and its collectives."""
 
 import dataclasses
 import re
+import types
 from collections import Counter
 
 import jax
@@ -22,6 +23,7 @@ MODEL = ModelConfig(
     num_attention_heads=2,
     intermediate_size=256,
     vocab_size=999,
+    attention_probs_dropout_prob=0.0,
 )
 A100, V100 = "NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB"
 
@@ -61,15 +63,23 @@ def count_operations(card, devices, setting="auto"):
         lowered = take_step.trace(*arguments).lower(lowering_platforms=("cuda",))
     collectives = "all_to_all|all_reduce|all_gather|reduce_scatter"
     return Counter(
-        re.findall(rf"stablehlo\.({collectives})|name = \"(gpu_attention_\w+)", lowered.as_text())
+        re.findall(rf"stablehlo\.({collectives})|@(__cudnn\$fmha\w+)", lowered.as_text())
     )
+
+
+@pytest.fixture(autouse=True)
+def cudnn_is_installed(monkeypatch):
+    """Give jax a version of cuDNN to lower for, which it would ask the library."""
+    version = types.SimpleNamespace(cudnn_get_version=lambda: 91_000)
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", version)
 
 
 @pytest.mark.parametrize("devices", [pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)] + [8])
 def test_each_layer_has_the_kernel_both_ways_and_gradients_are_scattered(devices):
     """Of a mesh of GPUs the step reduce-scatters gradients, whatever this process runs on."""
     counts = count_operations(A100, devices)
-    assert counts["", "gpu_attention_forward"] == counts["", "gpu_attention_backward"] == LAYERS
+    forward, backward = "__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"
+    assert counts["", forward] == counts["", backward] == LAYERS
     assert (counts["reduce_scatter", ""] > 0) == (devices > 1)
     assert counts["all_to_all", ""] == 0
 

@@ -6,19 +6,19 @@ import pytest
 
 from bert_jax.config import MeshConfig
 from bert_jax.model import attention
-from bert_jax.model.attention import flash, gpu_kernel, tpu_kernel, verify
+from bert_jax.model.attention import cudnn, flash, tpu_kernel, verify
 from bert_jax.model.attention.verify import AttentionShape
 from bert_jax.parallel import mesh
 
 MODULES = {
     attention.KERNEL: tpu_kernel,
     attention.FLASH: flash,
-    attention.GPU_KERNEL: gpu_kernel,
+    attention.CUDNN: cudnn,
 }
 SHAPES = [
     (attention.KERNEL, AttentionShape(128, 2, 64, 0, False, 0.1, 0.0)),
     (attention.FLASH, AttentionShape(256, 2, 64, 128, False, 0.0, 10_000.0)),
-    (attention.GPU_KERNEL, AttentionShape(128, 2, 32, 48, True, 0.1, 160_000.0)),
+    (attention.CUDNN, AttentionShape(128, 2, 32, 48, True, 0.0, 160_000.0)),
 ]
 
 
