@@ -90,7 +90,7 @@ setup(
     package_dir=NAMES,
     package_data={
         "bert_jax": ["py.typed"],
-        "bert_jax.perf": ["*.json"],
+        "bert_jax.planning": ["*.json"],
         "bert_jax.launch": ["*.sh", "*.env"],
         "bert_jax.launch.lib": ["*.sh"],
         "bert_jax.launch.worker": ["*.sh"],

@@ -6,7 +6,7 @@ stalls, and one step of the grid is a row of the batch, or of flash attention a 
 cycles of a row are the compiler's estimate, not a measurement. Bundles in a loop count as often as
 it runs; the loop over chunks of keys as in a row that is one example, where none is skipped.
 Waiting for HBM and starting a step are not in them. With --update they go
-into bert_jax/perf/kernel_prices.json, where bert_jax.plan finds them.
+into bert_jax/planning/kernel_prices.json, where bert_jax.plan finds them.
 
 With --store=STORE --packed_examples=1,8 it also prints the mean cycles of that store's packed rows,
 of which flash attention skips chunks of keys.
@@ -31,14 +31,14 @@ import numpy as np
 
 from bert_jax.model.attention import flash
 from bert_jax.model.attention.flash_body import Tile
-from bert_jax.perf.prices import NAMES
+from bert_jax.planning.chip_prices import NAMES
 from data_pipeline.sampling.packing import plan_rows
 from data_pipeline.sampling.pairs import measure_examples
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import open_store
 
-PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/perf/kernel_prices.json"
+PRICES = pathlib.Path(__file__).resolve().parent.parent / "bert_jax/planning/kernel_prices.json"
 DIRECTIONS = ("forward", "backward")
 # Cores of a device: they share the rows of its batch.
 CORES = {"v4": 2, "v5e": 1, "v5p": 2, "v6e": 1, "tpu7x": 1}

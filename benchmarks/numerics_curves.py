@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
+from bert_jax.benchmarking import measure
 from bert_jax.config import ComputeConfig, Config, Phase
+from bert_jax.logging.plots import Figure
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import measure
-from bert_jax.reporting.plots import Figure
 from bert_jax.train_step.objectives import MLM_NSP
 from configs import tiny
 from data_pipeline.sampling.stream import open_examples

@@ -77,7 +77,7 @@ PRETRAINING_STEPS = flags.DEFINE_integer(
     "pretraining_steps",
     0,
     f"steps of its --seeds pairs with dropout; 0 takes what fits in "
-    f"{pretraining.BUDGET_SECS / 3600:.0f} hour, {pretraining.MOST_STEPS:,} at most",
+    f"{pretraining.BUDGET_SECS / 3600:.0f} hour, {pretraining.MAX_STEPS:,} at most",
     lower_bound=0,
 )
 JSON_OUT = flags.DEFINE_string("json_out", None, "file to write everything to")

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.reporting import metrics_writer
+from bert_jax.logging import metrics_writer
 from data_pipeline.sampling import stream
 
 Rows = dict[str, np.ndarray]

@@ -17,7 +17,7 @@ from bert_jax.config import CheckpointConfig, MeshConfig, StoreFacts, resolve
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime import cli
-from bert_jax.train_step import optim, state
+from bert_jax.train_step import optimizers, state
 
 CONFIG = cli.config_flag()
 SAVES = 4  # the first one compiles
@@ -29,7 +29,7 @@ def main(_: list[str]) -> None:
     devices = mesh.make_mesh(MeshConfig())
     jax.set_mesh(devices)
     model = bert.build(config.model, jax.default_backend())
-    tx = optim.make_optimizer(config.optim)
+    tx = optimizers.make_optimizer(config.optim)
     layout = state.make_shardings(model, tx, devices, MeshConfig())
     train_state = jax.block_until_ready(state.init_state(model, tx, layout, seed=0))
     logical = state.map_like_params(arrays.describe_unpadded, train_state, model.declared)

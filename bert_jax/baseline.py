@@ -54,7 +54,7 @@ import jax
 
 from bert_jax.baselines import bilm, skipgram, training
 from bert_jax.config.vectors import BILM, SKIPGRAM
-from bert_jax.reporting.console import Screen, duration
+from bert_jax.logging.console import Screen, duration
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import Store

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from bert_jax.parallel import allocator
-from bert_jax.runtime import cli
+from bert_jax.runtime import cli, malloc
 from data_pipeline.io.refused import Refused
 
 _CONFIG = cli.config_flag()
@@ -47,17 +46,17 @@ USAGE = "python -m bert_jax.benchmark --config=configs/base.py [--config.data.st
 
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
-    allocator.keep_freed_memory()
+    malloc.keep_freed_memory()
 
 import jax
 import numpy as np
 
+from bert_jax.benchmarking import measure, measure_report, synthetic
 from bert_jax.config import Config, ModelConfig
 from bert_jax.interop import warm_start
+from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import measure, measure_report, synthetic
-from bert_jax.reporting.console import Screen
 from bert_jax.runtime import exit_codes
 from bert_jax.train_step import objectives
 from bert_jax.trainer.feed import StoreFeed

@@ -47,7 +47,7 @@ from bert_jax.interop.export import Target
 from bert_jax.interop.load import GOOGLE, HF
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import list_names
-from bert_jax.reporting.console import BAD, Screen
+from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog

@@ -48,14 +48,14 @@ if __name__ == "__main__":
 
 import jax
 
+from bert_jax.benchmarking import measure
 from bert_jax.config import Config, MeshConfig
-from bert_jax.machine import checks, kernel
-from bert_jax.machine.checks import FINE, SKIPPED, WRONG, Verdict
+from bert_jax.logging.console import BAD, FAINT, Screen
+from bert_jax.machine_checks import checks, kernel
+from bert_jax.machine_checks.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel import processes
-from bert_jax.perf import measure
-from bert_jax.reporting.console import BAD, FAINT, Screen
 from bert_jax.runtime import startup
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.train_step import objectives
@@ -64,7 +64,7 @@ from data_pipeline.cli.main import describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path, write_json
 
-Part = tuple[str, Callable[[], Verdict]]
+Part = tuple[str, Callable[[], CheckResult]]
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
@@ -105,7 +105,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
     return FAILED if any(verdict.outcome == WRONG for verdict in verdicts) else DONE
 
 
-def summarize(verdicts: Sequence[Verdict]) -> str:
+def summarize(verdicts: Sequence[CheckResult]) -> str:
     """Name the parts that are wrong, and count the skipped ones, in one line."""
     wrong = [verdict.part for verdict in verdicts if verdict.outcome == WRONG]
     skipped = sum(verdict.outcome == SKIPPED for verdict in verdicts)
@@ -138,21 +138,23 @@ def _list_parts(config: Config, source: Any) -> list[Part]:
     seq_len = config.phases[0].seq_len
     rates: list[float] = []
 
-    def check_step() -> Verdict:
+    def check_step() -> CheckResult:
         verdict = checks.check_step(config, _STEP_SECS.value)
         rates.append(verdict.numbers["rows_per_sec"] / processes.count())
         return verdict
 
-    def check_losses() -> Verdict:
+    def check_losses() -> CheckResult:
         try:
             reference = jax.local_devices(backend="cpu")[:1]
         except RuntimeError:
-            return Verdict("losses", SKIPPED, "JAX_PLATFORMS leaves out the CPU to compare with")
+            return CheckResult(
+                "losses", SKIPPED, "JAX_PLATFORMS leaves out the CPU to compare with"
+            )
         return checks.check_losses(jax.local_devices(), reference)
 
-    def check_storage() -> Verdict:
+    def check_storage() -> CheckResult:
         if not _WORKDIR.value:
-            return Verdict("storage", SKIPPED, "no --workdir is given")
+            return CheckResult("storage", SKIPPED, "no --workdir is given")
         (objective,) = objectives.find_each(config)
         model = bert.build(config.model, jax.default_backend(), 1, config.compute, objective.heads)
         return checks.check_storage(_WORKDIR.value, 3 * 4 * model.parameter_count)
@@ -174,12 +176,12 @@ def _list_parts(config: Config, source: Any) -> list[Part]:
     ]
 
 
-def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> list[Verdict]:
+def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> list[CheckResult]:
     """Check each part and print its verdict; an error is a verdict too."""
     began, verdicts = time.monotonic(), []
     for name, check in parts:
         if time.monotonic() - began > limit_secs:
-            verdict = Verdict(name, SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
+            verdict = CheckResult(name, SKIPPED, f"the {limit_secs:g} s of --limit_secs are over")
         else:
             with screen.spinning(f"checking: {name}"):
                 verdict = _run(name, check)
@@ -189,14 +191,14 @@ def check_parts(parts: Sequence[Part], screen: Screen, limit_secs: float) -> lis
     return verdicts
 
 
-def _run(name: str, check: Callable[[], Verdict]) -> Verdict:
+def _run(name: str, check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except (OSError, RuntimeError, MemoryError, ValueError, AssertionError) as error:
         # Of a device, a disk, or a compiler: what the command is there to report.
         text = describe_os_error(error) if isinstance(error, OSError) else str(error)
         reason = text.splitlines()[0] if text else type(error).__name__
-        return Verdict(name, WRONG, reason)
+        return CheckResult(name, WRONG, reason)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

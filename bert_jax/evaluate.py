@@ -49,11 +49,11 @@ if __name__ == "__main__":
 from bert_jax.config import data_in_evaluations
 from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.pseudo_likelihood import Score
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import huggingface, load
 from bert_jax.interop.pretrained import check_masked_lm, place_masked_lm, refuse_causal
 from bert_jax.interop.warm_start import InitialWeights, fit_vocabulary
-from bert_jax.reporting.console import Screen, list_lines
+from bert_jax.logging.console import Screen, list_lines
 from bert_jax.runtime.run_record import PretrainingRun
 from bert_jax.trainer.feed import open_store
 from data_pipeline.cli.stderr_log import LibraryLog
@@ -62,7 +62,7 @@ from data_pipeline.labelled.lines import STDIN, check_lines, open_lines
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.vocab import load_recorded
 
-_LEAST_SEQ_LEN, _USUAL_SEQ_LEN = 8, 128  # 128: of the first phase of the paper's configs
+_MIN_SEQ_LEN, _USUAL_SEQ_LEN = 8, 128  # 128: of the first phase of the paper's configs
 _SHOWN_SENTENCES = 20
 _SHOWN_CHARS = 60
 
@@ -109,8 +109,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
 def _check_flags() -> None:
     if not _CHECKPOINT.value:
         raise Refused(f"--checkpoint is missing: a workdir, hf:DIR or google:PREFIX; {USAGE}")
-    if _SEQ_LEN.present and _SEQ_LEN.value < _LEAST_SEQ_LEN:
-        raise Refused(f"--seq_len is {_SEQ_LEN.value}; it must be {_LEAST_SEQ_LEN} or more")
+    if _SEQ_LEN.present and _SEQ_LEN.value < _MIN_SEQ_LEN:
+        raise Refused(f"--seq_len is {_SEQ_LEN.value}; it must be {_MIN_SEQ_LEN} or more")
     store_flags = [flag for flag in (_SPLIT, _SEQ_LEN, _EXAMPLES, _SEGMENTS) if flag.present]
     if store_flags and _SENTENCES.value and not _STORE.value:
         raise Refused(
@@ -123,7 +123,7 @@ def _check_flags() -> None:
         check_new_file(pathlib.Path(_OUTPUT.value), "--output")
 
 
-def _select(run: PretrainingRun | None, screen: Screen) -> Selection | None:
+def _select(run: PretrainingRun | None, screen: Screen) -> ScoredRows | None:
     """Resolve the store and split to score: --store, else the one the run trained on."""
     options = PretrainOptions() if run is None else data_in_evaluations(run.config)
     if _STORE.value:
@@ -137,7 +137,7 @@ def _select(run: PretrainingRun | None, screen: Screen) -> Selection | None:
     options.check()
     with screen.copying(options.store) as advance:
         store = open_store(options, advance)
-    return Selection(store, _SPLIT.value, options, _SEQ_LEN.value, _EXAMPLES.value)
+    return ScoredRows(store, _SPLIT.value, options, _SEQ_LEN.value, _EXAMPLES.value)
 
 
 def _read_sentences() -> tuple[list[str], str]:
@@ -153,7 +153,7 @@ def _read_sentences() -> tuple[list[str], str]:
 
 def _score(
     weights: InitialWeights,
-    selection: Selection | None,
+    selection: ScoredRows | None,
     sentences: list[str],
     sentence_ids: list[Any],
     screen: Screen,
@@ -188,7 +188,7 @@ def _score(
     return 0
 
 
-def _make_store_rows(selection: Selection, means: dict[str, float]) -> list[tuple[str, str]]:
+def _make_store_rows(selection: ScoredRows, means: dict[str, float]) -> list[tuple[str, str]]:
     examples = f"{means['examples']:,} of {selection.seq_len}, {selection.split} split of"
     rows = [("examples", f"{examples} {selection.store.directory}")]
     for name in ("mlm", "causal", "permutation"):

@@ -42,7 +42,7 @@ from bert_jax.finetuning import frozen_ner
 from bert_jax.finetuning.frozen_ner import FEATURES
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.tasks.ner import task as ner
 from bert_jax.tasks.task import Task
 from data_pipeline.cli.stderr_log import LibraryLog

@@ -68,8 +68,8 @@ from bert_jax.inference.hidden_states import (
 )
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_model, refuse_causal
+from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Heads
-from bert_jax.reporting.console import Screen
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_new_file, new_file
 from data_pipeline.io.refused import Refused
@@ -77,7 +77,7 @@ from data_pipeline.labelled.lines import LineCounts, check_lines, group_rows, op
 from data_pipeline.labelled.rows import EncodedRows
 
 _GROUP_BYTES = 256 << 20  # of vectors in memory before they are written
-_MOST_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
+_MAX_GROUP_TOKENS = 1 << 18  # pooled vectors are small, but their rows take memory too
 
 
 def _main(log: LibraryLog, arguments: list[str]) -> int:
@@ -115,7 +115,7 @@ def _extract(
     counts = LineCounts()
     started = time.monotonic()
     vectors_bytes = 4 * len(layers.numbers) * checkpoint.config.hidden_size
-    most_tokens = min(_GROUP_BYTES // vectors_bytes, _MOST_GROUP_TOKENS)
+    most_tokens = min(_GROUP_BYTES // vectors_bytes, _MAX_GROUP_TOKENS)
     pieces = checkpoint.vocabulary.pieces()
     groups = group_rows(
         open_lines(_INPUT.value),

@@ -17,8 +17,7 @@ from typing import Any
 from absl import flags, logging
 
 from bert_jax.config.schema import FinetuneConfig
-from bert_jax.parallel import allocator
-from bert_jax.runtime import cli
+from bert_jax.runtime import cli, malloc
 from bert_jax.runtime.cli import RunFlags
 
 _CONFIG = cli.config_flag(FinetuneConfig)
@@ -33,7 +32,7 @@ USAGE = (
 
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
-    allocator.keep_freed_memory()
+    malloc.keep_freed_memory()
 
 from bert_jax.config import validate
 from bert_jax.finetuning import predict

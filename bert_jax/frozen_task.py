@@ -48,7 +48,7 @@ if __name__ == "__main__":
 from bert_jax.baselines import frozen_task, training, vectors
 from bert_jax.baselines.vectors import KINDS
 from bert_jax.config.schema import with_length
-from bert_jax.reporting.console import Screen, duration
+from bert_jax.logging.console import Screen, duration
 from bert_jax.tasks.registry import open_task
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import write_json

@@ -70,11 +70,11 @@ if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
 from bert_jax.config import overrides
-from bert_jax.reporting.console import BAD, Screen
+from bert_jax.logging.console import BAD, Screen
+from bert_jax.planning.law import LADDER
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.scaling import ladder as ladder_lib
 from bert_jax.scaling.ladder import Recipe, Rung
-from bert_jax.scaling.law import LADDER
 from bert_jax.studies import plan
 from bert_jax.studies.runner import Study
 from data_pipeline.cli.stderr_log import LibraryLog

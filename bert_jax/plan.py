@@ -6,7 +6,7 @@
     --seq_len=128 --per_chip_batch=64    what if: one phase, of this length and so many rows a chip
     --scale=16,64,256            a row for each slice of so many chips, with as many rows a chip
     --prices=FILE                dollars for a chip and an hour, on demand and spot, in place of
-    bert_jax/perf/prices.json
+    bert_jax/planning/prices.json
     --json_out=FILE --hlo_out=FILE --plot_out=FILE.png
     --budget=300                 which size to train for so many dollars, and what loss to expect;
     or --days=4, or --chip_hours=500
@@ -62,7 +62,7 @@ _PER_CHIP_BATCH = flags.DEFINE_integer(
 )
 _SCALE = flags.DEFINE_list("scale", [], "chips of slices to compare, such as 16,64,256")
 _PRICES = flags.DEFINE_string(
-    "prices", None, "price list, in the form of the default, bert_jax/perf/prices.json"
+    "prices", None, "price list, in the form of the default, bert_jax/planning/prices.json"
 )
 _JSON_OUT = flags.DEFINE_string("json_out", None, "file for every number: docs/guide/plan.md")
 _HLO_OUT = flags.DEFINE_string(
@@ -90,12 +90,21 @@ USAGE = "python -m bert_jax.plan --config=configs/base.py --topology=v5e:4x4 [--
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
+from bert_jax.benchmarking import measure
 from bert_jax.config import Config, ResolvedRun
 from bert_jax.interop import warm_start
+from bert_jax.logging.console import Screen
+from bert_jax.logging.rates import render_rates_as_text
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import estimate, measure, plan_report, slices
-from bert_jax.perf.aot_compile import Compiled
-from bert_jax.perf.plan import (
+from bert_jax.planning import budget as budget_lib
+from bert_jax.planning import estimate, plan_report, slices
+from bert_jax.planning.aot_compile import Compiled
+from bert_jax.planning.budget import Budget, BudgetPlan, BudgetRequest
+from bert_jax.planning.candidates import make_compiler
+from bert_jax.planning.chip_prices import FILE, Prices, format_dollars, read_prices
+from bert_jax.planning.fit import fit_english
+from bert_jax.planning.law import read_ladder
+from bert_jax.planning.plan import (
     Plan,
     PlanRequest,
     build_plan,
@@ -103,16 +112,8 @@ from bert_jax.perf.plan import (
     read_corpus,
     scale_config,
 )
-from bert_jax.perf.prices import FILE, Prices, format_dollars, read_prices
-from bert_jax.perf.slices import Slice
-from bert_jax.reporting.console import Screen
-from bert_jax.reporting.rates import render_rates_as_text
+from bert_jax.planning.slices import Slice
 from bert_jax.runtime import exit_codes
-from bert_jax.scaling import budget as budget_lib
-from bert_jax.scaling.budget import Budget, BudgetPlan, BudgetRequest
-from bert_jax.scaling.candidates import make_compiler
-from bert_jax.scaling.fit import fit_english
-from bert_jax.scaling.law import read_ladder
 from bert_jax.train_step import objectives
 from bert_jax.trainer import heldout
 from data_pipeline.cli.main import find_python
@@ -245,7 +246,7 @@ def _make_budget(prices: Prices, tpu_slice: Slice) -> Budget:
 
 def _spend(log: LibraryLog) -> int:
     """Choose what the budget buys, and show it."""
-    from bert_jax.scaling import budget_report  # here: it imports matplotlib
+    from bert_jax.planning import budget_report
 
     request, screen = _read_budget(log)
     plan = budget_lib.choose(request, make_compiler(request.tpu_slice, screen))
@@ -290,7 +291,7 @@ def _apply_what_if(config: Config, tpu_slice: Slice) -> Config:
 def _write_pictures(config: Config, compiled: Compiled | None, screen: Screen) -> None:
     """Write the files of --plot_out and --hlo_out."""
     if _PLOT_OUT.value:
-        from bert_jax.reporting import plots  # here: matplotlib takes half a second to import
+        from bert_jax.logging import plots  # here: matplotlib takes half a second to import
 
         plots.draw_rates(config, pathlib.Path(_PLOT_OUT.value))
     if _HLO_OUT.value and compiled:

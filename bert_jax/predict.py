@@ -56,8 +56,8 @@ from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import PlacedModel, Pretrained, place_model
+from bert_jax.logging.console import Screen, duration
 from bert_jax.model.bert import Heads
-from bert_jax.reporting.console import Screen, duration
 from bert_jax.tasks.ner.predict import TagPredictor
 from bert_jax.tasks.predict_table import TablePredictor
 from bert_jax.tasks.predicting import Predictor, PredictRequest

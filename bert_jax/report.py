@@ -26,10 +26,10 @@ USAGE = "python -m bert_jax.report RUN [RUN ...] [--output=FILE.html] [--guesses
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
-from bert_jax.diagnosis import comparison, run_report
-from bert_jax.diagnosis.run_state import RunState, read_run
-from bert_jax.perf.prices import read_prices
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
+from bert_jax.monitoring import comparison, run_report
+from bert_jax.monitoring.run_state import RunState, read_run
+from bert_jax.planning.chip_prices import read_prices
 from bert_jax.runtime.exit_codes import DONE
 from data_pipeline.cli.live_line import LINE
 from data_pipeline.cli.stderr_log import LibraryLog

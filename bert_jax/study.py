@@ -58,9 +58,9 @@ if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
 from bert_jax.config.study import StudyTask
-from bert_jax.perf.prices import read_prices
-from bert_jax.perf.slices import Slice, find_slice
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
+from bert_jax.planning.chip_prices import read_prices
+from bert_jax.planning.slices import Slice, find_slice
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.studies import plan
 from bert_jax.studies.runner import Study

@@ -16,8 +16,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from bert_jax.parallel import allocator
-from bert_jax.runtime import cli
+from bert_jax.runtime import cli, malloc
 from bert_jax.runtime.cli import RunFlags
 
 _CONFIG = cli.config_flag()
@@ -29,7 +28,7 @@ USAGE = "python -m bert_jax.train --config=configs/base.py --workdir=DIR"
 
 if __name__ == "__main__":
     cli.check_command_line(USAGE)
-    allocator.keep_freed_memory()
+    malloc.keep_freed_memory()
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config

@@ -37,10 +37,10 @@ import rich.table
 
 from bert_jax import config as config_lib
 from bert_jax.config import Config
-from bert_jax.reporting.console import BAD, FAINT, GOOD, Screen, duration
+from bert_jax.logging.console import BAD, FAINT, GOOD, Screen, duration
 from bert_jax.runtime import exit_codes
 from bert_jax.trainer import resume_check
-from bert_jax.trainer.resume_check import Attempt, Comparison, KilledRun, RunEnded
+from bert_jax.trainer.resume_check import Attempt, KilledRun, RunComparison, RunEnded
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.address import is_address
@@ -149,7 +149,7 @@ def _show(run: KilledRun) -> None:
     make_console().print(table)
 
 
-def _verdict(run: KilledRun, comparison: Comparison, screen: Screen) -> int:
+def _verdict(run: KilledRun, comparison: RunComparison, screen: Screen) -> int:
     """Report whether both are the same; returns the exit code."""
     for difference in comparison.differences:
         screen.print(difference, BAD)

@@ -109,8 +109,8 @@ def print_measurement(measured: Measurement, console: rich.console.Console) -> N
 
 
 _WARM_UP_GROUPS = 3
-_LEAST_SECS, _MOST_SECS = 0.001, 86_400.0
-_MOST_BATCH = 1 << 20
+_MIN_SECS, _MAX_SECS = 0.001, 86_400.0
+_MAX_BATCH = 1 << 20
 _SAMPLER_FLAGS = ("segments", "masking", "packed_examples", "group_sequences")
 
 
@@ -121,8 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _measure_and_print(argv: list[str]) -> None:
     flags = _parser().parse_args(argv)
-    check_range("secs", flags.secs, _LEAST_SECS, _MOST_SECS)
-    check_range("batch_size", flags.batch_size, 1, _MOST_BATCH)
+    check_range("secs", flags.secs, _MIN_SECS, _MAX_SECS)
+    check_range("batch_size", flags.batch_size, 1, _MAX_BATCH)
     _make_options(flags).check_flags()
     if flags.json_out:
         check_file_path(pathlib.Path(flags.json_out), "--json_out")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
+from data_pipeline.cli.flags import MAX_WORKERS, FlagParser, add_settings
 from data_pipeline.cli.main import leave_stops_to_parent, run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
@@ -72,7 +72,7 @@ class ExportFlags:
         10, "number of files; examples go to them in turn", minimum=1, maximum=99_999
     )
     compression: str = setting("none", "of the files", choices=tuple(COMPRESSIONS))
-    workers: int = setting(0, "processes; 0: one per core", minimum=0, maximum=MOST_WORKERS)
+    workers: int = setting(0, "processes; 0: one per core", minimum=0, maximum=MAX_WORKERS)
 
     def file_name(self, number: int) -> str:
         """Return the name of a file."""

@@ -21,10 +21,10 @@ from data_pipeline.report.health import Health, measure
 from data_pipeline.report.progress import show_progress
 from data_pipeline.report.terminal import print_health
 from data_pipeline.store import EXAMPLES, check_is_local, open_store, read_manifest
-from data_pipeline.store.findings import Finding
+from data_pipeline.store.findings import StoreFinding
 from data_pipeline.store.writer import count_bytes, list_verified_files, verify
 
-_MOST_EXAMPLES = 10_000
+_MAX_EXAMPLES = 10_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
     Raises:
       Refused, OSError: a flag, the store, or a file that cannot be written.
     """
-    check_range("examples", flags.examples, 0, _MOST_EXAMPLES)
+    check_range("examples", flags.examples, 0, _MAX_EXAMPLES)
     for flag, path in (("--html", flags.html), ("--json_out", flags.json_out)):
         if path:
             check_file_path(path, flag)
@@ -67,7 +67,7 @@ def inspect(flags: argparse.Namespace, console: rich.console.Console) -> None:
         flags.json_out.write_text(text + "\n", encoding="utf-8")
 
 
-def _write_page(path: pathlib.Path, health: Health, findings: list[Finding]) -> None:
+def _write_page(path: pathlib.Path, health: Health, findings: list[StoreFinding]) -> None:
     # Before matplotlib is imported, which else reports that it indexes fonts.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from data_pipeline.report.page import render_page
@@ -75,7 +75,7 @@ def _write_page(path: pathlib.Path, health: Health, findings: list[Finding]) -> 
     path.write_text(render_page(health, findings), encoding="utf-8")
 
 
-def describe(health: Health, findings: list[Finding]) -> dict[str, Any]:
+def describe(health: Health, findings: list[StoreFinding]) -> dict[str, Any]:
     """Make the content of --json_out: the numbers of Health without the store's manifest."""
     numbers = dataclasses.asdict(health)
     manifest = numbers.pop("manifest")

@@ -36,7 +36,7 @@ What `python -m COMMAND --help` prints. Commands that take `--config` also take 
 [the config](config.md) as `--config.KEY=VALUE`.
 """
 # Imported once; each command is then run by a child of this process.
-_LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.perf.aot_compile")
+_LIBRARIES = ("bert_jax.trainer.loop", "bert_jax.finetuning.setup", "bert_jax.planning.aot_compile")
 
 
 def config_page() -> str:

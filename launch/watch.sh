@@ -36,7 +36,7 @@ running watch.sh also restarts what launch/train.sh --stop has stopped: end the 
   --tries=N          give up after so many tries in a row without a newer checkpoint (default: 5)
   --doctor           check a TPU VM that was just set up, as launch/train.sh --doctor does, before training on
                      it; where something is wrong it is set up and checked again, which counts as a try
-  --price=USD        dollars per chip-hour (default: bert_jax/perf/prices.json, which is on demand)
+  --price=USD        dollars per chip-hour (default: bert_jax/planning/prices.json, which is on demand)
   --state_dir=DIR    folder of events.log, stacks and this script's state (default:
                      ~/.local/state/bert_jax/PROJECT.ZONE.TPU_NAME)
   --delete_at_end    delete the TPU VM once training has finished; if it failed for good (2, 3 or no more
@@ -51,7 +51,7 @@ USAGE
 POLL_SECS=60 HUNG_SECS=4000 MAX_TRIES=5 STATE_DIR='' REVISION='' DELETE_AT_END=false WORK_DIR=''
 IS_EXAMINED=false TRAIN_FLAGS=()
 # Longest outage of Google Cloud before this gives up, and longest pause between two queries.
-readonly OUTAGE_SECS=43200 LONGEST_PAUSE_SECS=600
+readonly OUTAGE_SECS=43200 MAX_PAUSE_SECS=600
 
 # Whether we have seen the TPU VM; looks in a row that did not find it nonetheless.
 IS_EXPECTED=false MISSING=0
@@ -122,7 +122,7 @@ failed() {
     if (($(now) - UNANSWERED_SINCE >= OUTAGE_SECS)); then
         give_up 1 "$2, for $((OUTAGE_SECS / 3600)) h now: $words"
     fi
-    PAUSE=$(awk -v pause="$PAUSE" -v poll="$POLL_SECS" -v most="$LONGEST_PAUSE_SECS" \
+    PAUSE=$(awk -v pause="$PAUSE" -v poll="$POLL_SECS" -v most="$MAX_PAUSE_SECS" \
         'BEGIN { pause = 2 * (pause > poll ? pause : poll); print pause < most ? pause : most }')
     event "$2: $words; retrying in $PAUSE s"
 }

@@ -20,7 +20,7 @@ import jax
 # What the entries import, less the entries: running one defines its flags. They are names, and not
 # import statements, because a linter removes an import that nothing uses.
 LIBRARIES = (
-    "bert_jax.reporting.plots",
+    "bert_jax.logging.plots",
     "bert_jax.inference.vector_files",
     "bert_jax.finetuning.frozen_ner",
     "bert_jax.interop.huggingface",

@@ -4,9 +4,11 @@ Each rule is a function over a source tree. The tests run it on this tree and on
 """
 
 import ast
+import collections
 import dataclasses
 import functools
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
@@ -20,13 +22,13 @@ FOLDERS = {
         "report",
     ),
     "bert_jax": (
-        *("config", "parallel", "model", "tasks", "train_step", "reporting", "runtime"),
-        "diagnosis",
-        *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines", "perf"),
-        *("machine", "studies", "scaling"),
+        *("config", "parallel", "model", "tasks", "train_step", "logging", "runtime"),
+        "monitoring",
+        *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines"),
+        *("benchmarking", "planning", "machine_checks", "studies", "scaling"),
     ),
 }
-MOST_MODULES_OF_A_FOLDER = 13
+MAX_MODULES_PER_FOLDER = 13
 NEVER_IN_DATA_PIPELINE = {"jax", "jaxlib", "flax", "optax", "orbax", "bert_jax"}
 VAGUE_MODULES = {"utils", "util", "helpers", "helper", "common", "misc"}
 BANNED_NAMES = {
@@ -127,7 +129,7 @@ def upward_imports(root: pathlib.Path) -> list[str]:
 
 
 # Packages that a function may import when it needs them, without loading them for all others.
-LOADED_AT_NEED = ("bert_jax.interop", "bert_jax.tasks", "bert_jax.reporting.plots")
+LOADED_AT_NEED = ("bert_jax.interop", "bert_jax.tasks", "bert_jax.logging.plots")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +148,7 @@ CLOSURES = (
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
             *("bert_jax.finetuning", "bert_jax.studies", "bert_jax.scaling", "bert_jax.baselines"),
-            *("bert_jax.perf", *LOADED_AT_NEED),
+            *("bert_jax.planning", *LOADED_AT_NEED),
         ),
     ),
     Closure(
@@ -154,7 +156,7 @@ CLOSURES = (
         most=61,
         without=(
             *("data_pipeline.read", "data_pipeline.vocab", "data_pipeline.store"),
-            *("bert_jax.reporting", "bert_jax.runtime", "bert_jax.checkpoint", "bert_jax.trainer"),
+            *("bert_jax.logging", "bert_jax.runtime", "bert_jax.checkpoint", "bert_jax.trainer"),
         ),
     ),
 )
@@ -188,6 +190,26 @@ def large_closures(root: pathlib.Path) -> list[str]:
         if len(found) > closure.most:
             broken.append(f"{closure.module} loads {len(found)} modules of at most {closure.most}")
     return broken
+
+
+def class_names_used_twice(root: pathlib.Path) -> list[str]:
+    homes = collections.defaultdict(list)
+    for module, path in modules(root).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module)
+    return [f"{name}: {', '.join(found)}" for name, found in homes.items() if len(found) > 1]
+
+
+def superlative_constants(root: pathlib.Path) -> list[str]:
+    """Constants that say MOST_ or LEAST_: they are MAX_ and MIN_."""
+    pattern = re.compile(r"^_?(MOST|LEAST|FEWEST|LONGEST|SHORTEST|SMALLEST)(_|$)")
+    return [
+        f"{module} line {node.lineno}: {node.id}"
+        for module, path in modules(root).items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and pattern.match(node.id)
+    ]
 
 
 def imports_of_a_command(root: pathlib.Path) -> list[str]:
@@ -272,7 +294,7 @@ def crowded_folders(root: pathlib.Path) -> list[str]:
     return [
         f"{folder} has {count} modules"
         for folder, count in sorted(counts.items())
-        if count > MOST_MODULES_OF_A_FOLDER
+        if count > MAX_MODULES_PER_FOLDER
     ]
 
 
@@ -296,7 +318,7 @@ RULES = [
     (
         upward_imports,
         MODEL,
-        "def f():\n    from ..train_step.optim import x",
+        "def f():\n    from ..train_step.optimizers import x",
         "from ..config import x",
     ),
     (
@@ -321,8 +343,13 @@ RULES = [
     ),
     (
         *(large_closures, "bert_jax/train.py"),
-        *("def f():\n    import bert_jax.perf.plan", "def f():\n    import bert_jax.interop.load"),
+        *(
+            "def f():\n    import bert_jax.planning.plan",
+            "def f():\n    import bert_jax.interop.load",
+        ),
     ),
+    (class_names_used_twice, MODEL, "class A: ...\nclass A: ...", "class A: ..."),
+    (superlative_constants, MODEL, "MOST_ROWS = 2", "MAX_ROWS = 2"),
     (vague_modules, "bert_jax/model/utils.py", "", None),
     (unknown_folders, "bert_jax/things/bert.py", "", None),
     (banned_names, MODEL, "def f(of):\n    return of", "def f(x):\n    of(x)"),
@@ -351,7 +378,7 @@ def test_a_planted_violation_is_reported(rule, path, broken, kept, tmp_path):
 def test_a_folder_holds_a_dozen_modules(tmp_path):
     assert crowded_folders(ROOT) == []
     (tmp_path / "bert_jax/model").mkdir(parents=True)
-    for number in range(MOST_MODULES_OF_A_FOLDER):
+    for number in range(MAX_MODULES_PER_FOLDER):
         (tmp_path / f"bert_jax/model/m{number}.py").touch()
     (tmp_path / "bert_jax/model/__init__.py").touch()
     assert crowded_folders(tmp_path) == []

@@ -14,11 +14,11 @@ from tests.docs import pages
 
 ROOT = pages.ROOT
 README = pages.README.read_text(encoding="utf-8")
-MOST_BYTES = 12 * 1024
+MAX_BYTES = 12 * 1024
 
 
 def test_the_readme_has_12_kb_at_most():
-    assert len(README.encode()) <= MOST_BYTES
+    assert len(README.encode()) <= MAX_BYTES
 
 
 def test_the_table_of_commands_is_the_packages():

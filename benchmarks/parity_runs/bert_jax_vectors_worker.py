@@ -25,7 +25,7 @@ from bert_jax.model.bert import Heads
 from data_pipeline.labelled.lines import LineCounts, group_rows, open_lines
 
 _running: dict[str, Any] = {}  # the placed model and the step, compiled as lengths occur
-_MOST_GROUP_TOKENS = 1 << 18
+_MAX_GROUP_TOKENS = 1 << 18
 
 
 def open_encoder(checkpoint: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def vectors(
     start, cpu_start = time.perf_counter(), time.process_time()
     lines = open_lines(sentences_file)
     parts = []
-    for rows in group_rows(lines, model.vocabulary, max_length, _MOST_GROUP_TOKENS, LineCounts()):
+    for rows in group_rows(lines, model.vocabulary, max_length, _MAX_GROUP_TOKENS, LineCounts()):
         results = batches.run_rows(step, model, rows, batch_size)
         windows = slide(rows, max_length, 0, model.vocabulary.template)
         parts.append(collect_vectors(results, windows, is_pooled=True))

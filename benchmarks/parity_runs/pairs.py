@@ -25,9 +25,9 @@ from bert_jax.config import MeshConfig, OptimConfig
 from bert_jax.config.schema import TaskOptions
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
 from bert_jax.runtime import goodput
 from bert_jax.tasks.registry import open_task
 from bert_jax.tasks.task import Task

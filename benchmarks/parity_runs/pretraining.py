@@ -23,8 +23,8 @@ import rich.console
 from benchmarks.step.cases import NOT_PREDICTED, hf_batch
 from benchmarks.step.workers import ROOT, Worker
 from bert_jax.config import Config, overrides, resolve
-from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
-from bert_jax.reporting.statistics import paired_difference
+from bert_jax.logging.metrics_writer import METRICS, SUMMARY
+from bert_jax.logging.statistics import paired_difference
 from bert_jax.runtime.cli import find_config
 from bert_jax.trainer.feed import HostBatch, StoreFeed, open_stores, read_facts
 
@@ -36,7 +36,7 @@ SIZES = {
     "max_position_embeddings": 128,
     "initializer_range": 256**-0.5,
 }
-MOST_STEPS = 2000
+MAX_STEPS = 2000
 BUDGET_SECS = 3600.0  # of all runs with dropout together
 SIDES = ("ours", "theirs")
 _DROPOUT = 0.1
@@ -88,7 +88,7 @@ def choose_steps(seeds: int, losses: dict[str, Any]) -> int:
         losses[side]["wall_secs"] - losses["case"]["steps"] * losses[side]["step_secs"]
         for side in SIDES
     )
-    return max(2, min(MOST_STEPS, int((BUDGET_SECS - overhead_secs) / secs_a_step)))
+    return max(2, min(MAX_STEPS, int((BUDGET_SECS - overhead_secs) / secs_a_step)))
 
 
 def compare_seeds(

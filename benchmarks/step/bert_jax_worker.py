@@ -7,10 +7,10 @@ import math
 import time
 from typing import Any
 
-from bert_jax.parallel import allocator
+from bert_jax.runtime import malloc
 
 if __name__ == "__main__":
-    allocator.keep_freed_memory()  # as bert_jax.train does, before JAX starts threads
+    malloc.keep_freed_memory()  # as bert_jax.train does, before JAX starts threads
 
 import flax
 import jax
@@ -18,12 +18,12 @@ import numpy as np
 import optax
 
 from benchmarks.step import cases, workers
+from bert_jax.benchmarking import measure
 from bert_jax.config import Config, ModelConfig, OptimConfig, Phase
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
-from bert_jax.perf import measure
 from bert_jax.train_step import objectives, step
 
 _running: dict[str, Any] = {}  # of the size asked for last: model, state, step, batch

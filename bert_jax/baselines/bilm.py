@@ -24,13 +24,13 @@ from bert_jax.baselines.rows import cut_documents, frame_rows
 from bert_jax.config.vectors import BILM, BiLM
 from bert_jax.finetuning import bilstm
 from bert_jax.finetuning.bilstm import DIRECTIONS
+from bert_jax.logging.console import Screen
 from bert_jax.model import ops
-from bert_jax.reporting.console import Screen
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream
 from data_pipeline.store import Store
 
 _CLIP_NORM = 1.0
-_MOST_HELDOUT_ROWS = 1024
+_MAX_HELDOUT_ROWS = 1024
 _FORWARD_LOSS, _BACKWARD_LOSS = (f"heldout_{direction}_loss" for direction in DIRECTIONS)
 
 Params = dict[str, Any]  # embeddings float32[V,D], bias float32[V], and a Direction by its name
@@ -208,7 +208,7 @@ def _score_heldout(
 ) -> dict[str, float | None]:
     """Compute the mean held-out loss of a token, and that of each direction; None without text."""
     rows = make_rows(store, store.heldout.name, settings.seq_len)
-    rows = rows.first(_MOST_HELDOUT_ROWS)
+    rows = rows.first(_MAX_HELDOUT_ROWS)
     names = ("heldout_loss", _FORWARD_LOSS, _BACKWARD_LOSS)
     if not rows.examples:
         return dict.fromkeys(names)

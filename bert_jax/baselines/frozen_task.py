@@ -18,7 +18,7 @@ from bert_jax.finetuning import frozen_ner
 from bert_jax.finetuning.frozen_ner import Features
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, choose_layers
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, TAG, Task
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows
@@ -27,7 +27,7 @@ from data_pipeline.vocab.template import Template
 _PENALTIES = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _HELDOUT_SHARE = 0.1  # of the training rows, to choose the penalty
 _TOKENS_AT_ONCE = 1 << 14  # of memory-mapped vectors
-_SMALLEST_SIZE = 1e-12  # keeps vectors of zeros at zero
+_MIN_SIZE = 1e-12  # keeps vectors of zeros at zero
 _LOWEST_LOGIT = -1e3  # of a class without training rows
 
 Matrix = Any  # float32[N,F], dense or sparse
@@ -92,7 +92,7 @@ def scale_vectors(vectors: frozen_ner.Vectors) -> None:
     squares = [np.square(train_TKD[i : i + _TOKENS_AT_ONCE]).sum(axis=(0, 2)) for i in starts]
     count = train_TKD.shape[0] * train_TKD.shape[2]
     size_K = np.sqrt(np.sum(squares, axis=0, dtype=np.float64) / count)
-    factor_K1 = (1 / np.maximum(size_K, _SMALLEST_SIZE)).astype(np.float32)[:, None]
+    factor_K1 = (1 / np.maximum(size_K, _MIN_SIZE)).astype(np.float32)[:, None]
     for array_TKD in vectors.values():
         for i in range(0, len(array_TKD), _TOKENS_AT_ONCE):
             array_TKD[i : i + _TOKENS_AT_ONCE] *= factor_K1

@@ -22,20 +22,20 @@ from bert_jax.baselines.rows import cut_documents
 from bert_jax.config.vectors import SKIPGRAM, SkipGram
 from bert_jax.inference import vector_files
 from bert_jax.inference.hidden_states import Group, Layers
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from data_pipeline.io.atomic import new_file
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, make_plain_rows
 from data_pipeline.store import Store
 from data_pipeline.vocab import load_recorded
 
 VECTORS = "vectors.npz"
-_LONGEST_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
+_MAX_ROW = 1000  # tokens; MAX_SENTENCE_LENGTH of word2vec.c
 _ROWS = 16  # rows of a step
 _PAIRS = 256  # pairs of a batch
 _BATCHES = 32  # the batches of a step are padded to a multiple, so that few shapes are compiled
 _POWER = 0.75  # negatives are drawn by count ** _POWER
-_LEAST_RATE = 1e-4  # share of learning_rate at which the decay ends; word2vec.c
-_MOST_HELDOUT_TOKENS = 100_000
+_MIN_RATE = 1e-4  # share of learning_rate at which the decay ends; word2vec.c
+_MAX_HELDOUT_TOKENS = 100_000
 
 Tables = tuple[
     jax.Array, jax.Array
@@ -161,7 +161,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
     """Build the training steps on the documents of a store."""
     keep_V = compute_keep_shares(np.asarray(store.train.token_counts), settings.subsample)
     cumulative_V = _accumulate_counts(store)
-    rows = cut_documents(store.train, _LONGEST_ROW)
+    rows = cut_documents(store.train, _MAX_ROW)
     stream = ExampleStream(rows, settings.seed, _ROWS, 0)
     steps = max(1, round(settings.epochs * rows.examples / _ROWS))
     # 0 is used by the initial tables, 1 by the evaluation.
@@ -170,7 +170,7 @@ def build_steps(store: Store, settings: SkipGram) -> training.Steps:
     def advance(tables: Tables, step: int) -> tuple[Tables, jax.Array]:
         (index_B,) = stream.examples_of_steps(step, step + 1)
         pairs = make_pairs(rows, index_B, settings.window, keep_V, (settings.seed, step))
-        rate = settings.learning_rate * max(1 - step / steps, _LEAST_RATE)
+        rate = settings.learning_rate * max(1 - step / steps, _MIN_RATE)
         key_and_rate = jax.random.fold_in(key, step), jnp.float32(rate)
         batch = (pairs.centers_NP, pairs.contexts_NP, pairs.weights_NP)
         return update(tables, *batch, cumulative_V, key_and_rate, settings.negatives)
@@ -206,8 +206,8 @@ def train(folder: pathlib.Path, store: Store, settings: SkipGram, screen: Screen
 
 def _score_heldout(store: Store, tables: Tables, settings: SkipGram) -> float | None:
     """Compute the mean loss of a held-out pair without subsampling; None without held-out text."""
-    rows = cut_documents(store.heldout, _LONGEST_ROW)
-    index_B = np.arange(np.searchsorted(rows.offsets[1:], _MOST_HELDOUT_TOKENS, side="right"))
+    rows = cut_documents(store.heldout, _MAX_ROW)
+    index_B = np.arange(np.searchsorted(rows.offsets[1:], _MAX_HELDOUT_TOKENS, side="right"))
     if not len(index_B):
         return None
     # Three seeds, so that they differ from those of any step, which are two.

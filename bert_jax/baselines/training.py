@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime import workdir_lock
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import check_no_file, write_file, write_json
@@ -28,7 +28,7 @@ from data_pipeline.vocab.sentencepiece_rules import RECORDED
 
 RECORD, STATE, SUMMARY = "baseline.json", "state.npz", "summary.json"
 _SAVE_SECS = 60.0
-_FEWEST_STEPS = 3  # to measure
+_MIN_STEPS = 3  # to measure
 _LINES = 10  # of a whole training, on the screen
 _STEP, _SECS, _LEAF = "step", "secs", "leaf_"
 
@@ -99,7 +99,7 @@ def claim_folder(folder: pathlib.Path, record: Mapping[str, Any]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class BaselineResult:
     """Hold the state after the last step, and the seconds of all steps."""
 
     state: State
@@ -122,7 +122,7 @@ def measure_steps(steps: Steps, secs: float) -> float:
     """
     state = steps.initial
     counted, began = -2, time.monotonic()
-    while counted < _FEWEST_STEPS or time.monotonic() - began < secs:
+    while counted < _MIN_STEPS or time.monotonic() - began < secs:
         if counted == 0:
             began = time.monotonic()
         state, loss = steps.advance(state, (counted + 2) % steps.count)
@@ -131,7 +131,7 @@ def measure_steps(steps: Steps, secs: float) -> float:
     return (time.monotonic() - began) / counted * steps.count
 
 
-def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Result:
+def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> BaselineResult:
     """Run the steps after those of the saved state; save the state every minute and at the end.
 
     Raises:
@@ -167,7 +167,7 @@ def run_steps(folder: pathlib.Path, training: Steps, screen: Screen) -> Result:
             if is_save:
                 _save(folder / STATE, state, done, secs)
                 saved = time.monotonic()
-    return Result(state, secs_before + time.monotonic() - started)
+    return BaselineResult(state, secs_before + time.monotonic() - started)
 
 
 def read_state(folder: pathlib.Path, like: State) -> State:

@@ -28,7 +28,7 @@ from data_pipeline.vocab import Vocabulary, load_recorded
 
 COUNTS, ELMO, TAGLM, BERT = "counts", "elmo", "taglm", "bert"
 _BATCH_SIZE = 32  # rows
-_MOST_POSITIONS = 512
+_MAX_POSITIONS = 512
 _BERT_LAYERS = 4  # the last ones, concatenated: the best of table 7 of the paper
 
 
@@ -66,7 +66,7 @@ def _open_counts(address: str) -> Encoder:
     def refuse(rows: EncodedRows) -> batches.Results:
         raise TypeError("counts have no vectors of tokens")
 
-    return Encoder(vocabulary, _MOST_POSITIONS, 0, 0, vocabulary.digest, refuse)
+    return Encoder(vocabulary, _MAX_POSITIONS, 0, 0, vocabulary.digest, refuse)
 
 
 def _read_record(address: str, kind: str) -> tuple[pathlib.Path, dict[str, object], Vocabulary]:
@@ -100,7 +100,7 @@ def _open_skipgram(address: str) -> Encoder:
         for index_B, fields in _cut_batches(rows, vocabulary):
             yield index_B, {VECTORS: table_VD[fields["input_ids"][: len(index_B)]][:, :, None]}
 
-    return Encoder(vocabulary, _MOST_POSITIONS, 1, settings.width, _digest(table_VD), run)
+    return Encoder(vocabulary, _MAX_POSITIONS, 1, settings.width, _digest(table_VD), run)
 
 
 def _open_bilm(address: str) -> Encoder:
@@ -117,7 +117,7 @@ def _open_bilm(address: str) -> Encoder:
             yield index_B, {VECTORS: vectors[: len(index_B)]}
 
     arrays, width = 1 + settings.layers, 2 * settings.width
-    return Encoder(vocabulary, _MOST_POSITIONS, arrays, width, _digest(params), run)
+    return Encoder(vocabulary, _MAX_POSITIONS, arrays, width, _digest(params), run)
 
 
 def _open_taglm(tokens: str, address: str) -> Encoder:

@@ -17,7 +17,7 @@ from bert_jax.config.resolve import ResolvedRun, StoreFacts, resolve
 from bert_jax.config.schema import (
     CAUSAL,
     DISTILLATION,
-    LONGEST_WINDOW_STEPS,
+    MAX_WINDOW_STEPS,
     RELATION_DISTILLATION,
     RTD,
     CheckpointConfig,
@@ -51,7 +51,7 @@ from bert_jax.config.schema import (
 __all__ = [
     "CAUSAL",
     "DISTILLATION",
-    "LONGEST_WINDOW_STEPS",
+    "MAX_WINDOW_STEPS",
     "MOVED",
     "RELATION_DISTILLATION",
     "RTD",

@@ -39,12 +39,12 @@ KINDS: dict[type[Any], tuple[str, str, str]] = {
     StudyConfig: ("a study", "python -m bert_jax.study", "configs/studies/quick.py"),
 }
 # Most characters of a value in an error message.
-_LONGEST_SHOWN = 60
+_MAX_SHOWN = 60
 _FLAG = re.compile(r"--?(no)?config\.([^=]*)(?:=(.*))?", re.DOTALL)
 _PART = re.compile(r"([A-Za-z_]\w*)(?:\[(-?\d+)\])?")
 _BOOLS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 # Integers with more digits are typing errors, and slow to format.
-_MOST_DIGITS = 30
+_MAX_DIGITS = 30
 _IN_WORDS = {
     int: "a whole number",
     float: "a finite number",
@@ -370,7 +370,7 @@ def _int(text: str) -> int | None:
         number = decimal.Decimal(text)
     except decimal.InvalidOperation:
         return None
-    if not number.is_finite() or number.adjusted() >= _MOST_DIGITS:
+    if not number.is_finite() or number.adjusted() >= _MAX_DIGITS:
         return None
     return int(number) if number == number.to_integral_value() else None
 
@@ -390,4 +390,4 @@ def _str(text: str) -> str | None:
 
 def shortened(text: str) -> str:
     """Shorten a value for an error message."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."

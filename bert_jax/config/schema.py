@@ -29,7 +29,7 @@ DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 PARTS = (DISCRIMINATOR, GENERATOR)  # the models of a run of RTD
 MASKED = ("mlm_nsp", "mlm", RTD, DISTILLATION)  # those that predict masked tokens, single ones
 BIDIRECTIONAL = ("mlm_nsp", "mlm", RTD, *FROM_A_TEACHER)  # those that read both sides of a token
-LONGEST_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
+MAX_WINDOW_STEPS = 1024  # of config.guard.window_steps, which every checkpoint keeps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -534,7 +534,7 @@ class GuardConfig:
         "good steps over which mean and deviation are taken",
         unit="steps",
         minimum=2,
-        maximum=LONGEST_WINDOW_STEPS,
+        maximum=MAX_WINDOW_STEPS,
     )
     most_in_a_row: int = setting(
         10, "bad steps, or roll-backs without a new checkpoint, after which a run stops", minimum=1

@@ -31,7 +31,7 @@ from data_pipeline.io.refused import Refused
 from data_pipeline.io.small_files import DamagedFile
 from data_pipeline.spec.fields import check_fields, setting_of
 from data_pipeline.spec.options import parse_store_weights
-from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS
+from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS
 
 _WANDB_PROJECT = re.compile(r"[^/\\#?%:]{0,128}")  # names that wandb.init accepts
 
@@ -310,7 +310,7 @@ def _check_phase(config: Config, index: int) -> None:
             phase.restart_learning_rate > 0 or not getattr(phase, name),
             "it needs a restart_learning_rate; without one the phase keeps the last schedule",
         )
-    most = phase.seq_len // SHORTEST_EXAMPLE_TOKENS
+    most = phase.seq_len // MIN_EXAMPLE_TOKENS
     _require(
         config,
         "data.packed_examples",

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.config.schema import FinetuneRun, TaskOptions
 from bert_jax.finetuning.objectives import PACKED, TERM
 from bert_jax.inference.batches import collect
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime import run_identity
 from bert_jax.runtime.run_identity import Provenance
 from bert_jax.tasks.task import Task

@@ -22,8 +22,8 @@ from bert_jax.finetuning import bilstm
 from bert_jax.inference import batches
 from bert_jax.inference.hidden_states import VECTORS, Layers, choose_layers, compute_vectors
 from bert_jax.interop.pretrained import Pretrained, place_model
+from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Heads
-from bert_jax.reporting.console import Screen
 from bert_jax.tasks.task import Scores, Task
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.rows import EncodedRows, ExampleStream, choose_seq_len
@@ -43,7 +43,7 @@ Vectors = Mapping[str, np.ndarray]  # float32[T,K,D] by split
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class FrozenNerResult:
     """Hold the best epoch on dev."""
 
     epoch: int  # from 1
@@ -151,7 +151,7 @@ def _logits(params: bilstm.Params, batch: Mapping[str, jax.Array], is_joined: bo
 
 def train_tagger(
     task: Task, vectors: Vectors, features: Features, training: Training, screen: Screen
-) -> Result:
+) -> FrozenNerResult:
     """Train on some arrays of the vectors and return the epoch that is best on dev."""
     chosen, is_joined = features.layers, features.is_joined
     rows, vectors_TKD = task.splits["train"], vectors["train"]
@@ -172,7 +172,7 @@ def train_tagger(
 
     stream = ExampleStream(rows, training.seed, training.batch_size, 0)
     dev, main = task.dev_splits[0], task.main_score
-    best = Result(0, {main: -1.0}, {})
+    best = FrozenNerResult(0, {main: -1.0}, {})
     with screen.spinning(f"{features.name}: compiling") as show:
         for number in range(steps):
             positions = number * training.batch_size + np.arange(training.batch_size)
@@ -188,7 +188,9 @@ def train_tagger(
             screen.print(line)
             if scores[main] > best.scores[main]:
                 others = task.splits.keys() - {"train", dev}
-                best = Result(epoch, scores, logits | {o: predict_split(o) for o in others})
+                best = FrozenNerResult(
+                    epoch, scores, logits | {o: predict_split(o) for o in others}
+                )
     return best
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from bert_jax.config import FinetuneConfig, flatten, recorded
 from bert_jax.finetuning import grid_runs
-from bert_jax.finetuning.grid_runs import GridRun, Outcome
-from bert_jax.reporting.console import BAD, FAINT, Screen
+from bert_jax.finetuning.grid_runs import GridOutcome, GridRun
+from bert_jax.logging.console import BAD, FAINT, Screen
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.runtime.run_identity import differing_settings
 from data_pipeline.cli.main import REFUSED
@@ -52,7 +52,7 @@ class Grid:
         if self.score and any(outcome.is_finished for outcome in outcomes):
             grid_runs.main_score(outcomes, self.score)
 
-    def read_outcomes(self) -> list[Outcome]:
+    def read_outcomes(self) -> list[GridOutcome]:
         """Read what each run has left so far."""
         return [grid_runs.read_outcome(self.folder, run) for run in self.runs]
 
@@ -77,7 +77,7 @@ def run_grid(grid: Grid) -> int:
             # The others would be refused too.
             raise Refused(message.removeprefix("error: "))
         score = _score(grid, outcomes)
-        comparison = grid_report.Comparison(outcomes, score)
+        comparison = grid_report.GridComparison(outcomes, score)
         grid_report.write_numbers(grid.folder, comparison, grid.fixed)
         label = f"{number + 1}/{len(outcomes)}  {outcome.run.in_words()}"
         if outcome.is_finished:
@@ -89,7 +89,7 @@ def run_grid(grid: Grid) -> int:
         screen.print(f"no run came to its end; their logs are {grid.folder}/*.log", BAD)
         return FAILED
     score = _score(grid, outcomes)
-    comparison = grid_report.Comparison(outcomes, score)
+    comparison = grid_report.GridComparison(outcomes, score)
     grid_report.write_numbers(grid.folder, comparison, grid.fixed)
     title = f"{grid.task}: {score.replace('_', ' ')}"
     picture_title = f"{title}, mean ± standard deviation over seeds"
@@ -103,7 +103,7 @@ def run_grid(grid: Grid) -> int:
     return FAILED if failed else DONE
 
 
-def _run(screen: Screen, grid: Grid, number: int) -> Outcome:
+def _run(screen: Screen, grid: Grid, number: int) -> GridOutcome:
     run = grid.runs[number]
     workdir = grid.folder / run.name
     label = f"run {number + 1} of {len(grid.runs)}: {run.in_words()}"
@@ -112,7 +112,7 @@ def _run(screen: Screen, grid: Grid, number: int) -> Outcome:
     return grid_runs.read_outcome(grid.folder, run, error)
 
 
-def _score(grid: Grid, outcomes: Sequence[Outcome]) -> str:
+def _score(grid: Grid, outcomes: Sequence[GridOutcome]) -> str:
     if not any(outcome.is_finished for outcome in outcomes):
         return grid.score
     return grid_runs.main_score(outcomes, grid.score)

@@ -17,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
-from bert_jax.finetuning.grid_runs import NUMBERS, Outcome, describe_setting, format_rate
-from bert_jax.reporting import plots
-from bert_jax.reporting.console import BAD, FAINT, GOOD
+from bert_jax.finetuning.grid_runs import NUMBERS, GridOutcome, describe_setting, format_rate
+from bert_jax.logging import plots
+from bert_jax.logging.console import BAD, FAINT, GOOD
 from data_pipeline.io.atomic import write_file, write_json
 
 PICTURE = "grid.png"
@@ -27,12 +27,12 @@ _NAMED_TIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class GridSetting:
     """Hold the finished runs of a learning rate and a number of epochs, over their seeds."""
 
     learning_rate: float
     epochs: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[GridOutcome, ...]
     planned: int  # runs of this setting, finished or not
 
     @property
@@ -70,26 +70,26 @@ class Setting:
         }
 
 
-class Comparison:
+class GridComparison:
     """Compare the settings of a grid by the score that decides."""
 
-    def __init__(self, outcomes: Sequence[Outcome], score: str) -> None:
+    def __init__(self, outcomes: Sequence[GridOutcome], score: str) -> None:
         """Group the finished runs by falling learning rate, then rising epochs."""
         self.outcomes, self.score = outcomes, score
 
-        def setting_of(outcome: Outcome) -> tuple[float, float]:
+        def setting_of(outcome: GridOutcome) -> tuple[float, float]:
             return -outcome.run.learning_rate, outcome.run.epochs
 
-        self.settings = list[Setting]()
+        self.settings = list[GridSetting]()
         for (rate, epochs), runs in itertools.groupby(sorted(outcomes, key=setting_of), setting_of):
             planned = list(runs)
             if finished := tuple(outcome for outcome in planned if outcome.is_finished):
-                self.settings.append(Setting(-rate, epochs, finished, len(planned)))
+                self.settings.append(GridSetting(-rate, epochs, finished, len(planned)))
         # What is scored without reading the text, where a run has recorded it.
         self.baseline = next((o.baseline[score] for o in outcomes if score in o.baseline), None)
 
     @functools.cached_property
-    def best(self) -> Setting:
+    def best(self) -> GridSetting:
         """Return the setting of the highest mean, among those with the most seeds."""
         most = max(len(setting.outcomes) for setting in self.settings)
         complete = [setting for setting in self.settings if len(setting.outcomes) == most]
@@ -100,7 +100,7 @@ class Comparison:
         return self.baseline is None or self.best.mean(self.score) > self.baseline
 
     @property
-    def ties(self) -> list[Setting]:
+    def ties(self) -> list[GridSetting]:
         """List the settings with as many seeds whose mean is within a deviation of the best.
 
         The larger of the two deviations counts; single runs tie only if their scores are equal.
@@ -116,12 +116,12 @@ class Comparison:
         ]
 
     @property
-    def best_run(self) -> Outcome:
+    def best_run(self) -> GridOutcome:
         outcomes = [outcome for outcome in self.outcomes if outcome.is_finished]
         return max(outcomes, key=lambda outcome: outcome.scores[self.score])
 
 
-def build_table(grid: Comparison) -> rich.table.Table:
+def build_table(grid: GridComparison) -> rich.table.Table:
     """Build a table of the settings; the best is marked if it is above the baseline."""
     rows = rich.table.Table(box=rich.box.SIMPLE)
     for column in ("learning rate", "epochs", "runs", "mean", "spread", "lowest", "highest"):
@@ -146,7 +146,7 @@ def build_table(grid: Comparison) -> rich.table.Table:
     return rows
 
 
-def closing_rows(folder: pathlib.Path, grid: Comparison) -> list[tuple[str, str]]:
+def closing_rows(folder: pathlib.Path, grid: GridComparison) -> list[tuple[str, str]]:
     """Return labels and texts: the best setting with all its scores, the best run, the files."""
     best, first, score = grid.best, grid.best_run, grid.score
     seeds = f"{len(best.outcomes)} seed{'s' * (len(best.outcomes) > 1)}"
@@ -176,7 +176,7 @@ def closing_rows(folder: pathlib.Path, grid: Comparison) -> list[tuple[str, str]
     ]
 
 
-def write_numbers(folder: pathlib.Path, grid: Comparison, config: dict[str, Any]) -> None:
+def write_numbers(folder: pathlib.Path, grid: GridComparison, config: dict[str, Any]) -> None:
     """Write grid.json; before a run is finished it has no settings and no best one."""
     has_best = bool(grid.settings)
     numbers: dict[str, Any] = {
@@ -207,7 +207,7 @@ _MARKERS = "osD^vP"
 _SHIFT = 0.012  # share of the axis between lines, so that their error bars do not overlap
 
 
-def write_picture(folder: pathlib.Path, grid: Comparison, title: str) -> None:
+def write_picture(folder: pathlib.Path, grid: GridComparison, title: str) -> None:
     """Write grid.png: the score over the learning rate, a line for each number of epochs."""
     picture = io.BytesIO()
     with style.context(["default", plots.LOOK]):
@@ -215,7 +215,7 @@ def write_picture(folder: pathlib.Path, grid: Comparison, title: str) -> None:
     write_file(folder / PICTURE, picture.getvalue())
 
 
-def draw_figure(grid: Comparison, title: str) -> Figure:
+def draw_figure(grid: GridComparison, title: str) -> Figure:
     """Draw means with their spread, each run as a dot, and the baseline where the task has one.
 
     With a single learning rate the axis shows the epochs, in one line.
@@ -223,7 +223,7 @@ def draw_figure(grid: Comparison, title: str) -> Figure:
     settings, score = grid.settings, grid.score
     over_epochs = len({setting.learning_rate for setting in settings}) == 1
 
-    def x_and_line(setting: Setting) -> tuple[float, float]:
+    def x_and_line(setting: GridSetting) -> tuple[float, float]:
         values = setting.learning_rate, setting.epochs
         return (values[1], values[0]) if over_epochs else values
 
@@ -253,7 +253,7 @@ def draw_figure(grid: Comparison, title: str) -> Figure:
 
 
 def _draw_line(
-    ax: Axes, points: Sequence[tuple[float, Setting]], score: str, number: int, label: str
+    ax: Axes, points: Sequence[tuple[float, GridSetting]], score: str, number: int, label: str
 ) -> None:
     """Draw the settings of a line at their places on the axis, from left to right."""
     colour = _COLOURS[number % len(_COLOURS)]

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from bert_jax.reporting.console import Screen, duration
-from bert_jax.reporting.metrics_writer import METRICS, PREDICTIONS, SUMMARY
+from bert_jax.logging.console import Screen, duration
+from bert_jax.logging.metrics_writer import METRICS, PREDICTIONS, SUMMARY
 from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.workdir import COMPILED
 from data_pipeline.cli import child_process
@@ -53,7 +53,7 @@ class GridRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class GridOutcome:
     """Hold the scores of a finished run, or why it has none."""
 
     run: GridRun
@@ -84,10 +84,10 @@ def describe_setting(learning_rate: float, epochs: float) -> str:
     return f"rate {format_rate(learning_rate)}, {epochs:g} epoch{'s' * (epochs != 1)}"
 
 
-def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet") -> Outcome:
+def read_outcome(folder: pathlib.Path, run: GridRun, error: str = "not run yet") -> GridOutcome:
     """Read what a run has left in the grid's folder; error is why it may not be finished."""
     left = read_scores(folder / run.name)
-    return Outcome(run, {}, {}, error) if left is None else Outcome(run, *left)
+    return GridOutcome(run, {}, {}, error) if left is None else GridOutcome(run, *left)
 
 
 def read_scores(workdir: pathlib.Path) -> tuple[dict[str, float], dict[str, float]] | None:
@@ -119,7 +119,7 @@ def _dev_scores(summary: Mapping[str, Any], prefix: str) -> dict[str, float]:
     }
 
 
-def main_score(outcomes: Sequence[Outcome], requested: str = "") -> str:
+def main_score(outcomes: Sequence[GridOutcome], requested: str = "") -> str:
     """Name the score that decides: the requested one, or the first that has a baseline.
 
     A task lists its baseline in the order of its scores, the deciding one first.

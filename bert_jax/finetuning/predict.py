@@ -12,8 +12,8 @@ from bert_jax.checkpoint.reader import restore_params
 from bert_jax.finetuning.feed import TaskFeed, TaskPhase
 from bert_jax.finetuning.objectives import OBJECTIVES
 from bert_jax.inference import batches
+from bert_jax.logging.metrics_writer import PREDICTIONS
 from bert_jax.model.bert import Params
-from bert_jax.reporting.metrics_writer import PREDICTIONS
 from bert_jax.train_step.objectives import Batch
 from bert_jax.train_step.step import make_eval_step
 from bert_jax.trainer.setup import Setup

@@ -24,9 +24,9 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from bert_jax.checkpoint import directory
 from bert_jax.config import FinetuneConfig, flatten, recorded
-from bert_jax.reporting import plots
-from bert_jax.reporting.console import FAINT, Screen, duration
-from bert_jax.reporting.metrics_writer import PROBE_SCORES, SUMMARY
+from bert_jax.logging import plots
+from bert_jax.logging.console import FAINT, Screen, duration
+from bert_jax.logging.metrics_writer import PROBE_SCORES, SUMMARY
 from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.run_identity import differing_settings
 from bert_jax.runtime.run_record import CHECKPOINTS

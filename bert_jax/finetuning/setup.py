@@ -19,9 +19,9 @@ from bert_jax.finetuning.feed import TaskFeed, TaskPhase
 from bert_jax.finetuning.objectives import OBJECTIVES, PACKED
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.pretrained import Pretrained, place_params
+from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window

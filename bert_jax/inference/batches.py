@@ -13,10 +13,10 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from bert_jax.interop.pretrained import PlacedModel
+from bert_jax.logging.console import Screen
 from bert_jax.model.bert import Bert, Model, Params
 from bert_jax.parallel import collectives
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting.console import Screen
 from data_pipeline.labelled.rows import EncodedRows, batch_by_length
 
 Outputs = Mapping[str, Any]  # arrays by name, B first

@@ -27,7 +27,7 @@ from data_pipeline.vocab.template import Template
 VECTORS, LENGTHS = "vectors", "lengths"
 _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?")
 _NUMBERS = re.compile(r"-?\d+(,-?\d+)*")
-_SMALLEST_NORM = 1e-12  # a vector of zeros stays one
+_MIN_NORM = 1e-12  # a vector of zeros stays one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def compute_vectors(
     vectors = kept[0] if layers.is_single else jnp.stack(kept, axis=-2)
     if normalize:
         length = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
-        return {VECTORS: vectors / jnp.maximum(length, _SMALLEST_NORM), LENGTHS: length}
+        return {VECTORS: vectors / jnp.maximum(length, _MIN_NORM), LENGTHS: length}
     return {VECTORS: vectors}
 
 
@@ -109,7 +109,7 @@ def _pool(
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
+class TextWindows:
     """Rows of a group, each as one or more windows, one row's after another's.
 
     Of the vectors of window w, those from position place_W[w] on are the group's tokens start_W[w]
@@ -124,7 +124,7 @@ class Windows:
     weight_W: np.ndarray  # float32: of all tokens of the row's windows, the share in this one
 
 
-def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) -> Windows:
+def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) -> TextWindows:
     """Cut rows of more than most_tokens tokens into windows, whose starts are `stride` apart.
 
     Each window has its own special tokens. A token's vector comes from the window in which it has
@@ -136,7 +136,7 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
     if not stride or not np.any(is_single_R & (lengths_R > most_tokens)):
         numbers = np.arange(rows.examples)
         starts, ends, zeros = rows.offsets[:-1], rows.offsets[1:], np.zeros_like(numbers)
-        return Windows(rows, numbers, starts, ends, zeros, np.ones(rows.examples, np.float32))
+        return TextWindows(rows, numbers, starts, ends, zeros, np.ones(rows.examples, np.float32))
     before, after = template.margins(is_pair=False)
     framed: list[FramedRow] = []
     facts: list[tuple[int, int, float]] = []  # row, first token, weight
@@ -158,19 +158,19 @@ def slide(rows: EncodedRows, most_tokens: int, stride: int, template: Template) 
             framed.append(frame(text[first : first + length], None, template, most_tokens))
             facts.append((row, first, (length + before + after) / total))
     row_W, first_W, weight_W = (np.array(column) for column in zip(*facts, strict=True))
-    # Windows of a row take turns: each has the most context for one stretch of it.
+    # TextWindows of a row take turns: each has the most context for one stretch of it.
     numbers = np.arange(len(facts))
     start_W, end_W = (
         np.searchsorted(np.concatenate(window_T), numbers, s) for s in ("left", "right")
     )
     place_W = start_W - rows.offsets[row_W] - first_W
     weight_W = weight_W.astype(np.float32)
-    return Windows(build_rows(framed), row_W, start_W, end_W, place_W, weight_W)
+    return TextWindows(build_rows(framed), row_W, start_W, end_W, place_W, weight_W)
 
 
 def collect_vectors(
     results: Iterable[tuple[np.ndarray, Mapping[str, np.ndarray]]],
-    windows: Windows,
+    windows: TextWindows,
     is_pooled: bool,
 ) -> np.ndarray:
     """Return the vectors of a group of rows in their own order, without padding, as in Group.
@@ -200,5 +200,5 @@ def collect_vectors(
     if is_normalized:
         joined = np.flatnonzero(np.bincount(windows.row_W) > 1)
         length = np.linalg.norm(vectors[joined], axis=-1, keepdims=True)
-        vectors[joined] /= np.maximum(length, _SMALLEST_NORM)
+        vectors[joined] /= np.maximum(length, _MIN_NORM)
     return vectors

@@ -16,9 +16,9 @@ import numpy as np
 
 from bert_jax.inference import batches
 from bert_jax.interop.pretrained import PlacedModel
+from bert_jax.logging.console import Screen
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Bert
-from bert_jax.reporting.console import Screen
 from data_pipeline.io.refused import Refused
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import EncodedRows, build_rows

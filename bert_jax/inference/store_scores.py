@@ -6,8 +6,8 @@ import jax
 
 from bert_jax.config import predictions_for
 from bert_jax.interop.pretrained import PlacedModel
+from bert_jax.logging.console import Screen
 from bert_jax.parallel import mesh
-from bert_jax.reporting.console import Screen
 from bert_jax.train_step import metrics
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import CAUSAL, MLM, MLM_NSP, PERMUTATION
@@ -21,7 +21,7 @@ from data_pipeline.store import HELDOUT, Store
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class ScoredRows:
     """The examples of a store that are scored."""
 
     store: Store
@@ -32,7 +32,7 @@ class Selection:
 
 
 def score_store(
-    model: PlacedModel, selection: Selection, batch_size: int, screen: Screen
+    model: PlacedModel, selection: ScoredRows, batch_size: int, screen: Screen
 ) -> dict[str, float]:
     """Return loss (nats), accuracy and perplexity of each term, named as in a run's metrics.
 

@@ -218,8 +218,8 @@ def _check_tied(tensors: Tensors, params: Params, decoder: str) -> None:
         )
 
 
-_LONGEST = 512  # tokens of a row of a third-party model that has more positions
-_LONGEST_SPAN = 384  # source: run_squad.py@eedf5716ce
+_MAX_ROW_TOKENS = 512  # tokens of a row of a third-party model that has more positions
+_MAX_SPAN = 384  # source: run_squad.py@eedf5716ce
 
 
 def read_task_layer(
@@ -257,7 +257,7 @@ def read_task_layer(
     # Source: BertForSequenceClassification.forward@transformers 4.57.
     if kind == CLASSIFY and (problem == "regression" or (problem is None and classes == 1)):
         kind = REGRESS
-    longest = min(config.max_position_embeddings, _LONGEST_SPAN if kind == SPAN else _LONGEST)
+    longest = min(config.max_position_embeddings, _MAX_SPAN if kind == SPAN else _MAX_ROW_TOKENS)
     labels = _read_labels(path, settings, classes) if kind in (CLASSIFY, TAG) else ()
     options = TaskOptions(max_seq_length=longest, pair_truncation=TRANSFORMERS)
     return TaskLayer(directory.name, kind, labels, options=options)

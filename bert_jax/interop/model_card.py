@@ -12,7 +12,7 @@ from bert_jax.interop import huggingface, load
 from bert_jax.interop.load import GOOGLE, HF, ORBAX
 from bert_jax.interop.pretrained import Pretrained
 from bert_jax.interop.tensor_names import OPTIONAL_PARTS
-from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.runtime import run_record
 from bert_jax.tasks.task import TAG
 from bert_jax.tasks.task_layer import TaskLayer

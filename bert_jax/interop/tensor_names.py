@@ -18,7 +18,7 @@ from data_pipeline.io.refused import Refused
 
 OPTIONAL_PARTS = ("pooler", "mlm", "nsp")  # a checkpoint may lack these
 _NUMBERED = re.compile(r"(?:^|[./])(?:layer|layers)[./_](\d{1,9})[./]")
-_MOST_LISTED, _MOST_CHARACTERS = 8, 90
+_MAX_LISTED, _MAX_CHARACTERS = 8, 90
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _read(tensors: Tensors, name: str, tensor: TensorName) -> np.ndarray:
 
 def list_names(names: Sequence[str]) -> str:
     """Join names with commas: the first few, each cut to a fitting length."""
-    more = len(names) - _MOST_LISTED
-    return ", ".join(name[:_MOST_CHARACTERS] for name in names[:_MOST_LISTED]) + (
+    more = len(names) - _MAX_LISTED
+    return ", ".join(name[:_MAX_CHARACTERS] for name in names[:_MAX_LISTED]) + (
         f" and {more} more" if more > 0 else ""
     )

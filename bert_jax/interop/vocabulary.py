@@ -29,7 +29,7 @@ _LOWERCASES = {
 }
 # A word table may have more rows than tokens: up to a multiple, or a share of its rows.
 _PADDED_TO = 128
-_MOST_SPARE = 10  # a tenth
+_MAX_SPARE = 10  # a tenth
 _SCORE_ERROR = 1e-12  # SentencePiece's scores are float32, seven digits
 # Settings of a tokenizer that change where text is cut, and the only value that is BERT's.
 _RULES = {
@@ -229,7 +229,7 @@ def check_size(vocabulary: Vocabulary, rows: int, place: str) -> None:
             f"{rows:,} rows; put the vocabulary beside it that it was trained with"
         )
     padded = -(-pieces // _PADDED_TO) * _PADDED_TO
-    if rows > padded and (rows - pieces) * _MOST_SPARE > rows:
+    if rows > padded and (rows - pieces) * _MAX_SPARE > rows:
         raise Refused(
             f"{vocabulary.path} has {pieces:,} pieces, but the word table of {place} has {rows:,} "
             f"rows: {rows - pieces:,} ids would have no piece; put the whole vocabulary beside it, "

@@ -35,9 +35,9 @@ from bert_jax.interop.pretrained import (
     refuse_causal,
 )
 from bert_jax.interop.tensor_names import by_path, nest
+from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.bert import Model, Params
-from bert_jax.reporting.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import objectives

@@ -21,7 +21,7 @@ from bert_jax.model import ops
 from bert_jax.model.attention import Visible
 from bert_jax.model.dropout import CLASSIFIER_INPUT, Dropout
 from bert_jax.model.embeddings import Embeddings
-from bert_jax.model.encoder import Layer, Targets, View, Views, make_views
+from bert_jax.model.encoder import Layer, LayerView, Targets, Views, make_views
 from bert_jax.model.heads import BiLstm, MaskedLmHead, ReplacedTokenHead
 from bert_jax.model.layers import Choices, Initial, LayerNumber, Linear, Norm, resolve_choices
 from bert_jax.model.losses import Losses
@@ -175,7 +175,7 @@ class Bert(nnx.Module):
         """
         x_BSD = self.embeddings(input_ids_BS, segment_ids_BS, None, self.dtype, dropout)
         relations = make_relations(segment_ids_BS, self.config.hidden_size)
-        views = Views(View(visible, relations=relations), None)
+        views = Views(LayerView(visible, relations=relations), None)
         vectors_BPD = self.embeddings.embed_targets(positions_BP.shape, self.dtype)
         # Each stream has dropout masks of its own.
         other = dropout and dataclasses.replace(dropout, seed=dropout.seed ^ jnp.uint32(_TARGETS))

@@ -24,7 +24,7 @@ from bert_jax.parallel import mesh
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class View:
+class LayerView:
     """Hold what the attention of a kind of layer reads besides its input."""
 
     visible: Visible
@@ -37,8 +37,8 @@ class View:
 class Views:
     """Hold the views of layers that attend to the complete row, and of those with a window."""
 
-    complete: View
-    window: View | None
+    complete: LayerView
+    window: LayerView | None
 
 
 def make_views(
@@ -53,13 +53,13 @@ def make_views(
         visible = attention.hide_later(visible, seq_len)
     if config.position_embedding_type == "relative":
         relations = make_relations(segment_ids_BS, config.hidden_size)
-        return Views(View(visible, relations=relations), None)
+        return Views(LayerView(visible, relations=relations), None)
 
-    def view(visible: Visible, theta: float) -> View:
+    def view(visible: Visible, theta: float) -> LayerView:
         if config.position_embedding_type != "rotary":
-            return View(visible)
+            return LayerView(visible)
         head_width = config.hidden_size // config.num_attention_heads
-        return View(visible, make_rotation(position_ids_BS, seq_len, head_width, theta))
+        return LayerView(visible, make_rotation(position_ids_BS, seq_len, head_width, theta))
 
     complete = view(visible, config.global_rope_theta)
     if config.global_attn_every_n_layers == 1:
@@ -115,7 +115,7 @@ class Attention(Residual):
         self,
         chosen: str,
         x_BSD: jax.Array,
-        view: View,
+        view: LayerView,
         layer: LayerNumber,
         dropout: Dropout | None,
     ) -> jax.Array:
@@ -156,7 +156,7 @@ class Attention(Residual):
         self,
         chosen: str,
         x_BSD: jax.Array,
-        view: View,
+        view: LayerView,
         layer: LayerNumber,
         dropout: Dropout | None,
     ) -> jax.Array:

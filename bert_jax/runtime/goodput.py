@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_jax.reporting.console import duration
+from bert_jax.logging.console import duration
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import append_record, read_records
 from data_pipeline.io.small_files import DamagedFile

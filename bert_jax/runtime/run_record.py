@@ -27,7 +27,7 @@ from bert_jax.config import (
 )
 from bert_jax.config.schema import THETAS
 from bert_jax.config.validate import check_sizes
-from bert_jax.reporting.metrics_writer import (
+from bert_jax.logging.metrics_writer import (
     BAD_STEPS,
     CURVES,
     EVENTS,
@@ -36,7 +36,7 @@ from bert_jax.reporting.metrics_writer import (
     PREDICTIONS,
     SUMMARY,
 )
-from bert_jax.reporting.wandb_writer import FILE as WANDB
+from bert_jax.logging.wandb_writer import FILE as WANDB
 from bert_jax.runtime import code_version
 from bert_jax.runtime.goodput import FILE as ATTEMPTS
 from bert_jax.runtime.run_identity import (

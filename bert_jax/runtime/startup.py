@@ -116,16 +116,16 @@ def join(
         heartbeat_timeout_seconds=hosts.heartbeat_secs,
         shutdown_timeout_seconds=SHUTDOWN_SECS,
     )
-    start = Start(socket.gethostname(), code_version(), shared_arguments(arguments))
+    start = ProcessStart(socket.gethostname(), code_version(), shared_arguments(arguments))
     text = json.dumps(dataclasses.astuple(start))
     texts = processes.agree("how it was started", text, hosts.start_secs)
-    starts = [Start(*json.loads(text)) for text in texts]
+    starts = [ProcessStart(*json.loads(text)) for text in texts]
     processes.keep_hosts([start.host for start in starts])
     check_alike(starts)
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class ProcessStart:
     """Describe how a process was started."""
 
     host: str
@@ -133,7 +133,7 @@ class Start:
     arguments: list[str]  # command-line arguments that must be equal on all processes
 
 
-def check_alike(starts: Sequence[Start]) -> None:
+def check_alike(starts: Sequence[ProcessStart]) -> None:
     """Raise Refused for the first process whose code or command differs from process 0's."""
     first = starts[0]
     for number, start in enumerate(starts):
@@ -152,7 +152,7 @@ def check_alike(starts: Sequence[Start]) -> None:
             )
 
 
-def _describe_extra(start: Start, other: Start, number: int) -> str:
+def _describe_extra(start: ProcessStart, other: ProcessStart, number: int) -> str:
     more = [argument for argument in start.arguments if argument not in other.arguments]
     return f"{shlex.join(more)} only on {start.host}, process {number}" if more else ""
 

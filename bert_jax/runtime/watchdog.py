@@ -22,9 +22,9 @@ from typing import IO
 import jax
 
 from bert_jax.config import HostsConfig
+from bert_jax.logging.console import Screen
 from bert_jax.parallel import processes
 from bert_jax.parallel.processes import DIED
-from bert_jax.reporting.console import Screen
 from bert_jax.runtime.exit_codes import FAILED, STUCK, describe_failure
 from bert_jax.runtime.goodput import TRAINING, Ledger
 from bert_jax.runtime.preemption import Interrupted

@@ -28,9 +28,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from etils import epath
 
+from bert_jax.logging import wandb_writer
+from bert_jax.logging.metrics_writer import EVENTS, PREDICTIONS, SUMMARY, VERIFIED
 from bert_jax.parallel import processes
-from bert_jax.reporting import wandb_writer
-from bert_jax.reporting.metrics_writer import EVENTS, PREDICTIONS, SUMMARY, VERIFIED
 from bert_jax.runtime import profiler, workdir_lock
 from bert_jax.runtime.run_record import CHECKPOINTS, EARLIER_FILE, FILE, RECORDS
 from bert_jax.runtime.workdir_lock import Lease

@@ -29,8 +29,8 @@ FILE = "lock"
 RENEW_SECS = 15.0
 DEAD_SECS = 60.0  # time without a change after which a holder is dead: four renewals
 _LOOK_SECS = 1.0
-_MOST_BYTES = 4096  # size limit of a lock
-_MOST_OF_A_VALUE = 256
+_MAX_BYTES = 4096  # size limit of a lock
+_MAX_OF_A_VALUE = 256
 
 
 def _holder(**more: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def lock_folder(folder: pathlib.Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = _read(file.read(_MOST_BYTES))
+        holder = _read(file.read(_MAX_BYTES))
         file.close()
         raise _refusal(str(folder), holder) from None
     except OSError:  # some network file systems have no locks
@@ -109,7 +109,7 @@ def was_locked_here(folder: pathlib.Path) -> bool:
     A copy of a bucket's lock, and one of a file system without locks, are of no process here.
     """
     try:
-        holder = _read(small_files.read_bytes(folder / FILE, None, _MOST_BYTES))
+        holder = _read(small_files.read_bytes(folder / FILE, None, _MAX_BYTES))
     except (OSError, DamagedFile):
         return False
     return holder.get("host") == socket.gethostname() and "renewed" not in holder
@@ -126,7 +126,7 @@ def _read(content: bytes | None) -> dict[str, Any]:
         name: value
         for name, value in holder.items()
         if type(value) is kinds.get(name, str)
-        and len(text := str(value)) <= _MOST_OF_A_VALUE
+        and len(text := str(value)) <= _MAX_OF_A_VALUE
         and text.isprintable()
     }
 

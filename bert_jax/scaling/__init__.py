@@ -1,6 +1,5 @@
-"""Predict the loss of a larger run from smaller ones, and choose what a budget buys.
+"""Train the same model in several sizes and predict the loss of a larger run.
 
-In: runs of several sizes and token counts. Out: a law of the held-out masked LM loss, with the
-interval that it leaves open; with a price and a slice, the run to train. Read `law`, then `fit`,
-`candidates`, `budget`, `budget_report`.
+In: a LadderConfig and a workdir. Out: a folder per run, and a law of the held-out masked LM loss
+with its interval. Read `ladder`, then `ladder_report`; the law lies in planning/.
 """

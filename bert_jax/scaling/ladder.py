@@ -17,9 +17,9 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig
 from bert_jax.config.overrides import Override
 from bert_jax.config.study import StudyConfig, StudyRow
-from bert_jax.reporting.metrics_writer import SUMMARY
-from bert_jax.scaling.fit import fit
-from bert_jax.scaling.law import (
+from bert_jax.logging.metrics_writer import SUMMARY
+from bert_jax.planning.fit import fit
+from bert_jax.planning.law import (
     LADDER,
     Law,
     Point,
@@ -29,7 +29,7 @@ from bert_jax.scaling.law import (
 )
 from bert_jax.studies.kinds import find_kind
 from bert_jax.studies.pretrained import HELDOUT_LOSS
-from bert_jax.studies.row_kind import Cost, build_flags
+from bert_jax.studies.row_kind import RowCost, build_flags
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -40,11 +40,11 @@ OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked LM loss the law is of
 FIRST_PHASE = "configs/first_phase.py"
 UNIGRAM_LOSS, NGRAM_LOSS = "unigram_mlm_loss", "ngram_mlm_loss"  # of a summary
 _BATCH = "phases[0].batch_size"  # the one setting of a rung that a user may override
-_LEAST_STEPS, _LEAST_ROWS = 500, 8
+_MIN_STEPS, _MIN_ROWS = 500, 8
 _WIDTH_OF_A_LAYER, _NARROW_HEAD = 64, 32
 # The largest token count is the store's, within these; the others are a half and a quarter of it.
 # At width 128 runs of 3 million tokens are still falling (docs/results.md).
-_LEAST_TOKENS, _MOST_TOKENS = 32_000_000, 128_000_000
+_MIN_TOKENS, _MAX_TOKENS = 32_000_000, 128_000_000
 _SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
 
 
@@ -73,7 +73,7 @@ class Rung:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class RungResult:
     """A rung that was trained. Fields are keys of ladder.json and public."""
 
     name: str
@@ -119,7 +119,7 @@ class Forecast:
 class Ladder:
     """The runs of a ladder, the law through them or why there is none, and what it predicts."""
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[RungResult]
     law: Law | None
     error: str
     forecasts: Sequence[Forecast]
@@ -171,7 +171,7 @@ def parse_counts(text: str, flag: str) -> list[int]:
 
 def choose_tokens(unique_tokens: int) -> list[int]:
     """Choose the token counts for a store of so many training tokens."""
-    largest = min(max(unique_tokens, _LEAST_TOKENS), _MOST_TOKENS)
+    largest = min(max(unique_tokens, _MIN_TOKENS), _MAX_TOKENS)
     return [largest // 4, largest // 2, largest]
 
 
@@ -202,8 +202,8 @@ def make_recipe(
     if any(each.path == _BATCH for each in overrides):
         batch_size = first.batch_size
     else:
-        most = min(first.batch_size, min(tokens) // (first.seq_len * _LEAST_STEPS))
-        batch_size = max(_LEAST_ROWS, 1 << max(most, 1).bit_length() - 1)
+        most = min(first.batch_size, min(tokens) // (first.seq_len * _MIN_STEPS))
+        batch_size = max(_MIN_ROWS, 1 << max(most, 1).bit_length() - 1)
     head_width = config.model.hidden_size // config.model.num_attention_heads
     if base < 2 * head_width or any(width % head_width for width in widths):
         head_width = min(_NARROW_HEAD, base // 2)
@@ -338,8 +338,8 @@ def write_command(rung: Rung, store: str) -> str:
 
 
 def read_outcome(
-    rung: Rung, workdir: pathlib.Path, store: Store, cost: Cost, learned: float
-) -> Outcome:
+    rung: Rung, workdir: pathlib.Path, store: Store, cost: RowCost, learned: float
+) -> RungResult:
     """Read what a finished run of a rung took and reached; learned is the least share to be used.
 
     Raises:
@@ -355,7 +355,7 @@ def read_outcome(
         float(small_files.field(content, key, float, path))
         for key in (HELDOUT_LOSS, UNIGRAM_LOSS, NGRAM_LOSS)
     )
-    return Outcome(
+    return RungResult(
         name=rung.row.name,
         width=rung.width,
         layers=rung.layers,
@@ -371,7 +371,7 @@ def read_outcome(
     )
 
 
-def fit_outcomes(outcomes: Sequence[Outcome], store: Store) -> tuple[Law | None, str]:
+def fit_outcomes(outcomes: Sequence[RungResult], store: Store) -> tuple[Law | None, str]:
     """Fit a law to the rungs that have learned enough; return it and "", or None and the reason."""
     vocabulary = store.manifest["vocabulary"]
     try:
@@ -386,7 +386,7 @@ def fit_outcomes(outcomes: Sequence[Outcome], store: Store) -> tuple[Law | None,
 
 
 def predict(
-    rungs: Sequence[Rung], outcomes: Sequence[Outcome], law: Law, recipe: Recipe, store: Store
+    rungs: Sequence[Rung], outcomes: Sequence[RungResult], law: Law, recipe: Recipe, store: Store
 ) -> list[Forecast]:
     """Predict runs that were not trained, with the ladder's share of padding."""
     seq_len = recipe.config.phases[0].seq_len

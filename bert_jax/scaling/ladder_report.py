@@ -11,9 +11,9 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.reporting import plots
-from bert_jax.scaling.ladder import Forecast, Ladder, Outcome
-from bert_jax.scaling.law import CONFIDENCE, Law, count_in_words
+from bert_jax.logging import plots
+from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
+from bert_jax.scaling.ladder import Forecast, Ladder, RungResult
 from data_pipeline.io.atomic import write_file
 
 PICTURE = "ladder.png"
@@ -38,7 +38,7 @@ def make_table(ladder: Ladder) -> rich.table.Table:
     return table
 
 
-def _describe_size(outcome: Outcome) -> list[str]:
+def _describe_size(outcome: RungResult) -> list[str]:
     return [
         *(outcome.name, count_in_words(outcome.parameters), count_in_words(outcome.tokens)),
         f"{outcome.tokens / outcome.unique_tokens:.2g}",
@@ -134,7 +134,7 @@ def _draw_width(axes: Axes, ladder: Ladder, width: int, colour: str) -> None:
         axes.plot([], [], "o", color=colour, label=label)
 
 
-def _follow(law: Law, own: Sequence[Outcome]) -> tuple[np.ndarray, list[float]]:
+def _follow(law: Law, own: Sequence[RungResult]) -> tuple[np.ndarray, list[float]]:
     """Return operations and the law's losses of a width, around its token counts."""
     first = own[0]
     tokens = np.geomspace(

@@ -13,9 +13,9 @@ from typing import Any
 from bert_jax.baselines import bilm, skipgram, training, vectors
 from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.config.vectors import BASELINES, BILM, SKIPGRAM, BiLM, SkipGram, Training
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.studies.row_kind import (
-    Cost,
+    RowCost,
     RowKind,
     Run,
     Scores,
@@ -120,7 +120,7 @@ def load_tagger(row: StudyRow) -> dict[str, float]:
     return values
 
 
-def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
     """Count operations as count_train_flops does: 2 forward and 4 backward for each product.
 
     A skip-gram counts window + 1 pairs a token, the mean over random windows, as if no token were
@@ -130,11 +130,11 @@ def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
     if isinstance(settings, SkipGram):
         tokens = settings.epochs * open_store(store).train.tokens
         pairs = settings.window + 1
-        return Cost(tokens, 6.0 * tokens * pairs * (1 + settings.negatives) * settings.width)
+        return RowCost(tokens, 6.0 * tokens * pairs * (1 + settings.negatives) * settings.width)
     tokens = settings.steps * settings.batch_size * settings.seq_len
     layer = settings.width * 8 * settings.units + settings.units * settings.width
     direction = settings.layers * layer + settings.width * vocab_size
-    return Cost(float(tokens), 6.0 * tokens * 2 * direction)
+    return RowCost(float(tokens), 6.0 * tokens * 2 * direction)
 
 
 def build_steps(row: StudyRow, store: str) -> training.Steps:
@@ -169,9 +169,9 @@ def _check_without_run(row: StudyRow, store: str) -> dict[str, Any]:
     return {"kind": row.kind, "reads": row.reads, **describe_tagger(row)}
 
 
-def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+def count_no_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
     """Return the cost of a row that trains nothing: zero."""
-    return Cost(0.0, 0.0)
+    return RowCost(0.0, 0.0)
 
 
 def _explain_no_loss(run: Run, seq_len: int, screen: Screen) -> Scores:

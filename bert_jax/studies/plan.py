@@ -10,33 +10,33 @@ import rich.table
 
 from bert_jax import config as config_lib
 from bert_jax.baselines.training import measure_steps
+from bert_jax.benchmarking import measure, synthetic
 from bert_jax.config import ResolvedRun
 from bert_jax.config.study import StudyRow
 from bert_jax.interop import warm_start
+from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.perf import measure, synthetic
-from bert_jax.perf.prices import Prices, format_dollars
-from bert_jax.perf.slices import Slice
-from bert_jax.reporting.console import Screen, duration
+from bert_jax.planning.chip_prices import Prices, format_dollars
+from bert_jax.planning.slices import Slice
 from bert_jax.studies.baselines import build_steps
 from bert_jax.studies.pretrained import load_row
-from bert_jax.studies.row_kind import Cost
+from bert_jax.studies.row_kind import RowCost
 from bert_jax.train_step import objectives
 
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
 # compiler's estimate (docs/results.md). Small models reach less.
 PEAK_SHARE = 0.4
 _PRODUCT_WIDTH, _PRODUCTS = 512, 40  # of the matrix products that time an operation here
-_LONGEST_STEP_SECS = 2.0  # a step that would take longer, by its operations, is not measured
+_MAX_STEP_SECS = 2.0  # a step that would take longer, by its operations, is not measured
 _MEASURED = measure.Length(0, 0.5)
 
 
 @dataclasses.dataclass(frozen=True)
-class RowPlan:
+class StudyRowPlan:
     """Hold the cost of all runs of a row, over its seeds."""
 
     name: str
-    cost: Cost
+    cost: RowCost
     secs: float | None = None  # on this machine; None if not estimated
     is_measured: bool = False  # else secs is a lower bound
 
@@ -47,21 +47,21 @@ class RowPlan:
         return duration(self.secs) if self.is_measured else f"at least {duration(self.secs)}"
 
 
-def plan_rows(rows: Sequence[StudyRow], costs: Sequence[Cost], seeds: int) -> list[RowPlan]:
+def plan_rows(rows: Sequence[StudyRow], costs: Sequence[RowCost], seeds: int) -> list[StudyRowPlan]:
     """Add up the cost of each row's runs, without a device."""
     return [
-        RowPlan(f"{row.name} x {seeds}", Cost(cost.tokens * seeds, cost.operations * seeds))
+        StudyRowPlan(f"{row.name} x {seeds}", RowCost(cost.tokens * seeds, cost.operations * seeds))
         for row, cost in zip(rows, costs, strict=True)
     ]
 
 
 def time_rows(
-    plans: Sequence[RowPlan],
+    plans: Sequence[StudyRowPlan],
     rows: Sequence[StudyRow],
     seeds: int,
     store: str,
     screen: Screen | None = None,
-) -> list[RowPlan]:
+) -> list[StudyRowPlan]:
     """Estimate the time of each row on this machine.
 
     With a screen, steps that are short enough are measured; without one, none are.
@@ -72,14 +72,14 @@ def time_rows(
         secs = None
         if screen is not None and row.kind in _MEASURES:
             with screen.spinning(f"measuring steps of {row.name}"):
-                run = Cost(plan.cost.tokens / seeds, plan.cost.operations / seeds)
-                secs = _MEASURES[row.kind](row, store, rate * _LONGEST_STEP_SECS, run)
+                run = RowCost(plan.cost.tokens / seeds, plan.cost.operations / seeds)
+                secs = _MEASURES[row.kind](row, store, rate * _MAX_STEP_SECS, run)
         total = plan.cost.operations / rate if secs is None else secs * seeds
         timed.append(dataclasses.replace(plan, secs=total, is_measured=secs is not None))
     return timed
 
 
-def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -> float | None:
+def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost) -> float | None:
     """Measure a step of each phase of a row, and return the seconds of a whole run.
 
     None if a step has more than most_operations, so that measuring it would take long.
@@ -93,7 +93,9 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: Cost) -
     )
 
 
-def measure_baseline(row: StudyRow, store: str, most_operations: float, cost: Cost) -> float | None:
+def measure_baseline(
+    row: StudyRow, store: str, most_operations: float, cost: RowCost
+) -> float | None:
     """Measure the steps of a baseline like measure_run, on rows of the store."""
     steps = build_steps(row, store)
     if cost.operations / steps.count > most_operations:
@@ -125,7 +127,7 @@ def _measure_phase(config: ResolvedRun, index: int) -> float:
 
 
 def make_table(
-    plans: Sequence[RowPlan], tpu_slice: Slice | None, table: Prices | None
+    plans: Sequence[StudyRowPlan], tpu_slice: Slice | None, table: Prices | None
 ) -> rich.table.Table:
     """Build the table of a study's plan, with a column for the slice if one is given."""
     is_timed = any(plan.secs is not None for plan in plans)
@@ -139,7 +141,7 @@ def make_table(
     return grid
 
 
-def describe_slice(plans: Sequence[RowPlan], tpu_slice: Slice, table: Prices | None) -> str:
+def describe_slice(plans: Sequence[StudyRowPlan], tpu_slice: Slice, table: Prices | None) -> str:
     """Describe hours and dollars of a slice at PEAK_SHARE of its peak, one run after another."""
     operations = sum(plan.cost.operations for plan in plans)
     if not operations:
@@ -152,7 +154,7 @@ def describe_slice(plans: Sequence[RowPlan], tpu_slice: Slice, table: Prices | N
 
 
 def describe_total(
-    plans: Sequence[RowPlan], tpu_slice: Slice | None, table: Prices | None
+    plans: Sequence[StudyRowPlan], tpu_slice: Slice | None, table: Prices | None
 ) -> list[str]:
     """Describe the cost of all rows, and what it leaves out."""
     secs = sum(plan.secs or 0.0 for plan in plans)

@@ -18,17 +18,17 @@ from bert_jax.baselines.vectors import BERT
 from bert_jax.config import Config
 from bert_jax.config.study import StudyRow, StudyTask
 from bert_jax.inference import pseudo_likelihood, store_scores
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.pretrained import place_masked_lm
+from bert_jax.logging.console import Screen
+from bert_jax.logging.metrics_writer import METRICS, SUMMARY
 from bert_jax.model.flops import count_train_flops
-from bert_jax.reporting.console import Screen
-from bert_jax.reporting.metrics_writer import METRICS, SUMMARY
 from bert_jax.studies.baselines import build_frozen_command, count_no_cost, describe_tagger
 from bert_jax.studies.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
-    Cost,
+    RowCost,
     RowKind,
     Run,
     Scores,
@@ -54,7 +54,7 @@ OWN_MEASURES = {
     "heldout_rtd_auc": "detect replaced tokens",
 }
 HELDOUT_LOSS = "heldout_mlm_loss"  # of a summary, and the score of a rung
-_SCORED_ROWS_PER_STEP, _MOST_SCORED_ROWS = 64, 1 << 20
+_SCORED_ROWS_PER_STEP, _MAX_SCORED_ROWS = 64, 1 << 20
 _SENTENCES = 256  # scored for the pseudo-perplexity
 _STEP = "step"  # in the flags of a `checkpoint` row
 _ADDRESS = "checkpoint"  # in the flags of a `given` row
@@ -84,7 +84,7 @@ def _check(row: StudyRow, store: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in PER_SEED} | own
 
 
-def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
+def _count_cost(row: StudyRow, store: str, vocab_size: int) -> RowCost:
     facts = config_lib.StoreFacts(vocab_size)
     config = config_lib.resolve(load_row(row, store), store=facts)
     tokens = operations = 0.0
@@ -95,7 +95,7 @@ def _count_cost(row: StudyRow, store: str, vocab_size: int) -> Cost:
         model = config_lib.model_in_phase(config, index)
         tokens += rows * shape.seq_len
         operations += rows * count_train_flops(model, shape.seq_len, shape.predictions)
-    return Cost(tokens, operations)
+    return RowCost(tokens, operations)
 
 
 def _build_command(run: Run) -> list[str]:
@@ -150,7 +150,7 @@ def score_masked_words(address: str, store: str, seq_len: int, screen: Screen) -
         random_token_share=0.0,
     )
     opened = open_store(store)
-    selection = Selection(opened, HELDOUT, options, seq_len, _MOST_SCORED_ROWS)
+    selection = ScoredRows(opened, HELDOUT, options, seq_len, _MAX_SCORED_ROWS)
     model = place_masked_lm(checkpoint)
     loss = store_scores.score_store(model, selection, _SCORED_ROWS_PER_STEP, screen)["mlm_loss"]
     sentences = choose_sentences(opened.heldout, seq_len - 2)

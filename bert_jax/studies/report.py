@@ -14,8 +14,8 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bert_jax.reporting import plots
-from bert_jax.reporting.statistics import (
+from bert_jax.logging import plots
+from bert_jax.logging.statistics import (
     CONFIDENCE,
     Interval,
     mean_and_deviation,
@@ -23,7 +23,7 @@ from bert_jax.reporting.statistics import (
 )
 from bert_jax.studies.kinds import OWN_MEASURES
 from bert_jax.studies.row_kind import COMMON
-from bert_jax.studies.runner import Result
+from bert_jax.studies.runner import RowResult
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"
@@ -52,7 +52,7 @@ class Difference:
 class Report:
     """Hold the results of a study, and the differences between its rows."""
 
-    def __init__(self, results: Sequence[Result], paper: str, reference: str = "") -> None:
+    def __init__(self, results: Sequence[RowResult], paper: str, reference: str = "") -> None:
         """Compare all rows with each other; tables show differences from the reference row.
 
         paper is the head of the column of the paper's figures, "" for none. The reference is the
@@ -74,7 +74,7 @@ class Report:
         """Return the column heads of the table of means."""
         return ["row", "seeds", *self.measures, *([self.paper] if self.paper else [])]
 
-    def cells(self, result: Result) -> list[str]:
+    def cells(self, result: RowResult) -> list[str]:
         """Return the cells of a row in the table of means."""
         failed = f", {len(result.errors)} failed" if result.errors else ""
         cells = [result.row.name, f"{len(result.seeds)}{failed}"]
@@ -237,7 +237,7 @@ def write(folder: pathlib.Path, report: Report) -> None:
         write_file(folder / PICTURE, picture.getvalue())
 
 
-def _compare(ours: Result, theirs: Result, measure: str) -> Interval | None:
+def _compare(ours: RowResult, theirs: RowResult, measure: str) -> Interval | None:
     first, second = ours.scores.get(measure, {}), theirs.scores.get(measure, {})
     seeds = sorted(first.keys() & second.keys())
     if len(seeds) < 2:

@@ -12,7 +12,7 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.config import FinetuneConfig, overrides, validate
 from bert_jax.config.study import StudyRow, StudyTask
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime.cli import find_config
 from data_pipeline.io.refused import Refused
 
@@ -24,7 +24,7 @@ Scores = Mapping[str, float | str]  # a number, or the reason why there is none
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost:
+class RowCost:
     """Hold the cost of a run: tokens it reads, with padding, and operations of matrix products."""
 
     tokens: float
@@ -57,7 +57,7 @@ class RowKind:
     """
 
     check: Callable[[StudyRow, str], dict[str, Any]]  # row, store
-    cost: Callable[[StudyRow, str, int], Cost]  # row, store, vocabulary size
+    cost: Callable[[StudyRow, str, int], RowCost]  # row, store, vocabulary size
     command: Callable[[Run], list[str]] | None
     is_finished: Callable[[pathlib.Path], bool]
     scores: Callable[[Run, int, Screen], Scores]  # run, row length of masked words

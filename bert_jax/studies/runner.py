@@ -11,12 +11,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
-from bert_jax.reporting.console import BAD, Screen
+from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
 from bert_jax.studies import identity
 from bert_jax.studies.identity import Identity
 from bert_jax.studies.kinds import find_kind
-from bert_jax.studies.row_kind import COMMON, Cost, RowKind, Run, load_task, split_names
+from bert_jax.studies.row_kind import COMMON, RowCost, RowKind, Run, load_task, split_names
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused
@@ -24,12 +24,12 @@ from data_pipeline.spec.fields import check_fields
 from data_pipeline.store import open_store
 
 _POLL_SECS = 1.0  # between checks for a signal, which another thread may have received
-_MOST_LOCKED_SECS = 120.0  # to wait until a run of a killed study has saved and released its folder
+_MAX_LOCKED_SECS = 120.0  # to wait until a run of a killed study has saved and released its folder
 SCORES = "scores.json"  # RUN-scores.json: scores computed after training
 
 
 @dataclasses.dataclass
-class Result:
+class RowResult:
     """Hold the scores of a row by measure and seed, reasons for missing ones, and its errors."""
 
     row: StudyRow
@@ -53,7 +53,7 @@ class Lane:
         If another process still works there, such as the run of a killed study, wait for it to save
         and end. After that the command starts anyway; its error names the process.
         """
-        end = time.monotonic() + _MOST_LOCKED_SECS
+        end = time.monotonic() + _MAX_LOCKED_SECS
         if workdir_lock.is_locked(folder):
             with self.screen.spinning(f"{label}: another process still works in {folder}"):
                 while workdir_lock.is_locked(folder) and time.monotonic() < end:
@@ -145,7 +145,7 @@ class Study:
                 f"{', '.join(row.name for row in config.rows)}, or leave it empty for the first"
             )
         store = open_store(config.store)
-        self.costs = list[Cost]()
+        self.costs = list[RowCost]()
         rows = {}
         for number, row in enumerate(config.rows):
             with _prefix_errors("row", row.name):
@@ -221,18 +221,18 @@ class Study:
         self.folder.mkdir(parents=True, exist_ok=True)
         workdir_lock.lock_folder(self.folder)
 
-    def run(self, screen: Screen, parallel: int = 1) -> list[Result]:
+    def run(self, screen: Screen, parallel: int = 1) -> list[RowResult]:
         """Run what is not finished, all rows with one seed before the next, and read all scores.
 
         `parallel` runs take place at once.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         identity.write(self.folder, self._identity, self._before)
-        results = [Result(row) for row in self.config.rows]
+        results = [RowResult(row) for row in self.config.rows]
         lanes = Lanes(parallel)
         done: dict[tuple[str, int], Future[None]] = {}
 
-        def attempt(result: Result, seed: int) -> None:
+        def attempt(result: RowResult, seed: int) -> None:
             """Run a row once the rows that it reads have run; record its error."""
             wait([done[name, seed] for name in split_names(result.row.reads)])
             with lanes.enter(screen) as lane:
@@ -263,7 +263,7 @@ class Study:
                 raise
         return results
 
-    def _run(self, lane: Lane, result: Result, seed: int) -> str:
+    def _run(self, lane: Lane, result: RowResult, seed: int) -> str:
         """Train, score and fine-tune a run, except for what is done; return "" or the error."""
         row, folder = result.row, self.locate_run(result.row, seed)
         kind = find_kind(row)
@@ -363,7 +363,7 @@ class Study:
         scores = find_kind(run.row).scores(run, self.config.seq_len, screen)
         write_json(self._scores_path(run), dict(scores))
 
-    def _learn(self, lane: Lane, result: Result, run: Run, task: StudyTask) -> str:
+    def _learn(self, lane: Lane, result: RowResult, run: Run, task: StudyTask) -> str:
         """Learn a task from a run unless it is already learned; return "" or the error."""
         folder = self.folder / f"{run.folder.name}-{task.name}"
         command = find_kind(run.row).task_command(run, task, folder)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from bert_jax.tasks import table_pieces
 from bert_jax.tasks.encode import EncodedTexts, encode_texts, join_windows
 from bert_jax.tasks.files import SUFFIXES, TSV, column_names, describe_missing
-from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_LEAST, STSB_MOST, TASKS
+from bert_jax.tasks.glue.specs import DIAGNOSTIC, STSB_MAX, STSB_MIN, TASKS
 from bert_jax.tasks.multiple_choice import CHOICES, CODAH_COLUMNS, ENDINGS, SWAG_COLUMNS
 from bert_jax.tasks.predicting import (
     ComputeLogits,
@@ -34,7 +34,7 @@ from data_pipeline.io.small_files import list_names
 
 PREDICTION, PROBABILITY = "prediction", "probability"
 _HOW_TO_FIX = "name the columns of texts with --text_column and --second_text_column"
-_MOST_DIGITS = 6  # significant ones of a predicted number
+_MAX_DIGITS = 6  # significant ones of a predicted number
 
 Texts = tuple[list[str], list[str] | None]  # first and second texts of rows; None: single texts
 
@@ -176,8 +176,8 @@ class TablePredictor:
         if layer.kind == REGRESS:
             values = logits[:, 0].astype(np.float64) * layer.deviation + layer.mean
             if layer.options.task == "stsb":
-                values = np.clip(values, STSB_LEAST, STSB_MOST)
-            yield PREDICTION, [float(f"{value:.{_MOST_DIGITS}g}") for value in values]
+                values = np.clip(values, STSB_MIN, STSB_MAX)
+            yield PREDICTION, [float(f"{value:.{_MAX_DIGITS}g}") for value in values]
             return
         best, shares = logits.argmax(axis=1), probabilities(logits)
         names = self._labels()

@@ -31,7 +31,7 @@ from data_pipeline.io.refused import Refused
 
 PIECE_ROWS = 1024
 _PIECE_CHARS = 4 << 20  # of all values together
-_MOST_COLUMNS = 10_000
+_MAX_COLUMNS = 10_000
 _TABS = str.maketrans("\t\r\n", "   ")  # a tsv has no quotes that could hold these
 # Types that JSON and csv do not have: written as Arrow casts them to text.
 _AS_TEXT = (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_large_binary, pa.types.is_binary)
@@ -90,8 +90,8 @@ def open_table(
         for record in piece.records:
             if record.keys() - names.keys():
                 names |= dict.fromkeys(record)
-        if len(names) > _MOST_COLUMNS:
-            raise Refused(f"{path} has more than {_MOST_COLUMNS:,} columns; is it a table?")
+        if len(names) > _MAX_COLUMNS:
+            raise Refused(f"{path} has more than {_MAX_COLUMNS:,} columns; is it a table?")
         rows += piece.rows
         show(rows)
     if not rows:
@@ -117,9 +117,9 @@ def read_pieces(table: OpenedTable, how_to_fix: str = "") -> Iterator[TablePiece
     texts: dict[str, list[str]] = {name: [] for name in wanted}
     missing, chars = list[int](), 0
     for number, record in read_rows(path, wanted, how_to_fix, table.headers):
-        if path.suffix not in JSON_LINES and len(record) > _MOST_COLUMNS:
+        if path.suffix not in JSON_LINES and len(record) > _MAX_COLUMNS:
             raise Refused(
-                f"{path} row {number} has more than {_MOST_COLUMNS:,} columns; is it a table?"
+                f"{path} row {number} has more than {_MAX_COLUMNS:,} columns; is it a table?"
             )
         for name in wanted:
             texts[name].append(text_of(path, number, name, record[name]))

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.config import LONGEST_WINDOW_STEPS, GuardConfig
+from bert_jax.config import MAX_WINDOW_STEPS, GuardConfig
 
 Tree = Any
 
@@ -41,8 +41,8 @@ class Verdict:
 def make_recent_steps() -> RecentSteps:
     """Make a window without steps."""
     return RecentSteps(
-        losses_W=jnp.zeros(LONGEST_WINDOW_STEPS, jnp.float32),
-        grad_norms_W=jnp.zeros(LONGEST_WINDOW_STEPS, jnp.float32),
+        losses_W=jnp.zeros(MAX_WINDOW_STEPS, jnp.float32),
+        grad_norms_W=jnp.zeros(MAX_WINDOW_STEPS, jnp.float32),
         count=jnp.int32(0),
     )
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.train_step.objectives import SMALLEST_WEIGHT
+from bert_jax.train_step.objectives import MIN_WEIGHT
 
 # Fields that may differ between two runs of the same command; all others are bitwise equal.
 TIMINGS = (
@@ -100,7 +100,7 @@ def compute_means(total: Mapping[str, float]) -> dict[str, float]:
     terms = [name.removesuffix("/weight") for name in total if name.endswith("/weight")]
     means = {}
     for name in terms:
-        weight = max(total[f"{name}/weight"], SMALLEST_WEIGHT)
+        weight = max(total[f"{name}/weight"], MIN_WEIGHT)
         means[f"{name}_loss"] = total[f"{name}/loss_sum"] / weight
         if f"{name}/correct_sum" in total:
             means[f"{name}_accuracy"] = total[f"{name}/correct_sum"] / weight

@@ -15,7 +15,7 @@ from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import guard
 
 Tree = Any
-_FEWEST_ROWS = 8  # minimum rows of a matrix that ZeRO-1 partitions: those of a TPU register
+_MIN_ROWS = 8  # minimum rows of a matrix that ZeRO-1 partitions: those of a TPU register
 
 
 @jax.tree_util.register_dataclass
@@ -71,7 +71,7 @@ def shard_params(model: Model, mesh: Mesh, config: MeshConfig) -> Tree:
     cut_over_data = "zero1" in mesh_lib.parse_preset(config)
 
     def shard(parameter: Declared) -> NamedSharding:
-        is_cut = cut_over_data and parameter.is_matrix and min(parameter.dims) >= _FEWEST_ROWS
+        is_cut = cut_over_data and parameter.is_matrix and min(parameter.dims) >= _MIN_ROWS
         dims, spec = parameter.dims, parameter.spec
         spec = mesh_lib.shard_over_data(spec, dims, mesh.shape) if is_cut else spec
         return NamedSharding(mesh, spec)

@@ -18,9 +18,9 @@ from bert_jax.config import Phase, RunConfig, phase_start
 from bert_jax.model.bert import Model
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import collectives
-from bert_jax.train_step import guard, optim
-from bert_jax.train_step.objectives import SMALLEST_WEIGHT, Batch, Objective, Term
-from bert_jax.train_step.optim import make_schedule
+from bert_jax.train_step import guard, schedule
+from bert_jax.train_step.objectives import MIN_WEIGHT, Batch, Objective, Term
+from bert_jax.train_step.schedule import make_schedule
 from bert_jax.train_step.state import TrainState
 
 Sums = dict[str, Any]
@@ -28,7 +28,7 @@ TEACHER_SCOPE = "of_the_teacher"  # in the names of what a teacher computes, for
 
 
 @dataclasses.dataclass(frozen=True)
-class Taught:
+class Teacher:
     """Hold a frozen teacher: its model, and its parameters as they lie on the mesh."""
 
     model: Model
@@ -78,7 +78,7 @@ def compute_gradients(
     dropout: Dropout | None,
     micro_batches: int = 1,
     gradient_dtype: jnp.dtype | None = None,
-    taught: Taught | None = None,
+    taught: Teacher | None = None,
 ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
     """Compute the gradient of the loss over the global batch: (gradients, terms, weights).
 
@@ -98,7 +98,7 @@ def compute_gradients(
         params: Any, batch: Batch, dropout: Dropout | None, *frozen: Any
     ) -> tuple[Any, dict[str, Term], dict[str, jax.Array]]:
         counted = collectives.sum_over_batch(objective.weights(batch))
-        weights = {name: jnp.maximum(sum, SMALLEST_WEIGHT) for name, sum in counted.items()}
+        weights = {name: jnp.maximum(sum, MIN_WEIGHT) for name, sum in counted.items()}
 
         def loss(params: Any, batch: Batch, dropout: Dropout | None) -> tuple[jax.Array, Any]:
             terms = objective.terms(model.bind(params), batch, dropout)
@@ -121,7 +121,7 @@ def compute_gradients(
 
 
 def _make_teach(
-    objective: Objective, taught: Taught | None, frozen: tuple[Any, ...]
+    objective: Objective, taught: Teacher | None, frozen: tuple[Any, ...]
 ) -> Callable[[Batch], Batch]:
     """Return a function that adds what the teacher says to a batch, inside the map over devices.
 
@@ -176,7 +176,7 @@ def make_train_step(
             dropout,
             phase.micro_batches,
             gradient_dtype,
-            taught=None if teacher is None else Taught(teacher, *frozen),
+            taught=None if teacher is None else Teacher(teacher, *frozen),
         )
         sums = {"terms": terms, "weights": weights, "grad_norm": optax.tree.norm(grads)}
         loss = _mean_loss(terms, weights)
@@ -191,7 +191,7 @@ def make_train_step(
         is_bad = verdict.is_bad > 0.0
         direction, opt_state = tx.update(grads, state.opt_state, state.params, is_bad=is_bad)
         learning_rate = rate(state.step)
-        rates = optim.scale_rates(config.optim, state.params, learning_rate, state.step)
+        rates = schedule.scale_rates(config.optim, state.params, learning_rate, state.step)
         params = jax.tree.map(lambda p, rate, d: p - rate * d, state.params, rates, direction)
         params |= {name: state.params[name] for name in objective.untrained if name in params}
         params = guard.keep_old_if(is_bad, params, state.params)
@@ -218,7 +218,7 @@ def make_eval_step(
 
     def step(params: Any, batch: Batch, *frozen: Any) -> Sums:
         specs = collectives.specs(params)
-        taught = None if teacher is None else Taught(teacher, *frozen)
+        taught = None if teacher is None else Teacher(teacher, *frozen)
 
         def on_a_device(params: Any, batch: Batch, *frozen: Any) -> Sums:
             whole = collectives.gather_params(params, specs, model.dtype)

@@ -20,9 +20,9 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.config import RunConfig
+from bert_jax.logging.console import BAD, Screen
+from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT
 from bert_jax.parallel import processes
-from bert_jax.reporting.console import BAD, Screen
-from bert_jax.reporting.metrics_writer import BAD_STEPS, LEFT_OUT
 from bert_jax.runtime.workdir import Workdir
 from bert_jax.train_step import metrics
 from bert_jax.train_step.state import TrainState

@@ -26,7 +26,7 @@ from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import run_record
 from bert_jax.runtime.workdir import COMPILED
-from bert_jax.train_step import optim, transfer
+from bert_jax.train_step import mup, optimizers
 from bert_jax.train_step import state as state_lib
 from bert_jax.train_step import step as step_lib
 from bert_jax.train_step.objectives import Objective
@@ -138,7 +138,7 @@ def build_parts(
             needs_mlm = any(objective.reads_teacher_mlm for objective in objectives)
             read = bert.Heads(mlm=needs_mlm, nsp=False, pooler=False)
             taught = bert.build(teacher, backend, mesh.shape["model"], compute, read)
-        tx = optim.make_optimizer(config.optim, transfer.find_scales(config))
+        tx = optimizers.make_optimizer(config.optim, mup.find_scales(config))
         shardings = state_lib.make_shardings(models[-1], tx, mesh, config.mesh)
     return StepParts(config, objectives, mesh, models, tx, shardings, taught)
 
@@ -256,7 +256,7 @@ class Programs:
         return any(not future.done() for future in self._ahead.values())
 
 
-MOST_BYTES = 4 * 2**30  # cache size enforced at each start; the oldest programs are deleted first
+MAX_BYTES = 4 * 2**30  # cache size enforced at each start; the oldest programs are deleted first
 
 
 def keep_in(workdir: pathlib.Path, is_writer: bool) -> str:
@@ -294,12 +294,12 @@ def _delete_oldest(folder: pathlib.Path) -> None:
     kept_bytes = 0
     for _, size_bytes, path in sorted(programs, reverse=True):
         kept_bytes += size_bytes
-        if kept_bytes > MOST_BYTES:
+        if kept_bytes > MAX_BYTES:
             path.unlink(missing_ok=True)
 
 
 FILE = pathlib.Path("~/.cache/bert_jax/compile_secs.json")
-_MOST = 1000  # entries kept; the oldest are deleted first
+_MAX_ENTRIES = 1000  # entries kept; the oldest are deleted first
 
 
 def key_of(parts: Any) -> str:
@@ -325,5 +325,5 @@ def remember(key: str, secs: float, path: pathlib.Path = FILE) -> None:
         with contextlib.suppress(OSError, ValueError):
             entries = read_object(path)
         entries.pop(key, None)  # re-inserted as the newest
-        newest = list(entries.items())[1 - _MOST :]
+        newest = list(entries.items())[1 - _MAX_ENTRIES :]
         write_file(path, json.dumps(dict([*newest, (key, round(secs, 1))])).encode())

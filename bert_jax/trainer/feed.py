@@ -24,9 +24,9 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.config import DistillConfig, ResolvedRun, StoreFacts
 from bert_jax.config.schema import THETAS
+from bert_jax.logging.console import Screen
+from bert_jax.logging.metrics_writer import VERIFIED
 from bert_jax.parallel import processes
-from bert_jax.reporting.console import Screen
-from bert_jax.reporting.metrics_writer import VERIFIED
 from bert_jax.runtime.preemption import Stop
 from bert_jax.runtime.run_identity import PINNED, STORE_DIGEST, Provenance
 from data_pipeline import store as store_lib
@@ -37,10 +37,10 @@ from data_pipeline.io.address import is_address
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import batches
-from data_pipeline.sampling.epochs import WALKS_VERSION
 from data_pipeline.sampling.mixture import MixedSource, chain, make_schedule
 from data_pipeline.sampling.source import ExampleSource
 from data_pipeline.sampling.stream import open_examples
+from data_pipeline.sampling.walks import WALKS_VERSION
 from data_pipeline.spec.hashing import HASH_VERSION
 from data_pipeline.spec.options import OPTIONS_OF_A_RUN, PretrainOptions
 from data_pipeline.store import MANIFEST, Store, writer

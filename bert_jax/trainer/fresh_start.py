@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 from bert_jax.checkpoint import directory
 from bert_jax.checkpoint.reader import find_newest_step
+from bert_jax.logging.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.parallel import processes
-from bert_jax.reporting.metrics_writer import BAD_STEPS, LEFT_OUT, METRICS, SUMMARY
 from bert_jax.runtime import goodput, run_record
 from bert_jax.runtime.workdir import Workdir
 from data_pipeline.io import small_files

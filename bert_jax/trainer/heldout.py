@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from bert_jax.config import Config, Phase
-from bert_jax.diagnosis import data
-from bert_jax.diagnosis.rules import Finding
-from bert_jax.reporting.console import Screen, list_lines
+from bert_jax.logging.console import Screen, list_lines
+from bert_jax.monitoring import data
+from bert_jax.monitoring.rules import Finding
 from bert_jax.train_step import metrics
 from bert_jax.train_step.objectives import Objective
 from bert_jax.trainer.feed import HostBatch, RunPhase, StoreFeed
@@ -189,7 +189,7 @@ _FEW_LABELS = 32  # up to this many labels may be equal by chance
 
 
 @dataclasses.dataclass
-class PhaseFacts(RunPhase):
+class HeldoutPhase(RunPhase):
     """Hold a phase's held-out batches, their baselines, and estimated counts per step.
 
     Scores and baselines of a single store of several have its name: "mlm_loss/NAME". Those without
@@ -244,7 +244,7 @@ class HeldoutPart:
 
 def count_phase(
     feed: StoreFeed, index: int, objective: Objective, show: Show = lambda words: None
-) -> PhaseFacts:
+) -> HeldoutPhase:
     """Build the held-out batches of a phase, their counts and the objective's baselines.
 
     Raises Refused if the objective predicts next sentences and the training split has no labels.
@@ -273,10 +273,10 @@ def count_phase(
     in_row = source.mean_examples_in_row
     per_step = estimate_step(phase, slots, in_row, tokens, predictions)
     per_step["epochs"] = phase.steps * phase.batch_size / source.mean_rows_per_epoch
-    return PhaseFacts(in_row, per_step, baseline, examples, batches, parts)
+    return HeldoutPhase(in_row, per_step, baseline, examples, batches, parts)
 
 
-def find_in_data(feed: StoreFeed, phases: Sequence[PhaseFacts]) -> list[Finding]:
+def find_in_data(feed: StoreFeed, phases: Sequence[HeldoutPhase]) -> list[Finding]:
     """Find what looks wrong about the text, the targets and the pairs of the first phase."""
     findings = [each for store in feed.stores for each in data.find_in_store(store)]
     findings += data.find_in_targets(phases[0].baseline)
@@ -365,7 +365,7 @@ MANY_EPOCHS = 256  # from here on repeated text costs quality; source in too_man
 PAPER_EPOCHS = 40  # Devlin et al. 2019, appendix A.2
 
 
-def corpus_rows(feed: StoreFeed, phases: Sequence[PhaseFacts]) -> list[tuple[str, str]]:
+def corpus_rows(feed: StoreFeed, phases: Sequence[HeldoutPhase]) -> list[tuple[str, str]]:
     """Describe the corpus and the phases of a pre-training run, as labels and texts."""
     config, rows = feed.config, list[tuple[str, str]]()
     for store in feed.stores:
@@ -403,7 +403,7 @@ def _describe_mixture(feed: StoreFeed, index: int) -> str:
     return f"from {', '.join(parts)}"
 
 
-def _describe_phase(phase: Phase, facts: PhaseFacts, packed_examples: int) -> list[str]:
+def _describe_phase(phase: Phase, facts: HeldoutPhase, packed_examples: int) -> list[str]:
     """Describe a phase's lengths, what a step sees, and what is held out."""
     counts = facts.per_step
     parts = f" in {phase.micro_batches} parts" if phase.micro_batches > 1 else ""

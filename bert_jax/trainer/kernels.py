@@ -9,11 +9,11 @@ from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
 from bert_jax.config import ModelConfig
-from bert_jax.diagnosis.rules import Finding
+from bert_jax.logging.console import Screen
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.model.attention.verify import AttentionShape
-from bert_jax.reporting.console import Screen
+from bert_jax.monitoring.rules import Finding
 from bert_jax.runtime import run_record
 from bert_jax.trainer.compile import StepParts
 from data_pipeline.io.refused import Refused

@@ -20,12 +20,12 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Phase, RunConfig
-from bert_jax.diagnosis.rules import Finding, PhaseFacts
-from bert_jax.diagnosis.watch import Watch
+from bert_jax.logging.console import FAINT, StepLine
+from bert_jax.logging.metrics_writer import SUMMARY, Records
+from bert_jax.logging.wandb_writer import WandbWriter
+from bert_jax.monitoring.rules import Finding, PhaseFacts
+from bert_jax.monitoring.watch import Watch
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting.console import FAINT, StepLine
-from bert_jax.reporting.metrics_writer import SUMMARY, Records
-from bert_jax.reporting.wandb_writer import WandbWriter
 from bert_jax.runtime import goodput, profiler
 from bert_jax.runtime.goodput import Ledger
 from bert_jax.runtime.preemption import Interrupted, Stop

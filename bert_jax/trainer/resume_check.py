@@ -18,7 +18,7 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint import reader
 from bert_jax.checkpoint.directory import UNCOMMITTED
 from bert_jax.config import Config
-from bert_jax.reporting import metrics_writer
+from bert_jax.logging import metrics_writer
 from bert_jax.runtime import goodput
 from bert_jax.runtime.exit_codes import DONE
 from bert_jax.runtime.run_record import CHECKPOINTS
@@ -30,7 +30,7 @@ from data_pipeline.io.jsonl import read_metrics, read_records
 
 SHARE_IN_SAVES = 0.4  # share of kills during a save, rounded up
 SHARE_STARTING = 0.1  # share of the other kills that come before an attempt's first step
-MOST_APART_SECS = 0.3  # maximum delay between killing two processes of a run
+MAX_GAP_SECS = 0.3  # maximum delay between killing two processes of a run
 _POLL_SECS = 0.002
 _TAIL_BYTES = 4096
 
@@ -70,7 +70,7 @@ class Attempt:
         for process in rng.sample(self.processes, len(self.processes)):
             process.kill()
             if len(self.processes) > 1:
-                time.sleep(rng.uniform(0.0, MOST_APART_SECS))
+                time.sleep(rng.uniform(0.0, MAX_GAP_SECS))
         for process in self.processes:
             process.wait()
 
@@ -214,7 +214,7 @@ def _half_saved(workdir: pathlib.Path) -> set[tuple[str, int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Hold the amount compared, and the differences, one sentence each."""
 
     arrays: int
@@ -224,7 +224,7 @@ class Comparison:
     differences: tuple[str, ...]
 
 
-def compare_runs(first: pathlib.Path, second: pathlib.Path) -> Comparison:
+def compare_runs(first: pathlib.Path, second: pathlib.Path) -> RunComparison:
     """Compare two finished runs of the same command, ignoring timings."""
     folders = first, second
     lines = [read_metrics(folder / metrics_writer.METRICS) for folder in folders]
@@ -235,11 +235,11 @@ def compare_runs(first: pathlib.Path, second: pathlib.Path) -> Comparison:
     step, other_step = [reader.find_newest_step(folder / CHECKPOINTS) for folder in folders]
     if step is None or step != other_step:
         differences.append(f"the newest checkpoints are of steps {step} and {other_step}")
-        return Comparison(0, 0, len(lines[0]), step, tuple(differences))
+        return RunComparison(0, 0, len(lines[0]), step, tuple(differences))
     arrays = [reader.read_arrays(folder / CHECKPOINTS, step) for folder in folders]
     differences += _compare_arrays(*arrays)
     numbers = sum(array.size for array in arrays[0].values())
-    return Comparison(len(arrays[0]), numbers, len(lines[0]), step, tuple(differences))
+    return RunComparison(len(arrays[0]), numbers, len(lines[0]), step, tuple(differences))
 
 
 def _summary(folder: pathlib.Path) -> dict[str, Any]:

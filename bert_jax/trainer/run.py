@@ -11,9 +11,9 @@ from typing import Any
 import jax
 
 from bert_jax.config import HostsConfig
+from bert_jax.logging import metrics_writer as log_lib
+from bert_jax.logging.rates import sample_rates
 from bert_jax.parallel import processes
-from bert_jax.reporting import metrics_writer as log_lib
-from bert_jax.reporting.rates import sample_rates
 from bert_jax.runtime import exit_codes, goodput, preemption, startup
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.cli import ProcessLocation, RunLocation
@@ -139,7 +139,7 @@ def _curves(setup: Setup) -> str:
     """Plot the curves; return their path or, as a failed plot must not fail the run, the reason."""
     if jax.process_index() > 0:
         return ""
-    from bert_jax.reporting import plots  # here: matplotlib takes a sixth of the time to start
+    from bert_jax.logging import plots  # here: matplotlib takes a sixth of the time to start
 
     try:
         with setup.screen.spinning("drawing the curves"):

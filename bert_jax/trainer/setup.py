@@ -19,19 +19,19 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
 from bert_jax.config import Config, RunConfig
-from bert_jax.diagnosis.rules import Finding
+from bert_jax.logging import wandb_writer
+from bert_jax.logging.console import Screen
+from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.model import bert
+from bert_jax.monitoring.rules import Finding
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting import wandb_writer
-from bert_jax.reporting.console import Screen
-from bert_jax.reporting.metrics_writer import BAD_STEPS, METRICS
 from bert_jax.runtime import goodput, profiler, run_identity, run_record
 from bert_jax.runtime import workdir as workdir_lib
 from bert_jax.runtime.profiler import Window
 from bert_jax.runtime.run_identity import Change, Provenance
 from bert_jax.runtime.workdir import Workdir
+from bert_jax.train_step import mup
 from bert_jax.train_step import state as state_lib
-from bert_jax.train_step import transfer
 from bert_jax.train_step.objectives import find_each
 from bert_jax.train_step.state import TrainState
 from bert_jax.trainer import bad_steps, fresh_start
@@ -133,7 +133,7 @@ def build_setup(
         if run.init:  # not loaded yet if a run meant to resume starts over
             initial = weights or warm_start.fit_weights(warm_start.read_checkpoint(run), run, store)
             return initial.place(parts.model, parts.mesh, run.seed)
-        return transfer.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
+        return mup.scale_initial(run, parts.model.init(jax.random.key(run.seed)))
 
     return Setup(
         parts=parts,
@@ -152,7 +152,7 @@ def build_setup(
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class RunStart:
     """Describe how a run starts in its workdir: new, resumed, or replacing a lost run."""
 
     begins_anew: bool  # whether records of a lost run must first be moved to before-fresh-N/
@@ -168,7 +168,7 @@ def check_start(
     devices: Sequence[jax.Device] | None,
     profiled: Window | None,
     weights_digest: str,
-) -> Start:
+) -> RunStart:
     """Check a run against its workdir, devices and other processes; change nothing.
 
     `weights_digest` names the weights that a new run begins with; "" if they are drawn.
@@ -196,11 +196,11 @@ def check_start(
     if jax.process_count() > 1:
         weights = {"init's weights": weights_digest} if weights_digest else {}
         run_identity.check_processes_agree(config, provenance, weights)
-    return Start(begins_anew, record, problem, done)
+    return RunStart(begins_anew, record, problem, done)
 
 
 def claim_workdir(
-    start: Start, parts: StepParts, provenance: Provenance, storage: Workdir, screen: Screen
+    start: RunStart, parts: StepParts, provenance: Provenance, storage: Workdir, screen: Screen
 ) -> list[Change]:
     """Claim the workdir and write the record of the run; return the settings that changed in it.
 

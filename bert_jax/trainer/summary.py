@@ -9,7 +9,7 @@ from bert_jax import config as config_lib
 from bert_jax.config import RunConfig
 from bert_jax.model.bert import Model
 from bert_jax.parallel.mesh import describe_axes
-from bert_jax.train_step import optim, transfer
+from bert_jax.train_step import mup, schedule
 from bert_jax.trainer.compile import compiles_ahead
 from bert_jax.trainer.kernels import choose_attention
 from bert_jax.trainer.prefetch import BATCHES_AHEAD
@@ -31,9 +31,9 @@ def opening_rows(setup: Setup, done: int | None) -> list[tuple[str, str]]:
         compute = dataclasses.replace(config.compute, attention=setup.parts.attention)
         chosen = dataclasses.replace(config, compute=compute)
     rows = [*model_rows(chosen, mesh, model), *setup.data_rows]
-    if rates := optim.describe_rates(config.optim, config.model.num_hidden_layers, total):
+    if rates := schedule.describe_rates(config.optim, config.model.num_hidden_layers, total):
         rows.append(("rates", rates))
-    if scaled := transfer.describe(config):
+    if scaled := mup.describe(config):
         rows.append(("transfer", scaled))
     folder = cast(Any, jax.config).jax_compilation_cache_dir
     kept = f"compiled programs are kept in {folder}" if folder else "no compiled program is kept"

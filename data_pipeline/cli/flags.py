@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import help_of
 
-MOST_WORKERS = 4096
+MAX_WORKERS = 4096
 _WRONG_NUMBER = re.compile(r"argument (\S+): invalid (int|float) value: (.*)", re.DOTALL)
 _METAVARS = {bool: "BOOL", int: "N", float: "X", str: "TEXT"}
 _NUMBERS = {"int": "whole number", "float": "number"}

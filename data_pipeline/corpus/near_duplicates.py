@@ -28,7 +28,7 @@ _PAIRS_AT_ONCE = 1 << 14
 # compared: a false positive only costs time, while a false negative is lost.
 _WEIGHTS = (0.05, 0.95)  # of a false positive, of a false negative
 _HIGHEST_BANDED = 0.95  # bands for a higher threshold would be too few; pairs are compared anyway
-_MOST_ROUNDS = 100  # bounds the work on documents that agree in one band and little else
+_MAX_ROUNDS = 100  # bounds the work on documents that agree in one band and little else
 _SEED = 1  # datasketch's default
 _WORD_STEPS = np.array([0x9E3779B97F4A7C15 * (2 * i + 1) % 2**64 for i in range(_RUN_WORDS)], "u8")
 
@@ -131,10 +131,10 @@ def _find_near_pairs(
     """Yield pairs of near duplicates that agree in a band: the earlier documents, the later ones.
 
     Within a group each document is compared with the first; those not near to it are then
-    compared among themselves in the same way, _MOST_ROUNDS times; the rest is marked as given up.
+    compared among themselves in the same way, _MAX_ROUNDS times; the rest is marked as given up.
     """
     group = np.cumsum(is_first)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         sizes = np.bincount(group)[group]
         documents, group = documents[sizes > 1], group[sizes > 1]
         if not len(documents):

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from typing import Any
 
-from data_pipeline.cli.flags import MOST_WORKERS, FlagParser, add_settings
+from data_pipeline.cli.flags import MAX_WORKERS, FlagParser, add_settings
 from data_pipeline.corpus.beam import check_installed, check_options
 from data_pipeline.io.address import is_address
 from data_pipeline.io.refused import Refused
@@ -13,14 +13,14 @@ from data_pipeline.read.options import TextOptions
 from data_pipeline.spec.fields import check_fields, setting
 from data_pipeline.store import check_is_local
 from data_pipeline.vocab.sentencepiece_rules import ALBERT, CHOICES, NONE, RECORDED, XLNET
-from data_pipeline.vocab.train import BPE, BYTE_BPE, LEAST_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
+from data_pipeline.vocab.train import BPE, BYTE_BPE, MIN_COVERAGE, TRAINED, UNIGRAM, WORDPIECE
 
 EXAMPLE = (
     "python -m data_pipeline.build --input='corpus/*.txt.gz' --output=stores/corpus "
     "--train_vocab=wordpiece --vocab_size=30522"
 )
 
-MOST_PIECES = 1 << 24
+MAX_PIECES = 1 << 24
 LOCAL, BEAM = "local", "beam"  # runners
 
 
@@ -61,7 +61,7 @@ class BuildFlags:
         0,
         "number of pieces to train, special ones included (BERT: 30522)",
         minimum=0,
-        maximum=MOST_PIECES,
+        maximum=MAX_PIECES,
     )
     reserved_pieces: int = setting(
         0,
@@ -72,7 +72,7 @@ class BuildFlags:
         None,
         "share of the text whose characters get pieces; the rarest others become [UNK]. Default: 1 "
         "if all characters fill at most a tenth of the vocabulary, else 0.9995",
-        minimum=LEAST_COVERAGE,
+        minimum=MIN_COVERAGE,
         maximum=1,
     )
     lowercase: bool = setting(True, "lowercase the text and strip accents")
@@ -83,7 +83,7 @@ class BuildFlags:
         choices=CHOICES,
     )
     workers: int = setting(
-        0, "number of processes; 0: one per core", minimum=0, maximum=MOST_WORKERS
+        0, "number of processes; 0: one per core", minimum=0, maximum=MAX_WORKERS
     )
     runner: str = setting(
         LOCAL,

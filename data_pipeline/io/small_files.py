@@ -23,7 +23,7 @@ MAX_DEPTH = 64  # limit of nested JSON; this project's files need 6
 NUL = b"\0"
 
 # On Linux; a longer name is an OSError, as if the disk could not be read now.
-_MOST_BYTES_OF_A_NAME, _MOST_BYTES_OF_A_PATH = 255, 2000
+_MAX_BYTES_OF_A_NAME, _MAX_BYTES_OF_A_PATH = 255, 2000
 
 _SHOWN_NAMES, _SHOWN_NAME_CHARS = 20, 40  # in a list of names in a message
 
@@ -61,7 +61,7 @@ def is_file_name(name: str) -> bool:
     except UnicodeEncodeError:  # half a surrogate pair, which JSON may hold
         return False
     longest = max(map(len, encoded.split(b"/")))
-    is_short = 0 < len(encoded) <= _MOST_BYTES_OF_A_PATH and longest <= _MOST_BYTES_OF_A_NAME
+    is_short = 0 < len(encoded) <= _MAX_BYTES_OF_A_PATH and longest <= _MAX_BYTES_OF_A_NAME
     return is_short and NUL not in encoded
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from data_pipeline.labelled.rows import SEQ_LENS, Batch, EncodedRows, ExampleStream, choose_seq_len
 
 VERSION = 1  # of the placement, on which dropout depends; raise it with any change
-_LONGEST_ROW = 512
+_MAX_ROW = 512
 # Attention over S tokens costs S / 2304 of their other work at a width of 384, half of it at 768.
 _TOKENS_OF_ATTENTION = 2304
 
@@ -59,7 +59,7 @@ def place_examples(lengths_KB: np.ndarray, seq_len: int) -> Places:
 def choose_packing(lengths_KB: np.ndarray) -> Packing:
     """Choose the length and number of rows that cost least and hold every step."""
     longest = choose_seq_len(int(lengths_KB.max()))
-    lengths = [length for length in SEQ_LENS if longest <= length <= _LONGEST_ROW] or [longest]
+    lengths = [length for length in SEQ_LENS if longest <= length <= _MAX_ROW] or [longest]
     return min((_plan_packing(lengths_KB, length) for length in lengths), key=_cost)
 
 

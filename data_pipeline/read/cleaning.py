@@ -19,7 +19,7 @@ from typing import Literal
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.fields import check_fields, setting
 
-LONGEST_WORD_CHARS = 1_000_000
+MAX_WORD_CHARS = 1_000_000
 MAX_MARKS = 30  # combining marks in a row, of UAX #15
 NORMAL_FORMS = ("none", "nfc", "nfkc")
 KEEP, TOGETHER, DROP = "keep", "together", "drop"  # near duplicates
@@ -71,7 +71,7 @@ class CleaningOptions:
         "drop lines (of plain text: paragraphs, with --sentences=split) with a word of more "
         "characters, such as base64 or tables without spaces; 0: no limit",
         minimum=0,
-        maximum=LONGEST_WORD_CHARS,
+        maximum=MAX_WORD_CHARS,
     )
     drop_duplicate_documents: bool = setting(False, "drop all but the first of equal documents")
     drop_duplicate_lines: bool = setting(

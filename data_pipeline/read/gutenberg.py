@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.read.lines import (
-    LEAST_LINE_BYTES,
     MAX_DOCUMENT_BYTES,
+    MIN_LINE_BYTES,
     NO_WIDTH,
     add_size,
     check_size,
@@ -48,7 +48,7 @@ _NUMBERED = re.compile(r"\s*(?:[IVXLC]{1,8}\.?$|(?:[IVXLC]{1,8}\.|[0-9]{1,3}\.?)
 # "12" on a line of its own, alone or above a title; a heading if it continues the count.
 _BARE_NUMBER = re.compile(r"\s*([0-9]{1,3})\.?\s*(?:\n|$)")
 _BARE_ROMAN = re.compile(r"\s*[IVXLC]{1,8}\.?$")
-_LARGEST_STEP = 2  # between numbers: one that is lost in scanning does not end the count
+_MAX_STEP = 2  # between numbers: one that is lost in scanning does not end the count
 # "Chapter 8" and nothing else: a heading after one blank line, too (Anna Karenina has six such).
 _BARE = re.compile(rf"\s*chapter\s+{_COUNT}\.?$", re.IGNORECASE)
 _NOT_PROSE = re.compile(
@@ -186,7 +186,7 @@ def _paragraphs(address: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]
         stripped = line.rstrip()
         if stripped and (stripped[-1] not in NO_WIDTH or strip_line(stripped)):
             paragraph.append(stripped)
-            size_bytes += max(len(stripped), LEAST_LINE_BYTES)
+            size_bytes += max(len(stripped), MIN_LINE_BYTES)
             if size_bytes > MAX_DOCUMENT_BYTES:  # a call for each line would cost time
                 check_size(address, size_bytes)
             continue
@@ -209,7 +209,7 @@ def _is_heading(paragraph: str, blank_lines: int) -> bool:
 
 def _continues(last: int, number: int, paragraph: str) -> bool:
     """Return whether a paragraph under a bare number opens the next chapter, or a part's first."""
-    is_next = number == 1 or last < number <= last + _LARGEST_STEP
+    is_next = number == 1 or last < number <= last + _MAX_STEP
     return is_next and paragraph.count("\n") < 3
 
 

@@ -23,21 +23,21 @@ from data_pipeline.read.cleaning import FALLBACK_FILES, HYPHENATED_LINES, REPLAC
 # A process took 145 MB on 1,422 chapters and 1.45 GB on one document of 60 MB.
 MAX_DOCUMENT_BYTES = 64 << 20
 # A line of one letter takes 60 bytes and more as a string of its own.
-LEAST_LINE_BYTES = 16
+MIN_LINE_BYTES = 16
 
 
 def add_size(address: str, size_bytes: int, text: str) -> int:
     """Return the size in bytes of UTF-8 of a document of `size_bytes` with `text` added to it.
 
-    A short line counts as LEAST_LINE_BYTES, so this bounds how many lines there are too. Call it
+    A short line counts as MIN_LINE_BYTES, so this bounds how many lines there are too. Call it
     while a document is read: it raises Refused before one without an end fills memory.
     """
     added_bytes = len(text) if text.isascii() else len(text.encode())
-    if added_bytes < LEAST_LINE_BYTES:
-        added_bytes = LEAST_LINE_BYTES
-    elif added_bytes > MAX_DOCUMENT_BYTES // LEAST_LINE_BYTES:  # less has few enough line ends
+    if added_bytes < MIN_LINE_BYTES:
+        added_bytes = MIN_LINE_BYTES
+    elif added_bytes > MAX_DOCUMENT_BYTES // MIN_LINE_BYTES:  # less has few enough line ends
         line_ends = max(text.count("\n"), text.count("\r"))
-        added_bytes = max(added_bytes, LEAST_LINE_BYTES * line_ends)
+        added_bytes = max(added_bytes, MIN_LINE_BYTES * line_ends)
     size_bytes += added_bytes
     if size_bytes > MAX_DOCUMENT_BYTES:  # as in check_size; a call for each line would cost time
         check_size(address, size_bytes)
@@ -49,7 +49,7 @@ def check_size(address: str, size_bytes: int) -> None:
     if size_bytes > MAX_DOCUMENT_BYTES:
         raise Refused(
             f"{address} has a document of more than {MAX_DOCUMENT_BYTES >> 20} MiB (lines of fewer "
-            f"than {LEAST_LINE_BYTES} bytes count as {LEAST_LINE_BYTES}), the largest "
+            f"than {MIN_LINE_BYTES} bytes count as {MIN_LINE_BYTES}), the largest "
             "that is handled in one piece; put blank lines between documents, or split the file"
         )
 

@@ -15,12 +15,12 @@ from data_pipeline.read.lines import add_size, check_size, split_paragraphs
 
 _REQUEST_BYTES = 4 << 20  # of a file, per request: bytes between parts of the column are not read
 _BATCH_BYTES = 4 << 20  # of text, in memory at a time
-_MOST_BATCH_BYTES = 64 << 20  # where rows share the longest text that there can be
-_MOST_BATCH_ROWS = 1024
+_MAX_BATCH_BYTES = 64 << 20  # where rows share the longest text that there can be
+_MAX_BATCH_ROWS = 1024
 _PAGE_HEAD_BYTES, _DICTIONARY_PAGE = 32, 2
-# A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MOST_PACKED times its
+# A group of rows may unpack to _LARGE_BYTES, or to more if that is at most _MAX_PACKED times its
 # stored size.
-_LARGE_BYTES, _MOST_PACKED = 256 << 20, 1000
+_LARGE_BYTES, _MAX_PACKED = 256 << 20, 1000
 _MAGIC = b"PAR1"
 # Of an Arrow file, in which a stream follows 8 bytes, and of a stream: as `datasets` writes it.
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1\0\0", b"\xff\xff\xff\xff"
@@ -172,7 +172,7 @@ def _open(address: str, stored: BinaryIO, text_key: str) -> pq.ParquetFile:
     _check_schema(address, file.schema_arrow, text_key)
     for column in _columns_of(file, text_key):
         unpacked_bytes = column.total_uncompressed_size
-        if unpacked_bytes > max(_LARGE_BYTES, _MOST_PACKED * column.total_compressed_size):
+        if unpacked_bytes > max(_LARGE_BYTES, _MAX_PACKED * column.total_compressed_size):
             raise Refused(
                 f"{address} has {unpacked_bytes:,} bytes of {text_key!r} packed into "
                 f"{column.total_compressed_size:,}, which no text is; leave it out"
@@ -271,15 +271,13 @@ def _texts(address: str, column: pa.Array, rows: int) -> Iterator[str]:
 
 
 def _batch_rows(stored: BinaryIO, column: Any) -> int:
-    """Return how many rows to read at a time: about _BATCH_BYTES, at most _MOST_BATCH_BYTES.
+    """Return how many rows to read at a time: about _BATCH_BYTES, at most _MAX_BATCH_BYTES.
 
     Rows may share a text that is stored once, and each has its own copy in memory.
     """
     row_bytes = column.total_uncompressed_size // max(1, column.num_values)
-    rows = min(
-        _BATCH_BYTES // max(1, row_bytes), _MOST_BATCH_BYTES // _shared_bytes(stored, column)
-    )
-    return max(1, min(_MOST_BATCH_ROWS, rows))
+    rows = min(_BATCH_BYTES // max(1, row_bytes), _MAX_BATCH_BYTES // _shared_bytes(stored, column))
+    return max(1, min(_MAX_BATCH_ROWS, rows))
 
 
 def _shared_bytes(stored: BinaryIO, column: Any) -> int:

@@ -23,7 +23,7 @@ _SHARD = re.compile(r"tfds:(.+)#(.+)/(\d+)")
 _TFRECORD, _ARRAY_RECORD = "tfrecord", "array_record"  # formats that are read
 _BATCH_RECORDS = 64
 _AGAIN = "copy or prepare the data set again"
-_MOST_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features beside its text
+_MAX_RECORD_BYTES = 4 * MAX_DOCUMENT_BYTES  # an example has other features beside its text
 
 
 def find_shards(entry: str, text_key: str) -> list[StoredFile]:
@@ -157,7 +157,7 @@ def _tf_records(address: str, path: str) -> Iterator[list[bytes]]:
     dataset = tf.data.TFRecordDataset(path, buffer_size=1 << 20).batch(_BATCH_RECORDS)
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            for _ in record_lengths(address, file, _MOST_RECORD_BYTES, _AGAIN):
+            for _ in record_lengths(address, file, _MAX_RECORD_BYTES, _AGAIN):
                 pass
         for records in dataset.as_numpy_iterator():
             yield list(records)

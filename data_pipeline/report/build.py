@@ -37,7 +37,7 @@ from data_pipeline.read.cleaning import (
 from data_pipeline.report.findings import can_be_trained_on, find_in_build, has_no_pairs, total
 from data_pipeline.store import HELDOUT, TRAIN
 
-_MOST_FILES = 3
+_MAX_FILES = 3
 _LABEL_WIDTH = 11
 _BYTES_A_TOKEN = 4.5  # of English text, about
 # Below these bytes of text, the config to take: README has "a few MB", "tens of MB" and so on.
@@ -132,8 +132,8 @@ def _cleaning_facts(manifest: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [("dropped", ", ".join(dropped))]
     if count := manifest["dropped"][FILES_WITHOUT_TEXT]:
         names = [source["path"] for source in manifest["sources"] if not source["documents"]]
-        more = ", ..." if count > _MOST_FILES else ""
-        facts.append(("no text in", ", ".join(names[:_MOST_FILES]) + more))
+        more = ", ..." if count > _MAX_FILES else ""
+        facts.append(("no text in", ", ".join(names[:_MAX_FILES]) + more))
     flags = manifest["build"]
     if flags["normalize"] != "none":
         changed = manifest["changed"][NORMALIZED_DOCUMENTS]

@@ -9,12 +9,12 @@ from data_pipeline.report.health import Copies, Health, PieceHealth, Repeated
 from data_pipeline.report.rows import PACKED_EXAMPLES, RowHealth
 from data_pipeline.store import HELDOUT, TRAIN
 from data_pipeline.store.findings import (
-    Finding,
+    StoreFinding,
     describe_document_copies,
     find_in_words,
     find_unknown_tokens,
 )
-from data_pipeline.vocab.wordpiece import LONGEST_WORD_CHARS
+from data_pipeline.vocab.wordpiece import MAX_WORD_CHARS
 
 FEW_DOCUMENTS = 100  # of the training split
 FEW_HELDOUT_ROWS = 1000  # an accuracy near 50% of so many is known to about 3%
@@ -26,17 +26,17 @@ MUCH_PADDING = 0.25
 BALANCE = 0.05  # how far the share of random next sentences may be from a half
 MANY_DOCUMENT_COPIES, MANY_SENTENCE_COPIES = 0.01, 0.1
 MANY_LEAKED_SENTENCES = 0.2  # short ones, headings above all, recur in any text
-LEAST_USED_PIECES = 0.5
+MIN_USED_PIECES = 0.5
 OFTEN_TIMES, OFTEN_SHARE = 1000, 0.01  # a sentence that occurs so often, or is so much of a corpus
 
 
-def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
+def find_in_build(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     """Find what looks wrong about a corpus by the manifest of its build alone."""
     documents, sentences = total(manifest, "documents"), total(manifest, "sentences")
     tokens, single = total(manifest, "tokens"), total(manifest, "one_sentence_documents")
     heldout = manifest["splits"][HELDOUT]["documents"]
     if has_no_pairs(manifest):
-        yield Finding(
+        yield StoreFinding(
             "one_sentence_documents",
             single / documents,
             f"{single / documents:.0%} of the documents have one sentence: next-sentence pairs "
@@ -47,14 +47,14 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
     yield from find_unknown_tokens(manifest)
     lost = manifest.get("lost_characters", {}).get("occurrences", 0)  # older builds counted none
     if lost > MANY_LOST_CHARACTERS * tokens and (manifest["build"]["character_coverage"] or 1) < 1:
-        yield Finding(
+        yield StoreFinding(
             "lost_characters",
             lost,
             f"the vocabulary was trained without characters that the text has {lost:,} times, and "
             "words with one of them are unknown: --character_coverage=1 gives each a piece.",
         )
     if tokens > 128 * sentences:
-        yield Finding(
+        yield StoreFinding(
             "paragraphs",
             tokens / sentences,
             f"a sentence has {tokens / sentences:.0f} tokens on average, more than a sequence of "
@@ -63,14 +63,14 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
     dropped = manifest["dropped"]["documents_without_sentences"]
     if dropped > 0.1 * (documents + dropped):
         share = dropped / (documents + dropped)
-        yield Finding(
+        yield StoreFinding(
             "documents_without_sentences",
             share,
             f"{share:.0%} of the documents had no sentence and were dropped. Redirects (a title "
             "and no text) are harmless; otherwise look for the text in another field or file.",
         )
     if not can_be_trained_on(manifest):
-        yield Finding(
+        yield StoreFinding(
             "too_few_documents",
             heldout,
             f"{heldout:,} of {documents:,} documents is held out and {MIN_SPLIT_DOCUMENTS} are "
@@ -80,7 +80,7 @@ def find_in_build(manifest: dict[str, Any]) -> Iterator[Finding]:
             "cannot hold out more.",
         )
     elif not 0.5 < heldout / (documents * manifest["holdout"]) < 2:
-        yield Finding(
+        yield StoreFinding(
             "holdout_share",
             heldout / documents,
             f"{heldout:,} of {documents:,} documents are held out, {heldout / documents:.2%} where "
@@ -95,21 +95,21 @@ def has_no_pairs(manifest: dict[str, Any]) -> bool:
     return single > MANY_ONE_SENTENCE_DOCUMENTS * total(manifest, "documents")
 
 
-def _find_long_words(manifest: dict[str, Any]) -> Iterator[Finding]:
+def _find_long_words(manifest: dict[str, Any]) -> Iterator[StoreFinding]:
     counted = manifest.get("counted", {})  # older builds counted none
     share = counted.get("long_word_characters", 0) / max(1, counted.get("characters", 0))
     if share >= MANY_LONG_WORD_CHARACTERS:
-        yield Finding(
+        yield StoreFinding(
             "long_words",
             share,
             f"{share:.1%} of the characters are lost: they are in words of over "
-            f"{LONGEST_WORD_CHARS} characters, which WordPiece makes unknown, as in scripts "
+            f"{MAX_WORD_CHARS} characters, which WordPiece makes unknown, as in scripts "
             "without spaces. --train_vocab=unigram loses none, nor does byte_bpe with "
             "--lowercase=false.",
         )
 
 
-def find_in_store(health: Health) -> list[Finding]:
+def find_in_store(health: Health) -> list[StoreFinding]:
     """Find what looks wrong about a store: what its build found, then what reading it shows."""
     findings = [*find_in_build(health.manifest), *_find_in_text(health)]
     if health.rows:
@@ -119,12 +119,12 @@ def find_in_store(health: Health) -> list[Finding]:
     return [*findings, *_find_in_vocabulary(health.pieces)]
 
 
-def _find_in_text(health: Health) -> Iterator[Finding]:
+def _find_in_text(health: Health) -> Iterator[StoreFinding]:
     train = health.splits[TRAIN]
     long = train.long_sentences / train.sentences
     # If the mean exceeds 128, the build has reported paragraphs already.
     if train.sentence_tokens.mean <= 128 and long > MANY_LONG_SENTENCES:
-        yield Finding(
+        yield StoreFinding(
             "long_sentences",
             long,
             f"{long:.0%} of the sentences are longer than the {health.text_tokens} tokens of text "
@@ -132,7 +132,7 @@ def _find_in_text(health: Health) -> Iterator[Finding]:
             "--sentences=split cuts them at their ends; or train at a larger length.",
         )
     if train.documents < FEW_DOCUMENTS:
-        yield Finding(
+        yield StoreFinding(
             "few_documents",
             train.documents,
             f"the training split has {train.documents:,} documents: random next sentences come "
@@ -140,10 +140,10 @@ def _find_in_text(health: Health) -> Iterator[Finding]:
         )
 
 
-def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[Finding]:
+def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[StoreFinding]:
     by_chance = 2 / rows.sampled**0.5  # four standard errors of the share
     if abs(rows.random_share - 0.5) > max(BALANCE, by_chance):
-        yield Finding(
+        yield StoreFinding(
             "label_balance",
             rows.random_share,
             f"{rows.random_share:.0%} of the next sentences are random where half should be: a "
@@ -151,7 +151,7 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[Finding]:
             "Join documents that belong together, or see --documents and --sentences.",
         )
     if rows.padding_share > MUCH_PADDING:
-        yield Finding(
+        yield StoreFinding(
             "padding",
             rows.padding_share,
             f"{rows.padding_share:.0%} of a row of {rows.seq_len} is padding, which costs as much "
@@ -161,7 +161,7 @@ def _find_in_rows(rows: RowHealth, holdout: float) -> Iterator[Finding]:
     if rows.heldout_rows < FEW_HELDOUT_ROWS:
         enough = holdout * FEW_HELDOUT_ROWS / rows.heldout_rows
         or_share = f", or with --holdout={_round_up(enough):g}" if enough <= 0.5 else ""
-        yield Finding(
+        yield StoreFinding(
             "few_heldout_rows",
             rows.heldout_rows,
             f"the held-out split gives {rows.heldout_rows:,} pairs of {rows.seq_len} tokens: too "
@@ -175,12 +175,12 @@ def _round_up(share: float) -> float:
     return min(0.5, round(math.ceil(share * 10**places) / 10**places, places))
 
 
-def _find_copies(copies: Copies) -> Iterator[Finding]:
+def _find_copies(copies: Copies) -> Iterator[StoreFinding]:
     documents, sentences = copies.documents[TRAIN].share, copies.sentences[TRAIN].share
     if documents > MANY_DOCUMENT_COPIES:
         yield describe_document_copies(documents)
     if sentences > MANY_SENTENCE_COPIES:
-        yield Finding(
+        yield StoreFinding(
             "sentence_copies",
             sentences,
             f"{sentences:.0%} of the training sentences are exact copies of an earlier one. "
@@ -189,7 +189,7 @@ def _find_copies(copies: Copies) -> Iterator[Finding]:
         )
     leaked = copies.leaked_documents
     if leaked.copies:
-        yield Finding(
+        yield StoreFinding(
             "leaked_documents",
             leaked.copies,
             f"{leaked.copies:,} of {leaked.looked_at:,} held-out documents also stand in the "
@@ -198,7 +198,7 @@ def _find_copies(copies: Copies) -> Iterator[Finding]:
         )
     leaked_share = copies.leaked_sentences.share
     if leaked_share > MANY_LEAKED_SENTENCES:
-        yield Finding(
+        yield StoreFinding(
             "leaked_sentences",
             leaked_share,
             f"{leaked_share:.0%} of the held-out sentences also stand in the training split, so "
@@ -208,14 +208,14 @@ def _find_copies(copies: Copies) -> Iterator[Finding]:
         )
 
 
-def _find_boilerplate(repeated: tuple[Repeated, ...], sentences: int) -> Iterator[Finding]:
+def _find_boilerplate(repeated: tuple[Repeated, ...], sentences: int) -> Iterator[StoreFinding]:
     if not repeated:
         return
     most = repeated[0]
     share = most.count / sentences
     if most.count >= OFTEN_TIMES or (most.count >= 10 and share > OFTEN_SHARE):
         words = most.text if len(most.text) <= 60 else most.text[:60] + "..."
-        yield Finding(
+        yield StoreFinding(
             "boilerplate",
             most.count,
             f"one sentence occurs {most.count:,} times, {share:.1%} of the training sentences: "
@@ -224,9 +224,9 @@ def _find_boilerplate(repeated: tuple[Repeated, ...], sentences: int) -> Iterato
         )
 
 
-def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[Finding]:
-    if pieces.used < LEAST_USED_PIECES * pieces.size:
-        yield Finding(
+def _find_in_vocabulary(pieces: PieceHealth) -> Iterator[StoreFinding]:
+    if pieces.used < MIN_USED_PIECES * pieces.size:
+        yield StoreFinding(
             "unused_vocabulary",
             pieces.used,
             f"{pieces.used:,} of the {pieces.size:,} pieces of the vocabulary occur: the rest are "

@@ -19,7 +19,7 @@ from data_pipeline.report.rows import SPECIAL_PIECES, RowHealth, ShownExample, m
 from data_pipeline.store import HELDOUT, MANIFEST, TRAIN, Split, Store
 from data_pipeline.vocab import Vocabulary, load_recorded
 
-_MOST_PIECES, _MOST_NEVER, _MOST_REPEATED = 40, 40, 5
+_MAX_PIECES, _MAX_NEVER, _MAX_REPEATED = 40, 40, 5
 _SHOWN_TOKENS = 40  # of a sentence that repeats
 _RANKS_A_DECADE = 12
 
@@ -166,14 +166,14 @@ def _measure_pieces(vocabulary: Vocabulary, counts_V: np.ndarray) -> PieceHealth
     ranks = np.unique(np.geomspace(1, max(used, 1), 1 + int(_RANKS_A_DECADE * decades)).astype(int))
     never = np.flatnonzero((counts_V == 0) & ~is_placeholder_V)
     # Evenly from the first to the last.
-    spread = np.linspace(0, len(never) - 1, min(len(never), _MOST_NEVER)).astype(int)
+    spread = np.linspace(0, len(never) - 1, min(len(never), _MAX_NEVER)).astype(int)
     return PieceHealth(
         size=len(pieces),
         used=used,
         never_used=len(never),
         words=int(counts_V[~vocabulary.is_continuation].sum()),
         tokens=int(counts_V.sum()),
-        most_frequent=tuple((pieces[i], int(counts_V[i])) for i in by_count[:_MOST_PIECES]),
+        most_frequent=tuple((pieces[i], int(counts_V[i])) for i in by_count[:_MAX_PIECES]),
         examples_of_never=tuple(pieces[i] for i in never[spread]),
         rank_counts=tuple((int(rank), int(counts_V[by_count[rank - 1]])) for rank in ranks),
     )
@@ -197,7 +197,7 @@ def _measure_copies(store: Store, vocabulary: Vocabulary) -> Copies:
 def _most_repeated(
     split: Split, sentences: HashSample, vocabulary: Vocabulary
 ) -> tuple[Repeated, ...]:
-    counts = sentences.most_repeated(_MOST_REPEATED)
+    counts = sentences.most_repeated(_MAX_REPEATED)
     numbers = find_sentences(split, {sentence_hash for sentence_hash, _ in counts})
     repeated = []
     for sentence_hash, count in counts:

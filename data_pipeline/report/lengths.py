@@ -13,7 +13,7 @@ from data_pipeline.io.refused import Refused
 PERCENTS = (1, 5, 25, 50, 75, 95, 99)
 # Lengths below this are counted in an array; the few above are kept one by one.
 _COUNTED = 1 << 16
-_MOST_EVEN_BINS = 32
+_MAX_EVEN_BINS = 32
 _CHUNK = 1 << 20
 
 
@@ -128,5 +128,5 @@ def _doubling_starts(longest: int) -> list[int]:
 
 
 def _even_starts(longest: int) -> list[int]:
-    width = -(-longest // _MOST_EVEN_BINS)
+    width = -(-longest // _MAX_EVEN_BINS)
     return list(range(1, longest + width + 1, width))

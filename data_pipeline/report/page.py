@@ -17,7 +17,7 @@ from data_pipeline.report import terminal
 from data_pipeline.report.health import Health
 from data_pipeline.report.lengths import Bin, Lengths
 from data_pipeline.report.rows import ShownToken
-from data_pipeline.store.findings import Finding
+from data_pipeline.store.findings import StoreFinding
 
 _INCHES = (4.6, 2.4)
 # Colours of the pictures; the page replaces each by its own variable, for light and dark screens.
@@ -230,7 +230,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
 _FLAG, _CODE = re.compile(r"(--\w[\w.\[\]]*\w(=[\w./*,+-]*\w)?)"), r"<code>\1</code>"
 
 
-def render_page(health: Health, findings: Sequence[Finding]) -> str:
+def render_page(health: Health, findings: Sequence[StoreFinding]) -> str:
     """Render the whole page."""
     title = escape(f"Store {health.store}")
     manifest = health.manifest
@@ -271,7 +271,7 @@ def section(title: str, content: str) -> str:
     return f"<section><h2>{escape(title)}</h2>\n{content}</section>"
 
 
-def _findings(findings: Sequence[Finding]) -> str:
+def _findings(findings: Sequence[StoreFinding]) -> str:
     if not findings:
         return '<p class="good">Nothing.</p>'
     items = "".join(f"<li>{_FLAG.sub(_CODE, escape(finding.text))}</li>" for finding in findings)

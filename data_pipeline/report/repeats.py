@@ -13,7 +13,7 @@ import numpy as np
 from data_pipeline.spec import hashing
 from data_pipeline.store import Split
 
-MOST_SENTENCES, MOST_DOCUMENTS = 1 << 27, 1 << 25  # 1 GiB and 256 MiB of hashes
+MAX_SENTENCES, MAX_DOCUMENTS = 1 << 27, 1 << 25  # 1 GiB and 256 MiB of hashes
 _CHUNK_TOKENS = 1 << 17  # what is computed of a chunk fits a core's cache
 _SENTENCE_KEY = hashing.subkey(0, hashing.Purpose.SENTENCE_FINGERPRINT)
 _DOCUMENT_KEY = hashing.subkey(0, hashing.Purpose.DOCUMENT_FINGERPRINT)
@@ -98,8 +98,8 @@ class HashSample:
 def hash_split(
     split: Split,
     advance: Callable[[int], None],
-    most_sentences: int = MOST_SENTENCES,
-    most_documents: int = MOST_DOCUMENTS,
+    most_sentences: int = MAX_SENTENCES,
+    most_documents: int = MAX_DOCUMENTS,
     chunk_tokens: int = _CHUNK_TOKENS,
 ) -> tuple[HashSample, HashSample]:
     """Hash all sentences and documents of a split; call `advance` with the tokens of each chunk.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from data_pipeline.report.lengths import Lengths, measure_lengths
-from data_pipeline.sampling.stream import Pieces, PretrainSource, open_source
+from data_pipeline.sampling.stream import PretrainSource, VocabInfo, open_source
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split, Store
 from data_pipeline.vocab import WORD_START, Vocabulary
@@ -117,7 +117,7 @@ def open_sampler(
       Refused: a sequence length that no pair fits into, or a split of fewer than 2 documents.
     """
     options = PretrainOptions(dupe_factor=1, packed_examples=packed_examples)
-    pieces = Pieces(store.vocab_size, store.special_ids)
+    pieces = VocabInfo(store.vocab_size, store.special_ids)
     return open_source(split, pieces, options, seq_len, math.ceil(0.15 * seq_len))
 
 

@@ -15,7 +15,7 @@ from data_pipeline.report.lengths import Lengths
 from data_pipeline.report.repeats import Repeats
 from data_pipeline.report.rows import PACKED_EXAMPLES, ShownExample, ShownToken
 from data_pipeline.store import HELDOUT, TRAIN
-from data_pipeline.store.findings import Finding
+from data_pipeline.store.findings import StoreFinding
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _SHAPE_COLUMNS = 10
@@ -122,7 +122,7 @@ def _describe_counts(counts: dict[str, int]) -> str:
 
 
 def print_health(
-    console: rich.console.Console, health: Health, findings: Sequence[Finding]
+    console: rich.console.Console, health: Health, findings: Sequence[StoreFinding]
 ) -> None:
     """Print the whole report."""
     counts = _new_table("train", "held out")

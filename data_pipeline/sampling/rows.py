@@ -12,7 +12,7 @@ from data_pipeline.spec.schema import RowShape
 
 
 @dataclasses.dataclass(frozen=True)
-class Assembly:
+class RowLayout:
     """Settings that turn spans of text into rows."""
 
     seq_len: int
@@ -39,7 +39,7 @@ class Masks:
     weights_BP: np.ndarray  # float32, 0 in unused slots
 
 
-def gather_text(spans: Spans, token_ids_T: np.ndarray, assembly: Assembly) -> Text:
+def gather_text(spans: Spans, token_ids_T: np.ndarray, assembly: RowLayout) -> Text:
     """Gather the text of examples from the store and put the special tokens around it.
 
     Raises:

@@ -11,30 +11,30 @@ import numpy as np
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.sampling import pairs
-from data_pipeline.sampling.epochs import (
+from data_pipeline.sampling.masking import MaskRules, weigh_rare_tokens
+from data_pipeline.sampling.ready_made import open_stored_examples
+from data_pipeline.sampling.rows import RowLayout, gather_text, make_rows, mask_text, pack_rows
+from data_pipeline.sampling.source import ExampleSource, SingleSource
+from data_pipeline.sampling.walk import MAX_SEQ_LEN
+from data_pipeline.sampling.walks import (
     SIDECAR_FOLDER,
     Sidecar,
     WalkCache,
     WalkFacts,
     find_walk_facts,
 )
-from data_pipeline.sampling.masking import MaskRules, weigh_rare_tokens
-from data_pipeline.sampling.rows import Assembly, gather_text, make_rows, mask_text, pack_rows
-from data_pipeline.sampling.source import ExampleSource, SingleSource
-from data_pipeline.sampling.stored import open_stored_examples
-from data_pipeline.sampling.walk import LONGEST_SEQ_LEN
 from data_pipeline.spec import hashing
 from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
-from data_pipeline.spec.schema import SHORTEST_EXAMPLE_TOKENS, RowShape, row_shape
+from data_pipeline.spec.schema import MIN_EXAMPLE_TOKENS, RowShape, row_shape
 from data_pipeline.store import EXAMPLES, Split, Store
 from data_pipeline.vocab import load_recorded
 
-SHORTEST_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
+MIN_SEQ_LEN = 5  # [CLS] a [SEP] b [SEP]: one token of text on each side
 
 
 @dataclasses.dataclass(frozen=True)
-class Pieces:
+class VocabInfo:
     """The properties of a vocabulary that the sampler needs."""
 
     size: int
@@ -44,7 +44,7 @@ class Pieces:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class SampledText:
     """The text chosen for B rows, before it is gathered: M examples in the order of the rows."""
 
     spans: pairs.Spans  # of M
@@ -62,7 +62,7 @@ class PretrainSource(SingleSource):
     split: Split
     facts: WalkFacts
     walks: WalkCache
-    assembly: Assembly
+    assembly: RowLayout
 
     def rows_in_epoch(self, epoch: int) -> int:
         """Return the number of rows in an epoch, which has each example of its walk once."""
@@ -92,7 +92,7 @@ class PretrainSource(SingleSource):
         in_row_B, pad_id = drawn.examples_in_row_B, self.special_ids["pad"]
         return pack_rows(text, masks, drawn.spans, in_row_B, self.shape, pad_id)
 
-    def draw(self, epoch: int, index_B: np.ndarray) -> Drawn:
+    def draw(self, epoch: int, index_B: np.ndarray) -> SampledText:
         """Choose the text of the rows with the given numbers of an epoch: int64[B]."""
         number = epoch % len(self.facts.rows_K)
         planned = self.walks.get(number)
@@ -107,7 +107,7 @@ class PretrainSource(SingleSource):
         examples_BN = planned.find_examples(hashing.permute(order_key, index_B, planned.rows))
         is_used_BN = examples_BN >= 0
         spans = pairs.resolve_spans(self.split, planned.walk, examples_BN[is_used_BN], epoch_key)
-        return Drawn(
+        return SampledText(
             spans=spans,
             keys_M=hashing.hash64(hashing.subkey(epoch_key, Purpose.MASKS), spans.first_sentence_B),
             examples_in_row_B=np.count_nonzero(is_used_BN, axis=1),
@@ -135,14 +135,14 @@ def open_examples(
         vocabulary = load_recorded(store.vocab_path, store.manifest["vocabulary"])
         is_continuation_V = vocabulary.is_continuation
     counts_V = store.train.token_counts  # of held-out text too: masks follow one rule
-    pieces = Pieces(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
+    pieces = VocabInfo(store.vocab_size, store.special_ids, is_continuation_V, counts_V)
     sidecar = Sidecar(store.directory / SIDECAR_FOLDER, store.digest)
     return open_source(split, pieces, options, seq_len, max_predictions_per_seq, sidecar)
 
 
 def open_source(
     split: Split,
-    pieces: Pieces,
+    pieces: VocabInfo,
     options: PretrainOptions,
     seq_len: int,
     max_predictions_per_seq: int,
@@ -192,25 +192,25 @@ def open_source(
         split=plain,
         facts=facts,
         walks=WalkCache(plain, options, seq_len, facts),
-        assembly=Assembly(seq_len, dict(pieces.special_ids), mask_rules),
+        assembly=RowLayout(seq_len, dict(pieces.special_ids), mask_rules),
     )
 
 
 def _check_lengths(seq_len: int, max_predictions_per_seq: int, packed_examples: int) -> None:
-    if not SHORTEST_SEQ_LEN <= seq_len <= LONGEST_SEQ_LEN:
+    if not MIN_SEQ_LEN <= seq_len <= MAX_SEQ_LEN:
         raise Refused(
-            f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {SHORTEST_SEQ_LEN} or more, "
-            f"and {LONGEST_SEQ_LEN} is the most (BERT: 128 and 512)"
+            f"seq_len is {seq_len}; [CLS] A [SEP] B [SEP] needs {MIN_SEQ_LEN} or more, "
+            f"and {MAX_SEQ_LEN} is the most (BERT: 128 and 512)"
         )
     if not 1 <= max_predictions_per_seq <= seq_len:
         raise Refused(
             f"max_predictions_per_seq is {max_predictions_per_seq}; it must be from 1 to seq_len, "
             f"which is {seq_len} (about 0.15 * seq_len, here {max(1, round(0.15 * seq_len))})"
         )
-    if packed_examples > seq_len // SHORTEST_EXAMPLE_TOKENS:
+    if packed_examples > seq_len // MIN_EXAMPLE_TOKENS:
         raise Refused(
             f"packed_examples is {packed_examples}; a row of {seq_len} tokens has room for "
-            f"{seq_len // SHORTEST_EXAMPLE_TOKENS} at most: pack fewer, or 1 for none"
+            f"{seq_len // MIN_EXAMPLE_TOKENS} at most: pack fewer, or 1 for none"
         )
 
 

@@ -17,7 +17,7 @@ from data_pipeline.spec.hashing import Purpose
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
 
-LONGEST_SEQ_LEN = 2**15
+MAX_SEQ_LEN = 2**15
 
 # Documents walk together in blocks of about this many sentences (8 bytes each, several times).
 _BLOCK_SENTENCES = 1 << 20

@@ -9,8 +9,8 @@ from data_pipeline.spec.fields import check_fields, setting
 
 SEGMENTS = ("nsp", "sop", "full_sentences", "doc_sentences")
 MASKING = ("token", "whole_word", "ngram")
-MOST_PACKED_EXAMPLES = 64
-LONGEST_NGRAM = 16
+MAX_PACKED_EXAMPLES = 64
+MAX_NGRAM = 16
 # Settings of where rows come from and how fast; all others decide what the rows hold.
 OPTIONS_OF_A_RUN = (
     *("store", "store_weights", "store_temperature"),
@@ -94,7 +94,7 @@ class PretrainOptions:
         3,
         "most words in a span; n of them are drawn with a chance in proportion to 1/n",
         minimum=1,
-        maximum=LONGEST_NGRAM,
+        maximum=MAX_NGRAM,
         source="ALBERT: 3",
     )
     masked_lm_prob: float = setting(
@@ -140,7 +140,7 @@ class PretrainOptions:
         "most examples in a row of a batch; 1: each has a row of its own, 8 leaves hardly any "
         "padding",
         minimum=1,
-        maximum=MOST_PACKED_EXAMPLES,
+        maximum=MAX_PACKED_EXAMPLES,
     )
     # The bounds of the next two are far beyond what helps; more fills the memory.
     group_sequences: int = setting(

@@ -11,7 +11,7 @@ from data_pipeline.spec.options import PretrainOptions
 GOOGLE, TRANSFORMERS = "google", "transformers"  # whose rule truncates pairs of texts
 
 # The shortest example: [CLS] a [SEP] b [SEP], or [CLS] a [SEP] where there is no second segment.
-SHORTEST_EXAMPLE_TOKENS = 3
+MIN_EXAMPLE_TOKENS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +94,6 @@ def row_shape(options: PretrainOptions, seq_len: int, max_predictions_per_seq: i
     if examples == 1:
         return RowShape(seq_len, max_predictions_per_seq, 1)
     prob = options.masked_lm_prob
-    most_over_share = max(0.5, 1.0 - prob * SHORTEST_EXAMPLE_TOKENS)  # by rounding, or by the least
+    most_over_share = max(0.5, 1.0 - prob * MIN_EXAMPLE_TOKENS)  # by rounding, or by the least
     slots = math.floor(seq_len * prob + examples * most_over_share)
     return RowShape(seq_len, min(slots, examples * max_predictions_per_seq), examples)

@@ -14,11 +14,11 @@ from data_pipeline.vocab import load_recorded
 _MAX_PIECES_PER_WORD = 2.0
 _MAX_UNKNOWN_SHARE = 0.01  # share of the tokens
 _MANY_COPIES = 0.3  # share of the documents
-_MOST_COMPARED, _FIRST_TOKENS = 50_000, 4096
+_MAX_COMPARED, _FIRST_TOKENS = 50_000, 4096
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class StoreFinding:
     """One thing that looks wrong."""
 
     name: str
@@ -26,7 +26,7 @@ class Finding:
     text: str  # a sentence with the value and how to fix it
 
 
-def find_before_training(store: Store) -> list[Finding]:
+def find_before_training(store: Store) -> list[StoreFinding]:
     """Find what will harm a training most, in a second: the vocabulary, and copies of documents."""
     findings = [*find_unknown_tokens(store.manifest)]
     counts_V = np.asarray(store.train.token_counts)
@@ -39,11 +39,11 @@ def find_before_training(store: Store) -> list[Finding]:
     return findings
 
 
-def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[Finding]:
+def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[StoreFinding]:
     """Find a vocabulary that lacks many words of the text, by the manifest of the build."""
     unknown = manifest["unknown_token_share"]
     if unknown > _MAX_UNKNOWN_SHARE:
-        yield Finding(
+        yield StoreFinding(
             "unknown_tokens",
             unknown,
             f"{unknown:.1%} of the tokens are unknown to the vocabulary: it was made for other "
@@ -51,10 +51,10 @@ def find_unknown_tokens(manifest: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def find_in_words(pieces_per_word: float) -> Iterator[Finding]:
+def find_in_words(pieces_per_word: float) -> Iterator[StoreFinding]:
     """Find a vocabulary that cuts words into many pieces."""
     if pieces_per_word > _MAX_PIECES_PER_WORD:
-        yield Finding(
+        yield StoreFinding(
             "pieces_per_word",
             pieces_per_word,
             f"a word is cut into {pieces_per_word:.1f} pieces on average: the vocabulary "
@@ -63,9 +63,9 @@ def find_in_words(pieces_per_word: float) -> Iterator[Finding]:
         )
 
 
-def describe_document_copies(share: float) -> Finding:
+def describe_document_copies(share: float) -> StoreFinding:
     """Describe a training split with this share of copies."""
-    return Finding(
+    return StoreFinding(
         "document_copies",
         share,
         f"{share:.1%} of the training documents are exact copies of an earlier one: the model sees "
@@ -73,7 +73,7 @@ def describe_document_copies(share: float) -> Finding:
     )
 
 
-def estimate_copies(split: Split, most: int = _MOST_COMPARED) -> float:
+def estimate_copies(split: Split, most: int = _MAX_COMPARED) -> float:
     """Estimate the share of documents that are copies of an earlier one, in little time.
 
     Compares the first tokens of up to `most` documents that are drawn at random. Of more, the

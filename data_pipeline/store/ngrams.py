@@ -30,7 +30,7 @@ SIDECAR_FOLDER = "references"
 BOTH_SIDES, LEFT_SIDE = (-1, 1), (-2, -1)  # positions of a and b relative to t
 
 _VERSION = 1  # of kept losses; raise it when the same store and predictions give another loss
-_MOST_TOKENS = 1 << 28  # in a larger split, a sample of blocks from start to end is counted
+_MAX_TOKENS = 1 << 28  # in a larger split, a sample of blocks from start to end is counted
 _BLOCK_TOKENS = 1 << 22
 # Documents that the weights are fitted on: every 20th, up to about 131,072 tokens in all, and at
 # least 16; if there are too few, documents are cut into parts.
@@ -264,7 +264,7 @@ def _read_blocks(
     """Yield the share of the text that is done after each block, and its tokens to count."""
     margin = max(map(abs, places))
     starts = range(0, split.tokens, _BLOCK_TOKENS)
-    starts = starts[:: -(-split.tokens // _MOST_TOKENS) or 1]
+    starts = starts[:: -(-split.tokens // _MAX_TOKENS) or 1]
     for number, start in enumerate(starts):
         stop = min(start + _BLOCK_TOKENS, split.tokens)
         low, high = max(0, start - margin), min(stop + margin, split.tokens)

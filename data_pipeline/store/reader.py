@@ -42,7 +42,7 @@ _VOCABULARY_KEYS: dict[type, tuple[str, ...]] = {
     bool: ("lowercase",),
     dict: ("special_ids",),
 }
-_MOST = 1 << 48  # a larger count is damage
+_MAX_COUNT = 1 << 48  # a larger count is damage
 
 # Ids that open_store checks; of a larger store it checks blocks from start to end, so that opening
 # one of 10 GB does not read all of it.
@@ -239,7 +239,7 @@ def _check_types(manifest: dict[str, Any], name: str) -> None:
     }
     for part, content in counts.items():
         for key in content:
-            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r:.80}") < _MOST:
+            if not 0 <= small_files.field(content, key, int, f"{name}: {part!r:.80}") < _MAX_COUNT:
                 raise DamagedFile(
                     f"{name}: {key!r:.80} of {part!r:.80} is no count: {content[key]!r:.80}"
                 )

@@ -33,8 +33,8 @@ _GROUP_RECORDS = 1024
 _GROUP_BYTES = 16 << 20  # of records as long as the first
 # All records of a file are padded to one length; its numbers take one to three bytes each. A group
 # stays under 256 MiB, whatever a few bytes of gzip unpack to.
-_MOST_RECORD_BYTES = 16 << 20
-_LONGEST_BY_FIRST, _SHORT_RECORD_BYTES = 16, 256 << 10
+_MAX_RECORD_BYTES = 16 << 20
+_MAX_BY_FIRST, _SHORT_RECORD_BYTES = 16, 256 << 10
 _FRAME_BYTES = HEAD_BYTES + FOOT_BYTES
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _AT_BYTE = re.compile(r"(corrupted|truncated) record at (\d+)")
@@ -163,9 +163,9 @@ def _read_records(path: pathlib.Path, advance: Callable[[int], None]) -> Iterato
 
 def _plan_groups(path: pathlib.Path, file: BinaryIO) -> tuple[int, Iterator[int]]:
     """Return the records in a group, and the lengths of all records, each checked when read."""
-    first = next(_stop_at_damage(record_lengths(str(path), file, _MOST_RECORD_BYTES)), 0)
+    first = next(_stop_at_damage(record_lengths(str(path), file, _MAX_RECORD_BYTES)), 0)
     file.seek(0)
-    most_bytes = min(_MOST_RECORD_BYTES, max(_SHORT_RECORD_BYTES, _LONGEST_BY_FIRST * first))
+    most_bytes = min(_MAX_RECORD_BYTES, max(_SHORT_RECORD_BYTES, _MAX_BY_FIRST * first))
     group_records = max(1, min(_GROUP_RECORDS, _GROUP_BYTES // max(1, first)))
     return group_records, _stop_at_damage(record_lengths(str(path), file, most_bytes))
 

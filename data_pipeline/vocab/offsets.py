@@ -15,7 +15,7 @@ from data_pipeline.vocab.wordpiece import replace_surrogates
 # Source: tokenization.py@eedf5716ce _is_whitespace.
 _find_words = re.compile("[^ \t\n\r\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]+").finditer
 _CACHED_WORDS = 1 << 17
-_LONGEST_CACHED_WORD_CHARS = 32  # longer ones rarely recur
+_MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 
 # Of a word: ids, and where each piece starts and ends in it.
 _Word = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -72,7 +72,7 @@ class PieceAligner:
         known = self._words.get(word)
         if known is None:
             known = _with_accents(word, *self._pieces_of(word))
-            if len(word) <= _LONGEST_CACHED_WORD_CHARS:
+            if len(word) <= _MAX_CACHED_WORD_CHARS:
                 if len(self._words) >= _CACHED_WORDS:
                     self._words.clear()
                 self._words[word] = known

@@ -42,8 +42,8 @@ BERT_HEAD = (
 # in 2,000) are left to [UNK]. The characters of English books take 1% of 8,192 pieces, those of
 # English Wikipedia 9%; of BERT's own uncased list they take 6.5%.
 _SMALL_ALPHABET = 0.1
-_ALL_CHARACTERS, _MOST_CHARACTERS = 1.0, 0.9995
-LEAST_COVERAGE = 0.98  # that SentencePiece takes
+_ALL_CHARACTERS, _MAX_CHARACTERS = 1.0, 0.9995
+MIN_COVERAGE = 0.98  # that SentencePiece takes
 # ASCII is always kept: digits are rarer than one in 2,000 in novels.
 _ASCII = string.digits + string.ascii_letters + string.punctuation
 _NO_CAPITALS = dict.fromkeys(map(ord, string.ascii_uppercase))
@@ -90,7 +90,7 @@ def train_vocabulary(
         every = _alphabet(counts, _ALL_CHARACTERS)
         count = len(every) + (len(_inner(every, lowercase)) if kind == WORDPIECE else 0)
         is_small = count <= _SMALL_ALPHABET * vocab_size
-        character_coverage = _ALL_CHARACTERS if is_small else _MOST_CHARACTERS
+        character_coverage = _ALL_CHARACTERS if is_small else _MAX_CHARACTERS
     if kind == WORDPIECE:
         alphabet = _alphabet(counts, character_coverage)
         pieces = _train_wordpiece(read_text, alphabet, vocab_size, lowercase, reserved_pieces)

@@ -27,7 +27,7 @@ from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import Template, make_bert_template
 from data_pipeline.vocab.tokenizer_file import WORD_START
 from data_pipeline.vocab.wordpiece import (
-    LONGEST_WORD_CHARS,
+    MAX_WORD_CHARS,
     WordEncoder,
     check_case,
     join_pieces,
@@ -287,7 +287,7 @@ def _load_list(path: pathlib.Path, data: bytes, lowercase: bool, checks_case: bo
         template=make_bert_template(special_ids),
         _pieces=tuple(pieces),
         encode_text=encode_text,
-        max_word_chars=LONGEST_WORD_CHARS,
+        max_word_chars=MAX_WORD_CHARS,
     )
 
 

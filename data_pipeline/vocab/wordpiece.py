@@ -14,9 +14,9 @@ import tokenizers
 from data_pipeline.io.refused import Refused
 
 # Longer words become [UNK]. Source: tokenization.py@eedf5716ce, max_input_chars_per_word=200.
-LONGEST_WORD_CHARS = 200
+MAX_WORD_CHARS = 200
 _CACHED_WORDS = 1 << 16  # and as many older ones: together about 20 MB a process
-_LONGEST_CACHED_WORD_CHARS = 32  # longer ones rarely recur
+_MAX_CACHED_WORD_CHARS = 32  # longer ones rarely recur
 _CHECKED_EVERY = 1000  # sentences: encoded as a whole too
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -49,7 +49,7 @@ def make_wordpiece_tokenizer(
         tokenizers.models.WordPiece(
             {piece: i for i, piece in enumerate(pieces)},
             unk_token=unk,
-            max_input_chars_per_word=LONGEST_WORD_CHARS,
+            max_input_chars_per_word=MAX_WORD_CHARS,
         )
     )
     tokenizer.normalizer = make_wordpiece_normalizer(lowercase)
@@ -120,7 +120,7 @@ class _WordCache(dict[str, bytes]):
         id_bytes = self._older.pop(word, None)
         if id_bytes is None:
             id_bytes = array.array(self._type_code, self._encode_text(word).ids).tobytes()
-        if len(word) <= _LONGEST_CACHED_WORD_CHARS:
+        if len(word) <= _MAX_CACHED_WORD_CHARS:
             if len(self) >= _CACHED_WORDS:
                 self._older = dict(self)
                 self.clear()

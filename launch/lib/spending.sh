@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced after cluster.sh: the cost of the TPU VM, from its chips, a price and the time that it existed.
 
-PRICES=${LAUNCH%/launch}/bert_jax/perf/prices.json
+PRICES=${LAUNCH%/launch}/bert_jax/planning/prices.json
 # Dollars per chip-hour; empty: prices.json's.
 PRICE=''
 

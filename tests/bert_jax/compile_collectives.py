@@ -18,9 +18,9 @@ import jax
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig, Phase
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
-from bert_jax.perf import aot_compile, hlo, slices
-from bert_jax.perf.hlo_cost import KINDS
-from bert_jax.train_step import optim, state
+from bert_jax.planning import aot_compile, hlo, slices
+from bert_jax.planning.hlo_cost import KINDS
+from bert_jax.train_step import optimizers, state
 from bert_jax.train_step.objectives import MLM_NSP
 
 # Wide enough that matrices are cut on every mesh; one layer, as the next ones do the same.
@@ -59,7 +59,7 @@ def parameters(config: Config, devices) -> list[dict]:
     of = mesh.make_mesh(config.mesh, devices)
     with jax.set_mesh(of):
         model = bert.build(config.model, "tpu", of.shape["model"], config.compute)
-        tx = optim.make_optimizer(config.optim)
+        tx = optimizers.make_optimizer(config.optim)
         where = state.make_shardings(model, tx, of, config.mesh)
         params = state.make_abstract_state(model, tx, where).params
     found = []
@@ -84,7 +84,7 @@ def arrays(result: str) -> list[tuple[str, int]]:
     return [(kind, math.prod(int(n) for n in dims.split(",") if n)) for kind, dims in found]
 
 
-def in_loops(program: hlo.Program) -> set[str]:
+def in_loops(program: hlo.HloProgram) -> set[str]:
     """Computations that run in a loop, those that they call with them."""
     called = {
         name: {

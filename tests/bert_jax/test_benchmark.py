@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_jax.perf.measure_report import StepReport
+from bert_jax.benchmarking.measure_report import StepReport
 
 SMALL = (
     "--config=configs/tiny.py",

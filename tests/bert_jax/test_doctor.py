@@ -13,8 +13,8 @@ from absl import flags
 
 from bert_jax import doctor
 from bert_jax.config import MeshConfig, ModelConfig
-from bert_jax.machine import checks, kernel
-from bert_jax.machine.checks import FINE, SKIPPED, WRONG
+from bert_jax.machine_checks import checks, kernel
+from bert_jax.machine_checks.checks import FINE, SKIPPED, WRONG
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.parallel import mesh
@@ -65,7 +65,7 @@ def test_a_full_disk_is_named_with_what_to_do_and_left_as_it_was(tmp_path, monke
 
 
 def test_the_last_line_claims_no_more_than_was_checked():
-    fine, wrong, skipped = (checks.Verdict(name, name, "") for name in (FINE, WRONG, SKIPPED))
+    fine, wrong, skipped = (checks.CheckResult(name, name, "") for name in (FINE, WRONG, SKIPPED))
     assert doctor.summarize([skipped, skipped]) == "nothing was checked; 2 skipped"
     assert doctor.summarize([fine, skipped]) == "1 part checked, nothing wrong; 1 skipped"
     assert doctor.summarize([fine, wrong]) == "2 parts checked, wrong: wrong; 0 skipped"
@@ -137,7 +137,7 @@ def test_a_part_that_fails_is_a_verdict_and_the_others_go_on(capsys):
     def fail():
         raise OSError("the disk is gone")
 
-    fine = checks.Verdict("second", FINE, "as it should be")
+    fine = checks.CheckResult("second", FINE, "as it should be")
     screen = doctor.Screen(is_writer=True)
     verdicts = doctor.check_parts([("first", fail), ("second", lambda: fine)], screen, 60.0)
     assert [verdict.outcome for verdict in verdicts] == [WRONG, FINE]

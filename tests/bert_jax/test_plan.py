@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bert_jax.perf.plan import Plan
-from bert_jax.scaling.budget import BudgetPlan
+from bert_jax.planning.budget import BudgetPlan
+from bert_jax.planning.plan import Plan
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = (

@@ -17,7 +17,7 @@ from bert_jax.config import (
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
 from bert_jax.runtime.run_identity import Provenance
-from bert_jax.train_step import optim, state, step
+from bert_jax.train_step import optimizers, state, step
 from bert_jax.trainer.feed import StoreFeed, open_stores, read_facts
 from data_pipeline.spec.schema import row_shape
 
@@ -84,7 +84,7 @@ def setting(config: Config, devices: int, preset: str = "dp", model_size: int = 
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
     model = bert.build(config.model, "cpu", of.shape["model"], config.compute)
-    tx = optim.make_optimizer(config.optim)
+    tx = optimizers.make_optimizer(config.optim)
     where = state.make_shardings(model, tx, of, arranged)
     return Setting(config, of, model, tx, where)
 

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
-from bert_jax.reporting.metrics_writer import Records
+from bert_jax.logging.metrics_writer import Records
 from bert_jax.runtime.workdir import local_workdir
 from bert_jax.train_step import state
 from data_pipeline.io.jsonl import read_records

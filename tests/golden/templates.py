@@ -18,7 +18,8 @@ import numpy as np
 from tests.golden import encoders
 
 LETTERS = "abcdefghijklmnopqrst"
-LONGEST = (12, 11)  # tokens of a row: of one of them an odd number is left to the texts of a pair
+# The tokens per row: an odd number is left to the texts of a pair in one of the two.
+MAX_ROW_TOKENS = (12, 11)
 # Single texts, then pairs: of equal and of different lengths. WordPiece gets a space behind each.
 TEXTS: tuple[tuple[str, ...], ...] = (
     ("abc",),
@@ -30,7 +31,7 @@ TEXTS: tuple[tuple[str, ...], ...] = (
     ("abcdefghijklmn", "op"),
     ("a", "bcdefghijklmn"),
 )
-ROWS = tuple((longest, texts) for longest in LONGEST for texts in TEXTS)
+ROWS = tuple((longest, texts) for longest in MAX_ROW_TOKENS for texts in TEXTS)
 SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
 SIZES |= {"intermediate_size": 10, "max_position_embeddings": 24, "num_labels": 3}
 OF_ROBERTA = {"type_vocab_size": 1, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
@@ -110,7 +111,7 @@ def compute(kind: str, sizes: dict[str, Any]) -> dict[str, Any]:
     import torch
     import transformers
 
-    shape = len(ROWS), max(LONGEST)
+    shape = len(ROWS), max(MAX_ROW_TOKENS)
     arrays: dict[str, Any] = {
         f"{kind}/ids": np.full(shape, -1),
         f"{kind}/segments": np.full(shape, -1),

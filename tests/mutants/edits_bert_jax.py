@@ -97,17 +97,17 @@ _CONFIG = (
 _DIAGNOSIS = (
     (
         WIRING,
-        "diagnosis/curves.py",
+        "monitoring/curves.py",
         "if step <= self._last.get(split, -1):",
         "if step < self._last.get(split, -1):",
-        "diagnosis/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
+        "monitoring/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
     ),
     (
         WIRING,
-        "diagnosis/curves.py",
+        "monitoring/curves.py",
         "for (name, _), (steps, values) in self._curves.items():\n            if name == split:",
         "for (name, _), (steps, values) in self._curves.items():\n            if name:",
-        "diagnosis/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
+        "monitoring/test_curves.py::test_a_repeated_step_replaces_the_steps_from_it_on_in_its_split",
     ),
 )
 _FINETUNING = (
@@ -212,14 +212,14 @@ _INTEROP = (
 _MACHINE = (
     (
         RULE,
-        "machine/kernel.py",
+        "machine_checks/kernel.py",
         "for check in made if not check.is_sound",
         "for check in made if not check.errors",
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",
     ),
     (
         WIRING,
-        "machine/kernel.py",
+        "machine_checks/kernel.py",
         'find_kernels_of("auto", mesh, seq_len, model',
         'find_kernels_of("auto", mesh, 512, model',
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",
@@ -311,33 +311,33 @@ _PARALLEL = (
 _PERF = (
     (
         RULE,
-        "perf/hlo_cost.py",
+        "planning/hlo_cost.py",
         "return 2 * share * result_bytes",
         "return share * result_bytes",
-        "perf/test_hlo_cost.py::test_between_slices_the_network_is_counted",
+        "planning/test_hlo_cost.py::test_between_slices_the_network_is_counted",
     ),
     (
         WIRING,
-        "perf/plan.py",
+        "planning/plan.py",
         "usd_spot=_multiply(chip_hours, spot),",
         "usd_spot=_multiply(chip_hours, on_demand),",
-        "perf/test_plan_report.py::test_a_plan_has_the_cost_on_demand_and_on_spot_chips",
+        "planning/test_plan_report.py::test_a_plan_has_the_cost_on_demand_and_on_spot_chips",
     ),
 )
 _REPORTING = (
     (
         RULE,
-        "reporting/statistics.py",
+        "logging/statistics.py",
         "differences.std(ddof=1)",
         "differences.std(ddof=0)",
-        "reporting/test_statistics.py::test_a_paired_difference_is_that_of_scipy",
+        "logging/test_statistics.py::test_a_paired_difference_is_that_of_scipy",
     ),
     (
         WIRING,
-        "reporting/rates.py",
+        "logging/rates.py",
         "for step in (-1, 0, ramp.warmup_steps - 1, ramp.warmup_steps)",
         "for step in (-1, 0)",
-        "reporting/test_plots.py::test_rates_are_those_of_the_schedule_and_every_bend_is_among_them",
+        "logging/test_plots.py::test_rates_are_those_of_the_schedule_and_every_bend_is_among_them",
     ),
 )
 _RUNTIME = (
@@ -373,17 +373,17 @@ _RUNTIME = (
 _SCALING = (
     (
         RULE,
-        "scaling/fit.py",
+        "planning/fit.py",
         "_USUAL_WEIGHT * USUAL_NOISE**2",
         "USUAL_NOISE**2",
-        "scaling/test_law.py::test_the_noise_is_that_of_the_residuals_and_of_two_usual_points",
+        "planning/test_law.py::test_the_noise_is_that_of_the_residuals_and_of_two_usual_points",
     ),
     (
         WIRING,
-        "scaling/fit.py",
+        "planning/fit.py",
         "parameters=12 * layers * width**2,",
         "parameters=12 * layers * width,",
-        "scaling/test_law.py::test_ours_meets_the_table_and_runs_that_it_has_not_seen",
+        "planning/test_law.py::test_ours_meets_the_table_and_runs_that_it_has_not_seen",
     ),
 )
 _STUDIES = (
@@ -427,7 +427,7 @@ _TASKS = (
     (
         RULE,
         "tasks/glue/task.py",
-        "np.clip(logits[:, 0], STSB_LEAST, STSB_MOST)",
+        "np.clip(logits[:, 0], STSB_MIN, STSB_MAX)",
         "logits[:, 0]",
         "tasks/glue/test_task.py::test_similarities_are_clipped_with_three_decimals",
     ),
@@ -494,17 +494,17 @@ _TRAIN_STEP = (
     ),
     (
         RULE,
-        "train_step/optim.py",
+        "train_step/optimizers.py",
         "epsilon**2",
         "epsilon",
-        "train_step/test_optim.py::test_stable_adam_measures_small_gradients_against_the_square_of_epsilon",
+        "train_step/test_optimizers.py::test_stable_adam_measures_small_gradients_against_the_square_of_epsilon",
     ),
     (
         WIRING,
-        "train_step/optim.py",
+        "train_step/schedule.py",
         "phase.restart_warmup_steps,\n",
         "optim.warmup_steps,\n",
-        "train_step/test_optim.py::test_a_phase_can_restart_the_schedule",
+        "train_step/test_optimizers.py::test_a_phase_can_restart_the_schedule",
     ),
     (
         RULE,

@@ -206,18 +206,18 @@ _SAMPLING = (
     ),
     (
         WIRING,
-        "sampling/epochs.py",
+        "sampling/walks.py",
         '        "short_seq_prob": options.short_seq_prob,\n',
         "",
-        "sampling/test_epochs.py"
+        "sampling/test_walks.py"
         "::test_everything_that_the_counts_depend_on_has_a_sidecar_of_its_own",
     ),
     (
         WIRING,
-        "sampling/epochs.py",
+        "sampling/walks.py",
         "dataclasses.replace(rules, random_share=share, key=key)",
         "dataclasses.replace(rules, random_share=0.5, key=key)",
-        "sampling/test_epochs.py::test_half_of_the_pairs_are_random_where_the_corpus_allows",
+        "sampling/test_walks.py::test_half_of_the_pairs_are_random_where_the_corpus_allows",
     ),
     (
         WIRING,
@@ -242,10 +242,10 @@ _SAMPLING = (
     ),
     (
         WIRING,
-        "sampling/stored.py",
+        "sampling/ready_made.py",
         "self.shape.seq_len, epoch\n",
         "self.shape.seq_len, 0\n",
-        "sampling/test_stored.py::test_every_epoch_has_each_example_once_in_another_order",
+        "sampling/test_ready_made.py::test_every_epoch_has_each_example_once_in_another_order",
     ),
 )
 _SPEC = (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.finetuning import probe
-from bert_jax.reporting import metrics_writer
-from bert_jax.reporting.metrics_writer import PROBE_SCORES
+from bert_jax.logging import metrics_writer
+from bert_jax.logging.metrics_writer import PROBE_SCORES
 from bert_jax.trainer.feed import STORE_DIGEST
 from tests.faults.runs import ROOT, environment
 

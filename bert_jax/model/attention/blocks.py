@@ -21,14 +21,14 @@ from bert_jax.model.attention import reference
 from bert_jax.parallel import mesh
 
 BLOCK = 512  # queries and keys of a block without a window
-SMALLEST_WINDOW_BLOCK = 128
+MIN_WINDOW_BLOCK = 128
 _HIDDEN_SCORE = -1e30  # exp of it minus any real score is 0
 _SCORES = ("batch", "heads", None, None)
 
 
 def window_block(width: int) -> int:
     """Return the block size for a window of this width."""
-    return max(width // 2, SMALLEST_WINDOW_BLOCK)
+    return max(width // 2, MIN_WINDOW_BLOCK)
 
 
 def attend_window(

@@ -25,7 +25,7 @@ from bert_jax.parallel import chips
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 # Tokens whose tile fits into VMEM.
-LONGEST = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192, "tpu7x": 4096}
+MAX_ROW_TOKENS = {"v4": 1024, "v5e": 8192, "v5p": 4096, "v6e": 8192, "tpu7x": 4096}
 VMEM_LIMIT_BYTES = {"v4": 16 * 2**20, "v5p": 64 * 2**20}
 SCOPE_OF_WINDOWS = "flash_window"
 
@@ -51,7 +51,7 @@ def explain_refusal(
         return f"flash attention takes heads of width {head_width} in pairs, not {heads}"
     if seq_len % LANES:
         return f"flash attention takes rows of a multiple of {LANES} tokens, not {seq_len}"
-    longest = LONGEST[chip.name]
+    longest = MAX_ROW_TOKENS[chip.name]
     if seq_len > longest:
         return f"flash attention takes rows of up to {longest} tokens on {chip.name}, not {seq_len}"
     return None
@@ -79,7 +79,7 @@ def attend(
     after = 0 if is_causal else reach
     tile = Tile(seq_len, head_width, reach, after, rotation is not None)
     angles = () if rotation is None else _tile_angles(rotation)
-    # bert_jax/perf/prices.py distinguishes the two by this name.
+    # bert_jax/planning/chip_prices.py distinguishes the two by this name.
     with jax.named_scope(SCOPE_OF_WINDOWS if width else "complete"):
         return _attend(
             qkv_BSE, _find_chunks(ids_BS, tile), _number_positions(ids_BS, tile), angles, tile

@@ -18,13 +18,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model.attention import tpu_kernel_body
-from bert_jax.model.attention.tpu_kernel_body import Row
+from bert_jax.model.attention.tpu_kernel_body import KernelRow
 from bert_jax.parallel import chips
 
 # The compiler of kernels has no bfloat16 matmul on v2 and v3.
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 SEQ_LENS = (128, 256, 384, 512)
-LONGEST_ON_V4 = 256
+MAX_ON_V4 = 256
 VMEM_LIMIT_BYTES = 96 * 2**20  # a row of 512 with its scores takes a fifth of it
 
 Shape = jax.ShapeDtypeStruct
@@ -50,9 +50,9 @@ def explain_refusal(
     if seq_len not in SEQ_LENS:
         lengths = ", ".join(map(str, SEQ_LENS))
         return f"the attention kernel takes rows of {lengths} tokens, not {seq_len}"
-    if chip.name == "v4" and seq_len > LONGEST_ON_V4:
+    if chip.name == "v4" and seq_len > MAX_ON_V4:
         return (
-            f"the attention kernel takes rows of up to {LONGEST_ON_V4} tokens on v4, "
+            f"the attention kernel takes rows of up to {MAX_ON_V4} tokens on v4, "
             f"whose VMEM is 16 MiB, not {seq_len}"
         )
     return None
@@ -88,7 +88,7 @@ def attend(
 def _each_row(
     kernel: Callable[..., None],
     name: str,
-    row: Row,
+    row: KernelRow,
     words: Sequence[jax.Array],
     inputs: Sequence[jax.Array],
     outputs: Sequence[Shape],
@@ -125,7 +125,7 @@ def _attend_forward(
     is_causal: bool,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     batch, seq_len, width = qkv_BSE.shape
-    row = Row(seq_len, heads, width // 3 // heads, rate, is_causal)
+    row = KernelRow(seq_len, heads, width // 3 // heads, rate, is_causal)
     out_BSD, norms_BGJ = _each_row(
         tpu_kernel_body.forward,
         "attention_forward",
@@ -149,7 +149,7 @@ def _attend_backward(
 ) -> tuple[Any, ...]:
     qkv_BSE, bias_E, ids_BS, low_B, high_B, norms_BGJ, out_BSD = saved
     batch, seq_len, width = qkv_BSE.shape
-    row = Row(seq_len, heads, width // 3 // heads, rate, is_causal)
+    row = KernelRow(seq_len, heads, width // 3 // heads, rate, is_causal)
     inputs = (ids_BS[:, None, :], qkv_BSE, norms_BGJ, dout_BSD)
     dqkv_BSE, dbias_B1E = _each_row(
         tpu_kernel_body.backward,

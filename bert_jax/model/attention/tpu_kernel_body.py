@@ -29,7 +29,7 @@ Ref = Any  # an array in the chip's memory, read and written by index
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class KernelRow:
     """Hold the sizes of a row and its dropout rate."""
 
     seq_len: int
@@ -89,7 +89,9 @@ class Row:
         return slice(first, first + LANES)
 
 
-def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, row: Row) -> None:
+def forward(
+    low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, row: KernelRow
+) -> None:
     """Compute attention of one row.
 
     Shapes: uint32[B] twice, int32[1,1,S], bfloat16[1,S,E] -> bfloat16[1,S,D], float32[1,G,J]. norms
@@ -129,7 +131,7 @@ def forward(low: Ref, high: Ref, ids: Ref, qkv: Ref, out: Ref, norms: Ref, *, ro
 
 
 def backward(
-    low: Ref, high: Ref, ids: Ref, qkv: Ref, norms: Ref, dout: Ref, *others: Ref, row: Row
+    low: Ref, high: Ref, ids: Ref, qkv: Ref, norms: Ref, dout: Ref, *others: Ref, row: KernelRow
 ) -> None:
     """Compute the gradients of one row.
 
@@ -183,7 +185,7 @@ def _dot(x: jax.Array, y: jax.Array, x_dim: int, y_dim: int) -> jax.Array:
     return jax.lax.dot_general(x, y, dims, preferred_element_type=jnp.float32)
 
 
-def _find_visible(ids_1S: jax.Array, row: Row) -> jax.Array:
+def _find_visible(ids_1S: jax.Array, row: KernelRow) -> jax.Array:
     """Compute which keys a query sees: same id, and if causal no later key: bool[T,J]."""
     keys_T1 = jnp.broadcast_to(ids_1S, (LANES, row.seq_len)).T[:, :1]
     same_TJ = keys_T1 == jnp.concatenate([ids_1S] * row.heads_in_group, axis=1)
@@ -198,7 +200,7 @@ def _find_visible(ids_1S: jax.Array, row: Row) -> jax.Array:
     return same_TJ & (key_TJ <= query_TJ)
 
 
-def _split_groups(x_SL: jax.Array, row: Row) -> list[jax.Array]:
+def _split_groups(x_SL: jax.Array, row: KernelRow) -> list[jax.Array]:
     """Split a tile into [J,L] for each group; the lanes of other heads are zero."""
     if row.heads_in_tile == 1:
         return [x_SL]
@@ -208,7 +210,9 @@ def _split_groups(x_SL: jax.Array, row: Row) -> list[jax.Array]:
     return [jnp.concatenate(heads, axis=0)] if row.is_short else heads
 
 
-def _sum_over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) -> list[jax.Array]:
+def _sum_over_keys(
+    x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: KernelRow
+) -> list[jax.Array]:
     """Sum x y over keys for each head of a group, [K,S]; first_head counts in its tile."""
     return [
         _dot(x_LT[head * row.head_width : (head + 1) * row.head_width], y_TS, 1, 0)
@@ -217,7 +221,7 @@ def _sum_over_keys(x_LT: jax.Array, y_TJ: jax.Array, first_head: int, row: Row) 
 
 
 def _sum_over_queries(
-    y_TJ: jax.Array, x_JL: jax.Array, x_LS: jax.Array, head: int, row: Row
+    y_TJ: jax.Array, x_JL: jax.Array, x_LS: jax.Array, head: int, row: KernelRow
 ) -> jax.Array:
     """Sum y x over a group's queries: [T,L] of both heads, or [K,T] of one.
 
@@ -229,14 +233,14 @@ def _sum_over_queries(
     return _dot(x_LS[head * row.head_width : (head + 1) * row.head_width], y_TJ, 1, 1)
 
 
-def _join_groups(groups: list[jax.Array], row: Row) -> jax.Array:
+def _join_groups(groups: list[jax.Array], row: KernelRow) -> jax.Array:
     """Combine the results of _sum_over_queries for the groups of a tile: [T,L]."""
     if row.is_short:
         return groups[0]
     return jnp.concatenate(groups, axis=0).T
 
 
-def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
+def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: KernelRow) -> jax.Array:
     """Compute the sum over keys of p dp from output and gradient of a tile: float32[8,S].
 
     A sublane for each head. A matmul sums over lanes, because its result has the layout of columns
@@ -252,7 +256,7 @@ def _deltas(do_SL: jax.Array, o_SL: jax.Array, row: Row) -> jax.Array:
     return row.kept_share * (_dot(picks, upper_SL, 1, 1) + _dot(picks, lower_SL, 1, 1))
 
 
-def _keep_masks(low: Ref, high: Ref, row: Row) -> Callable[[int], jax.Array]:
+def _keep_masks(low: Ref, high: Ref, row: KernelRow) -> Callable[[int], jax.Array]:
     """Make the function group -> bool[T,J]: dropout.keep_mask of the group's weights, transposed.
 
     The four quarters of the keys are whole registers, so concatenating them is free.

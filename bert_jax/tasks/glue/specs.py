@@ -32,7 +32,7 @@ TRAIN = SplitFile("train", "train.tsv", "train")
 
 _NO_YES = ("0", "1")
 _ENTAILED = ("entailment", "not_entailment")
-STSB_LEAST, STSB_MOST = 0.0, 5.0
+STSB_MIN, STSB_MAX = 0.0, 5.0
 
 
 @dataclasses.dataclass(frozen=True)

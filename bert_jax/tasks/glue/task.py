@@ -16,8 +16,8 @@ from bert_jax.tasks.glue.data import SplitTexts, read_files, read_tfds
 from bert_jax.tasks.glue.specs import (
     DIAGNOSTIC,
     DIAGNOSTIC_LABELLED,
-    STSB_LEAST,
-    STSB_MOST,
+    STSB_MAX,
+    STSB_MIN,
     TASKS,
     GlueTask,
 )
@@ -121,10 +121,10 @@ def _read_score(text: str, place: str) -> float:
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not STSB_LEAST <= value <= STSB_MOST:
+    if not STSB_MIN <= value <= STSB_MAX:
         raise Refused(
-            f"{place} has the score {text!r:.60}; it must be a number from {STSB_LEAST:g} to "
-            f"{STSB_MOST:g}: correct the row, or download the file again"
+            f"{place} has the score {text!r:.60}; it must be a number from {STSB_MIN:g} to "
+            f"{STSB_MAX:g}: correct the row, or download the file again"
         )
     return value
 
@@ -164,7 +164,7 @@ def _write_predictions(
     Source: gluebenchmark.com/faq, the format of a submission.
     """
     if task.is_regression:
-        predictions = [f"{value:.3f}" for value in np.clip(logits[:, 0], STSB_LEAST, STSB_MOST)]
+        predictions = [f"{value:.3f}" for value in np.clip(logits[:, 0], STSB_MIN, STSB_MAX)]
     else:
         predictions = [task.labels[number] for number in logits.argmax(axis=1)]
     names = {file.split: file.predictions or task.name for file in task.test} | {DIAGNOSTIC: "AX"}

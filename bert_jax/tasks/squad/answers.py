@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import scipy.special
 
-from bert_jax.tasks.squad.windows import Windows
+from bert_jax.tasks.squad.windows import SquadWindows
 from data_pipeline.io.atomic import write_file
 from data_pipeline.labelled.windows import window_of_most_context
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class AnswerSpan:
     """Hold a text that may be the answer; "" means no answer."""
 
     text: str
@@ -28,11 +28,11 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prediction:
+class AnswerPrediction:
     """Hold the candidate answers of a question."""
 
-    candidates: tuple[Candidate, ...]  # different texts that are not empty, the best first
-    null: Candidate  # no answer: of the window whose [CLS] has the smallest sum of logits
+    candidates: tuple[AnswerSpan, ...]  # different texts that are not empty, the best first
+    null: AnswerSpan  # no answer: of the window whose [CLS] has the smallest sum of logits
 
     @property
     def text(self) -> str:
@@ -46,8 +46,12 @@ class Prediction:
 
 
 def best_answers(
-    windows: Windows, logits_RS2: np.ndarray, n_best_size: int, max_answer_length: int, texts: int
-) -> Iterator[Prediction]:
+    windows: SquadWindows,
+    logits_RS2: np.ndarray,
+    n_best_size: int,
+    max_answer_length: int,
+    texts: int,
+) -> Iterator[AnswerPrediction]:
     """Yield the prediction of each question in order, with at most `texts` candidates.
 
     A span may start at positions for which no other window has more context, and end anywhere in
@@ -72,8 +76,8 @@ def best_answers(
                 first + _best_spans(start_S, end_S, n_best_size, max_answer_length)
             )
         cls_R = windows.rows.cls_positions
-        nulls = (Candidate("", *map(float, logits_RS2[row, cls_R[row]])) for row in rows)
-        yield Prediction(
+        nulls = (AnswerSpan("", *map(float, logits_RS2[row, cls_R[row]])) for row in rows)
+        yield AnswerPrediction(
             _candidates(windows, question, rows, logits_RS2, spans_of_rows, texts),
             min(nulls, key=lambda null: null.logit),
         )
@@ -92,13 +96,13 @@ def _best_spans(
 
 
 def _candidates(
-    windows: Windows,
+    windows: SquadWindows,
     question: int,
     rows: Sequence[int],
     logits_RS2: np.ndarray,
     spans_of_rows: Sequence[np.ndarray],
     texts: int,
-) -> tuple[Candidate, ...]:
+) -> tuple[AnswerSpan, ...]:
     """Return the best different texts among the spans of a question's windows."""
     row_N = np.repeat(rows, [len(spans) for spans in spans_of_rows])
     span_N2 = np.concatenate(spans_of_rows)
@@ -107,18 +111,20 @@ def _candidates(
     start_N = logits_RS2[row_N, place_N2[:, 0], 0].astype(np.float64)
     end_N = logits_RS2[row_N, place_N2[:, 1], 1].astype(np.float64)
     context, pieces = windows.contexts[question], windows.pieces[question]
-    best: dict[str, Candidate] = {}
+    best: dict[str, AnswerSpan] = {}
     for i in np.argsort(-(start_N + end_N), kind="stable"):
         first, last = span_N2[i]
         text = context[pieces.starts_T[first] : pieces.ends_T[last]].strip()
         if text and text not in best:
-            best[text] = Candidate(text, float(start_N[i]), float(end_N[i]))
+            best[text] = AnswerSpan(text, float(start_N[i]), float(end_N[i]))
             if len(best) == texts:
                 break
     return tuple(best.values())
 
 
-def n_best(prediction: Prediction, n_best_size: int, has_unanswerable: bool) -> list[Candidate]:
+def n_best(
+    prediction: AnswerPrediction, n_best_size: int, has_unanswerable: bool
+) -> list[AnswerSpan]:
     """Return the best candidates; with has_unanswerable, no answer is always among them."""
     candidates = list(prediction.candidates)
     if has_unanswerable:
@@ -131,7 +137,7 @@ def n_best(prediction: Prediction, n_best_size: int, has_unanswerable: bool) -> 
 
 
 def to_documents(
-    prediction: Prediction, n_best_size: int, threshold: float | None
+    prediction: AnswerPrediction, n_best_size: int, threshold: float | None
 ) -> tuple[str, list[dict[str, str | float]], float]:
     """Return a question's answer, its best texts with probabilities, and its null odds.
 
@@ -155,7 +161,7 @@ def to_documents(
 
 def write_files(
     folder: pathlib.Path,
-    by_id: Mapping[str, Prediction],
+    by_id: Mapping[str, AnswerPrediction],
     n_best_size: int,
     threshold: float | None,
 ) -> list[pathlib.Path]:

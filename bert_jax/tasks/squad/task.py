@@ -13,7 +13,7 @@ from bert_jax.config.schema import TaskOptions
 from bert_jax.tasks.files import DEV, TEST, TRAIN
 from bert_jax.tasks.squad import answers as squad_answers
 from bert_jax.tasks.squad import metrics
-from bert_jax.tasks.squad.answers import Prediction
+from bert_jax.tasks.squad.answers import AnswerPrediction
 from bert_jax.tasks.squad.data import (
     Paragraph,
     SquadFile,
@@ -22,7 +22,7 @@ from bert_jax.tasks.squad.data import (
     read_json_object,
     read_squad,
 )
-from bert_jax.tasks.squad.windows import Windows, make_windows
+from bert_jax.tasks.squad.windows import SquadWindows, make_windows
 from bert_jax.tasks.task import SPAN, THRESHOLD, THRESHOLD_FILE, Example, Scores, Task
 from data_pipeline.io.atomic import write_file
 from data_pipeline.io.refused import Refused
@@ -156,7 +156,7 @@ def _encode_split(
     vocabulary: Vocabulary,
     options: TaskOptions,
     notes: list[str],
-) -> Windows:
+) -> SquadWindows:
     """Encode the rows of a split; add lines for the screen to `notes`."""
     windows, findings = make_windows(paragraphs, vocabulary, options, labelled=split != TEST)
     notes.append(
@@ -196,7 +196,7 @@ class _Squad:
     """Score and write the predictions of an opened task."""
 
     options: TaskOptions
-    windows: Mapping[str, Windows]  # of each split
+    windows: Mapping[str, SquadWindows]  # of each split
 
     def score(self, split: str, logits_RS2: np.ndarray) -> Scores:
         """Compute exact match and F1; for SQuAD 2.0 at the threshold that is best for F1 here."""
@@ -235,7 +235,9 @@ class _Squad:
         )
         return written
 
-    def _predictions(self, split: str, logits_RS2: np.ndarray, texts: int) -> dict[str, Prediction]:
+    def _predictions(
+        self, split: str, logits_RS2: np.ndarray, texts: int
+    ) -> dict[str, AnswerPrediction]:
         windows, options = self.windows[split], self.options
         predictions = squad_answers.best_answers(
             windows, logits_RS2, options.n_best_size, options.max_answer_length, texts
@@ -243,7 +245,7 @@ class _Squad:
         return dict(zip((question.id for question in windows.questions), predictions, strict=True))
 
 
-def _threshold(by_id: Mapping[str, Prediction], golds: metrics.Golds) -> float:
+def _threshold(by_id: Mapping[str, AnswerPrediction], golds: metrics.Golds) -> float:
     """Find the null odds above which no answer is given, for the best F1."""
     answers = {question_id: prediction.text for question_id, prediction in by_id.items()}
     odds = {question_id: prediction.null_odds for question_id, prediction in by_id.items()}

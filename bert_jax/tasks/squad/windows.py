@@ -16,7 +16,7 @@ from data_pipeline.vocab.offsets import AlignedPieces, PieceAligner
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows:
+class SquadWindows:
     """Hold R rows, pairs of a question and a window, of Q questions, in the order of the questions.
 
     The window of row r is window_pieces_R[r] tokens of the context of question question_R[r], from
@@ -55,7 +55,7 @@ def find_pieces(pieces: AlignedPieces, start: int, end: int) -> Span | None:
 
 def make_windows(
     paragraphs: Sequence[Paragraph], vocabulary: Vocabulary, options: TaskOptions, labelled: bool
-) -> tuple[Windows, Findings]:
+) -> tuple[SquadWindows, Findings]:
     """Encode the rows of all questions in order; if labelled, with the spans of first answers.
 
     As in run_squad.py, a window without the complete answer, and every window of a question without
@@ -95,7 +95,7 @@ def make_windows(
     labels = {"start_positions": start_R, "end_positions": end_R} if labelled else {}
     rows = dataclasses.replace(join_rows(chunks), labels=labels)
     questions, contexts, aligned = zip(*asked, strict=True)
-    return Windows(rows, questions, contexts, aligned, question_R, first_R, length_R), findings
+    return SquadWindows(rows, questions, contexts, aligned, question_R, first_R, length_R), findings
 
 
 def _encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:

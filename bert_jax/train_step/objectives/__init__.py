@@ -11,7 +11,7 @@ from bert_jax.train_step.objectives.causal import CAUSAL
 from bert_jax.train_step.objectives.distillation import DISTILLATION
 from bert_jax.train_step.objectives.mlm_nsp import MLM, MLM_NSP
 from bert_jax.train_step.objectives.objective import (
-    SMALLEST_WEIGHT,
+    MIN_WEIGHT,
     Batch,
     Objective,
     Term,
@@ -55,13 +55,13 @@ def find_each(config: Config) -> tuple[Objective, ...]:
 __all__ = [
     "CAUSAL",
     "DISTILLATION",
+    "MIN_WEIGHT",
     "MLM",
     "MLM_NSP",
     "OBJECTIVES",
     "PERMUTATION",
     "RELATION_DISTILLATION",
     "RTD",
-    "SMALLEST_WEIGHT",
     "Batch",
     "Objective",
     "Term",

@@ -13,7 +13,7 @@ from bert_jax.model.dropout import Dropout
 from bert_jax.model.losses import Losses, cross_entropy
 
 Batch = Mapping[str, jax.Array]
-SMALLEST_WEIGHT = 1e-5  # divides the loss of a batch without predictions, so that it is 0
+MIN_WEIGHT = 1e-5  # divides the loss of a batch without predictions, so that it is 0
 
 
 @jax.tree_util.register_dataclass

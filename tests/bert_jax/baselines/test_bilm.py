@@ -11,8 +11,8 @@ import pytest
 from bert_jax.baselines import bilm, training
 from bert_jax.config.vectors import BiLM
 from bert_jax.finetuning import bilstm
+from bert_jax.logging.console import Screen
 from bert_jax.model import ops
-from bert_jax.reporting.console import Screen
 from data_pipeline.store import open_store
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden" / "lstm_projection.npz"

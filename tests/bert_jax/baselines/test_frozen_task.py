@@ -14,7 +14,7 @@ from bert_jax.baselines.vectors import Encoder
 from bert_jax.config.vectors import BiLM, SkipGram
 from bert_jax.finetuning.frozen_ner import Training
 from bert_jax.inference.hidden_states import VECTORS
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import CLASSIFY, REGRESS, SPAN, TAG, Task
 from data_pipeline.labelled.framing import frame
 from data_pipeline.labelled.rows import build_rows

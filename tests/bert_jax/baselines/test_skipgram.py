@@ -12,7 +12,7 @@ import pytest
 from bert_jax.baselines import rows as rows_lib
 from bert_jax.baselines import skipgram, training
 from bert_jax.config.vectors import SkipGram
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from data_pipeline.labelled.rows import build_rows
 from data_pipeline.store import open_store
 

@@ -8,7 +8,7 @@ import pytest
 from bert_jax.finetuning import frozen_ner
 from bert_jax.finetuning.frozen_ner import FEATURES, Training
 from bert_jax.inference.hidden_states import choose_layers
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.tasks.task import TAG, Task
 from data_pipeline.labelled.rows import build_rows
 

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.finetuning import grid_runs
 from bert_jax.finetuning.grid import Grid, run_grid
-from bert_jax.finetuning.grid_runs import GridRun, Outcome, all_runs
+from bert_jax.finetuning.grid_runs import GridOutcome, GridRun, all_runs
 from data_pipeline.io.refused import Refused
 
 # Stands in for fine-tuning: the accuracy is 0.4 + 1000 rates + a hundredth of the seed.
@@ -108,25 +108,25 @@ def test_scores_are_those_of_the_development_sets_in_the_summary(tmp_path):
     heldout = {f"heldout_{name}": value for name, value in scores.items()}
     leave_summary(tmp_path, ONE_RUN, **heldout, majority_dev_matched_accuracy=0.35, steps=12)
     found = grid_runs.read_outcome(tmp_path, ONE_RUN)
-    assert found == Outcome(ONE_RUN, scores, {"dev_matched_accuracy": 0.35})
+    assert found == GridOutcome(ONE_RUN, scores, {"dev_matched_accuracy": 0.35})
     assert found.is_finished and grid_runs.main_score([found]) == "dev_matched_accuracy"
     assert grid_runs.main_score([found], "dev_mismatched_accuracy") == "dev_mismatched_accuracy"
     with pytest.raises(ValueError, match="--score is 'f1'; the scores of these runs are dev_match"):
         grid_runs.main_score([found], "f1")
     # Without a request, the score with the first baseline decides.
     scores = {"dev_loss": 1.0, "dev_pearson": 0.5, "dev_spearman": 0.4}
-    one = Outcome(ONE_RUN, scores, {"dev_spearman": 0.0, "dev_pearson": 0.0})
-    failed = Outcome(ONE_RUN, {}, {}, "exit code 1: error")
+    one = GridOutcome(ONE_RUN, scores, {"dev_spearman": 0.0, "dev_pearson": 0.0})
+    failed = GridOutcome(ONE_RUN, {}, {}, "exit code 1: error")
     assert grid_runs.main_score([failed, one]) == "dev_spearman"
 
 
 def test_a_run_without_a_summary_or_predictions_is_not_finished(tmp_path):
-    assert grid_runs.read_outcome(tmp_path, ONE_RUN) == Outcome(ONE_RUN, {}, {}, "not run yet")
+    assert grid_runs.read_outcome(tmp_path, ONE_RUN) == GridOutcome(ONE_RUN, {}, {}, "not run yet")
     leave_summary(tmp_path, ONE_RUN, heldout_dev_accuracy=0.8)
     assert grid_runs.read_outcome(tmp_path, ONE_RUN).is_finished
     (tmp_path / ONE_RUN.name / "predictions").rmdir()
     outcome = grid_runs.read_outcome(tmp_path, ONE_RUN, "exit code 1: full")
-    assert outcome == Outcome(ONE_RUN, {}, {}, "exit code 1: full")
+    assert outcome == GridOutcome(ONE_RUN, {}, {}, "exit code 1: full")
 
 
 def test_what_is_no_run_of_fine_tuning_is_refused(tmp_path):

@@ -7,16 +7,16 @@ import pytest
 import rich.console
 
 from bert_jax.finetuning import grid_report
-from bert_jax.finetuning.grid_report import Comparison
-from bert_jax.finetuning.grid_runs import GridRun, Outcome
+from bert_jax.finetuning.grid_report import GridComparison
+from bert_jax.finetuning.grid_runs import GridOutcome, GridRun
 
 SCORE = "dev_accuracy"
 BASELINE = {SCORE: 0.5}
 
 
-def finished(rate: float, epochs: float, seed: int, accuracy: float) -> Outcome:
+def finished(rate: float, epochs: float, seed: int, accuracy: float) -> GridOutcome:
     scores = {SCORE: accuracy, "dev_f1": accuracy / 2, "dev_loss": 1.0}
-    return Outcome(GridRun(rate, epochs, seed), scores, BASELINE)
+    return GridOutcome(GridRun(rate, epochs, seed), scores, BASELINE)
 
 
 # Means 0.7, 0.6 and 0.9; the last has one seed, as two of its runs failed.
@@ -24,15 +24,15 @@ OUTCOMES = [
     *(finished(3e-5, 2.0, seed, accuracy) for seed, accuracy in enumerate([0.6, 0.7, 0.8])),
     *(finished(5e-5, 2.0, seed, accuracy) for seed, accuracy in enumerate([0.5, 0.55, 0.75])),
     finished(5e-5, 3.0, 0, 0.9),
-    Outcome(GridRun(5e-5, 3.0, 1), {}, {}, "exit code 3: error: the guard"),
-    Outcome(GridRun(5e-5, 3.0, 2), {}, {}, "not run yet"),
+    GridOutcome(GridRun(5e-5, 3.0, 1), {}, {}, "exit code 3: error: the guard"),
+    GridOutcome(GridRun(5e-5, 3.0, 2), {}, {}, "not run yet"),
 ]
 
 
-GRID = Comparison(OUTCOMES, SCORE)
+GRID = GridComparison(OUTCOMES, SCORE)
 
 
-def shown(grid: Comparison, **look: object) -> str:
+def shown(grid: GridComparison, **look: object) -> str:
     text = io.StringIO()
     rich.console.Console(file=text, width=80, **look).print(grid_report.build_table(grid))
     return text.getvalue()
@@ -89,7 +89,7 @@ def test_a_best_among_ties_or_below_the_baseline_is_called_so(tmp_path, accuraci
         for rate, runs in accuracies.items()
         for seed, accuracy in enumerate(runs)
     ]
-    grid = Comparison(outcomes, SCORE)
+    grid = GridComparison(outcomes, SCORE)
     rows = grid_report.closing_rows(tmp_path, grid)
     assert rows[0][1].startswith("none: no mean is above the baseline, 0.5000") == (not beats)
     assert sum("no better than its seeds differ" in text for _, text in rows) == bool(tied)
@@ -108,7 +108,7 @@ def test_the_numbers_are_whole_also_before_a_run_is_finished(tmp_path):
     assert [len(numbers["settings"]), len(numbers["runs"])] == [3, 9]
     assert numbers["runs"][7]["error"] == "exit code 3: error: the guard"
     assert numbers["config"] == {"init": "hf:x"}
-    grid_report.write_numbers(tmp_path, Comparison(OUTCOMES[7:], ""), {})
+    grid_report.write_numbers(tmp_path, GridComparison(OUTCOMES[7:], ""), {})
     numbers = json.loads((tmp_path / "grid.json").read_text())
     assert numbers["best"] is None and numbers["settings"] == []
 
@@ -126,7 +126,7 @@ def test_the_picture_has_a_line_for_each_number_of_epochs():
     assert len(ax.collections) == 2 + 2  # spreads of two lines, dots of two settings
     # Over one rate the picture goes over the epochs.
     some = [finished(5e-5, epochs, 0, 0.5 + epochs / 10) for epochs in (2.0, 3.0, 4.0)]
-    (ax,) = grid_report.draw_figure(Comparison(some, SCORE), "RTE").axes
+    (ax,) = grid_report.draw_figure(GridComparison(some, SCORE), "RTE").axes
     (line,) = ax.containers
     assert line.get_label() == "rate 5e-5" and len(line.lines[0].get_ydata()) == 3
     assert ax.get_xlabel() == "epochs"

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.finetuning import probe
 from bert_jax.finetuning.probe import Probe, ProbeScore
-from bert_jax.reporting.metrics_writer import PROBE_SCORES
+from bert_jax.logging.metrics_writer import PROBE_SCORES
 from data_pipeline.io.jsonl import append_record
 
 

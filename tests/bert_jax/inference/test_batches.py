@@ -10,10 +10,10 @@ from jax.sharding import NamedSharding
 
 from bert_jax.config import MeshConfig
 from bert_jax.inference import batches
+from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.attention import Visible, hide_padding
 from bert_jax.parallel import mesh
-from bert_jax.reporting.console import Screen
 from data_pipeline.labelled.rows import build_rows
 from tests.bert_jax.tiny_models import MODEL, VOCAB
 

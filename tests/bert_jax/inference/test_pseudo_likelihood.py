@@ -8,10 +8,10 @@ from bert_jax.config import MeshConfig
 from bert_jax.inference import pseudo_likelihood
 from bert_jax.inference.pseudo_likelihood import Score
 from bert_jax.interop import load, pretrained
+from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh
-from bert_jax.reporting.console import Screen
 from tests.bert_jax import small_checkpoints
 
 SENTENCES = ["a cat sees dogs .", "dog", "A whale sees a CAT.", "a a a a a a a a a"]

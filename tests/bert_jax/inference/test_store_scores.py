@@ -7,9 +7,9 @@ import pytest
 
 from bert_jax.config import Config, Phase
 from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, pretrained
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.trainer.feed import open_store
 from data_pipeline.io.refused import Refused
@@ -38,7 +38,7 @@ def test_a_store_without_held_out_text_is_refused_in_a_sentence(config, tmp_path
     nothing = dataclasses.replace(
         store.heldout, token_ids=store.heldout.token_ids[:0], document_offsets=np.zeros(1, np.int64)
     )
-    asked = Selection(dataclasses.replace(store, heldout=nothing), "heldout", config.data, 19, 64)
+    asked = ScoredRows(dataclasses.replace(store, heldout=nothing), "heldout", config.data, 19, 64)
     model = pretrained.place_masked_lm(load.load(str(write(tmp_path, tensors()))))
     with pytest.raises(Refused, match=r"split heldout is empty; it needs a document"):
         store_scores.score_store(model, asked, 8, Screen(is_writer=False))

@@ -12,7 +12,7 @@ import pytest
 
 from bert_jax.runtime import startup
 from bert_jax.runtime.code_version import code_version, source_digest
-from bert_jax.runtime.startup import Rank, Start
+from bert_jax.runtime.startup import ProcessStart, Rank
 from tests.bert_jax import joined
 
 
@@ -238,7 +238,7 @@ def test_flags_give_the_rank_and_missing_ones_are_named():
 
 @pytest.mark.fault(11, "a process with other code or another command")
 def test_other_code_or_another_command_is_refused():
-    start = Start("h0", "c0de", ["--config=a.py", "--multihost"])
+    start = ProcessStart("h0", "c0de", ["--config=a.py", "--multihost"])
     other = dataclasses.replace(start, host="h1")
     startup.check_alike([start, other])
     with pytest.raises(ValueError, match=r"process 1 \(h1\) runs other code .* 0dd and c0de"):

@@ -6,12 +6,12 @@ import math
 import pytest
 
 from bert_jax.config import Config, overrides
-from bert_jax.reporting.metrics_writer import SUMMARY
+from bert_jax.logging.metrics_writer import SUMMARY
+from bert_jax.planning.law import LADDER, Point, count_layer_parameters, read_ladder
 from bert_jax.runtime.cli import find_config
 from bert_jax.scaling import ladder as ladder_lib
 from bert_jax.scaling import ladder_report
-from bert_jax.scaling.ladder import Forecast, Ladder, Outcome
-from bert_jax.scaling.law import LADDER, Point, count_layer_parameters, read_ladder
+from bert_jax.scaling.ladder import Forecast, Ladder, RungResult
 from bert_jax.studies.pretrained import load_row
 from bert_jax.studies.runner import Study
 from data_pipeline.store import open_store
@@ -118,7 +118,7 @@ def test_a_larger_store_has_more_tokens_within_limits():
 
 def make_outcome(width, tokens, loss, is_used=True):
     parameters = 2 * 12 * width**2
-    return Outcome(
+    return RungResult(
         *(f"w{width}-{tokens}", width, 2, parameters, tokens, 1e6, 6.0 * parameters * tokens),
         *(loss, 6.4, 4.4, int(tokens), is_used),
     )

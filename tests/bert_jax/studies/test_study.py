@@ -16,10 +16,10 @@ import pytest
 
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
+from bert_jax.logging.console import Screen
 from bert_jax.model.flops import count_train_flops
-from bert_jax.perf.prices import Price, Prices
-from bert_jax.perf.slices import find_slice
-from bert_jax.reporting.console import Screen
+from bert_jax.planning.chip_prices import Price, Prices
+from bert_jax.planning.slices import find_slice
 from bert_jax.runtime.cli import find_config
 from bert_jax.studies import identity, plan, report, runner
 from bert_jax.studies.baselines import build_steps
@@ -29,12 +29,12 @@ from bert_jax.studies.row_kind import (
     COMMON,
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
-    Cost,
+    RowCost,
     Run,
     explain_missing,
     load_task,
 )
-from bert_jax.studies.runner import Result, Study
+from bert_jax.studies.runner import RowResult, Study
 from data_pipeline.cli.main import Stopped
 from data_pipeline.store import open_store
 from tests.bert_jax.small_checkpoints import tensors, write
@@ -382,7 +382,7 @@ def test_a_run_waits_for_the_process_that_still_saves_in_its_folder(
     monkeypatch.setattr(pathlib.Path, "mkdir", lambda *_, **__: None)  # of the fake
     with (tmp_path / "BERT-seed0" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        runs = threading.Thread(target=study._run, args=(LANE, Result(BERT), 0))
+        runs = threading.Thread(target=study._run, args=(LANE, RowResult(BERT), 0))
         runs.start()
         time.sleep(0.2)
         assert not started
@@ -391,7 +391,7 @@ def test_a_run_waits_for_the_process_that_still_saves_in_its_folder(
         assert started == ["BERT-seed0"]
         # After its time is over it tries.
         fcntl.flock(file, fcntl.LOCK_EX)
-        monkeypatch.setattr(runner, "_MOST_LOCKED_SECS", 0.1)
+        monkeypatch.setattr(runner, "_MAX_LOCKED_SECS", 0.1)
         assert LANE.run("BERT", [], tmp_path / "BERT-seed0") == ""
     assert len(started) == 2
 
@@ -442,9 +442,11 @@ def test_a_task_is_its_examples_and_settings(config, tiny_store, tmp_path, fakes
 def test_report_has_means_differences_reasons_and_failures(tmp_path):
     ours, theirs = [4.61, 4.58, 4.66], [4.50, 4.55, 4.57]
     results = [
-        Result(BERT, {0, 1, 2}, {"loss": dict(enumerate(theirs))}),
-        Result(changed(BERT, name="ours"), {0, 1, 2}, {"loss": dict(enumerate(ours))}),
-        Result(LTR, {0}, {"auc": {0: 0.5}}, {"loss": "it fills no masks"}, ["seed 1: no memory"]),
+        RowResult(BERT, {0, 1, 2}, {"loss": dict(enumerate(theirs))}),
+        RowResult(changed(BERT, name="ours"), {0, 1, 2}, {"loss": dict(enumerate(ours))}),
+        RowResult(
+            LTR, {0}, {"auc": {0: 0.5}}, {"loss": "it fills no masks"}, ["seed 1: no memory"]
+        ),
     ]
     report.write(tmp_path, report.Report(results, ""))
     numbers = json.loads((tmp_path / report.NUMBERS).read_text())
@@ -470,7 +472,7 @@ def test_rows_are_compared_with_the_reference_and_drawn_in_lines_of_panels(confi
     losses = ([4.0, 4.1, 4.2], [3.0, 3.1, 3.2001], [90.0, 190.0, 110.0])
     rest = {name: dict(enumerate(losses[0])) for name in ("one", "two", "three")}
     results = [
-        Result(changed(BERT, name=name), {0, 1, 2}, {"loss": dict(enumerate(values)), **rest})
+        RowResult(changed(BERT, name=name), {0, 1, 2}, {"loss": dict(enumerate(values)), **rest})
         for name, values in zip(names, losses, strict=True)
     ]
     results[0].scores["alone"] = {0: 1.0}
@@ -505,7 +507,10 @@ def test_sentences_of_all_of_a_split_are_scored(tiny_store):
 
 
 def test_the_price_of_a_slice_is_by_operations():
-    rows = [plan.RowPlan("a", Cost(1e9, 1e18), 7.0, True), plan.RowPlan("b", Cost(0, 0), 0, False)]
+    rows = [
+        plan.StudyRowPlan("a", RowCost(1e9, 1e18), 7.0, True),
+        plan.StudyRowPlan("b", RowCost(0, 0), 0, False),
+    ]
     v5e = find_slice("v5e:4x4")
     secs = 1e18 / (16 * 197e12 * 0.4)  # 13:13
     words = plan.describe_slice(rows, v5e, Prices(pathlib.Path("FILE"), {"v5e": Price("v5e", 1.5)}))
@@ -518,18 +523,18 @@ def test_the_price_of_a_slice_is_by_operations():
 
 @pytest.mark.slow
 def test_short_steps_are_measured(tiny_store):
-    cost = Cost(1.0, 5e6)  # of five steps
+    cost = RowCost(1.0, 5e6)  # of five steps
     assert plan.measure_run(BERT, str(tiny_store), 9e5, cost) is None
     secs = plan.measure_run(BERT, str(tiny_store), 1.1e6, cost)
     assert 5e-4 < secs < 5
     flags = "steps=6 seq_len=16 batch_size=8 width=3 units=5"
     for row in (SKIPGRAM, StudyRow("bilm", kind="bilm", flags=flags)):
         count = build_steps(row, str(tiny_store)).count
-        assert plan.measure_baseline(row, str(tiny_store), 9.0, Cost(1.0, 10.0 * count)) is None
-        secs = plan.measure_baseline(row, str(tiny_store), 11.0, Cost(1.0, 10.0 * count))
+        assert plan.measure_baseline(row, str(tiny_store), 9.0, RowCost(1.0, 10.0 * count)) is None
+        secs = plan.measure_baseline(row, str(tiny_store), 11.0, RowCost(1.0, 10.0 * count))
         assert 1e-5 * count < secs < count
         (timed,) = plan.time_rows(
-            [plan.RowPlan("x", Cost(1.0, 10.0))], [row], 3, str(tiny_store), SILENT
+            [plan.StudyRowPlan("x", RowCost(1.0, 10.0))], [row], 3, str(tiny_store), SILENT
         )
         assert timed.is_measured
 

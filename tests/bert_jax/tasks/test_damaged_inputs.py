@@ -21,7 +21,7 @@ from bert_jax.tasks.squad.predict import AnswerPredictor
 from bert_jax.tasks.task import CHOOSE, CLASSIFY, SPAN, TAG
 from bert_jax.tasks.task_layer import TaskLayer
 
-LONGEST_SENTENCE = 700
+MAX_SENTENCE = 700
 NOISE = random.Random(7).randbytes(4096)
 
 SQUAD = (
@@ -184,5 +184,5 @@ def test_damage_is_one_sentence(tmp_path, monkeypatch, name, damage, number):
     with pytest.raises(ValueError) as refused:
         READERS[name][number](path)
     said = str(refused.value)
-    assert path.name in said and "\n" not in said and len(said) < LONGEST_SENTENCE, said
+    assert path.name in said and "\n" not in said and len(said) < MAX_SENTENCE, said
     assert said.isprintable(), said

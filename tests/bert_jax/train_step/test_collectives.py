@@ -13,7 +13,7 @@ from jax.extend import core
 from bert_jax.config import MeshConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh
-from bert_jax.train_step import optim, state, step
+from bert_jax.train_step import optimizers, state, step
 from bert_jax.train_step.objectives import MLM_NSP
 from tests.bert_jax.tiny_models import CONFIG, abstract_batch
 
@@ -53,7 +53,7 @@ def of_a_step(config: MeshConfig, micro_batches: int = 1):
     of = mesh.make_mesh(config.mesh, jax.devices())
     with jax.set_mesh(of):
         model = bert.build(config.model, "cpu", of.shape["model"])
-        tx = optim.make_optimizer(config.optim)
+        tx = optimizers.make_optimizer(config.optim)
         where = state.make_shardings(model, tx, of, config.mesh)
         take_step = step.make_train_step(model, MLM_NSP, tx, config, phase, where)
         first = state.make_abstract_state(model, tx, where)

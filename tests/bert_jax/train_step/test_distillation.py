@@ -13,13 +13,13 @@ from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Heads
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, optim, state, step
+from bert_jax.train_step import metrics, optimizers, state, step
 from bert_jax.train_step.objectives import DISTILLATION
 from bert_jax.train_step.objectives.distillation import make_distillation
-from bert_jax.train_step.step import Taught
+from bert_jax.train_step.step import Teacher
 from tests.bert_jax.packed_rows import side_by_side
 from tests.bert_jax.tiny_models import CONFIG, VOCAB, Setting, random_batch
-from tests.bert_jax.train_step.test_objectives import MOST, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
 from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def at(devices=1, preset="dp", model_size=2):
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
     built = bert.build(config.model, "cpu", of.shape["model"])
-    tx = optim.make_optimizer(config.optim)
+    tx = optimizers.make_optimizer(config.optim)
     teacher = bert.build(CONFIG.model, "cpu", of.shape["model"], heads=WORDS)
     settings = [
         Setting(config, of, model, tx, state.make_shardings(model, tx, of, arranged))
@@ -67,7 +67,7 @@ def run(setting, params, batch, drops=True, micro_batches=1, objective=OBJECTIVE
     def compute(ours, theirs, batch):
         rows = number_rows(len(batch["input_ids"]))
         dropout = Dropout(jnp.uint32(3), jnp.uint32(5), rows) if drops else None
-        taught = Taught(teacher.model, theirs)
+        taught = Teacher(teacher.model, theirs)
         return step.compute_gradients(
             of.model, objective, ours, batch, dropout, micro_batches, taught=taught
         )
@@ -150,5 +150,5 @@ def test_meshes_and_micro_batches_agree(params, devices, preset, micro_batches):
 def test_packed_rows_are_those_of_the_examples(params):
     batch = random_batch()
     expected = run(at(), params, batch, drops=False)
-    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MOST)
+    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
     assert_same(run(at(), params, rows, drops=False), expected)

@@ -12,7 +12,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from bert_jax.config import ComputeConfig, Config, MeshConfig, ModelConfig
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.train_step import objectives, optim, state, step, transfer
+from bert_jax.train_step import mup, objectives, optimizers, state, step
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.spec.schema import row_shape
 
@@ -52,7 +52,7 @@ def count_operations(card, devices, setting="auto"):
     stand_ins = mesh_lib.make_mesh(config.mesh, jax.devices()[:devices])
     with jax.set_mesh(stand_ins), jax.sharding.use_abstract_mesh(gpus):
         model = bert.build(MODEL, "gpu", 1, config.compute, objective.heads)
-        tx = optim.make_optimizer(config.optim, transfer.find_scales(config))
+        tx = optimizers.make_optimizer(config.optim, mup.find_scales(config))
         shardings = state.make_shardings(model, tx, gpus, config.mesh)
         take_step = step.make_train_step(model, objective, tx, config, phase, shardings)
         batch = row_shape(PretrainOptions(), SEQ_LEN, PREDICTIONS).arrays(ROWS)

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax.config import OptimConfig, settings_from
 from bert_jax.parallel import mesh
-from bert_jax.train_step import optim as layer_rates
+from bert_jax.train_step import schedule as layer_rates
 from bert_jax.train_step.objectives import MLM_NSP
 from configs.finetune import electra
 from tests.bert_jax.tiny_models import CONFIG, random_batch, setting

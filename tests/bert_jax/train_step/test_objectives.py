@@ -21,7 +21,7 @@ from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
 SHALLOW = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, num_hidden_layers=1))
 EXAMPLES = 32
-ROW_LEN, ROW_SLOTS, MOST = 59, 17, 3  # three of the longest examples, and some room
+ROW_LEN, ROW_SLOTS, MAX_EXAMPLES = 59, 17, 3  # three of the longest examples, and some room
 
 
 def one_by_one():
@@ -31,7 +31,7 @@ def one_by_one():
 
 def side_by_side():
     """The same examples in half as many rows."""
-    return packed_rows.side_by_side(one_by_one(), ROW_LEN, ROW_SLOTS, MOST)
+    return packed_rows.side_by_side(one_by_one(), ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.bert import Heads
 from bert_jax.parallel import mesh
-from bert_jax.train_step import optim, state
+from bert_jax.train_step import optimizers, state
 from bert_jax.train_step.objectives.relation_distillation import make_relation_distillation
 from tests.bert_jax.packed_rows import side_by_side
 from tests.bert_jax.tiny_models import CONFIG, Setting, random_batch
 from tests.bert_jax.train_step.test_distillation import draw, run
-from tests.bert_jax.train_step.test_objectives import MOST, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
 from tests.bert_jax.train_step.test_step import assert_same, on_mesh
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def at(teacher=ROBERTA, devices=1, preset="dp", student=STUDENT):
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
     config = dataclasses.replace(CONFIG, model=student)
-    tx = optim.make_optimizer(config.optim)
+    tx = optimizers.make_optimizer(config.optim)
     built = bert.build(student, "cpu", of.shape["model"])
     taught = bert.build(teacher, "cpu", of.shape["model"], heads=ENCODER)
     return tuple(
@@ -154,7 +154,7 @@ def test_packed_rows_meshes_and_micro_batches_agree():
     batch = make_batch()
     params = drawn(at())
     expected = run(at(), params, batch, drops=False, objective=OBJECTIVE)
-    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MOST)
+    rows = side_by_side(batch, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
     assert_same(run(at(), params, rows, drops=False, objective=OBJECTIVE), expected)
     expected = run(at(), params, batch, objective=OBJECTIVE)
     several = at(devices=8, preset="zero1")

@@ -12,12 +12,12 @@ from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.model.dropout import Dropout, number_rows
 from bert_jax.parallel import mesh
-from bert_jax.train_step import metrics, optim, state, step
+from bert_jax.train_step import metrics, optimizers, state, step
 from bert_jax.train_step.objectives import MLM, Objective
 from bert_jax.train_step.objectives.rtd import RTD, make_rtd, sample_tokens
 from tests.bert_jax.packed_rows import packed
 from tests.bert_jax.tiny_models import CONFIG, VOCAB, Setting, random_batch
-from tests.bert_jax.train_step.test_objectives import MOST, ROW_LEN, ROW_SLOTS
+from tests.bert_jax.train_step.test_objectives import MAX_EXAMPLES, ROW_LEN, ROW_SLOTS
 from tests.bert_jax.train_step.test_step import assert_same, logical, on_mesh
 
 SIZES = {
@@ -37,7 +37,7 @@ def at(devices=1, preset="dp", sharing="shared", **changes):
     of = mesh.make_mesh(arranged, jax.devices()[:devices])
     jax.set_mesh(of)
     built = bert.build(config.model, "cpu", of.shape["model"], heads=RTD.heads)
-    tx = optim.make_optimizer(config.optim)
+    tx = optimizers.make_optimizer(config.optim)
     return Setting(config, of, built, tx, state.make_shardings(built, tx, of, arranged))
 
 
@@ -247,7 +247,7 @@ def test_packed_rows_have_the_metrics_and_gradients_of_their_examples(params):
     params = params | {"generator": params["generator"] | {"mlm": biased}}
     ends = np.cumsum([1, 3, 2, 2] * 4)
     of_row = np.split(np.arange(32), ends[:-1])
-    beside = packed(batch, of_row, ROW_LEN, ROW_SLOTS, MOST)
+    beside = packed(batch, of_row, ROW_LEN, ROW_SLOTS, MAX_EXAMPLES)
     model = dataclasses.replace(of.config.model, max_position_embeddings=24)
     assert model == of.config.model
     assert_same(run(of, params, beside, drops=False), run(of, params, batch, drops=False))

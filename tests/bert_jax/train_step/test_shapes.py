@@ -151,7 +151,7 @@ def test_blocks_of_packed_rows_on_eight_devices_are_the_plain_attention(
     plain = dataclasses.replace(config, model=model)
     in_blocks = dataclasses.replace(plain, compute=ComputeConfig(attention="blocks"))
     monkeypatch.setattr(blocks, "BLOCK", 16)
-    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", 8)
+    monkeypatch.setattr(blocks, "MIN_WINDOW_BLOCK", 8)
     expected = losses_and_gradients(plain, params, one_by_one())
     got = losses_and_gradients(in_blocks, params, side_by_side(), 8, "zero1+tp")
     assert_same(got, expected)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, GuardConfig, OptimConfig
+from bert_jax.logging.metrics_writer import Records
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting.metrics_writer import Records
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step import guard
 from bert_jax.train_step import state as state_lib

@@ -50,7 +50,7 @@ def test_a_program_compiled_before_is_found_in_the_workdir(tmp_path):
 
 
 def test_the_oldest_programs_go_when_there_are_too_many_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile, "MOST_BYTES", 100)
+    monkeypatch.setattr(compile, "MAX_BYTES", 100)
     folder = tmp_path / "compiled"
     folder.mkdir()
     for age, name in enumerate(["new-cache", "newer than old-cache", "old-cache", "notes.txt"]):
@@ -82,7 +82,7 @@ def test_the_last_time_of_each_key_is_kept_and_the_oldest_go_first(tmp_path, mon
     for key, secs in ((a, 12.34), (b, 1), (a, 56.78)):
         compile.remember(key, secs, path)
     assert (compile.secs_of(a, path), compile.secs_of(b, path)) == (56.8, 1.0)
-    monkeypatch.setattr(compile, "_MOST", 2)
+    monkeypatch.setattr(compile, "_MAX_ENTRIES", 2)
     compile.remember("c", 1, path)
     assert list(json.loads(path.read_text())) == [a, "c"]
 

@@ -21,8 +21,8 @@ from bert_jax.trainer.heldout import corpus_rows, count_phase, estimate_step, to
 from bert_jax.trainer.summary import opening_rows
 from data_pipeline import build
 from data_pipeline import store as store_lib
-from data_pipeline.sampling import epochs
 from data_pipeline.sampling import walk as chunks
+from data_pipeline.sampling import walks
 from data_pipeline.sampling.stream import open_examples
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.tiny_models import MODEL, open_feed
@@ -72,7 +72,7 @@ def test_counts_are_those_of_the_heldout_examples(config, feed):
     losses = [facts.baseline[name] for name in LINES]
     assert losses == sorted(losses, reverse=True) and losses[2] < losses[1] - 1.0
     options, split = config.data, feed.stores[0].train
-    share = epochs.balance_random_share(split, chunks.make_rules(options, 24, 0))
+    share = walks.balance_random_share(split, chunks.make_rules(options, 24, 0))
     passes = [
         len(chunks.walk_corpus(split, chunks.make_rules(options, 24, walk, share)))
         for walk in range(options.dupe_factor)

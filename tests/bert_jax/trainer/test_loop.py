@@ -10,9 +10,9 @@ import pytest
 
 from bert_jax.config import CheckpointConfig
 from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, pretrained
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime import goodput, run_record
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer.feed import open_store
@@ -99,7 +99,7 @@ def test_records_of_a_run(whole):
 def test_the_scores_of_a_run_are_found_again(whole):
     """By what bert_jax.evaluate does with its newest checkpoint, on the tests' eight devices."""
     settings = load.read_run(str(whole.workdir)).config
-    asked = Selection(open_store(settings.data), "heldout", settings.data, seq_len=24, examples=21)
+    asked = ScoredRows(open_store(settings.data), "heldout", settings.data, seq_len=24, examples=21)
     model = pretrained.place_masked_lm(load.load(str(whole.workdir)))
     again = store_scores.score_store(model, asked, 5, Screen(is_writer=False))
     assert again["examples"] == 21

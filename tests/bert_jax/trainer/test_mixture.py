@@ -11,10 +11,10 @@ import pytest
 from bert_jax import replay
 from bert_jax.config import CheckpointConfig, Config, EvalConfig, OptimConfig, Phase, validate
 from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.trainer.feed import StoreFeed, open_store, open_stores
@@ -214,7 +214,7 @@ def test_a_stopped_run_resumes_bit_for_bit_and_scores_each_store(
     # Each store's score is what it has by itself; the mixture's is their mean by the shares.
     own = []
     for name, store in zip(feed.store_names, feed.stores, strict=True):
-        asked = Selection(store, "heldout", config.data, seq_len=16, examples=12)
+        asked = ScoredRows(store, "heldout", config.data, seq_len=16, examples=12)
         model = place_masked_lm(ours, jax.devices()[:1])
         scores = store_scores.score_store(model, asked, 16, Screen(is_writer=False))
         assert summary[f"heldout_mlm_loss/{name}"] == pytest.approx(scores["mlm_loss"], rel=1e-5)

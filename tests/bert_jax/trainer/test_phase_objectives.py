@@ -9,11 +9,11 @@ import pytest
 
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import place_masked_lm, refuse_causal
-from bert_jax.reporting import plots
-from bert_jax.reporting.console import Screen
+from bert_jax.logging import plots
+from bert_jax.logging.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
@@ -138,7 +138,7 @@ def test_a_causal_run_is_exported_as_a_decoder_and_refused_as_a_masked_model(con
     assert export.find_missing(saved, target) == ()
     export.write(saved, target, ())
     store = open_store(config.data)
-    asked = Selection(store, "heldout", config.data, seq_len=16, examples=21)
+    asked = ScoredRows(store, "heldout", config.data, seq_len=16, examples=21)
     scores = store_scores.score_store(
         place_masked_lm(saved, jax.devices()[:1]), asked, 16, Screen(is_writer=False)
     )

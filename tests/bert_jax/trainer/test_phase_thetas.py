@@ -9,10 +9,10 @@ import pytest
 from bert_jax.checkpoint import directory
 from bert_jax.config import CheckpointConfig, EvalConfig, OptimConfig, Phase
 from bert_jax.inference import store_scores
-from bert_jax.inference.store_scores import Selection
+from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load
 from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.reporting.console import Screen
+from bert_jax.logging.console import Screen
 from bert_jax.runtime import run_record
 from bert_jax.trainer.feed import open_store
 from tests.bert_jax.small_runs import (  # noqa: F401 (a fixture)
@@ -56,7 +56,7 @@ def workdir(config, tmp_path_factory):
 
 
 def heldout_loss(config, checkpoint):
-    asked = Selection(open_store(config.data), "heldout", config.data, seq_len=16, examples=21)
+    asked = ScoredRows(open_store(config.data), "heldout", config.data, seq_len=16, examples=21)
     model = place_masked_lm(checkpoint, jax.devices()[:1])
     return store_scores.score_store(model, asked, 16, Screen(is_writer=False))["mlm_loss"]
 

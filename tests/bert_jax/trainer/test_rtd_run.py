@@ -13,10 +13,10 @@ from bert_jax.inference.fill_mask import guess_tokens, read_question
 from bert_jax.interop import export, load
 from bert_jax.interop.pretrained import place_masked_lm, place_model, place_params
 from bert_jax.interop.tensor_names import by_path
+from bert_jax.logging import plots
 from bert_jax.model import bert
 from bert_jax.model.attention import hide_padding
 from bert_jax.parallel import mesh as mesh_lib
-from bert_jax.reporting import plots
 from bert_jax.runtime.preemption import Interrupted
 from bert_jax.train_step.metrics import TIMINGS
 from bert_jax.train_step.objectives import RTD

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.config import Config, Phase
-from bert_jax.diagnosis.rules import Finding, PhaseFacts
+from bert_jax.monitoring.rules import Finding, PhaseFacts
 from bert_jax.train_step import metrics
 from bert_jax.trainer import loop, throughput
 from bert_jax.trainer.loop import RunningPhase, StepReader

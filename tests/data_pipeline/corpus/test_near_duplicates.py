@@ -125,7 +125,7 @@ def test_documents_that_agree_in_a_band_alone_take_bounded_work(rounds, tmp_path
         return agreement(signatures_DP, left, right)
 
     monkeypatch.setattr(near_duplicates, "_compare_signatures", counted)
-    monkeypatch.setattr(near_duplicates, "_MOST_ROUNDS", rounds)
+    monkeypatch.setattr(near_duplicates, "_MAX_ROUNDS", rounds)
     signatures = random_signatures(np.random.default_rng(7), 40)
     signatures[:31, :8] = signatures[0, :8]  # the first band, of 8 at a threshold of 0.8
     signatures[5] = signatures[1]  # found in the second round

@@ -187,7 +187,7 @@ def test_near_duplicates_are_dropped_but_for_the_first(vocab, tmp_path):
 
 
 def test_what_is_given_up_is_in_the_manifest_and_the_report(vocab, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(near_duplicates, "_MOST_ROUNDS", 0)  # nothing is compared
+    monkeypatch.setattr(near_duplicates, "_MAX_ROUNDS", 0)  # nothing is compared
     store = build(tmp_path, "store", near_copies(), vocab, "--near_duplicates=drop")
     assert open_store(store).manifest["near_duplicates"]["documents_given_up"] == 160
     assert "160 documents resemble too many others to be compared" in capsys.readouterr().out

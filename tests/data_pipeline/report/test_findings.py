@@ -10,7 +10,7 @@ from data_pipeline.report import rows
 from data_pipeline.report.findings import find_in_store
 from data_pipeline.report.health import Health, measure
 from data_pipeline.store import open_store
-from data_pipeline.store.findings import Finding
+from data_pipeline.store.findings import StoreFinding
 from tests.data_pipeline.stores import UNK, healthy_store, random_documents, words, write_store
 
 TRAIN, HELDOUT = random_documents(250, seed=1), random_documents(250, seed=2)
@@ -29,7 +29,7 @@ def healthy(tmp_path_factory) -> Health:
     return measure_store(healthy_store(tmp_path_factory.mktemp("findings") / "store"))
 
 
-def findings_of(folder, train, heldout, **more) -> list[Finding]:
+def findings_of(folder, train, heldout, **more) -> list[StoreFinding]:
     return find_in_store(measure_store(write_store(folder, train, heldout, **more)))
 
 

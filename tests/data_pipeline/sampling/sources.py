@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_pipeline.sampling.stream import Pieces, PretrainSource, open_source
+from data_pipeline.sampling.stream import PretrainSource, VocabInfo, open_source
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
 from tests.data_pipeline.corpora import SPECIAL_IDS, vocab_size_of
@@ -23,7 +23,7 @@ def source_of(
     """The rows of a split, two walks over it unless the options say otherwise."""
     options = replace(options or PretrainOptions(dupe_factor=2), **changed)
     counts_V = np.bincount(split.token_ids, minlength=vocab_size_of(split))
-    pieces = Pieces(vocab_size_of(split), special_ids, token_counts_V=counts_V)
+    pieces = VocabInfo(vocab_size_of(split), special_ids, token_counts_V=counts_V)
     return open_source(split, pieces, options, seq_len, slots)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.sampling import batches as pretrain
-from data_pipeline.sampling import epochs
+from data_pipeline.sampling import walks
 from data_pipeline.sampling.stream import PretrainSource
 from data_pipeline.sampling.walk import walk_corpus
 from data_pipeline.spec.options import PretrainOptions
@@ -76,7 +76,7 @@ def test_a_step_a_million_steps_on_is_made_from_its_number_alone(monkeypatch, op
         walked.append(arguments)
         return walk_corpus(*arguments)
 
-    monkeypatch.setattr(epochs, "walk_corpus", noted)
+    monkeypatch.setattr(walks, "walk_corpus", noted)
     far = 10**6
     first, second = read(source, 8, first_row=5, first_step=far, last_step=far + 2)
     # The walk of the first batch, and that of the next epoch ahead of need.

@@ -19,7 +19,7 @@ from tests.data_pipeline.sampling.sources import source_of, unmasked
 EPOCHS = 700
 SEQ_LEN, SLOTS = 37, 5
 # Chosen before looking: of 50 true normal scores one exceeds it once in 30,000 runs.
-MOST_Z = 5.0
+MAX_Z = 5.0
 
 
 def corpus() -> list[list[list[int]]]:
@@ -153,7 +153,7 @@ def oracle_means() -> dict[str, np.ndarray]:
 
 def check_agreement(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> None:
     found = scores(ours, theirs)
-    far = {name: z for name, z in found.items() if abs(z) > MOST_Z}
+    far = {name: z for name, z in found.items() if abs(z) > MAX_Z}
     assert len(found) == 49 and not far
     # Nor are they too near: scores of one normal distribution have a mean square of about 1.
     assert 0.3 < np.mean(np.square(list(found.values()))) < 2.5
@@ -183,4 +183,4 @@ def test_the_exact_sampler_agrees_with_the_oracle(oracle_means):
 )
 def test_the_comparison_notices_other_rules(oracle_means, changed):
     options = PretrainOptions(**{"exact": True, "dupe_factor": EPOCHS} | changed)
-    assert max(map(abs, scores(sampled(options), oracle_means).values())) > MOST_Z
+    assert max(map(abs, scores(sampled(options), oracle_means).values())) > MAX_Z

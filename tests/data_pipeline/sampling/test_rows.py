@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.stream import Pieces, PretrainSource, open_source
+from data_pipeline.sampling.stream import PretrainSource, VocabInfo, open_source
 from data_pipeline.spec.options import SEGMENTS, PretrainOptions
 from tests.data_pipeline.batch_check import check_pretrain_batch
 from tests.data_pipeline.corpora import (
@@ -153,7 +153,7 @@ FROZEN = {
 @pytest.mark.parametrize(("changed", "crc"), FROZEN.values(), ids=FROZEN)
 def test_rows_are_what_they_were(changed, crc):
     vocab_size = vocab_size_of(SPLIT)
-    pieces = Pieces(vocab_size, SPECIAL_IDS, np.arange(vocab_size) % 3 == 0)
+    pieces = VocabInfo(vocab_size, SPECIAL_IDS, np.arange(vocab_size) % 3 == 0)
     options = PretrainOptions(dupe_factor=2, **changed)
     source = open_source(SPLIT, pieces, options, SEQ_LEN, 7)
     made = 0

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from data_pipeline.sampling.stream import Pieces, PretrainSource, open_source
+from data_pipeline.sampling.stream import PretrainSource, VocabInfo, open_source
 from data_pipeline.sampling.walk import Walk, make_rules, walk_corpus
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import Split
@@ -69,7 +69,7 @@ def test_every_setting_of_masks_reaches_the_rules_of_the_rows():
         masked_lm_smoothing=0.0,
     )
     continues_V = np.arange(500) % 2 == 0
-    pieces = Pieces(500, SPECIAL_IDS, continues_V, np.arange(500))
+    pieces = VocabInfo(500, SPECIAL_IDS, continues_V, np.arange(500))
     rules = open_source(SPLIT, pieces, options, SEQ_LEN, 6).assembly.mask_rules
     given = {field.name: getattr(rules, field.name) for field in fields(rules)}
     assert given.pop("is_continuation_V") is continues_V
@@ -119,7 +119,7 @@ def test_a_row_is_the_same_alone_and_among_others_in_any_order(packed_examples, 
 def test_counts_of_tokens_change_masks_alone_and_none_without_smoothing():
     repeated = replace(SPLIT, token_ids=FIRST_ID + SPLIT.token_ids % 19)
     counts = 10 ** (np.arange(FIRST_ID + 19) % 5)
-    plain = Pieces(len(counts), SPECIAL_IDS)
+    plain = VocabInfo(len(counts), SPECIAL_IDS)
     counted = replace(plain, token_counts_V=counts)
     positions = np.arange(40)
 

@@ -11,7 +11,7 @@ import pytest
 
 from data_pipeline.io import atomic
 from data_pipeline.report.health import measure
-from data_pipeline.sampling.epochs import Sidecar, find_walk_facts
+from data_pipeline.sampling.walks import Sidecar, find_walk_facts
 from data_pipeline.spec.options import PretrainOptions
 from data_pipeline.store import cache, open_store, read_manifest
 from data_pipeline.store.writer import verify

@@ -126,7 +126,7 @@ def test_a_large_split_is_counted_in_part(monkeypatch):
     split, predictions = make_split(), pairs_and_tokens()
     whole = ngrams.estimate_probs(split, predictions, BOTH_SIDES, unigram(split))
     monkeypatch.setattr(ngrams, "_BLOCK_TOKENS", 50)
-    monkeypatch.setattr(ngrams, "_MOST_TOKENS", -(-split.tokens // 2))
+    monkeypatch.setattr(ngrams, "_MAX_TOKENS", -(-split.tokens // 2))
     shares = []
     part = ngrams.estimate_probs(split, predictions, BOTH_SIDES, unigram(split), shares.append)
     assert len(shares) == pytest.approx(split.tokens / 100, abs=2)

@@ -93,7 +93,7 @@ def test_blocks_are_the_plain_attention_with_its_gradients(
     monkeypatch, seq_len, width, block, is_causal
 ):
     monkeypatch.setattr(blocks, "BLOCK", block)
-    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", block)
+    monkeypatch.setattr(blocks, "MIN_WINDOW_BLOCK", block)
     set_mesh(1)
     drawn = draw(seq_len + width, 3, seq_len)
     sees = (width, is_causal)
@@ -105,7 +105,7 @@ def test_blocks_are_the_plain_attention_with_its_gradients(
 def test_blocks_of_random_sizes_are_the_plain_attention(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(blocks, "BLOCK", int(rng.integers(2, 20)))
-    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", int(rng.integers(1, 20)))
+    monkeypatch.setattr(blocks, "MIN_WINDOW_BLOCK", int(rng.integers(1, 20)))
     set_mesh(1)
     seq_len = int(rng.integers(6, 90))
     drawn = draw(seed, int(rng.integers(1, 4)), seq_len)
@@ -119,7 +119,7 @@ def test_blocks_of_random_sizes_are_the_plain_attention(monkeypatch, seed):
 def test_eight_devices_compute_the_blocks_of_one(monkeypatch, preset, width):
     """Rows are on four or eight devices, heads on two."""
     monkeypatch.setattr(blocks, "BLOCK", 8)
-    monkeypatch.setattr(blocks, "SMALLEST_WINDOW_BLOCK", 8)
+    monkeypatch.setattr(blocks, "MIN_WINDOW_BLOCK", 8)
     drawn = draw(width, 8, 19)
     set_mesh(1)
     expected = both_ways(plain(width), *drawn)

@@ -1,0 +1,338 @@
+"""Compile the training step of a phase, take it many times, and measure how long that lasts.
+
+It is the step that bert_jax.trainer.loop takes: optimizer and dropout included, the state donated.
+Batches are on the devices beforehand, so making them is not part of it. Steps are timed in
+groups: the host gives a group to the devices, then waits for the end of the group before, so that
+they are never idle while it looks at the clock.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.config import (
+    Config,
+    ModelConfig,
+    Phase,
+    ResolvedRun,
+    StoreFacts,
+    data_in_phase,
+    resolve,
+)
+from bert_jax.interop import warm_start
+from bert_jax.logging.console import Screen
+from bert_jax.model import bert
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.train_step import state
+from bert_jax.train_step.objectives import Objective
+from bert_jax.trainer import feed
+from bert_jax.trainer.compile import StepParts, build_parts, lower_step
+from bert_jax.trainer.feed import StoreFeed
+from data_pipeline.io.refused import Refused
+from data_pipeline.spec.schema import RowShape, row_shape
+
+GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
+VOCAB_SIZE = 30_522  # BERT's, where neither a store nor the config gives one
+_WARM_UP_STEPS = 2  # after the first one, before it is known how many steps make a group
+
+
+@dataclasses.dataclass(frozen=True)
+class Length:
+    """How long to measure: so many steps, or, where steps is 0, about so many seconds."""
+
+    steps: int
+    secs: float
+
+    def groups(self, step_secs: float) -> tuple[int, int]:
+        """Return how many groups, and how many steps in each, for steps of about this time."""
+        steps = self.steps or max(MIN_STEPS, round(self.secs / max(step_secs, 1e-9)))
+        groups = min(steps, GROUPS)
+        return groups, steps // groups
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled step, and what a state and batches for it are made of."""
+
+    config: Config
+    model: bert.Model
+    mesh: jax.sharding.Mesh
+    first_state: Callable[[], state.TrainState]
+    take: Callable[..., tuple[state.TrainState, Any]]  # of a state, a batch, and what is frozen
+    compile_secs: float
+    memory_bytes: int  # on a device at most, by the compiler's own account
+    teacher: bert.Model | None = None
+    first_frozen: Callable[[], tuple[bert.Params, ...]] = tuple  # parameters of the teacher
+
+    @property
+    def phase(self) -> Phase:
+        return self.config.phases[0]
+
+    @property
+    def row_shape(self) -> RowShape:
+        """Return the sizes of a row of its batches."""
+        return _row_shape(self.config)
+
+
+def _row_shape(config: Config) -> RowShape:
+    """Return the sizes of a row of the only phase of a config."""
+    (phase,) = config.phases
+    return row_shape(data_in_phase(config, 0), phase.seq_len, phase.max_predictions_per_seq)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Least, quartiles and most of some numbers."""
+
+    least: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    most: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> "Spread":
+        """Summarize one number or more; quantiles are interpolated linearly."""
+        return cls(*(float(value) for value in np.percentile(numbers, (0, 25, 50, 75, 100))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """What steps took."""
+
+    first_step_secs: float  # already compiled
+    group_steps: int
+    group_step_secs: tuple[float, ...]  # the mean of each group
+    step_secs: Spread  # of these means
+    peak_memory_bytes: int | None  # of the process on one device; None if not reported
+
+
+def compile_step(
+    config: Config,
+    objective: Objective,
+    devices: Sequence[jax.Device] | None = None,
+    teacher: ModelConfig | None = None,
+) -> Program:
+    """Compile the step of the only phase of a config, on all devices unless some are given.
+
+    `teacher` has the sizes of config.teacher, if the run has one; its weights are random.
+
+    Raises:
+      MemoryError: the step needs more memory than a device has.
+    """
+    parts = build_parts(config, (objective,), devices=devices, teacher=teacher)
+    jax.set_mesh(parts.mesh)
+    (phase,) = config.phases
+    shape = _row_shape(config)
+    start = time.perf_counter()
+    with _explain_memory(config):
+        compiled = lower_step(parts, 0, shape.arrays(phase.batch_size)).compile()
+    compile_secs = time.perf_counter() - start
+    used: Any = compiled.memory_analysis()  # CPUs, GPUs and TPUs all have one
+    memory_bytes = (
+        used.argument_size_in_bytes
+        + used.output_size_in_bytes
+        - used.alias_size_in_bytes
+        + used.temp_size_in_bytes
+    )
+    device = jax.devices()[0]
+    limit = _device_memory_bytes(device)
+    if limit is not None and memory_bytes > limit:
+        raise MemoryError(
+            f"{_describe_step(config)} needs {memory_bytes / 1e9:.1f} GB on a device by the "
+            f"compiler's account, and {device.device_kind} has {limit / 1e9:.1f} GB; {_HOW_TO_FIX}"
+        )
+    return Program(
+        config=config,
+        model=parts.model,
+        mesh=parts.mesh,
+        first_state=lambda: state.init_state(parts.model, parts.tx, parts.shardings, config.seed),
+        take=compiled,
+        compile_secs=compile_secs,
+        memory_bytes=memory_bytes,
+        teacher=parts.teacher,
+        first_frozen=lambda: _init_frozen(parts),
+    )
+
+
+def _init_frozen(parts: StepParts) -> tuple[bert.Params, ...]:
+    """Initialize the parameters of a teacher, () without one."""
+    if parts.teacher is None:
+        return ()
+    params = parts.teacher.init(jax.random.key(parts.config.seed))
+    return (jax.device_put(params, parts.frozen_shardings),)
+
+
+def measure(
+    program: Program,
+    batches: Sequence[dict[str, np.ndarray]],
+    length: Length,
+    report: Callable[[str], None] = lambda words: None,
+) -> Timed:
+    """Take steps on these batches, over and over, and time them in groups.
+
+    Raises:
+      MemoryError: state, batches and step together do not fit.
+    """
+    with _explain_memory(program.config):
+        placed = [mesh_lib.place_batch(batch, program.mesh) for batch in batches]
+        return _measure(program, itertools.cycle(placed), length, report)
+
+
+def _measure(
+    program: Program, batches: Iterator[Any], length: Length, report: Callable[[str], None]
+) -> Timed:
+    train_state = program.first_state()
+    frozen = program.first_frozen()
+    jax.block_until_ready((train_state, frozen))
+
+    def dispatch(steps: int) -> Any:
+        """Give steps to the devices; return an array to wait for."""
+        nonlocal train_state
+        for batch in itertools.islice(batches, steps):
+            train_state, sums = program.take(train_state, batch, *frozen)
+        return sums
+
+    start = time.perf_counter()
+    jax.block_until_ready(dispatch(1))
+    first_step_secs = time.perf_counter() - start
+    start = time.perf_counter()
+    jax.block_until_ready(dispatch(_WARM_UP_STEPS))
+    groups, group_steps = length.groups((time.perf_counter() - start) / _WARM_UP_STEPS)
+
+    ends = [time.perf_counter()]
+    pending = dispatch(group_steps)
+    for group in range(1, groups + 1):
+        waited_for = pending
+        if group < groups:
+            pending = dispatch(group_steps)
+        jax.block_until_ready(waited_for)
+        ends.append(time.perf_counter())
+        report(f"timed {group * group_steps:,} of {groups * group_steps:,} steps")
+    group_step_secs = tuple(float(secs) / group_steps for secs in np.diff(ends))
+    stats = [device.memory_stats() or {} for device in program.mesh.local_devices]
+    peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]
+    return Timed(
+        first_step_secs=first_step_secs,
+        group_steps=group_steps,
+        group_step_secs=group_step_secs,
+        step_secs=Spread.of(group_step_secs),
+        peak_memory_bytes=max(peaks, default=None),
+    )
+
+
+def _device_memory_bytes(device: jax.Device) -> int | None:
+    """Return the bytes that a program may use on a device; None if the platform does not tell.
+
+    Devices of a CPU share the machine's.
+    """
+    if device.platform == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+    limit = (device.memory_stats() or {}).get("bytes_limit")
+    return None if limit is None else int(limit)
+
+
+_HOW_TO_FIX = (
+    "take a smaller batch, or more config.phases[0].micro_batches of it, or cut the state over "
+    "more devices (config.mesh.preset)"
+)
+
+
+def _describe_step(config: Config) -> str:
+    phase = config.phases[0]
+    return f"a step of {phase.batch_size:,} rows of {phase.seq_len}"
+
+
+@contextlib.contextmanager
+def _explain_memory(config: Config) -> Iterator[None]:
+    """Turn an error about memory into one sentence; leave any other as it is."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        reason = " ".join(str(error).split())
+        if not any(words in reason for words in ("RESOURCE_EXHAUSTED", "Out of memory", "HbmOom")):
+            raise
+        raise MemoryError(
+            f"{_describe_step(config)} does not fit in the memory of "
+            f"{jax.devices()[0].device_kind} ({reason[:200]}); {_HOW_TO_FIX}"
+        ) from error
+
+
+# Positions of a step on one device, where neither the user nor a recipe for TPU says: 16 rows of
+# 128 keep two cores busy for a fraction of a second, 64 fill a GPU.
+DEFAULT_POSITIONS = {"cpu": 2048, "gpu": 8192}
+
+
+def choose_phase(config: Config, seq_len: int) -> Phase:
+    """Return the phase of this length, or the first with its length changed; 0: the first.
+
+    Raises:
+      Refused: the config has no phase.
+    """
+    if not config.phases:
+        raise Refused("config.phases is (); a run needs at least one phase")
+    for phase in config.phases:
+        if seq_len in (0, phase.seq_len):
+            return phase
+    return dataclasses.replace(config.phases[0], seq_len=seq_len, max_predictions_per_seq=0)
+
+
+def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
+    """Give a phase so many rows a step; 0 keeps the phase's on TPU, elsewhere a default.
+
+    It has no end that a measurement could reach, and starts a schedule as a first phase does.
+    shards is the number of parts into which the mesh cuts a batch.
+
+    Raises:
+      Refused: the rows do not divide over them.
+    """
+    phase = dataclasses.replace(
+        phase, steps=10**9, restart_learning_rate=0.0, restart_warmup_steps=0
+    )
+    if rows:
+        phase = dataclasses.replace(phase, batch_size=rows)
+    elif platform in DEFAULT_POSITIONS:
+        on_device = max(1, DEFAULT_POSITIONS[platform] // phase.seq_len)
+        return dataclasses.replace(phase, batch_size=on_device * shards, micro_batches=1)
+    unit = shards * phase.micro_batches
+    if phase.batch_size % unit:
+        below = phase.batch_size // unit * unit
+        near = " or ".join(f"{size:,}" for size in (below, below + unit) if size)
+        parts = f" x {phase.micro_batches} micro-batches" if phase.micro_batches > 1 else ""
+        raise Refused(
+            f"--batch_size is {phase.batch_size:,}, not a multiple of {unit}, the parts into which "
+            f"the mesh cuts a batch{parts}; try {near}"
+        )
+    return phase
+
+
+def resolve_alone(config: Config) -> ResolvedRun:
+    """Resolve a config without a workdir; without a store by the vocabulary of BERT or its init."""
+    sizes = warm_start.read_sizes(config)
+    if config.data.store:
+        return resolve(config, sizes, feed.read_facts(config.data))
+    vocab_size = config.model.vocab_size or (sizes.vocab_size if sizes else VOCAB_SIZE)
+    return resolve(config, sizes, StoreFacts(vocab_size))
+
+
+def open_source(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
+    """Open the store that a run names; None if it names none.
+
+    Raises:
+      Refused: the store is damaged, or cannot give the rows of a phase.
+    """
+    if not run.data.store:
+        return None
+    with screen.copying(run.data.store) as advance:
+        stores = feed.open_stores(run.data, advance)
+    source = StoreFeed(stores, run)
+    with screen.spinning("counting the examples of the store"):
+        source.check()
+    return source

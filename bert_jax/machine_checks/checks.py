@@ -1,0 +1,330 @@
+"""Check the parts of a machine: software, losses, links, step, input and storage."""
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from bert_jax.benchmarking import measure, measure_report, synthetic
+from bert_jax.config import Config, ModelConfig, Phase, resolve
+from bert_jax.parallel import chips
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.planning import aot_compile, estimate, slices
+from bert_jax.planning.aot_compile import TooLarge
+from bert_jax.runtime.code_version import describe_code
+from bert_jax.runtime.malloc import find_accelerators
+from bert_jax.train_step import metrics, objectives
+from bert_jax.trainer.feed import StoreFeed
+from data_pipeline.io.address import is_address
+from data_pipeline.io.bucket import Bucket
+from data_pipeline.io.errors import explain_errors
+
+FINE, WRONG, SKIPPED = "fine", "wrong", "skipped"
+_MEGABYTE = 10**6
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckResult:
+    """Hold the result of a part: fine, wrong or skipped, a sentence, and the numbers behind it."""
+
+    part: str
+    outcome: str
+    sentence: str
+    numbers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def check_software(root: pathlib.Path = pathlib.Path("/")) -> CheckResult:
+    """List versions, devices and memory; wrong if jax leaves an accelerator of this host unused."""
+    code, devices = describe_code(), jax.devices()
+    kind, platform = devices[0].device_kind, devices[0].platform
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    numbers = {
+        **code,
+        "platform": platform,
+        "device_kind": kind,
+        "devices": len(devices),
+        "processes": jax.process_count(),
+        "device_bytes": limit,
+        "host_bytes": host_bytes,
+        "cores": os.cpu_count(),
+    }
+    memory = f" with {limit / 2**30:.1f} GiB each" if limit else ""
+    sentence = (
+        f"Python {code['python']}, jax {jax.__version__}; {len(devices)} x {kind}{memory}; "
+        f"{os.cpu_count()} cores and {host_bytes / 2**30:.0f} GiB on this host"
+        f"{_describe_load()}"
+    )
+    unused = [str(path) for path in find_accelerators(root)]
+    if platform == "cpu" and unused and not os.environ.get("JAX_PLATFORMS"):
+        extra = "gpu" if "nvidia" in unused[0] else "tpu"
+        return CheckResult(
+            "software",
+            WRONG,
+            f"this host has {unused[0]}, but jax runs on its CPU: pip install '.[{extra}]'",
+            numbers,
+        )
+    return CheckResult("software", FINE, sentence, numbers)
+
+
+def _describe_load() -> str:
+    """Return a warning if more processes want to run than this host has cores."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= cores:
+        return ""
+    return f"; the machine is busy (load {load:.0f} on {cores} cores): times are not reliable"
+
+
+_STEPS = 20
+_SMALL = ModelConfig(
+    vocab_size=256,
+    hidden_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=512,
+    max_position_embeddings=128,
+)
+
+
+def check_losses(devices: Sequence[jax.Device], reference: Sequence[jax.Device]) -> CheckResult:
+    """Compare twenty training losses of a small model on these devices with one CPU device's.
+
+    Dropout is on: its masks are the same everywhere.
+    """
+    if list(devices) == list(reference):
+        return CheckResult("losses", SKIPPED, "nothing to compare with: a CPU is the reference")
+    losses = [_train_small(each) for each in (devices, reference)]
+    gaps = [abs(ours / other - 1) for ours, other in zip(*losses, strict=True)]
+    numbers = {"losses": losses[0], "reference": losses[1]}
+    first, worst = gaps[0], max(gaps)
+    words = (
+        f"{_STEPS} training losses differ from a CPU's by {worst:.1e} at most, the first by "
+        f"{first:.1e}"
+    )
+    # bfloat16 has 8 bits: a mean of thousands of losses is off by far less, and drifts in 20 steps.
+    if not (first < 2e-3 and worst < 2e-2):
+        return CheckResult("losses", WRONG, f"{words}; 2e-2 and 2e-3 are allowed", numbers)
+    return CheckResult("losses", FINE, words, numbers)
+
+
+def _train_small(devices: Sequence[jax.Device]) -> list[float]:
+    rows = 8  # of the reference too: the losses are those of the same rows
+    config = resolve(
+        Config(model=_SMALL, phases=(Phase(seq_len=128, steps=10**9, batch_size=rows),))
+    )
+    (objective,) = objectives.find_each(config)
+    program = measure.compile_step(config, objective, devices=devices)
+    state, losses = program.first_state(), []
+    for step in range(_STEPS):
+        batch = synthetic.make_synthetic_batch(
+            program.row_shape, rows, _SMALL.vocab_size, 1.0, step
+        )
+        state, sums = program.take(state, mesh_lib.place_batch(batch, program.mesh))
+        means = metrics.compute_means(metrics.add_step({}, metrics.flatten(sums)))
+        losses.append(means["mlm_loss"])
+    return losses
+
+
+def check_collectives(mesh: Mesh, megabytes: int = 64) -> CheckResult:
+    """Time an all-gather and a sum over all devices, in bytes a second and device."""
+    if mesh.size == 1:
+        return CheckResult("collectives", SKIPPED, "there is one device")
+    count = mesh.size
+    size = megabytes * _MEGABYTE // 2 // count * count
+    rates = {}
+    with jax.set_mesh(mesh):
+        spread = jax.device_put(jnp.zeros((size,), jnp.bfloat16), mesh_lib.batch_sharding(mesh, 1))
+        axes = mesh_lib.BATCH_AXES
+        for name, exchange, sent in (
+            ("all_gather", lambda x: jax.lax.all_gather(x, axes, tiled=True), size * 2),
+            ("psum", lambda x: jax.lax.psum(x, axes), 2 * size // count * 2),
+        ):
+            program = jax.jit(
+                jax.shard_map(
+                    lambda x, exchange=exchange: jnp.sum(exchange(x).astype(jnp.float32))[None],
+                    in_specs=PartitionSpec(axes),
+                    out_specs=PartitionSpec(axes),
+                    check_vma=False,
+                )
+            )
+            secs = _time(program, spread)
+            rates[name] = sent * (count - 1) / count / secs
+    chip = chips.find_chip(mesh.devices.flat[0].device_kind)
+    words = ", ".join(f"{name} {rate / 1e9:.2f} GB/s" for name, rate in rates.items())
+    sentence = f"each of {count} devices sends {words}"
+    if chip is None:
+        return CheckResult("collectives", FINE, f"{sentence}; no data sheet of this device", rates)
+    peak = 2 * chip.link_bytes_per_sec
+    outcome = FINE if rates["all_gather"] > 0.25 * peak else WRONG
+    return CheckResult(
+        "collectives", outcome, f"{sentence}; two links have {peak / 1e9:.0f} GB/s", rates
+    )
+
+
+def _time(program: Any, array: jax.Array, turns: int = 5) -> float:
+    """Return the least seconds of a call."""
+    jax.block_until_ready(program(array))
+    took = []
+    for _ in range(turns):
+        start = time.perf_counter()
+        jax.block_until_ready(program(array))
+        took.append(time.perf_counter() - start)
+    return min(took)
+
+
+def find_slice_of(devices: Sequence[Any]) -> slices.Slice | None:
+    """Return the slice that TPU devices form; None if it is none that Google offers."""
+    chip = chips.find_chip(devices[0].device_kind)
+    if chip is None or chip.name not in slices.SHAPES:
+        return None
+    axes = slices.SHAPES[chip.name][0].count("x") + 1
+    dims = [max(device.coords[axis] for device in devices) + 1 for axis in range(axes)]
+    name = f"{chip.name}:{'x'.join(map(str, dims))}"
+    try:
+        return slices.find_slice(name)
+    except ValueError:
+        return None
+
+
+def check_step(config: Config, secs: float) -> CheckResult:
+    """Time the step of the first phase; on a TPU beside what plan estimates for this slice."""
+    (objective,) = objectives.find_each(config)
+    program = measure.compile_step(config, objective)
+    sizes = program.row_shape, program.phase.batch_size, config.model.vocab_size
+    batches = [synthetic.make_synthetic_batch(*sizes, 1.0, seed) for seed in range(2)]
+    timed = measure.measure(program, batches, measure.Length(0, secs))
+    report = measure_report.make_report(program, batches, measure_report.SYNTHETIC, timed)
+    median = timed.step_secs.median
+    numbers: dict[str, Any] = {
+        "step_secs": dataclasses.asdict(timed.step_secs),
+        "rows_per_sec": report.rows_per_sec,
+        "peak_share": report.utilisation,
+        "peak_memory_bytes": report.peak_memory_bytes,
+        "compile_secs": program.compile_secs,
+    }
+    rows = f"{program.phase.batch_size:,} rows of {program.phase.seq_len}"
+    sentence = f"{rows} take {describe_pace(median, report.rows_per_sec)}"
+    if report.utilisation:
+        sentence += f", {report.utilisation:.0%} of the peak"
+    sentence += f"; compiled in {program.compile_secs:.0f} s"
+    expected = _estimate_step(config, objective)
+    if expected is None:
+        sentence += "; there is no estimate to compare it with"
+        return CheckResult("step", FINE, sentence, numbers)
+    numbers["estimated_step_secs"] = expected
+    sentence += f"; plan estimates {1e3 * expected:,.1f} ms"
+    return CheckResult("step", FINE if median < 1.5 * expected else WRONG, sentence, numbers)
+
+
+def describe_pace(step_secs: float, rows_per_sec: float) -> str:
+    """Write the time of a step and its rows a second, readable on slow machines too."""
+    step = f"{1e3 * step_secs:,.1f} ms" if step_secs < 10 else f"{step_secs:,.1f} s"
+    rows = f"{rows_per_sec:,.0f}" if rows_per_sec >= 10 else f"{rows_per_sec:.2g}"
+    return f"{step}, {rows} rows a second"
+
+
+def _estimate_step(config: Config, objective: objectives.Objective) -> float | None:
+    devices = jax.devices()
+    tpu_slice = find_slice_of(devices) if devices[0].platform == "tpu" else None
+    if tpu_slice is None:
+        return None
+    compiled = aot_compile.compile_step(config, 0, (objective,), tpu_slice, devices)
+    if isinstance(compiled, TooLarge):
+        return None
+    priced = estimate.estimate_step(config, 0, tpu_slice, compiled)
+    return None if priced.unpriced_kernels else priced.step_secs
+
+
+def check_input(
+    config: Config, source: StoreFeed | None, step_rows_per_sec: float | None, secs: float
+) -> CheckResult:
+    """Compare the rate of the input pipeline on this host with what the step takes."""
+    if source is None:
+        return CheckResult("input", SKIPPED, "no store is given: --config.data.store=STORE")
+    rows = np.arange(config.phases[0].batch_size)
+    batches = source.train_batches(0, 0, rows)
+    try:
+        next(batches)
+        start, count = time.perf_counter(), 0
+        for _ in itertools.takewhile(lambda _: time.perf_counter() - start < secs, batches):
+            count += len(rows)
+        rate = count / (time.perf_counter() - start)
+    finally:
+        batches.close()
+    numbers = {"rows_per_sec": rate}
+    sentence = f"{rate:,.0f} rows a second from the store on this host"
+    if step_rows_per_sec is None:
+        return CheckResult("input", FINE, sentence, numbers)
+    times = rate / step_rows_per_sec
+    outcome = FINE if times > 1.5 else WRONG
+    return CheckResult(
+        "input", outcome, f"{sentence}, {times:.1f} times what the step takes", numbers
+    )
+
+
+def check_storage(address: str, state_bytes: int, megabytes: int = 64) -> CheckResult:
+    """Write, read and delete a file where checkpoints will be; wrong if two do not fit.
+
+    Raises:
+      OSError: the place cannot be written or read.
+    """
+    with explain_errors(address, f"writing and reading {megabytes} MB as a test"):
+        return _check_storage(address, state_bytes, megabytes)
+
+
+def _check_storage(address: str, state_bytes: int, megabytes: int) -> CheckResult:
+    data = np.random.default_rng(0).bytes(megabytes * _MEGABYTE)
+    name = f"doctor-{uuid.uuid4().hex}"
+    numbers: dict[str, Any] = {"checkpoint_bytes": state_bytes}
+    start = time.perf_counter()
+    if is_address(address):
+        bucket = Bucket(address)
+        bucket.write(name, data)
+        middle = time.perf_counter()
+        is_same = bucket.read(name) == data
+        end = time.perf_counter()
+        bucket.delete(name)
+    else:
+        folder = pathlib.Path(address)
+        is_new = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        numbers["free_bytes"] = shutil.disk_usage(folder).free
+        path = folder / name
+        try:
+            with path.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            middle = time.perf_counter()
+            is_same = path.read_bytes() == data
+            end = time.perf_counter()
+        finally:
+            path.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()
+    write, read = (len(data) / each for each in (middle - start, end - middle))
+    numbers |= {"write_bytes_per_sec": write, "read_bytes_per_sec": read}
+    if not is_same:
+        return CheckResult(
+            "storage", WRONG, f"{address} returns other bytes than were written", numbers
+        )
+    sentence = (
+        f"{address} takes {write / 1e6:,.0f} MB/s and gives {read / 1e6:,.0f} MB/s (perhaps from "
+        f"memory); a checkpoint has {state_bytes / 1e9:,.2f} GB"
+    )
+    free = numbers.get("free_bytes")
+    if free is not None and free < 2 * state_bytes:
+        return CheckResult(
+            "storage", WRONG, f"{sentence}, and {free / 1e9:,.2f} GB are free", numbers
+        )
+    return CheckResult("storage", FINE, sentence, numbers)

@@ -1,0 +1,131 @@
+"""Compare runs: which settings differ, and which differences of loss are larger than noise."""
+
+import collections
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.config import MOVED, Config, FinetuneConfig, Phase
+from bert_jax.monitoring.run_state import RunState
+
+SEEDS = ("seed", "data.random_seed")  # two runs that differ in these only are of one setting
+_PLACES = ("data.store", "data.data_cache", "data.dir", *SEEDS)
+# Settings with other beginnings or ends leave the held-out examples as they are.
+_OF_EXAMPLES = (("data.",), (".seq_len", ".masked_lm_prob"))
+_MAX_SETTINGS = 20
+
+
+def differing_settings(runs: Sequence[RunState]) -> dict[str, list[Any]]:
+    """Return the settings that differ between runs, with a value a run, None if it has none.
+
+    Seeds and places are left out. A setting that a record lacks was added later and counts as its
+    default.
+    """
+    tables = [_fill_in_defaults(run.settings) for run in runs]
+    values = {key: [table.get(key) for table in tables] for table in tables for key in table}
+    return {
+        key: listed
+        for key, listed in values.items()
+        if key not in _PLACES and any(value != listed[0] for value in listed)
+    }
+
+
+def _fill_in_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's settings, those it lacks at their defaults; {} for none."""
+    if not given:
+        return {}
+    base = config_lib.flatten(FinetuneConfig() if "data.task" in given else Config())
+    defaults = {key: value for key, value in base.items() if not key.startswith("phases[")}
+    phases = {key.partition(".")[0] for key in given if key.startswith("phases[")}
+    for phase in phases:
+        settings = config_lib.flatten(Phase(seq_len=0, steps=0))
+        settings["objective"] = given.get("objective", defaults.get("objective"))
+        defaults |= {f"{phase}.{key}": value for key, value in settings.items()}
+    return defaults | {MOVED.get(key, key): value for key, value in given.items()}
+
+
+def describe_settings(runs: Sequence[RunState]) -> list[str]:
+    """Say in a sentence each which settings differ, and in which runs."""
+    sentences = []
+    differing = differing_settings(runs)
+    for key, values in list(differing.items())[:_MAX_SETTINGS]:
+        names: dict[str, list[str]] = collections.defaultdict(list)
+        for run, value in zip(runs, values, strict=True):
+            names["unset" if value is None else str(value) or "empty"].append(run.folder.name)
+        parts = (f"{value} in {', '.join(members)}" for value, members in names.items())
+        sentences.append(f"{key}: {'; '.join(parts)}.")
+    if len(differing) > _MAX_SETTINGS:
+        sentences.append(f"{len(differing) - _MAX_SETTINGS:,} more settings differ.")
+    return sentences or ["No setting differs beside seeds and places."]
+
+
+def compare(runs: Sequence[RunState]) -> list[str]:
+    """Say how held-out losses of runs differ, and whether that is more than noise.
+
+    Runs whose settings differ in seeds only are of one group. The noise is the standard deviation
+    within groups, pooled; the groups that follow are compared with the first by Student's t.
+    Losses are compared on one store only, term by term.
+    """
+    if len({run.store for run in runs}) > 1:
+        return ["Their stores differ, so their losses cannot be compared."]
+    differing = differing_settings(runs)
+    groups: dict[tuple[str, ...], list[RunState]] = collections.defaultdict(list)
+    sentences = []
+    for index, run in enumerate(runs):
+        if not run.steps or run.curves.last_step < run.steps:
+            sentences.append(f"Not compared: {run.folder.name} has not finished.")
+        elif not run.list_heldout_terms():
+            sentences.append(f"{run.folder.name} has no held-out loss to compare.")
+        else:
+            groups[tuple(str(values[index]) for values in differing.values())].append(run)
+    if len(groups) > 1:
+        others = [key for key in differing if _changes_examples(key)]
+        if others:
+            sentences.append(
+                f"Held-out examples may differ too, by {', '.join(others)}: compare such losses "
+                "with care."
+            )
+        if all(len(members) == 1 for members in groups.values()):
+            sentences.append(
+                "Each setting has one run, so the noise is not known; add runs with other seeds."
+            )
+    terms = [run.list_heldout_terms() for members in groups.values() for run in members]
+    shared = [term for term in terms[0] if all(term in each for each in terms)] if terms else []
+    if terms and not shared:
+        sentences.append("Their objectives share no term, so their losses cannot be compared.")
+    for term in shared:
+        sentences += _compare_term(list(groups.values()), term)
+    return sentences
+
+
+def _changes_examples(key: str) -> bool:
+    starts, ends = _OF_EXAMPLES
+    return key.startswith(starts) or key.endswith(ends)
+
+
+def _compare_term(groups: Sequence[Sequence[RunState]], term: str) -> list[str]:
+    from bert_jax.logging.statistics import unpaired_difference  # scipy, which takes a second
+
+    measure = f"{term}_loss"
+    table = []
+    for members in groups:
+        newest = (run.curves.last("heldout", measure) for run in members)
+        table.append([loss for loss in newest if loss is not None])
+    sentences = []
+    for members, losses in zip(groups, table, strict=True):
+        count = f"{len(losses)} run{'s' * (len(losses) > 1)}"
+        mean = statistics.fmean(losses)
+        sentences.append(f"{members[0].folder.name}: held-out {term} loss {mean:.4f}, {count}.")
+    for members, losses in list(zip(groups, table, strict=True))[1:]:
+        gap = statistics.fmean(losses) - statistics.fmean(table[0])
+        names = f"{members[0].folder.name} - {groups[0][0].folder.name}"
+        interval = unpaired_difference(losses, table[0], table)
+        if interval is None:
+            sentences.append(f"{names}: {gap:+.4f} {term} loss, noise unknown.")
+            continue
+        verdict = "more than" if interval.is_beyond_chance else "within"
+        sentences.append(
+            f"{names}: {gap:+.4f} ± {interval.half_width:.4f} {term} loss, {verdict} the noise."
+        )
+    return sentences

@@ -1,0 +1,204 @@
+"""Put a run, or several, into words and one HTML page without links."""
+
+import types
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from bert_jax.logging.console import duration
+from bert_jax.monitoring import usage
+from bert_jax.monitoring.comparison import compare, describe_settings
+from bert_jax.monitoring.run_state import RunState
+from bert_jax.runtime.goodput import TRAINING
+
+Sample = tuple[str, str]  # a sentence with a hidden word, and the guesses for it
+
+_UNPRICED: Mapping[str, float] = types.MappingProxyType({})
+_INCHES = (3.9, 2.4)  # of a picture: its words stay readable across a phone
+_APART = 0.08  # of a picture's height: two values written under one another
+_MAX_DOTS = 12  # a curve of at most this many points shows each
+
+
+def describe_verdict(run: RunState) -> str:
+    """Say in a sentence how far a run is and how good."""
+    step, total = run.curves.last_step, f" of {run.steps:,}" if run.steps else ""
+    words = [f"{run.folder.name}: {run.state} at step {step:,}{total}"]
+    for term in run.list_terms():
+        loss = run.curves.last("heldout", f"{term}_loss")
+        if loss is None:
+            continue
+        words.append(f"held-out {term} loss {loss:.3f}{_place(loss, run.reference_lines(term))}")
+    count = len(run.findings)
+    words.append(f"{count} finding{'s' * (count != 1)}" if count else "no findings")
+    return "; ".join(words) + "."
+
+
+def _place(loss: float, lines: Mapping[str, float]) -> str:
+    """Place a loss among its reference lines: the first it is not below, and the last it is."""
+    words = ""
+    for name, value in sorted(lines.items(), key=lambda line: -line[1]):
+        if name == "ln V":
+            continue
+        if loss >= value:
+            is_unlearned = name == "unigram"
+            more = " (no better than word frequencies)" * is_unlearned
+            return f"{words}, {loss - value:.3f} above {name}{more}"
+        words = f", {value - loss:.3f} below {name}"
+    return words
+
+
+def list_facts(run: RunState, usd_per_chip_hour: Mapping[str, float] = _UNPRICED) -> usage.Facts:
+    """List speed, receipt, bad steps, data and code; what is unknown is left out."""
+    facts: usage.Facts = []
+    speed = run.summary.get("sequences_per_sec") or run.curves.last("train", "sequences_per_sec")
+    if isinstance(speed, float):
+        facts.append(("sequences a second", f"{speed:,.0f}"))
+    spent = sum(run.secs.values())
+    if spent:
+        parts = sorted(((secs, kind) for kind, secs in run.secs.items() if secs >= 0.005 * spent))
+        shares = (f"{kind.replace('_', ' ')} {secs / spent:.0%}" for secs, kind in reversed(parts))
+        facts.append(("goodput", f"{run.secs[TRAINING] / spent:.1%}"))
+        facts.append(("wall time", f"{duration(spent)}: {', '.join(shares)}"))
+    facts += usage.list_spent(run, usd_per_chip_hour)
+    facts.append(("bad steps", f"{run.bad_steps:,}"))
+    return facts + usage.list_probe(run) + usage.list_data(run) + usage.list_record(run)
+
+
+def render_page(
+    runs: Sequence[RunState],
+    usd_per_chip_hour: Mapping[str, float] = _UNPRICED,
+    samples: Sequence[Sequence[Sample]] = (),
+) -> str:
+    """Render the page; text that was read from files is escaped.
+
+    `samples` has the guesses of each run, if there are any.
+    """
+    from data_pipeline.report import page  # matplotlib, which the terminal does not wait for
+
+    title = escape(f"Run {runs[0].folder.name}" if len(runs) == 1 else f"{len(runs)} runs")
+    sections = [f"<h1>{title}</h1>", _render_verdicts(runs)]
+    terms = dict.fromkeys(term for run in runs for term in run.list_terms())
+    if terms:
+        words = "Thin lines are training losses, thick lines held-out ones with the last value."
+        pictures = "".join(
+            f"<div><h3>{escape(term)} loss (nats)</h3>{_draw(runs, term)}</div>" for term in terms
+        )
+        html = f'<p class="quiet">{words}</p><br>'
+        sections.append(page.section("Curves", f'{html}<div class="plots">{pictures}</div>'))
+    if len(runs) > 1:
+        for heading, sentences in (
+            ("Which settings differ", describe_settings(runs)),
+            ("Which losses differ", compare(runs)),
+        ):
+            lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+            sections.append(page.section(heading, f"<ul>{lines}</ul>"))
+    sections += [
+        page.section(
+            run.folder.name, _render_run(run, usd_per_chip_hour) + _render_samples(guessed)
+        )
+        for run, guessed in zip(runs, samples or [()] * len(runs), strict=True)
+    ]
+    return page.document(title, sections)
+
+
+def _render_verdicts(runs: Sequence[RunState]) -> str:
+    """Render verdict and findings a run, with number and colour of its curves if several."""
+    if len(runs) == 1:
+        return f"<p>{escape(describe_verdict(runs[0]))}</p>{_render_findings(runs[0])}"
+    items = []
+    for number, run in enumerate(runs):
+        look = f"--run: var(--run{_color_index(number) + 1})"
+        words = f"{escape(describe_verdict(run))}{_render_findings(run)}"
+        items.append(f'<li style="{look}">{words}</li>')
+    return f'<ol class="runs">{"".join(items)}</ol>'
+
+
+def _render_findings(run: RunState) -> str:
+    findings = "".join(
+        f"<li>{escape(str(each.get('sentence', '')))} {escape(str(each.get('try', '')))}</li>"
+        for each in run.findings
+    )
+    return f'<ul class="findings">{findings}</ul>' if findings else ""
+
+
+def _render_run(run: RunState, usd_per_chip_hour: Mapping[str, float]) -> str:
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+        for name, value in [*list_facts(run, usd_per_chip_hour), ("folder", str(run.folder))]
+    )
+    missing = "".join(f'<p class="quiet">{escape(sentence)}</p>' for sentence in run.missing)
+    return f"<dl>{facts}</dl>{missing}"
+
+
+def _render_samples(samples: Sequence[Sample]) -> str:
+    if not samples:
+        return ""
+    look = 'class="quiet" style="white-space: pre-wrap"'  # spaces separate the guesses
+    items = "".join(
+        f"<li>{escape(text)}<br><span {look}>{escape(guesses.strip())}</span></li>"
+        for text, guesses in samples
+    )
+    return f"<h3>Guesses for a hidden word of held-out sentences</h3><ul>{items}</ul>"
+
+
+def _color_index(number: int) -> int:
+    from data_pipeline.report import page
+
+    return number % len(page.RUN_COLOURS)
+
+
+def _draw(runs: Sequence[RunState], term: str) -> str:
+    """Draw the loss of a term: training thin, held-out thick, and the reference lines.
+
+    A run has a number and a colour; both stand with its last value, beside the curves.
+    """
+    from matplotlib import style
+
+    from bert_jax.logging.plots import spread
+    from data_pipeline.report import page
+
+    measure = f"{term}_loss"
+    with style.context(["default", page.LOOK]):
+        figure, axes = page.new_axes(_INCHES)
+        axes.margins(y=0.08)  # a reference line at the top has its words above it
+        end = max(1, *(run.curves.last_step for run in runs))
+        labels = []
+        for number, run in enumerate(runs):
+            color = page.RUN_COLOURS[_color_index(number)]
+            train, heldout = (run.curves.select(split, measure) for split in ("train", "heldout"))
+            axes.plot(*train, color=color, linewidth=0.7, alpha=0.6, clip_on=False)
+            axes.plot(*heldout, color=color, linewidth=1.6, clip_on=False)
+            # A marker of matplotlib is a reference to an id; a line without length is not.
+            dots = heldout if len(heldout[0]) <= _MAX_DOTS else ((), ())
+            for step, loss in zip(*dots, strict=True):
+                look: dict[str, Any] = {"linewidth": 3.5, "solid_capstyle": "round"}
+                axes.plot([step, step], [loss, loss], color=color, clip_on=False, **look)
+            if len(heldout[0]):
+                name = f"{number + 1}:  " * (len(runs) > 1)
+                labels.append((float(heldout[1][-1]), f"{name}{heldout[1][-1]:.3f}", color))
+        for word, value in _list_lines(runs, term).items():
+            axes.plot([0, end], [value] * 2, color=page.QUIET, linewidth=0.8, clip_on=False)
+            look = {"horizontalalignment": "right", "textcoords": "offset points"}
+            axes.annotate(word, (end, value), (-1, 2), **look)
+        axes.set_xlim(0, end)
+        low, high = axes.get_ylim()
+        labels.sort()
+        places = spread([(value - low) / (high - low) for value, _, _ in labels], _APART)
+        lift = max(0.0, -min(places, default=0.0))  # what is lower stands over the steps
+        for place, (_, text, color) in zip(places, labels, strict=True):
+            axes.annotate(
+                text,
+                (1, place + lift),
+                (4, 0),
+                xycoords="axes fraction",
+                textcoords="offset points",
+                verticalalignment="center",
+                color=color,
+            )
+        axes.set_xlabel("step")
+        return page.render_svg(figure, f"{term} loss by step", {})
+
+
+def _list_lines(runs: Sequence[RunState], term: str) -> Mapping[str, float]:
+    """Return the reference lines of a term; none for runs on different stores."""
+    return runs[0].reference_lines(term) if len({run.store for run in runs}) == 1 else {}

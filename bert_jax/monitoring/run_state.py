@@ -1,0 +1,192 @@
+"""Read what a run has left in its workdir; a live, killed or older run lacks parts, named each."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from bert_jax import config as config_lib
+from bert_jax.logging.console import REFERENCE_LINES
+from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS, PROBE_SCORES, SUMMARY
+from bert_jax.monitoring.curves import Curves, read_curves
+from bert_jax.runtime import goodput, run_record, workdir_lock
+from data_pipeline.io import small_files
+from data_pipeline.io.address import is_address
+from data_pipeline.io.jsonl import read_records
+from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
+from data_pipeline.store import is_store, read_manifest
+
+Part = TypeVar("Part")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """Hold what is known about a run."""
+
+    folder: pathlib.Path
+    state: str  # finished, running or stopped; "not finished" if unknown
+    settings: Mapping[str, Any]  # key -> value of the resolved config; empty if unknown
+    steps: int  # that the config asks for; 0 if unknown
+    devices: str  # such as "8 x TPU v5 lite"; "" if unknown
+    store: str  # digest; "" if unknown
+    curves: Curves
+    summary: Mapping[str, Any]  # of a finished run; empty otherwise
+    secs: Mapping[str, float]  # wall time by kind, goodput.KINDS
+    bad_steps: int
+    record: Mapping[str, Any]  # run.json; empty if unknown
+    began: float  # first start, in seconds since 1970; 0 if unknown
+    manifest: Mapping[str, Any]  # of the store, if it is still at its place; empty otherwise
+    probe: Sequence[Mapping[str, Any]]  # step and score of each, in the folder RUN-probe
+    missing: Sequence[str]  # a sentence for each part that the workdir lacks
+
+    @property
+    def findings(self) -> Sequence[Mapping[str, Any]]:
+        """Return the findings: rule, step, sentence and try each."""
+        listed = self.summary.get("findings")
+        return _select_objects(listed) or self.curves.findings
+
+    @property
+    def device_count(self) -> int:
+        """Return the number of devices; 0 if unknown."""
+        count = self.devices.partition(" ")[0]
+        return int(count) if count.isdecimal() else 0
+
+    def list_heldout_terms(self) -> list[str]:
+        """List the parts of the loss that have a held-out loss."""
+        return [
+            term
+            for term in self.list_terms()
+            if self.curves.last("heldout", f"{term}_loss") is not None
+        ]
+
+    @property
+    def is_fine_tuning(self) -> bool:
+        """Return whether the run learns a task, by its settings."""
+        return "data.task" in self.settings
+
+    def list_terms(self) -> list[str]:
+        """List the parts of the loss that have an accuracy, such as mlm and nsp."""
+        names = [*self.curves.list_measures("train"), *self.curves.list_measures("heldout")]
+        terms = [name.removesuffix("_loss") for name in names if name.endswith("_loss")]
+        return list(dict.fromkeys(term for term in terms if f"{term}_accuracy" in names))
+
+    def reference_lines(self, term: str) -> dict[str, float]:
+        """Return the reference lines of a term's held-out loss by their words."""
+        lines = {}
+        for key, word in REFERENCE_LINES.items():
+            value = self.curves.last("heldout", f"{key}_{term}_loss")
+            if value is not None:
+                lines[word] = value
+        size = self.settings.get("model.vocab_size")
+        if term in ("mlm", "causal", "permutation") and type(size) is int and size > 1:
+            lines.setdefault("ln V", math.log(size))
+        return lines
+
+
+def read_run(folder: pathlib.Path) -> RunState:
+    """Read a run; parts that are damaged or missing are named in `missing`.
+
+    Raises:
+      Refused: the folder holds no run.
+    """
+    path = run_record.record_path(folder)
+    if not any((folder / name).exists() for name in (path.name, METRICS, goodput.FILE)):
+        raise Refused(
+            f"{folder} holds no run of bert_jax ({run_record.FILE} and {METRICS} are missing); give"
+            " the --workdir of python -m bert_jax.train"
+        )
+    missing: list[str] = []
+
+    def read(read_part: Callable[[], Part], default: Part) -> Part:
+        try:
+            return read_part()
+        except FileNotFoundError as error:
+            missing.append(f"{pathlib.Path(str(error.filename)).name} is missing.")
+        except DamagedFile as error:
+            missing.append(f"{error}.")
+        return default
+
+    nothing: dict[str, Any] = {}
+    no_attempts: list[goodput.Attempt] = []
+    no_lines: list[dict[str, Any]] = []
+    record = read(lambda: small_files.read_object(path, folder), nothing)
+    curves = read(lambda: read_curves(folder / METRICS), Curves({}, 0, (), 0))
+    attempts = read(lambda: goodput.read_attempts(folder / goodput.FILE), no_attempts)
+    summary, state = nothing, _find_state(folder)
+    if (folder / SUMMARY).exists():
+        summary = read(lambda: small_files.read_object(folder / SUMMARY, folder), nothing)
+    else:
+        missing.append(f"There is no {SUMMARY}{_WHY_NO_SUMMARY[state]}.")
+    if not attempts:
+        missing.append(f"{goodput.FILE} has no entry, so where the time went is not known.")
+    if not curves.points:
+        missing.append(f"{METRICS} has no numbers yet: the run is compiling or ended early.")
+    elif not curves.list_measures("heldout"):
+        missing.append("There is no held-out line yet, so there is no held-out loss.")
+    if curves.damaged_lines:
+        missing.append(f"{curves.damaged_lines:,} lines of {METRICS} are damaged and left out.")
+    config = record.get("config")
+    config = config if isinstance(config, dict) else {}
+    numbers = [phase.get("steps") for phase in _select_objects(config.get("phases"))]
+    fixed, devices = record.get("fixed"), record.get("devices")
+    digests = list(fixed.items()) if isinstance(fixed, dict) else []
+    bad_steps = read(lambda: read_records(folder / BAD_STEPS), no_lines)
+    settings = config_lib.flatten(config)
+    digest = next((str(value) for key, value in digests if key.startswith("data.store (")), "")
+    manifest, reason = _read_manifest(settings.get("data.store"), digest)
+    missing += [reason] if reason else []
+    probe_folder = folder.absolute().with_name(f"{folder.absolute().name}-probe")
+    probe = read(lambda: read_records(probe_folder / PROBE_SCORES), no_lines)
+    return RunState(
+        folder,
+        "finished" if summary else state,
+        settings,
+        sum(each for each in numbers if type(each) is int),
+        devices if isinstance(devices, str) else "",
+        digest,
+        curves,
+        summary,
+        goodput.sum_by_kind(attempts),
+        len(bad_steps),
+        record,
+        attempts[0][0].began if attempts else 0.0,
+        manifest,
+        _select_objects(probe),
+        missing,
+    )
+
+
+_WHY_NO_SUMMARY = {
+    "running": ": the run is still going on",
+    "stopped": ": the run stopped before its end; the command that started it resumes it",
+    "not finished": ", which a run writes at its end",
+}
+
+
+def _find_state(folder: pathlib.Path) -> str:
+    """Find out by the lock of a folder what a run without a summary does."""
+    if workdir_lock.is_locked(folder):
+        return "running"
+    return "stopped" if workdir_lock.was_locked_here(folder) else "not finished"
+
+
+def _read_manifest(store: Any, digest: str) -> tuple[Mapping[str, Any], str]:
+    """Read the record of a run's store; if that is gone or another, why there is none."""
+    if not isinstance(store, str) or not store:
+        return {}, ""
+    if "," in store or is_address(store) or not is_store(pathlib.Path(store)):
+        return {}, f"{store} is no store of this machine, so what the data was is not known."
+    try:
+        manifest = read_manifest(pathlib.Path(store))
+    except Refused as error:
+        return {}, f"{error}."
+    if not str(manifest.get("digest")).startswith(digest):
+        return {}, f"{store} has other contents than the run's store, of digest {digest}."
+    return manifest, ""
+
+
+def _select_objects(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a list; none if it is no list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

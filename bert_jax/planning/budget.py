@@ -1,0 +1,509 @@
+"""Choose what a budget buys: the size, tokens and steps of the lowest predicted held-out loss.
+
+A law predicts the loss of each candidate from its parameters, the tokens that it reads, and how
+often it reads the same ones. Tokens follow from the speed, which is assumed for all candidates at
+first and compiled for the best of them, until the best is one that was compiled.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config
+from bert_jax.planning import candidates as candidates_lib
+from bert_jax.planning.aot_compile import TooLarge
+from bert_jax.planning.candidates import CompileAll, EncoderShape, RunCandidate
+from bert_jax.planning.chip_prices import Price
+from bert_jax.planning.law import Law, count_in_words, count_most_parameters
+from bert_jax.planning.slices import Slice
+from bert_jax.trainer.feed import StoreFeed
+from bert_jax.trainer.heldout import MANY_EPOCHS
+from data_pipeline.io.refused import Refused
+from data_pipeline.store import TEXT
+
+# Of a budget, what does not go into steps: evaluations, saves, reading, waiting for batches; and at
+# least the seconds of a start, from a slice that is billed to the first step. Both are assumed.
+RESERVE_SHARE, START_SECS = 0.05, 300.0
+SAVE_EVERY_SECS = 480.0  # of steps, in the mean
+MIN_EPOCHS = 0.1  # of the corpus, below which nothing is predicted
+OBJECTIVES = ("mlm_nsp", "mlm")  # whose masked language model the law predicts
+# How much faster than assumed a candidate may turn out, and how many are compiled at most.
+_OPTIMISM, _MAX_COMPILED = 1.5, 2
+_CLOSE = 0.01  # nats
+_CURVE = np.geomspace(1 / 8, 8, 49)  # times the budget
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What may be spent on a slice."""
+
+    usd: float
+    usd_per_chip_hour: float
+    chips: int
+    price: Price  # of the list
+
+    @property
+    def secs(self) -> float:
+        """Return how long it pays the slice."""
+        return 3600 * self.usd / (self.usd_per_chip_hour * self.chips)
+
+    @property
+    def step_secs(self) -> float:
+        """Return how long it pays steps; the rest is in reserve_for."""
+        return self.secs - max(START_SECS, RESERVE_SHARE * self.secs)
+
+    def usd_of(self, secs: float) -> float:
+        """Return the price of some seconds of the slice."""
+        return secs / 3600 * self.usd_per_chip_hour * self.chips
+
+    def times(self, factor: float) -> "Budget":
+        """Return so many times the budget."""
+        return dataclasses.replace(self, usd=factor * self.usd)
+
+
+def reserve_for(step_secs: float) -> float:
+    """Return the seconds that a run pays beside so many of steps."""
+    return max(START_SECS, RESERVE_SHARE / (1 - RESERVE_SHARE) * step_secs)
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusFacts:
+    """The training text, and what the rows of each phase hold of it."""
+
+    unique_tokens: float
+    tokens_per_row: tuple[float, ...]  # positions that are not padding
+    rows_per_epoch: tuple[float, ...]
+
+
+_ROWS_COUNTED = 512
+
+
+def count_corpus(source: StoreFeed) -> CorpusFacts:
+    """Count the text of a store, or of several, and the tokens in rows of each phase.
+
+    Raises:
+      Refused: a store holds ready-made examples, not text.
+    """
+    for store in source.stores:
+        if store.kind != TEXT:
+            raise Refused(
+                f"{store.directory} holds ready-made examples, whose text --budget cannot count; "
+                "give a store of text"
+            )
+    indices = range(len(source.config.phases))
+    masks = [source.first_rows(index, _ROWS_COUNTED)["input_mask"] for index in indices]
+    return CorpusFacts(
+        unique_tokens=float(sum(store.train.tokens for store in source.stores)),
+        tokens_per_row=tuple(float(mask_BS.sum(axis=1).mean()) for mask_BS in masks),
+        rows_per_epoch=tuple(source.open_source(index).mean_rows_per_epoch for index in indices),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetRequest:
+    """A budget to spend: on which slice and text, by which law."""
+
+    config: Config  # resolved, with the size of the vocabulary
+    tpu_slice: Slice
+    budget: Budget
+    corpus: CorpusFacts
+    law: Law
+    is_spot: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Purchase:
+    """What a budget buys of a shape. Fields are keys of --json_out and public."""
+
+    size: str
+    layer_parameters: int
+    budget_dollars: float
+    dollars: float  # less than the budget where the text would be read too often
+    steps: list[int]  # of each phase
+    tokens: float
+    epochs: float
+    predicted_heldout_loss: float
+    interval: list[float]
+    speed: str  # of the first phase: compiled, or assumed
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseBill:
+    """A phase of the chosen run. Fields are keys of --json_out and public."""
+
+    seq_len: int
+    steps: int
+    rows_per_step: int
+    tokens: float
+    step_secs: float
+    peak_share: float
+    speed: str  # compiled, or operations: at the share of peak of a compiled phase
+    secs: float
+    dollars: float
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetPlan:
+    """What to train for a budget. Fields are keys of --json_out and public; docs/guide/plan.md."""
+
+    topology: str
+    chips: int
+    usd_per_chip_hour: float
+    price_region: str
+    price_read: str
+    price_source: str
+    is_spot: bool
+    predicted_heldout_loss: float
+    interval: list[float]
+    budget_dollars: float
+    dollars: float  # the sum of the bill
+    days: float
+    tokens: float
+    unique_tokens: float
+    chosen: Purchase
+    half: Purchase | None  # None where that buys too little to predict
+    twice: Purchase | None
+    enough_dollars: float  # from which on the predicted loss is at most 0.01 higher
+    candidates: list[Purchase]
+    phases: list[PhaseBill]
+    reserve_dollars: float
+    learning_rate: float
+    settings: dict[str, Any]  # by the names of flags
+    curves: dict[str, list[list[float]]]  # by size: dollars, predicted loss, its interval
+    law: dict[str, Any]
+    law_in_words: str
+    notes: list[str]
+
+
+def check(config: Config) -> None:
+    """Raise Refused for a run whose loss the law does not predict."""
+    for name in config_lib.list_objectives(config):
+        if name not in OBJECTIVES:
+            raise Refused(
+                f"--budget predicts the loss of a masked language model, and this config learns "
+                f"{name}; set --config.objective=mlm, or plan without --budget"
+            )
+    for key, value in (
+        ("model.share_layers", config.model.share_layers),
+        ("init", config.init),
+    ):
+        if value:
+            raise Refused(
+                f"--budget predicts runs of new weights, layer by layer, and config.{key} is "
+                f"{value}; leave it out, or plan without --budget"
+            )
+
+
+def choose(request: BudgetRequest, compile_all: CompileAll) -> BudgetPlan:
+    """Choose the shape of the lowest predicted loss; its first and longest phases are compiled.
+
+    Raises:
+      Refused: the budget buys no start, or less than MIN_EPOCHS of the text; no shape fits.
+    """
+    tpu_slice, notes = request.tpu_slice, list[str]()
+    ratios = [point.parameters / point.unique_tokens for point in request.law.points]
+    most = count_most_parameters(request.corpus.unique_tokens, ratios)
+    candidates = candidates_lib.list_candidates(request.config, tpu_slice, most, notes)
+    _check_start(request)
+    while unknown := _choose_to_compile(request, candidates):
+        result = candidates_lib.compile_phases(unknown, tpu_slice, compile_all)
+        rest = [each for each in candidates if each.shape != unknown.shape]
+        if isinstance(result, TooLarge):
+            needed, available = result.needed / 2**30, result.available / 2**30
+            words = f"does not fit: a chip needs {needed:.2f} GiB and has {available:.2f}"
+            notes.append(f"{unknown.shape.name} {words}")
+            candidates = rest
+        else:
+            candidates = [result if each.shape == result.shape else each for each in candidates]
+        candidates = candidates_lib.correct_assumed(candidates, tpu_slice)
+        if not candidates:
+            raise Refused(
+                f"no size fits {tpu_slice.name}: {'; '.join(notes)}; take a larger slice, smaller "
+                "batches or --config.phases[0].micro_batches=2"
+            )
+    return _build_plan(request, candidates, notes)
+
+
+def _choose_to_compile(
+    request: BudgetRequest, candidates: Sequence[RunCandidate]
+) -> RunCandidate | None:
+    """Return the candidate to compile next; None where the best of them is known to be the best.
+
+    That is the one of the lowest predicted loss, then any that would be it if it were faster than
+    assumed by _OPTIMISM.
+    """
+    (best, bought), *others = _buy_each(request, candidates, request.budget)
+    if not best.is_compiled:
+        return best
+    if sum(each.is_compiled for each in candidates) >= _MAX_COMPILED:
+        return None
+    for rival, _ in others:
+        if not rival.is_compiled:
+            faster = dataclasses.replace(
+                rival,
+                speeds=tuple(
+                    dataclasses.replace(speed, step_secs=speed.step_secs / _OPTIMISM)
+                    for speed in rival.speeds
+                ),
+            )
+            possible = _buy(request, faster, request.budget)
+            if possible and possible.predicted_heldout_loss < bought.predicted_heldout_loss:
+                return rival
+    return None
+
+
+def _check_start(request: BudgetRequest) -> None:
+    """Refuse a budget that pays the slice for less than a start."""
+    budget, name = request.budget, request.tpu_slice.name
+    if budget.secs <= START_SECS:
+        raise Refused(
+            f"${budget.usd:,.2f} pays {name} for {budget.secs:,.0f} s, and a start alone takes "
+            f"about {START_SECS:.0f} s (assumed); take more than "
+            f"${budget.usd_of(START_SECS):,.2f}, or a smaller slice"
+        )
+
+
+def _split_steps(
+    request: BudgetRequest, candidate: RunCandidate, budget: Budget
+) -> list[int] | None:
+    """Return the steps of each phase, in the config's proportions; None if one has none.
+
+    They are what the budget pays, and at most MANY_EPOCHS of the text.
+    """
+    total = config_lib.total_steps(request.config)
+    shares = [phase.steps / total for phase in request.config.phases]
+    mean_secs = sum(
+        share * speed.step_secs for share, speed in zip(shares, candidate.speeds, strict=True)
+    )
+    count = budget.step_secs / mean_secs
+    count = min(count, MANY_EPOCHS / _count_epochs(request, shares))
+    steps = [math.floor(share * count) for share in shares]
+    return steps if min(steps) >= 1 else None
+
+
+def _count_tokens(request: BudgetRequest, steps: Sequence[int]) -> list[float]:
+    """Count the positions that each phase reads without padding."""
+    phases, per_row = request.config.phases, request.corpus.tokens_per_row
+    return [
+        count * phase.batch_size * tokens
+        for count, phase, tokens in zip(steps, phases, per_row, strict=True)
+    ]
+
+
+def _count_epochs(request: BudgetRequest, steps: Sequence[float]) -> float:
+    phases, rows = request.config.phases, request.corpus.rows_per_epoch
+    return sum(
+        count * phase.batch_size / per_epoch
+        for count, phase, per_epoch in zip(steps, phases, rows, strict=True)
+    )
+
+
+def _buy(request: BudgetRequest, candidate: RunCandidate, budget: Budget) -> Purchase | None:
+    """Return what a budget buys of a shape; None where that is too little to predict."""
+    steps = _split_steps(request, candidate, budget)
+    if steps is None or (epochs := _count_epochs(request, steps)) < MIN_EPOCHS:
+        return None
+    tokens = sum(_count_tokens(request, steps))
+    unique_tokens = request.corpus.unique_tokens
+    prediction = request.law.predict(candidate.layer_parameters, tokens, unique_tokens)
+    return Purchase(
+        size=candidate.shape.name,
+        layer_parameters=candidate.layer_parameters,
+        budget_dollars=budget.usd,
+        dollars=budget.usd_of(_count_secs(candidate, steps)),
+        steps=steps,
+        tokens=tokens,
+        epochs=epochs,
+        predicted_heldout_loss=prediction.loss,
+        interval=[prediction.low, prediction.high],
+        speed=candidate.speeds[0].origin,
+    )
+
+
+def _count_secs(candidate: RunCandidate, steps: Sequence[int]) -> float:
+    """Return the seconds that a run pays."""
+    in_steps = sum(
+        count * speed.step_secs for count, speed in zip(steps, candidate.speeds, strict=True)
+    )
+    return in_steps + reserve_for(in_steps)
+
+
+def _buy_each(
+    request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
+) -> list[tuple[RunCandidate, Purchase]]:
+    """Return what the budget buys of each shape, the lowest predicted loss first.
+
+    Raises:
+      Refused: all of them read too little.
+    """
+    bought = [(candidate, _buy(request, candidate, budget)) for candidate in candidates]
+    known = [(candidate, purchase) for candidate, purchase in bought if purchase is not None]
+    if not known:
+        split = [_split_steps(request, candidate, budget) for candidate in candidates]
+        most = max(_count_epochs(request, steps) if steps else 0.0 for steps in split)
+        raise Refused(
+            f"${budget.usd:,.2f} on {request.tpu_slice.name} buys {most:.2g} epochs of the store's "
+            f"{request.corpus.unique_tokens:,.0f} tokens at the fastest of the sizes, and below "
+            f"{MIN_EPOCHS} nothing is predicted; take a larger budget, or a part of the text"
+        )
+    return sorted(known, key=lambda pair: pair[1].predicted_heldout_loss)
+
+
+def _buy_best(
+    request: BudgetRequest, candidates: Sequence[RunCandidate], budget: Budget
+) -> Purchase | None:
+    """Return the best that a budget buys; None where it is too little to predict."""
+    bought = [_buy(request, candidate, budget) for candidate in candidates]
+    known = [purchase for purchase in bought if purchase is not None]
+    return min(known, key=lambda purchase: purchase.predicted_heldout_loss, default=None)
+
+
+def _build_plan(
+    request: BudgetRequest, candidates: Sequence[RunCandidate], notes: list[str]
+) -> BudgetPlan:
+    budget = request.budget
+    ranked = _buy_each(request, candidates, budget)
+    best, chosen = ranked[0]
+    phases = _bill_phases(request, best, chosen)
+    in_steps = sum(phase.secs for phase in phases)
+    curves = _draw_curves(request, candidates)
+    return BudgetPlan(
+        topology=request.tpu_slice.name,
+        chips=request.tpu_slice.chips,
+        usd_per_chip_hour=budget.usd_per_chip_hour,
+        price_region=budget.price.region,
+        price_read=budget.price.read,
+        price_source=budget.price.source,
+        is_spot=request.is_spot,
+        predicted_heldout_loss=chosen.predicted_heldout_loss,
+        interval=chosen.interval,
+        budget_dollars=budget.usd,
+        dollars=chosen.dollars,
+        days=_count_secs(best, chosen.steps) / 86_400,
+        tokens=chosen.tokens,
+        unique_tokens=request.corpus.unique_tokens,
+        chosen=chosen,
+        half=_buy_best(request, candidates, budget.times(0.5)),
+        twice=_buy_best(request, candidates, budget.times(2.0)),
+        enough_dollars=_find_enough(curves, chosen),
+        candidates=[purchase for _, purchase in ranked],
+        phases=phases,
+        reserve_dollars=budget.usd_of(reserve_for(in_steps)),
+        learning_rate=request.config.optim.learning_rate,
+        settings=make_settings(best.config, chosen.steps, phases, request),
+        curves=curves,
+        law=request.law.to_json(),
+        law_in_words=request.law.describe(),
+        notes=[*notes, *_write_notes(request, best)],
+    )
+
+
+def _write_notes(request: BudgetRequest, best: RunCandidate) -> list[str]:
+    """Return what the chosen run should not be trusted with blindly."""
+    notes, model, law = list[str](), request.config.model, request.law
+    unique = request.corpus.unique_tokens
+    if law.is_own and all(point.unique_tokens != unique for point in law.points):
+        theirs, ours = (count_in_words(n) for n in (law.points[0].unique_tokens, unique))
+        notes.append(
+            f"the ladder was trained on {law.corpus}, {theirs} tokens, and this text has {ours}: "
+            "its constants may not be those of this text"
+        )
+    given = EncoderShape(model.num_hidden_layers, model.hidden_size)
+    if request.config.optim.transfer == "none" and law.is_own:
+        notes.append(
+            "the ladder's runs had their rates by transfer, and this config has none, so its loss "
+            "may be higher: take the flags config.optim.* of the ladder's own --predict"
+        )
+    elif request.config.optim.transfer == "none" and given != best.shape:
+        notes.append(
+            f"the learning rate is the config's, of {given.name}, and may not be the best of "
+            f"{best.shape.name}; --config.optim.transfer=mup scales it"
+        )
+    if best.has_unpriced_kernels:
+        notes.append(
+            f"a kernel of {best.shape.name} has no price for its shape and counts as nothing: "
+            "steps take longer than estimated (python -m benchmarks.kernel_price prices it)"
+        )
+    return notes
+
+
+def _find_enough(curves: dict[str, list[list[float]]], chosen: Purchase) -> float:
+    """Return the fewest dollars of the curves that come within _CLOSE of the chosen loss."""
+    most = chosen.predicted_heldout_loss + _CLOSE
+    close = [usd for points in curves.values() for usd, loss, *_ in points if loss <= most]
+    return min(close, default=chosen.budget_dollars)
+
+
+def _bill_phases(request: BudgetRequest, best: RunCandidate, chosen: Purchase) -> list[PhaseBill]:
+    tokens = _count_tokens(request, chosen.steps)
+    bills = []
+    for phase, speed, steps, read in zip(
+        best.config.phases, best.speeds, chosen.steps, tokens, strict=True
+    ):
+        secs = steps * speed.step_secs
+        bills.append(
+            PhaseBill(
+                seq_len=phase.seq_len,
+                steps=steps,
+                rows_per_step=phase.batch_size,
+                tokens=read,
+                step_secs=speed.step_secs,
+                peak_share=speed.peak_share,
+                speed=speed.origin,
+                secs=secs,
+                dollars=request.budget.usd_of(secs),
+            )
+        )
+    return bills
+
+
+def make_settings(
+    config: Config, steps: Sequence[int], bills: Sequence[PhaseBill], request: BudgetRequest
+) -> dict[str, Any]:
+    """Return what the chosen run sets, by the names of flags of bert_jax.train.
+
+    Warm-ups keep their share of the steps. Saves are SAVE_EVERY_SECS apart.
+    """
+    given, model = request.config, config.model
+    settings: dict[str, Any] = {
+        "config.model.num_hidden_layers": model.num_hidden_layers,
+        "config.model.hidden_size": model.hidden_size,
+        "config.model.num_attention_heads": model.num_attention_heads,
+        "config.model.intermediate_size": model.intermediate_size,
+    }
+    total, given_total = sum(steps), config_lib.total_steps(given)
+    settings |= {f"config.phases[{index}].steps": count for index, count in enumerate(steps)}
+    for index, phase in enumerate(given.phases):
+        if phase.restart_warmup_steps:
+            warmup_steps = max(1, round(phase.restart_warmup_steps * steps[index] / phase.steps))
+            settings[f"config.phases[{index}].restart_warmup_steps"] = warmup_steps
+    share = total / given_total
+    if given.optim.warmup_tokens:
+        settings["config.optim.warmup_tokens"] = max(1, round(given.optim.warmup_tokens * share))
+    elif given.optim.warmup_steps:
+        settings["config.optim.warmup_steps"] = round(given.optim.warmup_steps * share)
+    if not given.checkpoint.keep_every_steps:
+        mean_secs = sum(bill.secs for bill in bills) / total
+        settings["config.checkpoint.every_steps"] = max(1, round(SAVE_EVERY_SECS / mean_secs))
+    return settings
+
+
+def _draw_curves(
+    request: BudgetRequest, candidates: Sequence[RunCandidate]
+) -> dict[str, list[list[float]]]:
+    """Predict each shape at budgets from an eighth to eight times this one."""
+    curves = {}
+    for candidate in candidates:
+        bought = [_buy(request, candidate, request.budget.times(factor)) for factor in _CURVE]
+        points = [
+            [each.budget_dollars, each.predicted_heldout_loss, *each.interval]
+            for each in bought
+            if each is not None
+        ]
+        if points:
+            curves[candidate.shape.name] = points
+    return curves

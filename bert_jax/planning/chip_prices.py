@@ -1,0 +1,142 @@
+"""Price a run in dollars, and look up the cycles of the attention kernels.
+
+prices.json has dollars for a chip and an hour with their source, and users may give another list;
+kernel_prices.json has cycles by chip and shape, as counted by benchmarks/kernel_price.py.
+"""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from bert_jax.model.attention import flash
+from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
+
+FILE = pathlib.Path(__file__).with_name("prices.json")
+
+MAX_USD = 1_000_000  # dollars per chip and hour, far more than any chip costs
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """Dollars for a chip and an hour, and where and when they were read."""
+
+    chip: str
+    usd_on_demand: float
+    usd_spot: float | None = None  # of a chip that may be taken away; None if unknown
+    region: str = ""
+    source: str = ""
+    read: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """A price list: a price for each chip."""
+
+    path: pathlib.Path
+    by_chip: dict[str, Price]
+
+    def missing(self, chip: str, kind: str = "on_demand") -> str:
+        """Explain how to give a chip a price, on demand or spot."""
+        return (
+            f"{self.path} has no price for {chip}{' spot' if kind == 'spot' else ''}; give it "
+            f"usd_{kind} in a copy of {FILE} and that copy as --prices=FILE"
+        )
+
+
+def read_prices(path: pathlib.Path = FILE) -> Prices:
+    """Read a price list, {"prices": [{"chip": "v5e", "usd_on_demand": 1.2, ...}]}.
+
+    The form of earlier versions, {"read": text, "usd_per_chip_hour": {"v5e": 1.2}}, is read too; it
+    has no spot prices.
+
+    Raises:
+      Refused: it is neither.
+    """
+    try:
+        table = small_files.read_object(path)
+        listed = _read_entries(table, path) if "prices" in table else _read_old_form(table, path)
+    except small_files.DamagedFile as error:
+        raise Refused(f"{error}; write it like {FILE}") from error
+    by_chip: dict[str, Price] = {}
+    for price in listed:
+        for usd in (price.usd_on_demand, price.usd_spot):
+            if usd is not None and (type(usd) not in (int, float) or not 0 <= usd <= MAX_USD):
+                raise Refused(
+                    f"{path} has {usd!r:.40} as the price of {price.chip}; give dollars an hour, "
+                    f"from 0 to {MAX_USD:,}"
+                )
+        if price.chip in by_chip:
+            raise Refused(f"{path} has two prices of {price.chip}; keep that of your region")
+        by_chip[price.chip] = price
+    return Prices(path, by_chip)
+
+
+def _read_entries(table: dict[str, Any], path: pathlib.Path) -> list[Price]:
+    entries = small_files.field(table, "prices", list, path)
+    prices = []
+    for number, entry in enumerate(entries, 1):
+        name = f"{path}, price {number}"
+        if not isinstance(entry, dict):
+            raise small_files.DamagedFile(f"{name} is {small_files.kind_in_words(entry)}")
+        for key in ("chip", "region", "source", "read"):
+            small_files.field(entry, key, str, name)
+        price = small_files.build(Price, entry, name)
+        prices.append(price)
+    return prices
+
+
+def _read_old_form(table: dict[str, Any], path: pathlib.Path) -> list[Price]:
+    read = small_files.field(table, "read", str, path)
+    usd_per_chip_hour = small_files.field(table, "usd_per_chip_hour", dict, path)
+    return [Price(chip, usd, read=read) for chip, usd in usd_per_chip_hour.items()]
+
+
+def format_dollars(usd: float) -> str:
+    """Write an amount with cents below 100 dollars: "$0.47", "$1,843"."""
+    return f"${usd:,.2f}" if usd < 100 else f"${usd:,.0f}"
+
+
+KERNEL_PRICES = pathlib.Path(__file__).with_name("kernel_prices.json")
+# Words in the names of each kernel's instructions, forward and backward.
+NAMES = {
+    "attention": ("attention_forward", "attention_backward"),
+    "flash": ("flash_forward", "flash_backward"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelShape:
+    """The sizes that the price of a row depends on; heads are those of one device.
+
+    kernel is "attention", of short rows, or "flash", of long ones; window is that of a layer's
+    attention, 0 where it attends to the complete row.
+    """
+
+    chip: str
+    seq_len: int
+    heads: int
+    head_width: int
+    has_dropout: bool
+    kernel: str = "attention"
+    window: int = 0
+
+
+def look_up_cycles(shape: KernelShape) -> dict[str, float]:
+    """Return the cycles of a row by words of the kernels' names; empty if not priced."""
+    row = _find_row(shape)
+    if row is None:
+        return {}
+    scope = f"{flash.SCOPE_OF_WINDOWS} " if shape.window else ""
+    cycles = (row["forward_cycles"], row["backward_cycles"])
+    names = (f"{scope}{name}" for name in NAMES[shape.kernel])
+    return dict(zip(names, cycles, strict=True))
+
+
+def _find_row(shape: KernelShape) -> dict[str, Any] | None:
+    sizes = dataclasses.asdict(shape)
+    for row in json.loads(KERNEL_PRICES.read_text(encoding="utf-8")):
+        if sizes.items() <= {"kernel": "attention", "window": 0, **row}.items():
+            return dict(row)
+    return None

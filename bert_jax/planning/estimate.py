@@ -1,0 +1,320 @@
+"""Estimate a phase on a slice: whether it fits, its step time, and the settings that would fit."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.config import Config, ModelConfig
+from bert_jax.model import attention, bert, flops
+from bert_jax.parallel import mesh as mesh_lib
+from bert_jax.planning import chip_prices, hlo_cost
+from bert_jax.planning.aot_compile import Compiled, Memory, TooLarge
+from bert_jax.planning.hlo_cost import Machine, Traffic
+from bert_jax.planning.slices import Slice
+from bert_jax.train_step.objectives.rtd import GENERATOR_SCOPE
+from bert_jax.train_step.step import TEACHER_SCOPE
+from data_pipeline.spec.schema import row_shape
+
+# Compiles a phase of a config; the words for the screen say of what.
+Compile = Callable[[Config, str], Compiled | TooLarge]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """The compiler's estimate of a step. Nothing of it was measured."""
+
+    step_secs: float
+    work_secs: float
+    kernel_secs: float  # of these, in kernels
+    exposed_secs: float  # waiting for collectives, beside the work
+    cycles: float  # of work
+    rows_per_sec_per_chip: float
+    peak_share: float
+    kernel_calls: dict[str, int]
+    kernel_cycles: dict[str, float]  # of a call
+    unpriced_kernels: dict[str, int]  # calls of kernels without a known price, counted as 0
+    collectives: list[Traffic]
+
+
+@dataclasses.dataclass(frozen=True)
+class Alternative:
+    """Other settings, compiled too."""
+
+    settings: dict[str, Any]  # by the names of flags
+    fits: bool
+    memory_bytes: int  # of a chip; needed at least where it does not fit
+    step_secs: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PhasePlan:
+    """A phase on a slice."""
+
+    seq_len: int
+    steps: int
+    rows_per_step: int
+    rows_per_chip: float
+    micro_batches: int
+    flops_per_row: float
+    attention: str
+    fits: bool
+    available_bytes: int  # of a chip, to programs
+    memory: Memory | None  # of a chip; None where it does not fit
+    needed_bytes: int  # of a chip, at least
+    estimate: Estimate | None
+    alternatives: list[Alternative]
+    compile_secs: float
+
+
+def estimate_step(
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compiled: Compiled,
+    teacher: ModelConfig | None = None,
+) -> Estimate:
+    """Price a compiled step of a phase."""
+    chip, coordinates = tpu_slice.chip, compiled.coordinates
+    machine = Machine(
+        clock_hz=chip.clock_hz,
+        hbm_bytes_per_sec=chip.hbm_bytes_per_sec / chip.devices_per_chip,
+        devices=tpu_slice.devices // tpu_slice.num_slices,
+        ring=lambda devices: tpu_slice.ring([coordinates[device] for device in devices]),
+        hop=lambda pairs: tpu_slice.hop(
+            [(coordinates[sender], coordinates[receiver]) for sender, receiver in pairs]
+        ),
+        num_slices=tpu_slice.num_slices,
+        network_bytes_per_sec=chip.network_bytes_per_sec,
+    )
+    kernels = _kernel_cycles(config, index, tpu_slice, compiled, teacher)
+    cost = hlo_cost.price(compiled.text, machine, kernels)
+    priced = {words: cycles for words, cycles in kernels.items() if cycles is not None}
+    secs = cost.secs(machine.clock_hz)
+    rows_per_sec_per_chip = config.phases[index].batch_size / secs / tpu_slice.chips
+    flops_per_sec_per_chip = count_row_flops(config, index, teacher) * rows_per_sec_per_chip
+    return Estimate(
+        step_secs=secs,
+        work_secs=cost.cycles / machine.clock_hz,
+        kernel_secs=cost.kernel_cycles / machine.clock_hz,
+        exposed_secs=cost.exposed_secs,
+        cycles=cost.cycles,
+        rows_per_sec_per_chip=rows_per_sec_per_chip,
+        peak_share=flops_per_sec_per_chip / chip.bf16_flops_per_sec,
+        kernel_calls=dict(cost.kernel_calls),
+        kernel_cycles=priced if cost.kernel_calls else {},
+        unpriced_kernels=dict(cost.unpriced_calls),
+        collectives=sorted(cost.traffic.values(), key=lambda traffic: -traffic.wire_bytes),
+    )
+
+
+def count_row_flops(config: Config, index: int, teacher: ModelConfig | None = None) -> float:
+    """Count the operations of a row of a phase, forward and backward, and of a teacher forward."""
+    phase = config.phases[index]
+    shape = row_shape(
+        config_lib.data_in_phase(config, index), phase.seq_len, phase.max_predictions_per_seq
+    )
+    model = config_lib.model_in_phase(config, index)
+    own = flops.count_train_flops(model, shape.seq_len, shape.predictions)
+    if teacher is None:
+        return own
+    name = phase.objective or config.objective
+    return own + flops.count_teacher_flops(
+        teacher, config.distill, name, shape.seq_len, shape.predictions
+    )
+
+
+def describe_attention(config: Config, index: int, tpu_slice: Slice) -> str:
+    """Describe which attention the phase takes on this slice, and why.
+
+    Raises:
+      Refused: the config demands the kernel, which does not support this phase.
+    """
+    return attention.choose(
+        config.compute.attention,
+        tpu_slice.chip.name,
+        config.phases[index].seq_len,
+        config_lib.model_in_phase(config, index),
+        bert.resolve_dtype(config.compute, "tpu"),
+        mesh_lib.mesh_shape(config.mesh, tpu_slice.devices)[-1],
+    ).words
+
+
+def _kernel_cycles(
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compiled: Compiled,
+    teacher: ModelConfig | None = None,
+) -> dict[str, float | None]:
+    """Return the cycles of a call of each kernel, by words of its name; None where it has no price.
+
+    A call does the rows of a micro-batch on one device, with that device's heads. The kernels of a
+    teacher or of a generator have a scope in their names, and come first.
+    """
+    cycles: dict[str, float | None] = {}
+    *others, own = _list_models(config, teacher)
+    for scope, model in others:
+        priced = _model_cycles(_list_shapes(config, index, tpu_slice, compiled, model))
+        cycles |= {f"{scope} {words}": price for words, price in priced.items()} | {scope: None}
+    cycles |= _model_cycles(_list_shapes(config, index, tpu_slice, compiled, own[1]))
+    rows = _rows_of_call(config, index, compiled)
+    return {words: price and rows * price for words, price in cycles.items()}
+
+
+def _list_models(config: Config, teacher: ModelConfig | None) -> list[tuple[str, ModelConfig]]:
+    """List the models of a step by the scope in their kernels' names; the config's own is last."""
+    models = [("", config.model)]
+    if config.model.generator is not None:
+        models.insert(0, (GENERATOR_SCOPE, config.model.generator))
+    if teacher is not None:
+        sizes = dataclasses.replace(teacher, attention_probs_dropout_prob=0.0)
+        models.insert(0, (TEACHER_SCOPE, sizes))
+    return models
+
+
+def _rows_of_call(config: Config, index: int, compiled: Compiled) -> float:
+    phase = config.phases[index]
+    shards = math.prod(compiled.mesh[axis] for axis in mesh_lib.BATCH_AXES)
+    return phase.batch_size / (shards * phase.micro_batches)
+
+
+def _list_shapes(
+    config: Config, index: int, tpu_slice: Slice, compiled: Compiled, model: ModelConfig
+) -> list[chip_prices.KernelShape]:
+    """List the shapes of the kernels that a model may call.
+
+    The name of a kernel with a window has all words of that of one without: it comes first.
+    """
+    shape = chip_prices.KernelShape(
+        chip=tpu_slice.chip.name,
+        seq_len=config.phases[index].seq_len,
+        heads=model.num_attention_heads // compiled.mesh["model"],
+        head_width=model.hidden_size // model.num_attention_heads,
+        has_dropout=model.attention_probs_dropout_prob > 0,
+    )
+    flash = dataclasses.replace(shape, kernel="flash", has_dropout=False)
+    window = dataclasses.replace(flash, window=model.local_attention)
+    return [shape, *([window] if window.window else []), flash]
+
+
+def _model_cycles(shapes: list[chip_prices.KernelShape]) -> dict[str, float]:
+    priced = [price for each in shapes for price in chip_prices.look_up_cycles(each).items()]
+    return dict(priced)
+
+
+def plan_phase(
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compile_step: Compile,
+    teacher: ModelConfig | None = None,
+) -> tuple[PhasePlan, Compiled | None]:
+    """Compile a phase; if it does not fit, try the nearest settings until one does.
+
+    The second result is the step, None if it does not fit. `teacher` has the sizes of
+    config.teacher, which compile_step compiles too.
+    """
+    phase = config.phases[index]
+    result = compile_step(config, f"{phase.batch_size:,} rows of {phase.seq_len}")
+    step = result if isinstance(result, Compiled) else None
+    alternatives: list[Alternative] = []
+    if isinstance(result, TooLarge):
+        available, needed = result.available, result.needed
+        alternatives = list(_try_alternatives(config, index, tpu_slice, compile_step, teacher))
+    else:
+        available, needed = tpu_slice.usable_bytes, result.memory.total
+    plan = PhasePlan(
+        seq_len=phase.seq_len,
+        steps=phase.steps,
+        rows_per_step=phase.batch_size,
+        rows_per_chip=phase.batch_size / tpu_slice.chips,
+        micro_batches=phase.micro_batches,
+        flops_per_row=count_row_flops(config, index, teacher),
+        attention=describe_attention(config, index, tpu_slice),
+        fits=step is not None,
+        available_bytes=available,
+        memory=step.memory if step else None,
+        needed_bytes=needed,
+        estimate=estimate_step(config, index, tpu_slice, step, teacher) if step else None,
+        alternatives=alternatives,
+        compile_secs=step.compile_secs if step else 0.0,
+    )
+    return plan, step
+
+
+def _change(
+    config: Config, index: int, preset: str = "", remat: str = "", micro_batches: int = 0
+) -> Config:
+    """Change settings that reduce the memory of a step at the price of time."""
+    phases = list(config.phases)
+    parts = micro_batches or phases[index].micro_batches
+    phases[index] = dataclasses.replace(phases[index], micro_batches=parts)
+    mesh = dataclasses.replace(config.mesh, preset=preset or config.mesh.preset)
+    compute = dataclasses.replace(config.compute, remat=remat or config.compute.remat)
+    return dataclasses.replace(config, phases=tuple(phases), mesh=mesh, compute=compute)
+
+
+def _read_flags(config: Config, index: int) -> dict[str, Any]:
+    """Return the settings that _change changes, by the flags that set them."""
+    return {
+        "config.mesh.preset": config.mesh.preset,
+        "config.compute.remat": config.compute.remat,
+        f"config.phases[{index}].micro_batches": config.phases[index].micro_batches,
+    }
+
+
+def _try_alternatives(
+    config: Config,
+    index: int,
+    tpu_slice: Slice,
+    compile_step: Compile,
+    teacher: ModelConfig | None,
+) -> Iterator[Alternative]:
+    """Try each setting alone until the step fits; if none does, all of them together."""
+    now = _read_flags(config, index)
+
+    def compile_changed(changed: Config) -> Alternative:
+        flags = _read_flags(changed, index).items()
+        changes = {name: value for name, value in flags if value != now[name]}
+        named = ", ".join(f"{name}={value}" for name, value in changes.items())
+        result = compile_step(changed, f"does not fit; trying {named}")
+        if isinstance(result, TooLarge):
+            return Alternative(changes, False, result.needed, None)
+        estimate = estimate_step(changed, index, tpu_slice, result, teacher)
+        return Alternative(changes, True, result.memory.total, estimate.step_secs)
+
+    *single_changes, together = _list_ladders(config, index, tpu_slice)
+    something_fits = False
+    for ladder in single_changes:
+        for changed in ladder:
+            alternative = compile_changed(changed)
+            yield alternative
+            if alternative.fits:
+                something_fits = True
+                break
+    for changed in together:
+        if something_fits:
+            return
+        if changed in itertools.chain(*single_changes):
+            continue
+        alternative = compile_changed(changed)
+        yield alternative
+        something_fits = alternative.fits
+
+
+def _list_ladders(config: Config, index: int, tpu_slice: Slice) -> Iterator[list[Config]]:
+    """Return lists of changed configs, each in the order of decreasing memory."""
+    phase, sharded = config.phases[index], config.mesh.preset
+    if not {"zero1", "fsdp"} & set(mesh_lib.parse_preset(config.mesh)):
+        sharded = "zero1" if sharded == "dp" else f"{sharded}+zero1"
+        yield [_change(config, index, preset=sharded)]
+    rows = phase.batch_size // mesh_lib.batch_unit(config.mesh, tpu_slice.devices, 1)
+    parts = [n for n in range(phase.micro_batches + 1, rows + 1) if rows % n == 0]
+    doubled = [n for n in parts if math.log2(n / phase.micro_batches).is_integer()] or parts
+    yield [_change(config, index, micro_batches=n) for n in doubled]
+    if config.compute.remat == "none":
+        yield [_change(config, index, remat="layer")]
+    yield [_change(config, index, sharded, "layer", n) for n in (phase.micro_batches, *doubled)]

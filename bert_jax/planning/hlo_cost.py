@@ -1,0 +1,312 @@
+"""Price a compiled step from the TPU compiler's cycle estimates and a model of its collectives.
+
+XLA for TPU writes estimated cycles on most instructions of its schedule. They are added up, loops
+times their trip count, conditionals at their most expensive branch. Three kinds have no estimate:
+
+    Pallas kernels      cost the price that the caller gives; one without a price is reported
+    rng-bit-generator   costs the time to write its result to memory
+    collectives         are transfers over the links within a slice or the network between slices:
+                        a ring sends its bytes over the links of the chip with the fewest, a
+                        collective-permute over the links on the way; only the time that is not
+                        hidden by work scheduled meanwhile counts
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from bert_jax.planning import hlo
+from bert_jax.planning.hlo import HloProgram, Instruction
+from data_pipeline.io.refused import Refused
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+LINKS, NETWORK = "links", "network"
+
+
+@dataclasses.dataclass
+class Traffic:
+    """Collectives of one kind, in a step, of one chip."""
+
+    kind: str
+    path: str  # "links" within a slice, or "network" between slices
+    calls: int = 0
+    result_bytes: float = 0.0
+    wire_bytes: float = 0.0  # that leave a chip
+    secs: float = 0.0  # on the wire
+    exposed_secs: float = 0.0  # of these, while the chip has nothing else to do
+
+    def add(self, other: "Traffic", times: int) -> None:
+        """Add the traffic of another, so many times."""
+        self.calls += times * other.calls
+        self.result_bytes += times * other.result_bytes
+        self.wire_bytes += times * other.wire_bytes
+        self.secs += times * other.secs
+        self.exposed_secs += times * other.exposed_secs
+
+
+def compute_wire_bytes(kind: str, result_bytes: int, members: int) -> float:
+    """Return the bytes that each member of a ring sends; one-to-one sends its own.
+
+    Source: Thakur, Rabenseifner, Gropp 2005, "Optimization of collective communication operations
+    in MPICH", section 4: ring algorithms.
+    """
+    share = (members - 1) / members
+    if kind == "all-reduce":
+        return 2 * share * result_bytes
+    if kind == "reduce-scatter":
+        return (members - 1) * result_bytes
+    if kind in ("all-gather", "all-to-all"):
+        return share * result_bytes
+    return float(result_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The machine that a program is priced for; rates are a device's."""
+
+    clock_hz: float
+    hbm_bytes_per_sec: float
+    devices: int  # of a slice
+    ring: Callable[[Sequence[int]], tuple[int, float]]  # device numbers -> chips, bytes/s of each
+    hop: Callable[[Sequence[tuple[int, int]]], float]  # senders and receivers -> bytes/s of each
+    num_slices: int = 1
+    network_bytes_per_sec: float = 0.0  # of a chip, to other slices; 0: not known
+
+
+@dataclasses.dataclass
+class ProgramCost:
+    """The cost of a step on one device."""
+
+    cycles: float = 0.0  # of all instructions and priced kernels; collectives apart
+    kernel_cycles: float = 0.0  # of these, in kernels
+    kernel_calls: Counter[str] = dataclasses.field(default_factory=Counter)
+    unpriced_calls: Counter[str] = dataclasses.field(default_factory=Counter)
+    traffic: dict[tuple[str, str], Traffic] = dataclasses.field(default_factory=dict)
+
+    @property
+    def exposed_secs(self) -> float:
+        """Return the seconds that the device waits for collectives."""
+        return sum(traffic.exposed_secs for traffic in self.traffic.values())
+
+    def secs(self, clock_hz: float) -> float:
+        """Return the seconds of the step."""
+        return self.cycles / clock_hz + self.exposed_secs
+
+    def add_traffic(self, other: Traffic, times: int = 1) -> None:
+        """Add traffic to that of its kind and path."""
+        own = self.traffic.setdefault((other.kind, other.path), Traffic(other.kind, other.path))
+        own.add(other, times)
+
+    def add(self, other: "ProgramCost", times: int = 1) -> None:
+        """Add the cost of another, so many times."""
+        self.cycles += times * other.cycles
+        self.kernel_cycles += times * other.kernel_cycles
+        for name, calls in other.kernel_calls.items():
+            self.kernel_calls[name] += times * calls
+        for name, calls in other.unpriced_calls.items():
+            self.unpriced_calls[name] += times * calls
+        for traffic in other.traffic.values():
+            self.add_traffic(traffic, times)
+
+
+def price(text: str, machine: Machine, kernels: Mapping[str, float | None]) -> ProgramCost:
+    """Price `compiled.as_text()`; kernels: cycles a call, by words of the kernel's name.
+
+    Raises:
+      Refused: the text is not of a program compiled for a TPU, or a loop's trips are unknown.
+    """
+    program = hlo.parse(text)
+    cost = _Computation(program, machine, kernels).price(program.entry)
+    if not cost.cycles:
+        raise Refused(
+            "the compiled program states no estimated cycles; compile it for a TPU topology"
+        )
+    return cost
+
+
+class _Computation:
+    """Walk one run of a computation in the order of its schedule: its cost and its transfers."""
+
+    def __init__(
+        self, program: HloProgram, machine: Machine, kernels: Mapping[str, float | None]
+    ) -> None:
+        self._program = program
+        self._machine = machine
+        self._kernels = kernels
+        self._cost = ProgramCost()
+        self._now = 0.0
+        self._free_at = {LINKS: 0.0, NETWORK: 0.0}  # when a path can take the next transfer
+        self._started: dict[str, tuple[Traffic, float]] = {}  # by key, with the time of its end
+        self._keys: dict[str, str] = {}  # an instruction that continues a transfer -> its key
+
+    def price(self, name: str) -> ProgramCost:
+        """Price the computation of this name."""
+        for instruction in self._program.computations[name]:
+            before = self._cost.secs(self._machine.clock_hz)
+            if not self._transfers(instruction):
+                self._add_work(instruction)
+                self._now += self._cost.secs(self._machine.clock_hz) - before
+        for key in list(self._started):
+            self._finish(key)
+        return self._cost
+
+    def _price_called(self, name: str) -> ProgramCost:
+        return _Computation(self._program, self._machine, self._kernels).price(name)
+
+    def _add_work(self, instruction: Instruction) -> None:
+        if instruction.opcode == "while":
+            trips = hlo.read_trip_count(self._program, instruction)
+            if trips is None:
+                raise Refused(
+                    f"the compiled loop {instruction.name} does not state how often it runs"
+                )
+            self._cost.add(self._price_called(instruction.attribute("body")), trips)
+        elif instruction.opcode == "conditional":
+            branches = [self._price_called(name) for name in hlo.list_branches(instruction)]
+            self._cost.add(max(branches, key=lambda cost: cost.secs(self._machine.clock_hz)))
+        elif instruction.opcode == "call":
+            self._cost.add(self._price_called(instruction.attribute("to_apply")))
+        elif instruction.quoted("custom_call_target") == "tpu_custom_call":
+            self._add_kernel(instruction)
+            return
+        cycles = float(instruction.estimated_cycles or 0)
+        if instruction.opcode == "rng-bit-generator":
+            rate = self._machine.hbm_bytes_per_sec / self._machine.clock_hz
+            cycles = hlo.count_bytes(instruction.result) / rate
+        self._cost.cycles += cycles
+
+    def _add_kernel(self, instruction: Instruction) -> None:
+        name = instruction.name.rstrip(".0123456789")
+        full_name = f"{name} {instruction.quoted('op_name')}"
+        cycles = next(
+            (
+                price
+                for words, price in self._kernels.items()
+                if all(word in full_name for word in words.split())
+            ),
+            None,
+        )
+        if cycles is None:
+            self._cost.unpriced_calls[name] += 1
+            return
+        self._cost.kernel_calls[name] += 1
+        self._cost.cycles += cycles
+        self._cost.kernel_cycles += cycles
+
+    def _transfers(self, instruction: Instruction) -> bool:
+        """Account for an instruction that is a collective or part of one; return whether it is."""
+        if instruction.opcode == "fusion":
+            return self._fused_transfer(instruction)
+        if instruction.opcode in ("send", "recv", "send-done", "recv-done"):
+            self._network_transfer(instruction)
+            return True
+        if instruction.opcode in KINDS:
+            self._start(instruction.name, self._transfer(instruction.opcode, instruction))
+            self._finish(instruction.name)
+            return True
+        kind, _, role = instruction.opcode.rpartition("-")
+        if kind not in (*KINDS, "async"):
+            return False
+        inner = self._inner(instruction) if role == "start" and kind == "async" else instruction
+        if role == "start" and inner is not None:
+            opcode = inner.opcode.removesuffix("-start")
+            self._start(instruction.name, self._transfer(opcode, inner))
+            self._keys[instruction.name] = instruction.name
+        elif role == "update" and instruction.operands[0] in self._keys:
+            self._keys[instruction.name] = self._keys[instruction.operands[0]]
+        elif role == "done" and instruction.operands[0] in self._keys:
+            self._finish(self._keys[instruction.operands[0]])
+        else:
+            return False
+        return True
+
+    def _fused_transfer(self, instruction: Instruction) -> bool:
+        """Account for a collective in a fusion: its start, continuation, end, or all of it.
+
+        The parts of one collective share its channel.
+        """
+        inner = self._inner(instruction)
+        if inner is None:
+            return False
+        key = f"channel {inner.attribute('channel_id')}"
+        body = self._program.computations[instruction.attribute("calls")]
+        transfer = self._transfer(inner.opcode, inner)
+        if any(each.quoted("custom_call_target") == "AsyncCollectiveStart" for each in body):
+            self._start(key, transfer)
+            return True
+        if key in self._started:
+            if instruction.name.startswith("async-collective-done"):
+                self._finish(key)
+                return True
+            return False
+        if inner.opcode == "all-reduce" and "scatter" in instruction.attribute("calls"):
+            # Its all-reduce has the unsharded result, of which each device keeps a part.
+            transfer = dataclasses.replace(
+                self._transfer("all-gather", inner),
+                kind="reduce-scatter",
+                result_bytes=hlo.count_bytes(instruction.result),
+            )
+        self._start(key, transfer)
+        self._finish(key)
+        return False  # the rest of the fusion has an estimate
+
+    def _inner(self, instruction: Instruction) -> Instruction | None:
+        """Return the collective in the computation that an instruction calls."""
+        body = self._program.computations.get(instruction.attribute("calls"), [])
+        return next((each for each in body if each.opcode in KINDS), None)
+
+    def _network_transfer(self, instruction: Instruction) -> None:
+        """Account for a collective between slices: each host sends its chips' parts."""
+        kind = instruction.quoted("_xla_megascale_transfer_type").lower().replace("_", "-")
+        key = instruction.quoted("_xla_host_transfer_rendezvous")
+        if instruction.opcode == "send" and kind:
+            moved = hlo.count_bytes(hlo.split_tuple(instruction.result)[0])
+            wire = compute_wire_bytes(kind, moved, self._machine.num_slices)
+            rate = self._machine.network_bytes_per_sec
+            self._start(key, Traffic(kind, NETWORK, 1, moved, wire, wire / rate if rate else 0.0))
+        elif instruction.opcode == "recv" and kind:
+            self._keys[instruction.name] = key
+        elif instruction.opcode == "recv-done":
+            started = self._keys.get(instruction.operands[0], "")
+            if started in self._started:
+                self._finish(started)
+
+    def _transfer(self, kind: str, instruction: Instruction) -> Traffic:
+        """Return a collective within the slice, before it is known when it runs."""
+        result = instruction.result
+        if instruction.opcode.endswith("-start") and kind != "all-reduce":
+            result = hlo.split_tuple(result)[1]  # the first member is the input
+        size = hlo.count_bytes(result)
+        if kind == "collective-permute":
+            rate = self._machine.hop(hlo.read_pairs(instruction.rest))
+            return Traffic(kind, LINKS, 1, size, size, size / rate)
+        group = hlo.read_first_group(instruction.rest, self._machine.devices)
+        if kind == "all-to-all":
+            secs, wire = self._all_to_all(group, size)
+            return Traffic(kind, LINKS, 1, size, wire, secs)
+        chips, rate = self._machine.ring(group)
+        of_a_chip = size
+        if kind in ("reduce-scatter", "all-to-all"):  # the result is one device's part
+            of_a_chip = size * len(group) // chips
+        wire = compute_wire_bytes(kind, of_a_chip, chips)
+        return Traffic(kind, LINKS, 1, size, wire, wire / rate)
+
+    def _all_to_all(self, group: Sequence[int], size: float) -> tuple[float, float]:
+        """Return seconds and bytes that a device sends, if each sends every other one its piece."""
+        piece = size / len(group)
+        pairs = [(sender, receiver) for sender in group for receiver in group if sender != receiver]
+        rate = self._machine.hop(pairs)
+        return piece / rate, piece * (len(group) - 1)
+
+    def _start(self, key: str, transfer: Traffic) -> None:
+        """Begin a transfer once its path is free."""
+        end = max(self._now, self._free_at[transfer.path]) + transfer.secs
+        self._free_at[transfer.path] = end
+        self._started[key] = (transfer, end)
+
+    def _finish(self, key: str) -> None:
+        """Wait for a transfer, and add it to the cost."""
+        transfer, end = self._started.pop(key)
+        transfer.exposed_secs = max(0.0, end - self._now)
+        self._now += transfer.exposed_secs
+        self._cost.add_traffic(transfer)

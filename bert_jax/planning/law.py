@@ -1,0 +1,312 @@
+"""Fit and read a scaling law: the held-out masked LM loss by model size, tokens and repetition.
+
+    loss = E + A / N^a + B / D'^b        D' = U + U R (1 - exp(-(D / U - 1) / R))
+
+N counts the parameters of the encoder's layers (embeddings and heads left out), D the tokens that
+are read, U the unique ones, D' what D is worth: the first pass counts whole, and later passes less
+and less, so that no number of them is worth more than U (1 + R).
+
+An interval has the uncertainty of the constants in it, so it widens by itself where the points
+that were fitted say nothing.
+
+Source: Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; Muennighoff et al. 2023 (arXiv
+2305.16264), section 3.1.
+"""
+
+import dataclasses
+import functools
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.config import ModelConfig
+from data_pipeline.io import small_files
+from data_pipeline.io.refused import Refused
+from data_pipeline.io.small_files import DamagedFile
+
+LADDER = "ladder.json"  # in the workdir of bert_jax.ladder: {"law": ..., "rungs": [...]}
+CONFIDENCE = 0.9  # of an interval
+
+MIN_POINTS, MAX_POINTS = 4, 1000
+
+
+class Point(NamedTuple):
+    """A run that ended: what it took, and its held-out masked LM loss in nats."""
+
+    parameters: float  # of the encoder's layers
+    tokens: float  # read, without padding
+    unique_tokens: float  # of the store's training split
+    loss: float
+
+
+class Prediction(NamedTuple):
+    """A predicted loss in nats, with its interval of CONFIDENCE."""
+
+    loss: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Constants:
+    """The constants of the law, E, A, a, B, b and R of the module's docstring."""
+
+    irreducible: float
+    size_factor: float
+    size_exponent: float
+    data_factor: float
+    data_exponent: float
+    repeats: float
+
+    def to_vector(self) -> np.ndarray:
+        """Return (log E, log A, a, log B, b, log R), the order of a covariance."""
+        return np.array(
+            [
+                *(math.log(self.irreducible), math.log(self.size_factor), self.size_exponent),
+                *(math.log(self.data_factor), self.data_exponent, math.log(self.repeats)),
+            ]
+        )
+
+    @classmethod
+    def from_vector(cls, vector: np.ndarray) -> "Constants":
+        """Return the constants of a vector."""
+        e, a, size_exponent, b, data_exponent, r = map(float, vector)
+        return cls(
+            *(math.exp(e), math.exp(a), size_exponent, math.exp(b), data_exponent, math.exp(r))
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Law:
+    """Predict losses on a kind of text, from the points that were fitted."""
+
+    corpus: str  # the text of the points
+    vocabulary: str  # its kind and size
+    is_own: bool  # the points are of the user's own text, not ours
+    constants: Constants
+    covariance: tuple[tuple[float, ...], ...]  # of Constants.to_vector
+    noise: float  # deviation of log loss between runs
+    degrees: float  # of freedom of that deviation
+    transfer: float  # deviation of log loss on another text with another vocabulary
+    points: tuple[Point, ...]
+    residuals: tuple[float, ...]  # log of measured over fitted loss, of each point
+
+    def predict(self, parameters: float, tokens: float, unique_tokens: float) -> Prediction:
+        """Predict the loss of a run with its interval, wider the further it is from the points.
+
+        Raises:
+          Refused: an argument is not a finite number above 0.
+        """
+        for name, value in (
+            *(("parameters", parameters), ("tokens", tokens)),
+            ("unique_tokens", unique_tokens),
+        ):
+            if not 0 < value < math.inf:
+                raise Refused(f"{name} is {value}; a law takes a number above 0")
+        run = Point(parameters, tokens, unique_tokens, 1.0)
+        (log_loss,), jacobian = compute_log_losses(self.constants.to_vector(), [run])
+        gradient = jacobian[0]
+        of_constants = float(gradient @ np.array(self.covariance) @ gradient)
+        deviation = math.sqrt(of_constants + self.noise**2 + self.transfer**2)
+        # Beyond e^50 an interval says nothing anyway.
+        reach = min(_student_t(self.degrees) * deviation, 50.0)
+        return Prediction(*(float(math.exp(log_loss + shift)) for shift in (0.0, -reach, reach)))
+
+    def effective_tokens(self, tokens: float, unique_tokens: float) -> float:
+        """Return what tokens are worth where they are read repeatedly."""
+        return float(
+            _effective_tokens(np.array(tokens), np.array(unique_tokens), self.constants.repeats)
+        )
+
+    def describe(self) -> str:
+        """Say in a sentence where the constants come from, and how far to trust them."""
+        sizes = [point.parameters for point in self.points]
+        reads = [point.tokens for point in self.points]
+        measured = (
+            f"{len(self.points)} runs of {_describe_range(sizes)} layer parameters on "
+            f"{_describe_range(reads)} tokens"
+        )
+        if self.is_own:
+            return (
+                f"the law is fitted to {measured} of {self.corpus} ({self.vocabulary}), which it "
+                f"meets within {max(map(abs, self.residuals)):.1%}"
+            )
+        return (
+            f"the constants are ours, not of your text: {measured} of {self.corpus} "
+            f"({self.vocabulary}); on another text the loss may differ by "
+            f"{math.expm1(_student_t(self.degrees) * self.transfer):.0%} for that alone, and "
+            "python -m bert_jax.ladder measures yours"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the law as JSON; from_json reads it."""
+        return dataclasses.asdict(self) | {"points": [point._asdict() for point in self.points]}
+
+
+def read_ladder(folder: pathlib.Path) -> Law:
+    """Read the law of a finished ladder.
+
+    Raises:
+      Refused: the folder has none, its points did not fit, or the file is damaged.
+    """
+    path = folder / LADDER
+    try:
+        content = small_files.read_object(path, folder)
+    except FileNotFoundError:
+        raise Refused(
+            f"{folder} has no {LADDER}; give the workdir of python -m bert_jax.ladder that ended"
+        ) from None
+    if content.get("law") is None:
+        reason = str(content.get("error", "it has no law"))
+        raise Refused(f"{path} predicts nothing: {reason:.500}")
+    return from_json(small_files.field(content, "law", dict, path), path)
+
+
+def from_json(content: Mapping[str, Any], name: object) -> Law:
+    """Rebuild a law that to_json wrote; name is that of its file.
+
+    Raises:
+      DamagedFile: a key is missing, a number is not what a law has.
+    """
+    field = functools.partial(small_files.field, content, name=name)
+    values = _read_numbers(field("constants", dict), tuple(_CONSTANTS), f"{name}: constants")
+    constants = Constants(**values)
+    points = tuple(
+        Point(**_read_numbers(point, Point._fields, f"{name}: points"))
+        for point in field("points", list)[: MAX_POINTS + 1]
+    )
+    residuals = _read_list(field("residuals", list), f"{name}: residuals")
+    rows = [_read_list(row, f"{name}: covariance") for row in field("covariance", list)[:7]]
+    scales = {key: float(field(key, float)) for key in ("noise", "degrees", "transfer")}
+    if not MIN_POINTS <= len(points) <= MAX_POINTS or len(residuals) != len(points):
+        raise DamagedFile(
+            f"{name}: a law has {MIN_POINTS} to {MAX_POINTS} points, and a residual of each"
+        )
+    if [len(row) for row in rows] != [6] * 6 or not _is_covariance(np.array(rows)):
+        raise DamagedFile(f"{name}: the covariance is not that of 6 constants")
+    if not all(0 <= value < 1e6 for value in scales.values()) or scales["degrees"] < 1:
+        raise DamagedFile(f"{name}: noise, degrees or transfer is out of range")
+    return Law(
+        corpus=field("corpus", str)[:200],
+        vocabulary=field("vocabulary", str)[:200],
+        is_own=field("is_own", bool),
+        constants=constants,
+        covariance=tuple(map(tuple, rows)),
+        noise=scales["noise"],
+        degrees=scales["degrees"],
+        transfer=scales["transfer"],
+        points=points,
+        residuals=tuple(residuals),
+    )
+
+
+# The range of each constant that a file may have; to_vector takes logarithms, which must not
+# overflow in a prediction.
+_CONSTANTS = {field.name: (1e-30, 1e60) for field in dataclasses.fields(Constants)} | {
+    "size_exponent": (0.0, 3.0),
+    "data_exponent": (0.0, 3.0),
+}
+
+
+def _read_numbers(content: object, keys: Sequence[str], name: str) -> dict[str, float]:
+    """Read numbers above 0 by their keys, each in the range of its constant."""
+    if not isinstance(content, dict):
+        raise DamagedFile(f"{name}: {small_files.kind_in_words(content)}, not an object")
+    values = {key: float(small_files.field(content, key, float, name)) for key in keys}
+    for key, value in values.items():
+        low, high = _CONSTANTS.get(key, (0.0, 1e30))
+        if not low < value < high:
+            raise DamagedFile(f"{name}: {key} is {value:g}; it lies between {low:g} and {high:g}")
+    return values
+
+
+def _read_list(content: object, name: str) -> list[float]:
+    if not isinstance(content, list) or len(content) > MAX_POINTS:
+        raise DamagedFile(f"{name}: not a list of at most {MAX_POINTS} numbers")
+    values = [float(small_files.field({"x": value}, "x", float, name)) for value in content]
+    if not all(abs(value) < 1e6 for value in values):
+        raise DamagedFile(f"{name}: has a number that no law has")
+    return values
+
+
+def _is_covariance(matrix: np.ndarray) -> bool:
+    if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=1e-12):
+        return False
+    values = np.linalg.eigvalsh(matrix)
+    return bool(values[0] >= -1e-9 * max(values[-1], 1e-9))
+
+
+def _effective_tokens(tokens: np.ndarray, unique_tokens: np.ndarray, repeats: float) -> np.ndarray:
+    unique = np.minimum(tokens, unique_tokens)
+    return unique * (1.0 - repeats * np.expm1(-(tokens / unique - 1.0) / repeats))
+
+
+def compute_log_losses(
+    vector: np.ndarray, points: Sequence[Point]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log loss of each point by the law, and its derivatives by the constants.
+
+    Shapes: float[6] -> float[N], float[N,6].
+    """
+    log_e, log_a, size_exponent, log_b, data_exponent, log_r = vector
+    columns = np.array(points, np.float64).T
+    log_size, tokens, unique = np.log(columns[0]), columns[1], np.minimum(columns[1], columns[2])
+    repeats = np.exp(log_r)
+    worth = _effective_tokens(tokens, unique, repeats)
+    log_worth = np.log(worth)
+    of_size = np.exp(log_a - size_exponent * log_size)
+    of_data = np.exp(log_b - data_exponent * log_worth)
+    loss = np.exp(log_e) + of_size + of_data
+    passes = (tokens / unique - 1.0) / repeats
+    # The derivative of log D' by log R.
+    by_repeats = repeats * unique / worth * (-np.expm1(-passes) - passes * np.exp(-passes))
+    by_constant = (
+        *(np.full_like(loss, np.exp(log_e)), of_size, -of_size * log_size),
+        *(of_data, -of_data * log_worth, -of_data * data_exponent * by_repeats),
+    )
+    return np.log(loss), np.stack(by_constant, axis=1) / loss[:, None]
+
+
+def _student_t(degrees: float) -> float:
+    """Return how many deviations an interval of CONFIDENCE reaches to each side."""
+    from scipy.special import stdtrit  # here: only a prediction waits for it
+
+    return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+
+
+def _describe_range(values: Sequence[float]) -> str:
+    low, high = count_in_words(min(values)), count_in_words(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def count_in_words(number: float) -> str:
+    """Write a count with three digits, as 85.1M."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.0f}"
+
+
+def count_layer_parameters(model: ModelConfig) -> int:
+    """Count the weights of the layers' matrices; biases and norms are a thousandth of them."""
+    maps = 3 if model.gated_mlp else 2
+    width = model.hidden_size
+    return model.num_hidden_layers * width * (4 * width + maps * model.intermediate_size)
+
+
+# Layer parameters for a token of text, up to which sizes are predicted where the points of the law
+# have less than half of it. Laws with repeated text say nothing of overfitting by size: 10.6M
+# parameters on 0.19M tokens ended 19% above their prediction (docs/results.md). The best encoder on
+# 10 million words in 2023 had 1.5 (12 x 384, ELC-BERT, arXiv 2311.02265).
+_PARAMETERS_PER_TOKEN = 10.0
+
+
+def count_most_parameters(unique_tokens: float, ratios: Sequence[float]) -> float:
+    """Return the layer parameters up to which a law says anything of a text of so many tokens.
+
+    ratios are those of the law's points: layer parameters for each unique token.
+    """
+    return unique_tokens * max(_PARAMETERS_PER_TOKEN, 2 * max(ratios))

@@ -1,0 +1,154 @@
+"""Compute the learning rate of a step, and each layer's share of the rate.
+
+Layer-wise rates (ULMFiT) use groups counted from the top: 0 for heads, pooler and task layer; 1 for
+the encoder's last layer; L for its first; L + 1 for the embeddings, whose word table is shared with
+the masked language model's logits.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.config import OptimConfig, RunConfig
+
+Tree = Any
+
+
+class Ramp(NamedTuple):
+    """Hold one schedule: a linear warm-up and a decay over a range of steps."""
+
+    first_step: int
+    steps: int
+    peak: float
+    warmup_steps: int  # 0 if the schedule is counted in tokens
+    decay: str
+    end: float  # learning rate at the end of the decay
+
+
+def list_ramps(config: RunConfig) -> list[Ramp]:
+    """List the schedules of a run: one from step 0, and one from each phase that restarts."""
+    optim = config.optim
+    warmup_steps = 0 if optim.warmup_tokens else optim.warmup_steps
+    ramps = [Ramp(0, 0, optim.learning_rate, warmup_steps, optim.decay, optim.end_learning_rate)]
+    step = 0
+    for phase in config.phases:
+        if phase.restart_learning_rate > 0:
+            ramps.append(
+                Ramp(
+                    step,
+                    0,
+                    phase.restart_learning_rate,
+                    phase.restart_warmup_steps,
+                    phase.restart_decay or optim.decay,
+                    phase.restart_end_learning_rate or optim.end_learning_rate,
+                )
+            )
+        ramps[-1] = ramps[-1]._replace(steps=ramps[-1].steps + phase.steps)
+        step += phase.steps
+    return ramps
+
+
+def _phases_of(config: RunConfig, ramp: Ramp) -> list[tuple[int, int, int]]:
+    """List the phases of a schedule: first step, steps, and tokens (padding included) of a step."""
+    phases, first_step = [], 0
+    for phase in config.phases:
+        if ramp.first_step <= first_step < ramp.first_step + ramp.steps:
+            phases.append((first_step, phase.steps, phase.batch_size * phase.seq_len))
+        first_step += phase.steps
+    return phases
+
+
+def make_schedule(config: RunConfig) -> Callable[[jax.Array], jax.Array]:
+    """Make the function from a step (int32, from 0) to its learning rate (float32), 0 at step 0.
+
+    During warm-up peak * step / warmup_steps, then end + (peak - end) * f(share done), where f(x)
+    is (1 - x) ** power, 1 or 1 - sqrt(x) (config.optim.decay). The share is counted from the
+    schedule's start (decay_counts_warmup, Google's rule) or from the end of warm-up; in steps, or
+    with warmup_tokens in tokens.
+
+    Source: optimization.py@eedf5716ce create_optimizer; Hägele et al. 2024, section 4 (1-sqrt).
+    """
+    optim = config.optim
+
+    def rate_of(ramp: Ramp, step: jax.Array) -> jax.Array:
+        if optim.warmup_tokens:
+            phases = _phases_of(config, ramp)
+            done = sum(
+                jnp.clip(step - first_step, 0, steps).astype(jnp.float32) * tokens
+                for first_step, steps, tokens in phases
+            )
+            # As floats: a run has more tokens than an int32 holds.
+            length = float(sum(steps * tokens for _, steps, tokens in phases))
+            warmup = float(optim.warmup_tokens) if ramp.first_step == 0 else 0.0
+        else:
+            done = (step - ramp.first_step).astype(jnp.float32)
+            length, warmup = float(ramp.steps), float(ramp.warmup_steps)
+        skipped = 0.0 if optim.decay_counts_warmup else warmup
+        left = 1.0 - jnp.clip((done - skipped) / max(length - skipped, 1.0), 0.0, 1.0)
+        share = {
+            "polynomial": left**optim.decay_power,
+            "constant": jnp.ones_like(left),
+            "one_minus_sqrt": 1.0 - jnp.sqrt(1.0 - left),
+        }[ramp.decay]
+        warming = ramp.peak * done / max(warmup, 1.0)
+        return jnp.where(done < warmup, warming, (ramp.peak - ramp.end) * share + ramp.end)
+
+    def rate(step: jax.Array) -> jax.Array:
+        now = jnp.zeros((), jnp.float32)
+        for ramp in list_ramps(config):
+            now = jnp.where(step >= ramp.first_step, rate_of(ramp, step), now)
+        return now
+
+    return rate
+
+
+def scale_rates(config: OptimConfig, params: Tree, rate: jax.Array, step: jax.Array) -> Tree:
+    """Scale the rate for each parameter: a tree of float32 [], shaped as the parameters.
+
+    Group g has rate * layer_rate_decay ** (g + layer_rate_top - 1), the heads' group 0 has rate.
+    Before step g * unfreeze_every_steps a group has 0, which freezes its parameters completely,
+    without weight decay. With the defaults every leaf is `rate` itself, and nothing is computed.
+
+    Source: Howard and Ruder 2018 (ULMFiT), sections 3.2 (discriminative fine-tuning, decay
+    1 / 2.6) and 3.3 (gradual unfreezing); layer_rate_top=2: electra, model/optimization.py
+    @ac8d487dcf _get_layer_lrs.
+    """
+    layers = len(params["layers"])
+
+    def rate_of(path: tuple[Any, ...], _: Any) -> jax.Array:
+        part, group, of_group = path[0].key, 0, rate
+        if part == "embeddings":
+            group = layers + 1
+        elif part == "layers":
+            group = layers - int(path[1].key)
+        if config.layer_rate_decay != 1.0 and group > 0:
+            power = group + config.layer_rate_top - 1
+            of_group = of_group * jnp.float32(config.layer_rate_decay**power)
+        if config.unfreeze_every_steps > 0 and group > 0:
+            is_trained = step >= group * config.unfreeze_every_steps
+            of_group = jnp.where(is_trained, of_group, jnp.zeros((), jnp.float32))
+        return of_group
+
+    return jax.tree_util.tree_map_with_path(rate_of, params)
+
+
+def describe_rates(config: OptimConfig, layers: int, total_steps: int) -> str:
+    """Summarize layer-wise rates that are not the default; "" if there are none."""
+    parts = []
+    if config.layer_rate_decay != 1.0:
+        decay, top = config.layer_rate_decay, config.layer_rate_top
+        last = "" if top == 1 else f"the last {decay**top:.2g} and "
+        parts.append(
+            f"each layer has {decay:.3g} of the rate of the one above, {last}the "
+            f"embeddings {decay ** (layers + top):.2g} of the heads'"
+        )
+    every = config.unfreeze_every_steps
+    if every > 0:
+        frozen = sum(group * every >= total_steps for group in range(1, layers + 2))
+        end = f"all are trained from step {(layers + 1) * every + 1:,} on"
+        if frozen:
+            end = f"{frozen} of {layers + 2} parts stay frozen to the end"
+        parts.append(f"first the heads alone, then one part more every {every:,} steps; {end}")
+    return "; ".join(parts)

@@ -1,0 +1,277 @@
+"""Count the K walks of a split once, and build each walk when an epoch needs it."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import pathlib
+import threading
+import time
+
+import numpy as np
+
+from data_pipeline.io import small_files
+from data_pipeline.io.atomic import keep_json
+from data_pipeline.io.refused import Refused
+from data_pipeline.sampling.packing import RowPlan, plan_rows
+from data_pipeline.sampling.pairs import measure_examples
+from data_pipeline.sampling.walk import Walk, WalkRules, make_rules, walk_block, walk_corpus
+from data_pipeline.spec import hashing
+from data_pipeline.spec.hashing import Purpose
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.store import Split
+
+# The share is estimated on this many sentences in this many places and rounds; of a small corpus on
+# up to this many walks.
+_SENTENCES, _PLACES, _ROUNDS, _WALKS = 1 << 20, 16, 6, 8
+
+
+def balance_random_share(split: Split, rules: WalkRules) -> float:
+    """Compute how many multi-sentence chunks need a random B so that half of all pairs are random.
+
+    A chunk of one sentence is always random, so the others must be random less than half of the
+    time. The share is refined by repeated walks over samples of the corpus.
+    Returns 0 if more than half of the chunks have one sentence.
+    """
+    share = 0.5
+    documents_D = _sample_documents(split)
+    walks = min(_WALKS, max(1, _SENTENCES // split.sentences))
+    keys = [hashing.subkey(rules.key, Purpose.TRIAL_WALK, number) for number in range(walks)]
+    for _ in range(_ROUNDS):
+        parts = [
+            walk_block(
+                split,
+                dataclasses.replace(rules, random_share=share, key=key),
+                np.asarray(split.document_offsets[start : stop + 1]),
+            )
+            for start, stop in documents_D
+            for key in keys
+        ]
+        sentences_N = np.concatenate([sentences for _, _, sentences in parts])
+        chunks, single = len(sentences_N), int(np.count_nonzero(sentences_N == 1))
+        share = max(0.0, (0.5 * chunks - single) / max(chunks - single, 1))
+    return share
+
+
+def _sample_documents(split: Split) -> list[tuple[int, int]]:
+    """Choose ranges of documents, all of a small split, with about _SENTENCES sentences."""
+    offsets_D = split.document_offsets
+    if split.sentences <= _SENTENCES:
+        return [(0, split.documents)]
+    size = _SENTENCES // _PLACES
+    starts = np.linspace(0, split.sentences - size, _PLACES).astype(np.int64)
+    ranges = []
+    for first_sentence in starts:
+        start = int(np.searchsorted(offsets_D, first_sentence, side="right")) - 1
+        stop = int(np.searchsorted(offsets_D, first_sentence + size, side="right")) - 1
+        ranges.append((start, max(stop, start + 1)))
+    return ranges
+
+
+SIDECAR_FOLDER = "walks"
+
+# Raise it when the same corpus and settings give other walks.
+WALKS_VERSION = 2
+_MAX_ROWS = 1 << 48  # of a walk; more is damage
+_BYTES_PER_EXAMPLE = 14
+# Up to this size all walks of a corpus stay in memory, of a larger one two: current and next.
+_KEEP_ALL_BYTES = 1 << 28
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedWalk:
+    """A walk, and the plan of its rows."""
+
+    walk: Walk
+    plan: RowPlan | None  # None: one example in a row
+
+    @property
+    def rows(self) -> int:
+        return len(self.walk) if self.plan is None else self.plan.rows
+
+    def find_examples(self, rows_B: np.ndarray) -> np.ndarray:
+        """Return the examples of each row, -1 where it has fewer: int64[B] -> int64[B,N]."""
+        return rows_B[:, None] if self.plan is None else self.plan.find_examples(rows_B)
+
+
+@dataclasses.dataclass(frozen=True)
+class WalkFacts:
+    """Counts of the K walks of a split, known before any of them is built."""
+
+    random_share: float  # as in WalkRules
+    examples_K: tuple[int, ...]
+    rows_K: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sidecar:
+    """The folder that keeps walk facts, and the digest of the corpus they belong to."""
+
+    folder: pathlib.Path
+    corpus_digest: str
+
+
+def find_walk_facts(
+    split: Split, options: PretrainOptions, seq_len: int, sidecar: Sidecar | None
+) -> WalkFacts:
+    """Return the facts of the dupe_factor walks: from the sidecar, else counted and kept there.
+
+    The sidecar's file is named by a digest of all that the facts depend on. Without one, or if it
+    cannot be written, the walks are counted at each start.
+
+    Raises:
+      Refused: a corpus that cannot be walked over.
+    """
+    if sidecar is None or sidecar.folder.is_symlink():  # it may lead out of the store
+        return _count_walks(split, options, seq_len)
+    path = sidecar.folder / f"{_digest_inputs(split, options, seq_len, sidecar.corpus_digest)}.json"
+    facts = _read_sidecar(path, options.dupe_factor)
+    if facts is None:
+        facts = _count_walks(split, options, seq_len)
+        record = {
+            "random_share": facts.random_share,
+            "examples": list(facts.examples_K),
+            "rows": list(facts.rows_K),
+        }
+        keep_json(path, record)
+    return facts
+
+
+def _count_walks(split: Split, options: PretrainOptions, seq_len: int) -> WalkFacts:
+    start = time.monotonic()
+    share = 0.5
+    if options.segments == "nsp" and not options.exact:
+        share = balance_random_share(split, make_rules(options, seq_len, 0))
+    examples, rows = [], []
+    for number in range(options.dupe_factor):
+        planned = _plan_walk(split, options, seq_len, number, share)
+        examples.append(len(planned.walk))
+        rows.append(planned.rows)
+    log.info(
+        "counted the examples of %d walks over split %s at %d tokens in %.1f s: %s",
+        *(options.dupe_factor, split.name, seq_len, time.monotonic() - start, examples),
+    )
+    return WalkFacts(share, tuple(examples), tuple(rows))
+
+
+def _plan_walk(
+    split: Split, options: PretrainOptions, seq_len: int, number: int, random_share: float
+) -> PlannedWalk:
+    rules = make_rules(options, seq_len, number, random_share)
+    walk = walk_corpus(split, rules)
+    if options.packed_examples == 1:
+        return PlannedWalk(walk, None)
+    key = hashing.subkey(rules.key, Purpose.PACKED_ROWS)
+    lengths_N = measure_examples(split, walk)
+    return PlannedWalk(walk, plan_rows(lengths_N, key, seq_len, options.packed_examples))
+
+
+def _digest_inputs(split: Split, options: PretrainOptions, seq_len: int, corpus_digest: str) -> str:
+    """Return the SHA-256 of all that the facts are a function of."""
+    depends_on = {
+        "versions": [WALKS_VERSION, hashing.HASH_VERSION],
+        "corpus": corpus_digest,
+        "split": split.name,
+        "sizes": [split.documents, split.sentences, split.tokens],
+        "seq_len": seq_len,
+        "random_seed": options.random_seed,
+        "segments": options.segments,
+        "short_seq_prob": options.short_seq_prob,
+        "dupe_factor": options.dupe_factor,
+        "exact": options.exact,
+        "packed_examples": options.packed_examples,
+    }
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+def _read_sidecar(path: pathlib.Path, walks: int) -> WalkFacts | None:
+    """Read the facts from a sidecar; None if it is missing or damaged."""
+    try:
+        record = small_files.read_object(path, path.parent)
+    except (OSError, ValueError):
+        return None
+    share = record.get("random_share")
+    examples, rows = record.get("examples", []), record.get("rows", [])
+    if type(share) is not float or not 0.0 <= share <= 1.0:
+        return None
+    for counts in (examples, rows):
+        if not isinstance(counts, list) or len(counts) != walks:
+            return None
+        if any(type(count) is not int or not 1 <= count < _MAX_ROWS for count in counts):
+            return None
+    return WalkFacts(share, tuple(examples), tuple(rows))
+
+
+class WalkCache:
+    """Keep the walks of a split in memory, and build the next one in a thread ahead of its use.
+
+    Safe to call from several threads. All walks of a small corpus are kept, two of a large one.
+    """
+
+    def __init__(
+        self, split: Split, options: PretrainOptions, seq_len: int, facts: WalkFacts
+    ) -> None:
+        self._split, self._options, self._seq_len = split, options, seq_len
+        self._facts = facts
+        self._keeps_all = sum(facts.examples_K) * _BYTES_PER_EXAMPLE <= _KEEP_ALL_BYTES
+        self._lock = threading.Lock()
+        self._walks: dict[int, PlannedWalk] = {}
+        self._ahead: dict[int, threading.Thread] = {}
+
+    def get(self, number: int) -> PlannedWalk:
+        """Return walk `number`, built now unless it is in memory.
+
+        Raises:
+          Refused: the corpus is damaged, or not the one that was counted.
+        """
+        with self._lock:
+            thread = self._ahead.pop(number, None)
+        if thread is not None:
+            thread.join()
+        with self._lock:
+            walk = self._walks.get(number)
+            if walk is None:
+                walk = self._walks[number] = self._build(number)
+            self._drop_all_but(number)
+        return walk
+
+    def build_ahead(self, number: int) -> None:
+        """Start to build walk `number` in the background, unless it is in memory or under way."""
+        with self._lock:
+            if number in self._walks or number in self._ahead:
+                return
+            # A daemon: an interrupted run must not wait for a walk that nobody will read.
+            thread = threading.Thread(
+                target=self._build_in_background, args=(number,), name=f"walk-{number}", daemon=True
+            )
+            self._ahead[number] = thread
+            thread.start()
+
+    def _build_in_background(self, number: int) -> None:
+        try:
+            walk = self._build(number)
+        except Exception:
+            # Not lost: get builds this walk again, and raises in the thread that reads it.
+            return
+        with self._lock:
+            self._walks.setdefault(number, walk)
+
+    def _drop_all_but(self, number: int) -> None:
+        """Drop walks of a large corpus other than this one and the next."""
+        if not self._keeps_all:
+            kept = {number, (number + 1) % len(self._facts.rows_K)}
+            self._walks = {key: walk for key, walk in self._walks.items() if key in kept}
+
+    def _build(self, number: int) -> PlannedWalk:
+        facts = self._facts
+        planned = _plan_walk(self._split, self._options, self._seq_len, number, facts.random_share)
+        examples, rows = facts.examples_K[number], facts.rows_K[number]
+        if (len(planned.walk), planned.rows) != (examples, rows):
+            raise Refused(
+                f"walk {number} over split {self._split.name} has {len(planned.walk)} examples in "
+                f"{planned.rows} rows, its sidecar says {examples} in {rows}; delete the folder "
+                f"'{SIDECAR_FOLDER}' in the store"
+            )
+        return planned

@@ -1,0 +1,164 @@
+"""Weights & Biases beside TensorBoard, with a stand-in for its package that records the calls."""
+
+import dataclasses
+import json
+import sys
+import time
+import types
+
+import pytest
+
+from bert_jax.config import Config, LogConfig, recorded
+from bert_jax.config.schema import FinetuneConfig
+from bert_jax.logging import metrics_writer as log
+from bert_jax.logging import wandb_writer
+from bert_jax.logging.metrics_writer import Records
+from bert_jax.logging.wandb_writer import WandbWriter
+from bert_jax.runtime import run_record
+from bert_jax.runtime.preemption import Interrupted
+from bert_jax.trainer import fresh_start
+from tests.bert_jax.small_runs import compiled_once, config, stop_at, train
+
+__all__ = ["compiled_once", "config"]  # fixtures
+
+ASKED = dataclasses.replace(Config(), log=LogConfig(wandb="berts"))
+
+
+class StandIn(types.ModuleType):
+    """What bert_jax calls of wandb."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.begun, self.lines, self.ended = [], [], []
+        self.fails, self.url = {}, "https://wandb.example/berts/1"
+
+    def Settings(self, **given):
+        return given
+
+    def init(self, **given):
+        self.begun.append(given)
+        self._fail("init")
+        return self
+
+    def log(self, numbers, step):
+        self._fail("log")
+        self.lines.append((step, numbers))
+
+    def finish(self, exit_code):
+        self._fail("finish")
+        self.ended.append(exit_code)
+
+    def _fail(self, name):
+        failure = self.fails.get(name)
+        if isinstance(failure, float):
+            time.sleep(failure)
+        elif failure:
+            raise failure
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    module = StandIn()
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return module
+
+
+def as_sent(workdir):
+    """What stands in metrics.jsonl, by the names of TensorBoard."""
+    lines = [json.loads(line) for line in (workdir / log.METRICS).read_text().splitlines()]
+    rest = [{k: v for k, v in line.items() if k not in ("step", "split")} for line in lines]
+    return [
+        (line["step"], {f"{line['split']}/{name}": value for name, value in numbers.items()})
+        for line, numbers in zip(lines, rest, strict=True)
+    ]
+
+
+def test_a_second_start_continues_under_the_id_with_the_names_and_steps_of_metrics(wandb, tmp_path):
+    told = []
+    for first_step, summary in ((0, None), (5, {"steps": 7})):
+        writer = WandbWriter(tmp_path, ASKED, told.append)
+        records = Records(tmp_path, first_step, is_writer=True, wandb=writer)
+        records.write(first_step + 1, "train", {"loss": 3.0 - first_step, "goodput": 0.5})
+        records.write(first_step + 1, "heldout", {"mlm_loss": 2.0})
+        records.close(summary)
+    first, second = wandb.begun
+    assert (first["project"], first["name"], first["resume"]) == ("berts", tmp_path.name, "allow")
+    assert first["id"] == second["id"] == json.loads((tmp_path / "wandb.json").read_text())["id"]
+    assert first["dir"] == str(tmp_path) and first["config"] == recorded(ASKED)
+    assert 0 < first["settings"]["init_timeout"] <= 60 and first["settings"]["silent"]
+    assert 0 < first["settings"]["finish_timeout"] <= 60
+    assert wandb.ended == [1, 0] and len(wandb.lines) == 4
+    assert wandb.lines == as_sent(tmp_path)
+    assert told == [f"Weights & Biases: {wandb.url}"] * 2
+
+
+@pytest.mark.long
+def test_a_run_that_is_stopped_and_continued(config, wandb, tmp_path, monkeypatch):
+    asked = dataclasses.replace(config, phases=config.phases[:1], log=LogConfig(wandb="berts"))
+    with monkeypatch.context() as patched:
+        stop_at(patched, {5})
+        with pytest.raises(Interrupted):
+            train(asked, tmp_path / "run")
+    train(asked, tmp_path / "run")
+    assert wandb.begun[0]["id"] == wandb.begun[1]["id"] and wandb.ended == [1, 0]
+    assert wandb.lines == as_sent(tmp_path / "run")
+    train(dataclasses.replace(asked, log=LogConfig()), tmp_path / "run")  # it may be left out again
+    assert len(wandb.begun) == 2
+
+
+@pytest.mark.parametrize("name", ["init", "log", "finish"])
+def test_what_it_raises_is_one_line(wandb, tmp_path, name):
+    wandb.fails[name] = RuntimeError("no network\nand a page more")
+    told = []
+    writer = WandbWriter(tmp_path, ASKED, told.append)
+    records = Records(tmp_path, 0, is_writer=True, wandb=writer)
+    for step in (1, 2):
+        records.write(step, "train", {"loss": 1.0})
+    records.close({})
+    told = [text for text in told if wandb.url not in text]
+    assert len(told) == 1 and "no network" in told[0] and "page" not in told[0]
+    assert len((tmp_path / log.METRICS).read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["init", "log", "finish"])
+def test_what_hangs_is_not_waited_for(wandb, tmp_path, name, monkeypatch):
+    monkeypatch.setattr(wandb_writer, "UPLOAD_SECS", 0.2)
+    wandb.fails[name] = 30.0
+    told, began = [], time.monotonic()
+    writer = WandbWriter(tmp_path, ASKED, told.append)
+    for step in range(100):
+        writer.write(step, {"train/loss": 1.0})
+    writer.end(is_whole=True)
+    assert time.monotonic() - began < 5.0
+    assert "has not taken all numbers" in told[-1] and "metrics.jsonl" in told[-1]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"id": 7}', '{"id": "../up"}', "\0"])
+def test_a_damaged_id_is_one_line_and_no_other_run(wandb, tmp_path, content):
+    (tmp_path / wandb_writer.FILE).write_text(content)
+    told = []
+    WandbWriter(tmp_path, ASKED, told.append).end(is_whole=True)
+    assert len(told) == 1 and wandb_writer.FILE in told[0] and not wandb.begun
+    assert (tmp_path / wandb_writer.FILE).read_text() == content
+
+
+def test_without_the_package_it_is_refused_before_anything_is_written(
+    config, tmp_path, monkeypatch
+):
+    asked = dataclasses.replace(config, log=LogConfig(wandb="berts"))
+    for module in (None, types.ModuleType("wandb")):  # a folder that is called so is a module too
+        monkeypatch.setitem(sys.modules, "wandb", module)
+        with pytest.raises(ValueError, match=r"config\.log\.wandb is 'berts'.*pip install wandb"):
+            train(asked, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_it_is_no_part_of_a_run():
+    for kind in (Config, FinetuneConfig):
+        asked = dataclasses.replace(kind(), log=LogConfig(wandb="berts"))
+        assert recorded(asked) == recorded(kind()) and "log" not in recorded(asked)
+    # A run that begins anew is another one there too.
+    assert (
+        wandb_writer.FILE in run_record.RECORDS
+        and fresh_start.run_record.RECORDS is run_record.RECORDS
+    )

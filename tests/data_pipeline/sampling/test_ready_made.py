@@ -1,0 +1,149 @@
+"""Ready-made examples as a stream: every example once an epoch, each step made again at will."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from data_pipeline import export_tfrecord, import_tfrecord
+from data_pipeline.sampling.ready_made import open_stored_examples
+from data_pipeline.sampling.stream import open_examples
+from data_pipeline.spec.options import PretrainOptions
+from data_pipeline.spec.schema import TFRECORD_FIELDS
+from data_pipeline.store import open_store
+from data_pipeline.store.tfrecord import read_examples
+from tests.data_pipeline.batch_check import check_pretrain_batch
+
+SEQ_LEN, SLOTS = 24, 4
+SIZES = [f"--seq_len={SEQ_LEN}", f"--max_predictions_per_seq={SLOTS}"]
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_store, tmp_path_factory):
+    output = tmp_path_factory.mktemp("exported")
+    flags = [*SIZES, "--epochs=2", "--shards=3", "--workers=1", "--masking=whole_word"]
+    assert export_tfrecord.main([str(tiny_store), f"--output={output}", *flags]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def store(exported, tmp_path_factory):
+    output = tmp_path_factory.mktemp("imported")
+    flags = [f"--input={exported}/*.tfrecord", f"--vocab={exported}/vocab.txt", "--holdout=0.1"]
+    assert import_tfrecord.main([*flags, f"--output={output}"]) == 0
+    return open_store(output)
+
+
+def stream(store, split="train", **options):
+    return open_stored_examples(store, split, PretrainOptions(**options), SEQ_LEN, SLOTS)
+
+
+def as_set(batch):
+    """Each row as bytes; fields one after another."""
+    rows = len(batch["input_ids"])
+    flat = [batch[name].reshape(rows, -1).astype(np.float64) for name in sorted(batch)]
+    return sorted(row.tobytes() for row in np.concatenate(flat, axis=1))
+
+
+def test_every_exported_example_comes_back_bit_for_bit(tiny_store, store):
+    options = PretrainOptions(masking="whole_word")
+    opened = open_store(tiny_store)
+    source = open_examples(opened, opened.train, options, SEQ_LEN, SLOTS)
+    examples = source.rows_in_epoch(0) + source.rows_in_epoch(1)
+    made = source.rows(np.arange(examples))
+    back = [
+        one.rows(np.arange(one.rows_in_epoch(0)))
+        for one in (stream(store, "train"), stream(store, "heldout"))
+    ]
+    both = {name: np.concatenate([part[name] for part in back]) for name in made}
+    assert as_set(both) == as_set(made)
+    for part in back:
+        check_pretrain_batch(part, stream(store).shape)
+
+
+def test_ready_made_examples_are_exported_once_as_they_are(store, tmp_path):
+    flags = [*SIZES, "--split=heldout", "--shards=1", "--workers=1"]
+    assert export_tfrecord.main([str(store.directory), f"--output={tmp_path / 'out'}", *flags]) == 0
+    (path,) = (tmp_path / "out").glob("*.tfrecord")
+    written = [batch for _, batch in read_examples(path)]
+    source = stream(store, "heldout")
+    expected = source.rows(np.arange(source.rows_in_epoch(0)))
+    for name in TFRECORD_FIELDS:
+        both = np.concatenate([batch[name] for batch in written])
+        np.testing.assert_array_equal(both, expected[name].reshape(len(both), -1))
+
+
+def test_every_epoch_has_each_example_once_in_another_order(store):
+    source = stream(store)
+    size = source.rows_in_epoch(0)
+    epochs = [source.rows(epoch * size + np.arange(size)) for epoch in range(3)]
+    assert as_set(epochs[0]) == as_set(epochs[1]) == as_set(epochs[2])
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        same = (epochs[a]["input_ids"] == epochs[b]["input_ids"]).all(axis=1)
+        assert same.mean() < 0.1
+    other_seed = stream(store, random_seed=5).rows(np.arange(size))
+    assert (other_seed["input_ids"] != epochs[0]["input_ids"]).any()
+
+
+def test_no_held_out_example_is_trained_on(store):
+    train, heldout = (stream(store, split) for split in ("train", "heldout"))
+    rows = [source.rows(np.arange(source.rows_in_epoch(0))) for source in (train, heldout)]
+    assert not set(as_set(rows[0])) & set(as_set(rows[1]))
+    assert train.mean_rows_per_epoch == train.rows_in_epoch(4) == len(rows[0]["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((128, SLOTS), f"seq_len is 128, but .* examples of {SEQ_LEN} tokens: give --seq_len"),
+        (
+            (SEQ_LEN, 5),
+            f"max_predictions_per_seq is 5, but .* have {SLOTS}: give --max_predictions_per_seq or",
+        ),
+    ],
+)
+def test_another_length_than_that_of_the_records_is_refused(store, sizes, words):
+    with pytest.raises(ValueError, match=words):
+        open_stored_examples(store, "train", PretrainOptions(), *sizes)
+
+
+@pytest.mark.parametrize(
+    "option", [{"masking": "whole_word"}, {"packed_examples": 8}, {"dupe_factor": 5}]
+)
+def test_a_setting_that_the_examples_have_settled_is_refused(store, option):
+    (name,) = option
+    with pytest.raises(ValueError, match=rf"config.data.{name} is .* whose segments and masks are"):
+        stream(store, **option)
+
+
+def test_examples_without_pairs_are_what_the_segments_say(store):
+    """ELECTRA, and encoders without segments, take no others."""
+    source = stream(store, segments="full_sentences")
+    with pytest.raises(ValueError, match="segments is 'full_sentences', and ready-made examples"):
+        source.rows(np.arange(4))
+    alone = np.zeros_like(source.arrays["segment_ids"])
+    single = dataclasses.replace(source, arrays=source.arrays | {"segment_ids": alone})
+    batch = single.rows(np.arange(4))
+    assert not batch["next_sentence_weights"].any()
+    pairs = stream(store, segments="sop").rows(np.arange(4))
+    assert pairs["next_sentence_weights"].all() and pairs["segment_ids"].any()
+    np.testing.assert_array_equal(pairs["input_ids"], batch["input_ids"])
+
+
+def test_ids_beyond_the_vocabulary_are_refused(store):
+    source = stream(store)
+    ids = source.arrays["input_ids"].copy()
+    ids[:, 3] = source.vocab_size
+    damaged = dataclasses.replace(source, arrays=source.arrays | {"input_ids": ids})
+    with pytest.raises(ValueError, match="beyond the 200 pieces of the store's vocabulary"):
+        damaged.rows(np.arange(4))
+
+
+def test_an_array_of_another_import_is_refused(exported, tmp_path):
+    output = tmp_path / "store"
+    flags = [f"--input={exported}/*.tfrecord", f"--vocab={exported}/vocab.txt"]
+    assert import_tfrecord.main([*flags, f"--output={output}"]) == 0
+    path = output / "examples" / str(SEQ_LEN) / "segment_ids.npy"
+    np.save(path, np.load(path)[:-1])
+    with pytest.raises(ValueError, match="the manifest says uint8"):
+        stream(open_store(output))
