@@ -20,10 +20,10 @@ import numpy as np
 import rich.console
 import rich.table
 
+from bert_jax.lab.pretrained import score_masked_words
+from bert_jax.lab.row_kind import MASKED_WORDS
 from bert_jax.logging.console import Screen
 from bert_jax.logging.statistics import CONFIDENCE, paired_difference
-from bert_jax.studies.pretrained import score_masked_words
-from bert_jax.studies.row_kind import MASKED_WORDS
 from configs.quickstart import MODELS
 
 SEQ_LEN = 64  # of the last phase

@@ -59,6 +59,7 @@ from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.runtime import exit_codes
 from bert_jax.train_step import objectives
+from bert_jax.trainer import setup
 from bert_jax.trainer.feed import StoreFeed
 from bert_jax.trainer.summary import model_rows
 from data_pipeline.cli.stderr_log import LibraryLog
@@ -85,9 +86,9 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.choose_phase(config, _SEQ_LEN.value)
         phase = measure.set_rows(phase, _BATCH_SIZE.value, jax.default_backend(), shards)
-        config = measure.resolve_alone(dataclasses.replace(config, phases=(phase,)))
+        config = setup.resolve_alone(dataclasses.replace(config, phases=(phase,)))
         (objective,) = objectives.find_each(config)
-        source = measure.open_source(config, screen)
+        source = setup.open_feed(config, screen)
         teacher = warm_start.read_teacher_sizes(config)
         mesh_lib.check_divides(config, jax.device_count())
         mesh = mesh_lib.make_mesh(config.mesh)

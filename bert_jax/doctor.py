@@ -48,18 +48,17 @@ if __name__ == "__main__":
 
 import jax
 
-from bert_jax.benchmarking import measure
+from bert_jax.benchmarking import checks, kernel_check, measure
+from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.config import Config, MeshConfig
 from bert_jax.logging.console import BAD, FAINT, Screen
-from bert_jax.machine_checks import checks, kernel
-from bert_jax.machine_checks.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.parallel import processes
 from bert_jax.runtime import startup
 from bert_jax.runtime.exit_codes import DONE, FAILED
 from bert_jax.train_step import objectives
-from bert_jax.trainer import run
+from bert_jax.trainer import run, setup
 from data_pipeline.cli.main import describe_os_error
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path, write_json
@@ -87,8 +86,8 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
             screen.print(
                 f"checking with {name}; give the config of the run to come with --config=FILE"
             )
-        resolved = measure.resolve_alone(config)
-        source = measure.open_source(resolved, screen)
+        resolved = setup.resolve_alone(config)
+        source = setup.open_feed(resolved, screen)
         shards = mesh_lib.batch_shards(mesh_lib.make_mesh(config.mesh))
         phase = measure.set_rows(resolved.phases[0], 0, jax.default_backend(), shards)
         config = dataclasses.replace(resolved, phases=(phase,))
@@ -165,7 +164,7 @@ def _list_parts(config: Config, source: Any) -> list[Part]:
         ("collectives", lambda: checks.check_collectives(whole)),
         (
             f"attention kernel at {seq_len}",
-            lambda: kernel.check_kernel(local, config.model, seq_len),
+            lambda: kernel_check.check_kernel(local, config.model, seq_len),
         ),
         ("losses", check_losses),
         ("step", check_step),

@@ -70,13 +70,13 @@ if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
 from bert_jax.config import overrides
+from bert_jax.lab import ladder as ladder_lib
+from bert_jax.lab import plan
+from bert_jax.lab.ladder import Recipe, Rung
+from bert_jax.lab.runner import Study
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.planning.law import LADDER
 from bert_jax.runtime.exit_codes import DONE, FAILED
-from bert_jax.scaling import ladder as ladder_lib
-from bert_jax.scaling.ladder import Recipe, Rung
-from bert_jax.studies import plan
-from bert_jax.studies.runner import Study
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.address import is_address
@@ -192,7 +192,7 @@ def _finish(
 ) -> int:
     """Fit the law, report it, and return the exit code."""
     # Here, so that a refusal or --help does not wait for matplotlib.
-    from bert_jax.scaling import ladder_report
+    from bert_jax.lab import ladder_report
 
     outcomes = [
         ladder_lib.read_outcome(rung, study.locate_run(rung.row, 0), store, cost, _LEARNED.value)

@@ -115,7 +115,7 @@ from bert_jax.planning.plan import (
 from bert_jax.planning.slices import Slice
 from bert_jax.runtime import exit_codes
 from bert_jax.train_step import objectives
-from bert_jax.trainer import heldout
+from bert_jax.trainer import heldout, setup
 from data_pipeline.cli.main import find_python
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.io.atomic import check_file_path
@@ -157,7 +157,7 @@ def _read_config() -> tuple[ResolvedRun, Slice, str]:
         data = dataclasses.replace(config.data, store=_STORE.value)
         config = dataclasses.replace(config, data=data)
     vocabulary_from = name_vocabulary_origin(config)
-    config = measure.resolve_alone(_apply_what_if(config, tpu_slice))
+    config = setup.resolve_alone(_apply_what_if(config, tpu_slice))
     mesh_lib.check_divides(config, tpu_slice.devices)
     for index in range(len(config.phases)):
         estimate.describe_attention(config, index, tpu_slice)  # refuses a kernel that does not fit
@@ -212,7 +212,7 @@ def _read_budget(log: LibraryLog) -> tuple[BudgetRequest, Screen]:
     budget_lib.check(config)
     law = read_ladder(pathlib.Path(_LADDER.value)) if _LADDER.value else fit_english()
     screen = _start(log, tpu_slice)
-    source = measure.open_source(config, screen)
+    source = setup.open_feed(config, screen)
     if source is None:
         raise Refused("a budget needs the text that is trained on: give --store=STORE")
     corpus = budget_lib.count_corpus(source)

@@ -58,12 +58,12 @@ if __name__ == "__main__":
     cli.check_command_line(USAGE)
 
 from bert_jax.config.study import StudyTask
+from bert_jax.lab import plan
+from bert_jax.lab.runner import Study
 from bert_jax.logging.console import Screen
 from bert_jax.planning.chip_prices import read_prices
 from bert_jax.planning.slices import Slice, find_slice
 from bert_jax.runtime.exit_codes import DONE, FAILED
-from bert_jax.studies import plan
-from bert_jax.studies.runner import Study
 from data_pipeline.cli.stderr_log import LibraryLog
 from data_pipeline.cli.terminal import make_console
 from data_pipeline.io.address import is_address
@@ -100,7 +100,7 @@ def _main(log: LibraryLog, arguments: list[str]) -> int:
         return DONE
     results = study.run(screen, _PARALLEL.value)
     # Imported here, so that refusals do not wait for matplotlib.
-    from bert_jax.studies import report
+    from bert_jax.lab import report
 
     summary = report.Report(results, config.paper, config.compare_with)
     report.write(study.folder, summary)

@@ -25,7 +25,7 @@ FOLDERS = {
         *("config", "parallel", "model", "tasks", "train_step", "logging", "runtime"),
         "monitoring",
         *("checkpoint", "interop", "trainer", "inference", "finetuning", "baselines"),
-        *("benchmarking", "planning", "machine_checks", "studies", "scaling"),
+        *("planning", "benchmarking", "lab"),
     ),
 }
 MAX_MODULES_PER_FOLDER = 13
@@ -147,7 +147,7 @@ CLOSURES = (
         most=145,
         without=(
             *("data_pipeline.read", "data_pipeline.corpus", "data_pipeline.report"),
-            *("bert_jax.finetuning", "bert_jax.studies", "bert_jax.scaling", "bert_jax.baselines"),
+            *("bert_jax.finetuning", "bert_jax.lab", "bert_jax.baselines"),
             *("bert_jax.planning", *LOADED_AT_NEED),
         ),
     ),

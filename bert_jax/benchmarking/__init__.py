@@ -1,5 +1,5 @@
-"""Time a training step on the devices of this machine.
+"""Time a training step on the devices of this machine, and check that the machine is fit for a run.
 
-In: a config. Out: a StepReport, printed by `measure_report`. Read `measure`, then `synthetic` (rows
-without a store) and `measure_report`.
+In: a config. Out: a StepReport, printed by `measure_report`, or a list of CheckResult. Read
+`measure`, then `synthetic` (rows without a store), `measure_report`, `checks` and `kernel_check`.
 """

@@ -21,25 +21,17 @@ from bert_jax.config import (
     Config,
     ModelConfig,
     Phase,
-    ResolvedRun,
-    StoreFacts,
     data_in_phase,
-    resolve,
 )
-from bert_jax.interop import warm_start
-from bert_jax.logging.console import Screen
 from bert_jax.model import bert
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.train_step import state
 from bert_jax.train_step.objectives import Objective
-from bert_jax.trainer import feed
 from bert_jax.trainer.compile import StepParts, build_parts, lower_step
-from bert_jax.trainer.feed import StoreFeed
 from data_pipeline.io.refused import Refused
 from data_pipeline.spec.schema import RowShape, row_shape
 
 GROUPS, MIN_STEPS = 20, 5  # quartiles require some groups, and a group some steps
-VOCAB_SIZE = 30_522  # BERT's, where neither a store nor the config gives one
 _WARM_UP_STEPS = 2  # after the first one, before it is known how many steps make a group
 
 
@@ -311,28 +303,3 @@ def set_rows(phase: Phase, rows: int, platform: str, shards: int) -> Phase:
             f"the mesh cuts a batch{parts}; try {near}"
         )
     return phase
-
-
-def resolve_alone(config: Config) -> ResolvedRun:
-    """Resolve a config without a workdir; without a store by the vocabulary of BERT or its init."""
-    sizes = warm_start.read_sizes(config)
-    if config.data.store:
-        return resolve(config, sizes, feed.read_facts(config.data))
-    vocab_size = config.model.vocab_size or (sizes.vocab_size if sizes else VOCAB_SIZE)
-    return resolve(config, sizes, StoreFacts(vocab_size))
-
-
-def open_source(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
-    """Open the store that a run names; None if it names none.
-
-    Raises:
-      Refused: the store is damaged, or cannot give the rows of a phase.
-    """
-    if not run.data.store:
-        return None
-    with screen.copying(run.data.store) as advance:
-        stores = feed.open_stores(run.data, advance)
-    source = StoreFeed(stores, run)
-    with screen.spinning("counting the examples of the store"):
-        source.check()
-    return source

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bert_jax.benchmarking import measure
 from bert_jax.config import Config, ModelConfig, ResolvedRun
 from bert_jax.logging.console import Screen, duration
 from bert_jax.logging.rates import sample_rates
@@ -20,7 +19,7 @@ from bert_jax.planning.chip_prices import Prices
 from bert_jax.planning.estimate import Estimate, PhasePlan
 from bert_jax.planning.slices import Slice
 from bert_jax.train_step.objectives import Objective
-from bert_jax.trainer import compile
+from bert_jax.trainer import compile, setup
 
 RATE_POINTS = 200  # of the learning rate in a plan
 
@@ -149,7 +148,7 @@ def name_vocabulary_origin(config: Config) -> str:
 
 def read_corpus(config: ResolvedRun, vocabulary_from: str, screen: Screen) -> Corpus:
     """Take epochs and packing from the config's store, if it names one."""
-    source = measure.open_source(config, screen)
+    source = setup.open_feed(config, screen)
     if source is None:
         is_packed = config.data.packed_examples > 1
         each_alone = None if is_packed else [1.0] * len(config.phases)

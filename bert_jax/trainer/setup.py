@@ -18,7 +18,7 @@ from bert_jax.checkpoint.directory import check_space
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.reader import find_newest_step, read_newest_run
 from bert_jax.checkpoint.restore import NoIntactCheckpoint
-from bert_jax.config import Config, RunConfig
+from bert_jax.config import Config, ResolvedRun, RunConfig, StoreFacts, resolve
 from bert_jax.logging import wandb_writer
 from bert_jax.logging.console import Screen
 from bert_jax.logging.metrics_writer import BAD_STEPS, METRICS
@@ -42,6 +42,8 @@ from bert_jax.trainer.kernels import settle_kernels
 from bert_jax.trainer.throughput import Progress
 from data_pipeline.io import jsonl, small_files
 from data_pipeline.io.refused import Refused
+
+VOCAB_SIZE = 30_522  # BERT's, where neither a store nor the config gives one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,3 +297,30 @@ def begin_anew(setup: Setup) -> Setup:
     if jax.process_index() == 0:
         run_record.write(storage.home, config, provenance, parts=setup.parts.record)
     return dataclasses.replace(setup, changes=())
+
+
+def resolve_alone(config: Config) -> ResolvedRun:
+    """Resolve a config without a workdir; without a store by the vocabulary of BERT or its init."""
+    from bert_jax.interop import warm_start
+
+    sizes = warm_start.read_sizes(config)
+    if config.data.store:
+        return resolve(config, sizes, read_facts(config.data))
+    vocab_size = config.model.vocab_size or (sizes.vocab_size if sizes else VOCAB_SIZE)
+    return resolve(config, sizes, StoreFacts(vocab_size))
+
+
+def open_feed(run: ResolvedRun, screen: Screen) -> StoreFeed | None:
+    """Open the store that a run names; None if it names none.
+
+    Raises:
+      Refused: the store is damaged, or cannot give the rows of a phase.
+    """
+    if not run.data.store:
+        return None
+    with screen.copying(run.data.store) as advance:
+        stores = open_stores(run.data, advance)
+    source = StoreFeed(stores, run)
+    with screen.spinning("counting the examples of the store"):
+        source.check()
+    return source

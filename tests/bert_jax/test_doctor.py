@@ -12,9 +12,9 @@ import pytest
 from absl import flags
 
 from bert_jax import doctor
+from bert_jax.benchmarking import checks, kernel_check
+from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG
 from bert_jax.config import MeshConfig, ModelConfig
-from bert_jax.machine_checks import checks, kernel
-from bert_jax.machine_checks.checks import FINE, SKIPPED, WRONG
 from bert_jax.model import attention
 from bert_jax.model.attention import verify
 from bert_jax.parallel import mesh
@@ -85,7 +85,7 @@ def test_the_pace_of_a_slow_and_a_fast_step_can_be_read():
 
 
 def test_the_kernel_needs_a_tpu_or_a_gpu():
-    verdict = kernel.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
+    verdict = kernel_check.check_kernel(mesh.make_mesh(MeshConfig()), KERNEL_SIZES, 128)
     assert verdict.outcome == SKIPPED
     assert "cpu" in verdict.sentence
 
@@ -125,7 +125,7 @@ def test_without_a_config_a_cpu_is_checked_with_the_small_one(monkeypatch, capsy
         lengths.append(config.phases[0].seq_len)
         raise Refused("stop")
 
-    monkeypatch.setattr(doctor.measure, "open_source", stop)
+    monkeypatch.setattr(doctor.setup, "open_feed", stop)
     flags.FLAGS["config"].unparse()  # another test may have given one
     assert doctor.main([]) == 2
     assert "configs/quickstart.py" in capsys.readouterr().out
@@ -156,11 +156,11 @@ def test_a_kernel_that_differs_is_wrong(monkeypatch):
         asked.append(arguments[:4])
         return [(attention.KERNEL, shape)]
 
-    monkeypatch.setattr(kernel, "find_kernels_of", find)
+    monkeypatch.setattr(kernel_check, "find_kernels_of", find)
     for error, outcome in ((1.9, FINE), (2.1, WRONG)):
         check = verify.KernelCheck(attention.KERNEL, shape, {"output": error}, 0)
         monkeypatch.setattr(verify, "check_kernel", lambda *arguments, check=check: check)
-        verdict = kernel.check_kernel(devices, KERNEL_SIZES, 128)
+        verdict = kernel_check.check_kernel(devices, KERNEL_SIZES, 128)
         assert verdict.outcome == outcome
         assert verdict.numbers[attention.KERNEL]["errors"] == {"output": error}
     assert asked == [("auto", devices, 128, KERNEL_SIZES)] * 2

@@ -49,8 +49,8 @@ ADDED = {
     "bert_jax.probe": [*TASK, "--every=6"],
     "bert_jax.feature_ner": ["--units=3", "--epochs=1", "--max_seq_length=16"],
     "bert_jax.baseline": ["--width=3"],
-    "bert_jax.study": ["--plan", "--nomeasure"],  # tests/bert_jax/studies runs a small one
-    # tests/bert_jax/scaling runs a small one. With rungs so wide the text is not too short for what
+    "bert_jax.study": ["--plan", "--nomeasure"],  # tests/bert_jax/lab runs a small one
+    # tests/bert_jax/lab runs a small one. With rungs so wide the text is not too short for what
     # the page predicts.
     "bert_jax.ladder": ["--plan", "--nomeasure", "--widths=64,320"],
     "bert_jax.frozen_task": ["--units=3", "--epochs=1", "--config.data.max_seq_length=16"],

@@ -102,7 +102,7 @@ def make_clone(folder: pathlib.Path) -> pathlib.Path:
     """Commit the scripts and what they send as they are now, and a file to be removed later."""
     for name in ("launch", "requirements"):
         shutil.copytree(LAUNCH.parent / name, folder / name)
-    prices = pathlib.Path("bert_jax", "perf", "prices.json")
+    prices = pathlib.Path("bert_jax", "planning", "prices.json")
     (folder / prices).parent.mkdir(parents=True)
     shutil.copy(LAUNCH.parent / prices, folder / prices)
     (folder / ".gitignore").write_text("build/\n")

@@ -212,14 +212,14 @@ _INTEROP = (
 _MACHINE = (
     (
         RULE,
-        "machine_checks/kernel.py",
+        "benchmarking/kernel_check.py",
         "for check in made if not check.is_sound",
         "for check in made if not check.errors",
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",
     ),
     (
         WIRING,
-        "machine_checks/kernel.py",
+        "benchmarking/kernel_check.py",
         'find_kernels_of("auto", mesh, seq_len, model',
         'find_kernels_of("auto", mesh, 512, model',
         "test_doctor.py::test_a_kernel_that_differs_is_wrong",
@@ -389,17 +389,17 @@ _SCALING = (
 _STUDIES = (
     (
         WIRING,
-        "studies/identity.py",
+        "lab/identity.py",
         'now["settings"], FinetuneConfig())',
         'now["settings"])',
-        "studies/test_study.py::test_a_task_is_its_examples_and_settings",
+        "lab/test_study.py::test_a_task_is_its_examples_and_settings",
     ),
     (
         WIRING,
-        "studies/report.py",
+        "lab/report.py",
         "if other == self.reference:",
         "if other != self.reference:",
-        "studies/test_study.py::test_report_has_means_differences_reasons_and_failures",
+        "lab/test_study.py::test_report_has_means_differences_reasons_and_failures",
     ),
 )
 _TASKS = (

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from bert_jax.benchmarking import measure
 from bert_jax.config import Config, ModelConfig
 from bert_jax.planning import chip_prices, plan, plan_report, slices
+from bert_jax.trainer import setup
 from data_pipeline.spec.options import PretrainOptions
 from tests.bert_jax.planning.test_estimate import CONFIG
 from tests.bert_jax.planning.test_estimate import compiled as make_compiled
@@ -72,7 +72,7 @@ def test_an_estimate_without_the_price_of_a_kernel_is_called_too_low():
     ("config", "origin"),
     [
         (Config(), "assumed"),
-        (Config(model=ModelConfig(vocab_size=measure.VOCAB_SIZE)), "config"),
+        (Config(model=ModelConfig(vocab_size=setup.VOCAB_SIZE)), "config"),
         (Config(init="hf:DIR"), "config"),
         (Config(init="hf:DIR", data=PretrainOptions(store="STORE")), "store"),
     ],

@@ -21,11 +21,8 @@ from bert_jax.inference import pseudo_likelihood, store_scores
 from bert_jax.inference.store_scores import ScoredRows
 from bert_jax.interop import load, warm_start
 from bert_jax.interop.pretrained import place_masked_lm
-from bert_jax.logging.console import Screen
-from bert_jax.logging.metrics_writer import METRICS, SUMMARY
-from bert_jax.model.flops import count_train_flops
-from bert_jax.studies.baselines import build_frozen_command, count_no_cost, describe_tagger
-from bert_jax.studies.row_kind import (
+from bert_jax.lab.baselines import build_frozen_command, count_no_cost, describe_tagger
+from bert_jax.lab.row_kind import (
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
     RowCost,
@@ -38,6 +35,9 @@ from bert_jax.studies.row_kind import (
     parse_settings,
     refuse_settings,
 )
+from bert_jax.logging.console import Screen
+from bert_jax.logging.metrics_writer import METRICS, SUMMARY
+from bert_jax.model.flops import count_train_flops
 from data_pipeline.io import small_files
 from data_pipeline.io.jsonl import read_metrics
 from data_pipeline.io.refused import Refused

@@ -14,6 +14,9 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bert_jax.lab.kinds import OWN_MEASURES
+from bert_jax.lab.row_kind import COMMON
+from bert_jax.lab.runner import RowResult
 from bert_jax.logging import plots
 from bert_jax.logging.statistics import (
     CONFIDENCE,
@@ -21,9 +24,6 @@ from bert_jax.logging.statistics import (
     mean_and_deviation,
     paired_difference,
 )
-from bert_jax.studies.kinds import OWN_MEASURES
-from bert_jax.studies.row_kind import COMMON
-from bert_jax.studies.runner import RowResult
 from data_pipeline.io.atomic import write_file, write_json
 
 NUMBERS, PAGE, PICTURE = "study.json", "study.md", "study.png"

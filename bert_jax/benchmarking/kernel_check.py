@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from bert_jax.benchmarking.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.config import ModelConfig
-from bert_jax.machine_checks.checks import FINE, SKIPPED, WRONG, CheckResult
 from bert_jax.model.attention import verify
 from bert_jax.trainer.kernels import choose_attention, find_kernels_of
 

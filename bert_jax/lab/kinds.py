@@ -1,8 +1,8 @@
 """List the kinds of rows by their name in StudyRow.kind."""
 
 from bert_jax.config.study import StudyRow
-from bert_jax.studies import baselines, pretrained
-from bert_jax.studies.row_kind import RowKind
+from bert_jax.lab import baselines, pretrained
+from bert_jax.lab.row_kind import RowKind
 from data_pipeline.io.refused import Refused
 
 KINDS: dict[str, RowKind] = {

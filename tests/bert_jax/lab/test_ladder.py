@@ -6,14 +6,14 @@ import math
 import pytest
 
 from bert_jax.config import Config, overrides
+from bert_jax.lab import ladder as ladder_lib
+from bert_jax.lab import ladder_report
+from bert_jax.lab.ladder import Forecast, Ladder, RungResult
+from bert_jax.lab.pretrained import load_row
+from bert_jax.lab.runner import Study
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.law import LADDER, Point, count_layer_parameters, read_ladder
 from bert_jax.runtime.cli import find_config
-from bert_jax.scaling import ladder as ladder_lib
-from bert_jax.scaling import ladder_report
-from bert_jax.scaling.ladder import Forecast, Ladder, RungResult
-from bert_jax.studies.pretrained import load_row
-from bert_jax.studies.runner import Study
 from data_pipeline.store import open_store
 
 WIDTHS, TOKENS = [64, 128, 256], [4_000_000, 16_000_000]

@@ -17,6 +17,9 @@ from bert_jax import config as config_lib
 from bert_jax.config import Config, ModelConfig
 from bert_jax.config.overrides import Override
 from bert_jax.config.study import StudyConfig, StudyRow
+from bert_jax.lab.kinds import find_kind
+from bert_jax.lab.pretrained import HELDOUT_LOSS
+from bert_jax.lab.row_kind import RowCost, build_flags
 from bert_jax.logging.metrics_writer import SUMMARY
 from bert_jax.planning.fit import fit
 from bert_jax.planning.law import (
@@ -27,9 +30,6 @@ from bert_jax.planning.law import (
     count_layer_parameters,
     count_most_parameters,
 )
-from bert_jax.studies.kinds import find_kind
-from bert_jax.studies.pretrained import HELDOUT_LOSS
-from bert_jax.studies.row_kind import RowCost, build_flags
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused

@@ -11,12 +11,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
 from bert_jax.finetuning import grid_runs
+from bert_jax.lab import identity
+from bert_jax.lab.identity import Identity
+from bert_jax.lab.kinds import find_kind
+from bert_jax.lab.row_kind import COMMON, RowCost, RowKind, Run, load_task, split_names
 from bert_jax.logging.console import BAD, Screen
 from bert_jax.runtime import workdir_lock
-from bert_jax.studies import identity
-from bert_jax.studies.identity import Identity
-from bert_jax.studies.kinds import find_kind
-from bert_jax.studies.row_kind import COMMON, RowCost, RowKind, Run, load_task, split_names
 from data_pipeline.io import small_files
 from data_pipeline.io.atomic import write_json
 from data_pipeline.io.refused import Refused

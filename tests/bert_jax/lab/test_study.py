@@ -16,16 +16,11 @@ import pytest
 
 from bert_jax.config import ModelConfig, overrides
 from bert_jax.config.study import StudyConfig, StudyRow, StudyTask
-from bert_jax.logging.console import Screen
-from bert_jax.model.flops import count_train_flops
-from bert_jax.planning.chip_prices import Price, Prices
-from bert_jax.planning.slices import find_slice
-from bert_jax.runtime.cli import find_config
-from bert_jax.studies import identity, plan, report, runner
-from bert_jax.studies.baselines import build_steps
-from bert_jax.studies.kinds import KINDS
-from bert_jax.studies.pretrained import choose_sentences
-from bert_jax.studies.row_kind import (
+from bert_jax.lab import identity, plan, report, runner
+from bert_jax.lab.baselines import build_steps
+from bert_jax.lab.kinds import KINDS
+from bert_jax.lab.pretrained import choose_sentences
+from bert_jax.lab.row_kind import (
     COMMON,
     MASKED_WORDS,
     PSEUDO_PERPLEXITY,
@@ -34,7 +29,12 @@ from bert_jax.studies.row_kind import (
     explain_missing,
     load_task,
 )
-from bert_jax.studies.runner import RowResult, Study
+from bert_jax.lab.runner import RowResult, Study
+from bert_jax.logging.console import Screen
+from bert_jax.model.flops import count_train_flops
+from bert_jax.planning.chip_prices import Price, Prices
+from bert_jax.planning.slices import find_slice
+from bert_jax.runtime.cli import find_config
 from data_pipeline.cli.main import Stopped
 from data_pipeline.store import open_store
 from tests.bert_jax.small_checkpoints import tensors, write

@@ -11,9 +11,9 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bert_jax.lab.ladder import Forecast, Ladder, RungResult
 from bert_jax.logging import plots
 from bert_jax.planning.law import CONFIDENCE, Law, count_in_words
-from bert_jax.scaling.ladder import Forecast, Ladder, RungResult
 from data_pipeline.io.atomic import write_file
 
 PICTURE = "ladder.png"

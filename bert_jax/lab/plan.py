@@ -14,14 +14,15 @@ from bert_jax.benchmarking import measure, synthetic
 from bert_jax.config import ResolvedRun
 from bert_jax.config.study import StudyRow
 from bert_jax.interop import warm_start
+from bert_jax.lab.baselines import build_steps
+from bert_jax.lab.pretrained import load_row
+from bert_jax.lab.row_kind import RowCost
 from bert_jax.logging.console import Screen, duration
 from bert_jax.parallel import mesh as mesh_lib
 from bert_jax.planning.chip_prices import Prices, format_dollars
 from bert_jax.planning.slices import Slice
-from bert_jax.studies.baselines import build_steps
-from bert_jax.studies.pretrained import load_row
-from bert_jax.studies.row_kind import RowCost
 from bert_jax.train_step import objectives
+from bert_jax.trainer import setup
 
 # Share of a chip's peak that a step is assumed to reach: about that of Base and Large by the
 # compiler's estimate (docs/results.md). Small models reach less.
@@ -84,7 +85,7 @@ def measure_run(row: StudyRow, store: str, most_operations: float, cost: RowCost
 
     None if a step has more than most_operations, so that measuring it would take long.
     """
-    config = measure.resolve_alone(load_row(row, store))
+    config = setup.resolve_alone(load_row(row, store))
     steps = config_lib.total_steps(config)
     if cost.operations / steps > most_operations:
         return None
