@@ -4,21 +4,20 @@ import argparse
 import concurrent.futures
 import dataclasses
 import json
-import multiprocessing
 import os
 import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 import rich.console
 
 from data_pipeline.cli.flags import MAX_WORKERS, FlagParser, add_settings
-from data_pipeline.cli.main import leave_stops_to_parent, run_main
+from data_pipeline.cli.main import run_main
 from data_pipeline.cli.terminal import make_console, print_paragraph
+from data_pipeline.cli.worker_pool import CONTEXT, open_workers, run_task
 from data_pipeline.io.atomic import Destination, check_new_folder, new_folder
 from data_pipeline.io.refused import Refused
 from data_pipeline.report.progress import progress_bar
@@ -186,16 +185,13 @@ def _write_all(
             _write_file(flags, folder, number, examples, source, advance)
             for number in range(flags.shards)
         )
-    context = multiprocessing.get_context("spawn")  # TensorFlow has threads, a fork would hang
-    written, stop = context.Value("q", 0), context.Event()
-    with concurrent.futures.ProcessPoolExecutor(
-        workers, context, _start_worker, (flags, written, stop)
-    ) as pool:
+    written, stop = CONTEXT.Value("q", 0), CONTEXT.Event()
+    reported = skipped = 0
+    with open_workers(workers, _Worker, (flags, written, stop)) as pool:
         waiting = {
-            pool.submit(_write_in_worker, flags, folder, number, examples)
+            pool.submit(run_task, _Worker.write, folder, number, examples)
             for number in range(flags.shards)
         }
-        reported = skipped = 0
         try:
             while waiting:
                 done, waiting = concurrent.futures.wait(
@@ -205,42 +201,27 @@ def _write_all(
                     skipped += future.result()
                 advance(written.value - reported)
                 reported = written.value
-        except BrokenProcessPool as error:
-            raise Refused(
-                f"one of the {workers} processes was killed, most likely for want of memory; use "
-                "fewer with --workers=N"
-            ) from error
         finally:
             stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
     return skipped
 
 
-# State of a worker process, kept between files.
-_worker: dict[str, Any] = {}
+class _Worker:
+    """Write files in a worker process from a store that it opened."""
 
+    def __init__(self, flags: ExportFlags, written: Any, stop: Any) -> None:
+        self._flags, self._written, self._stop = flags, written, stop
+        self._source = _open(open_store(flags.store), flags)
 
-def _start_worker(flags: ExportFlags, written: Any, stop: Any) -> None:
-    leave_stops_to_parent()
-    _worker["written"], _worker["stop"] = written, stop
-    try:
-        _worker["source"] = _open(open_store(flags.store), flags)
-    except Exception as error:  # raised here, it would break the pool and be lost
-        _worker["error"] = error
+    def write(self, folder: pathlib.Path, number: int, examples: int) -> int:
+        """Write a file; count its examples in the value that all workers share."""
+        return _write_file(self._flags, folder, number, examples, self._source, self._advance)
 
-
-def _write_in_worker(flags: ExportFlags, folder: pathlib.Path, number: int, examples: int) -> int:
-    if "error" in _worker:
-        raise _worker["error"]
-    written = _worker["written"]
-
-    def advance(count: int) -> None:
-        if _worker["stop"].is_set():  # another worker failed, or Ctrl-C: this file is not needed
+    def _advance(self, count: int) -> None:
+        if self._stop.is_set():  # another worker failed, or Ctrl-C: this file is not needed
             raise InterruptedError
-        with written.get_lock():
-            written.value += count
-
-    return _write_file(flags, folder, number, examples, _worker["source"], advance)
+        with self._written.get_lock():
+            self._written.value += count
 
 
 def _write_file(

@@ -3,23 +3,17 @@
 import collections
 import dataclasses
 import gc
-import multiprocessing
-import multiprocessing.connection
-import os
 import pathlib
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
-from data_pipeline.cli.main import leave_stops_to_parent
+from data_pipeline.cli.worker_pool import open_workers, run_task
 from data_pipeline.corpus.dedup import fold_text, hash_document, hash_texts
 from data_pipeline.corpus.lost_characters import LostCharacters
 from data_pipeline.corpus.near_duplicates import Signer
-from data_pipeline.io.refused import Refused
 from data_pipeline.read.cleaning import (
     CHARACTERS,
     DOCUMENTS_WITHOUT_SENTENCES,
@@ -214,70 +208,26 @@ def encode_corpus(
     if workers == 1:
         yield from map(ChunkEncoder(vocabulary, text, cleaning).encode, chunks)
         return
-    with ProcessPoolExecutor(
-        workers,
-        # A fork would copy locks that threads of the tokeniser or the progress bar hold.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(vocabulary.path, vocabulary.recorded_rules, text, cleaning),
-    ) as pool:
+    is_cut = text.documents == "blank_line"
+    advice = "" if is_cut else ", or cut very large documents with --documents=blank_line"
+    arguments = (vocabulary.path, vocabulary.recorded_rules, text, cleaning)
+    with open_workers(workers, _make_encoder, arguments, advice) as pool:
         waiting: collections.deque[Future[EncodedChunk]] = collections.deque()
-        try:
-            for chunk in chunks:
-                waiting.append(pool.submit(_encode_in_worker, chunk))
-                if len(waiting) == workers * _CHUNKS_IN_FLIGHT:
-                    yield waiting.popleft().result()
-            while waiting:
+        for chunk in chunks:
+            waiting.append(pool.submit(run_task, ChunkEncoder.encode, chunk))
+            if len(waiting) == workers * _CHUNKS_IN_FLIGHT:
                 yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            is_cut = text.documents == "blank_line"
-            smaller = "" if is_cut else ", or cut very large documents with --documents=blank_line"
-            raise Refused(
-                f"one of the {workers} processes was killed, most likely for lack of memory; use "
-                f"fewer with --workers=N{smaller}"
-            ) from error
-        finally:
-            # Wait for the chunks in progress: the pool would else write to a closed pipe.
-            pool.shutdown(wait=True, cancel_futures=True)
+        while waiting:
+            yield waiting.popleft().result()
 
 
-# What a worker process keeps between chunks: its vocabulary, loaded once, has a cache of words.
-_worker: dict[str, ChunkEncoder] = {}
-# The error of making the encoder; raising it there would lose it.
-_start_errors: list[Exception] = []
-
-
-def _start_worker(
+def _make_encoder(
     vocab_path: pathlib.Path,
     rules: Mapping[str, Any],
     text: TextOptions,
     cleaning: CleaningOptions,
-) -> None:
-    leave_stops_to_parent()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Nothing here makes cycles, and each collection would visit the lists of a whole chunk.
+) -> ChunkEncoder:
+    """Make the encoder of a worker process, whose vocabulary keeps a cache of words."""
+    # Nothing in a worker makes cycles, and each collection would visit the lists of a whole chunk.
     gc.disable()
-    try:
-        vocabulary = load_recorded(vocab_path, rules)
-        _worker["encoder"] = ChunkEncoder(vocabulary, text, cleaning)
-    except Exception as error:
-        _start_errors.append(error)
-
-
-def _end_with_parent() -> None:
-    """Exit this process when the build is killed: it would wait for a chunk forever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _encode_in_worker(chunk: TextChunk) -> EncodedChunk:
-    for error in _start_errors:
-        if not isinstance(error, Refused | ImportError):
-            raise error
-        raise Refused(
-            f"a process of the build could not start: {error}; build again, or without other "
-            "processes, with --workers=1"
-        ) from error
-    return _worker["encoder"].encode(chunk)
+    return ChunkEncoder(load_recorded(vocab_path, rules), text, cleaning)

@@ -37,11 +37,10 @@ def _append(path: pathlib.Path, data: bytes) -> None:
         file.write(data)
 
 
-def read_records(path: pathlib.Path, skips_halves: bool = True) -> list[dict[str, Any]]:
+def read_records(path: pathlib.Path) -> list[dict[str, Any]]:
     """Read records that each have a step, such as bad_steps.jsonl; none if the file is missing.
 
-    A truncated line or NULs at the end, left by a kill or a power cut, are skipped. With
-    skips_halves, so is a truncated line in the middle: older versions appended after it. Raises
+    A truncated line or NULs at the end, left by a kill or a power cut, are skipped. Raises
     DamagedFile for any other line that is malformed.
     """
     if not path.exists() and not path.is_symlink():
@@ -49,7 +48,7 @@ def read_records(path: pathlib.Path, skips_halves: bool = True) -> list[dict[str
     whole, _ = _split_end(path)
     records = []
     for number, line in enumerate(whole.split(b"\n"), 1):
-        if not line.strip() or (skips_halves and _is_half(line)):
+        if not line.strip():
             continue
         name = f"{path}, line {number}"
         try:
@@ -71,7 +70,7 @@ def read_lines(path: pathlib.Path) -> list[dict[str, Any]]:
 
     Raises as read_records does.
     """
-    lines = read_records(path, skips_halves=False)
+    lines = read_records(path)
     for line in lines:
         name = f"{path}, the line of step {line['step']}"
         for key, value in line.items():

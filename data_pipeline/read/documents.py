@@ -72,7 +72,7 @@ def read_documents(
     if kind == formats.EMPTY:
         return iter(())
     decoding = Decoding(options.fallback_encoding, counts)
-    lines = read_lines(address, advance, kind not in formats.TABLES, decoding)
+    lines = read_lines(address, advance, decoding)
     return _read_lines_as(kind, address, lines, options, counts)
 
 
@@ -167,9 +167,9 @@ def _read_lines_as(
 ) -> Iterator[list[str]]:
     """Yield the documents of a file by its format."""
     if kind == formats.JSON:
-        return read_json_lines(address, lines, 1, options.key)
+        return read_json_lines(address, lines, options.key)
     if kind == formats.WIKI:
-        return read_articles(address, lines, 1)
+        return read_articles(address, lines)
     if kind in formats.TABLES:
         return read_table(address, lines, kind, options.text_key)
     if options.documents in ("gutenberg", "chapters"):

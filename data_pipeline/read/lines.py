@@ -58,8 +58,6 @@ _BLOCK_BYTES = 1 << 20
 _HEAD_BYTES = 128 << 10  # a file's format is detected and its start checked by them
 _UTF16_SHARE = 0.1  # smallest share of UTF-16 characters that have a NUL byte
 _MARK = "\ufeff"
-_BLANK_RUN = re.compile("\n{16,}")
-_RETURNS_RUN = "\r\n" * 16
 _OTHER_MARKS = {  # the longer ones first
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -69,25 +67,6 @@ _OTHER_MARKS = {  # the longer ones first
 _MAX_MARK_BYTES = 4
 
 Advance = Callable[[int], None]
-
-
-class BlankLines(str):
-    """Stand for several empty lines; itself an empty string."""
-
-    lines: int
-
-    def __new__(cls, lines: int) -> "BlankLines":
-        run = super().__new__(cls)
-        run.lines = lines
-        return run
-
-
-def numbered_lines(lines: Iterable[str], first: int = 1) -> Iterator[tuple[int, str]]:
-    """Yield lines with their numbers; a run of empty lines has the number of its first."""
-    number = first
-    for line in lines:
-        yield number, line
-        number += line.lines if isinstance(line, BlankLines) else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,16 +94,8 @@ class HeadEndsError(Exception):
     """Stop a reader at the end of a head, in the middle of its file."""
 
 
-def read_lines(
-    address: str,
-    advance: Advance,
-    joins_blank: bool = False,
-    decoding: Decoding | None = None,
-) -> Iterator[str]:
+def read_lines(address: str, advance: Advance, decoding: Decoding | None = None) -> Iterator[str]:
     """Yield the lines of a file; `advance` is called with the stored bytes that were read.
-
-    With `joins_blank` a long run of empty lines is yielded as two, the second of them a BlankLines:
-    a small compressed file may hold hundreds of millions.
 
     A line ends at a line feed, a carriage return, or both; of both, the line may keep the carriage
     return, as removing it from every line takes longer than finding the lines. A byte order mark at
@@ -138,14 +109,14 @@ def read_lines(
     blocks = _blocks(address, advance)
     if decoding is None:
         decoding, blocks = Decoding(), _refuse_stand_in(address, blocks)
-    yield from _split_blocks(address, blocks, joins_blank, decoding)
+    yield from _split_blocks(address, blocks, decoding)
 
 
 def read_stream(name: str, stream: io.BufferedReader) -> Iterator[str]:
     """Yield the lines of a pipe as they arrive, by the rules of read_lines, plain text alone."""
     blocks = iter(functools.partial(stream.read1, _BLOCK_BYTES), b"")
     checked = _check_blocks(name, _transcode(name, blocks))
-    yield from _split_blocks(name, checked, False, Decoding())
+    yield from _split_blocks(name, checked, Decoding())
 
 
 def read_head(address: str) -> FileHead:
@@ -164,7 +135,7 @@ def read_head_lines(address: str, head: FileHead, decoding: Decoding) -> Iterato
     """Yield the complete lines of a head, checked and decoded; raise HeadEndsError at its end."""
     check_is_text(address, head.data, 0)
     cut = len(head.data) if head.is_whole else max(map(head.data.rfind, (b"\n", b"\r"))) + 1
-    yield from _split_blocks(address, [head.data[:cut]] if cut else [], False, decoding)
+    yield from _split_blocks(address, [head.data[:cut]] if cut else [], decoding)
     if head.is_whole:
         return
     if not decoding.fallback:
@@ -175,9 +146,7 @@ def read_head_lines(address: str, head: FileHead, decoding: Decoding) -> Iterato
     raise HeadEndsError
 
 
-def _split_blocks(
-    address: str, blocks: Iterable[bytes], joins_blank: bool, decoding: Decoding
-) -> Iterator[str]:
+def _split_blocks(address: str, blocks: Iterable[bytes], decoding: Decoding) -> Iterator[str]:
     rest = b""
     offset = 0  # of `rest` in the (decompressed) text
     line_ends = 0
@@ -191,10 +160,10 @@ def _split_blocks(
         line_ends += block.count(b"\n", 0, cut)
         check_size(f"{address} line {line_ends + 1:,}", len(rest))
         if cut:
-            yield from _split_text(block[:cut], decoder.decode(block[:cut], offset), joins_blank)
+            yield from _split_text(block[:cut], decoder.decode(block[:cut], offset))
         offset += cut
     if rest:
-        yield from _split_text(rest, decoder.decode(rest, offset), joins_blank)
+        yield from _split_text(rest, decoder.decode(rest, offset))
 
 
 def split_paragraphs(text: str) -> list[str]:
@@ -251,29 +220,15 @@ def _describe_bytes(
     )
 
 
-def _split_text(data: bytes, text: str, joins_blank: bool) -> list[str]:
+def _split_text(data: bytes, text: str) -> list[str]:
     """Return the lines of a text, whose bytes are `data`."""
     if b"\r" in data and _has_lone_return(data):
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     if _MARK in text:
         text = text.removeprefix(_MARK).replace("\n" + _MARK, "\n")
-    lines = _split(text) if joins_blank else text.split("\n")
+    lines = text.split("\n")
     if not lines[-1]:
         lines.pop()  # the text after the last line's end belongs to the next block
-    return lines
-
-
-def _split(text: str) -> list[str]:
-    """Return the lines of a text, with long runs of empty ones as BlankLines."""
-    if _RETURNS_RUN in text:
-        text = text.replace("\r\n", "\n")
-    lines: list[str] = []
-    start = 0
-    for run in _BLANK_RUN.finditer(text):
-        lines += text[start : run.start()].split("\n")
-        lines += ["", BlankLines(run.end() - run.start() - 2)]
-        start = run.end()
-    lines += text[start:].split("\n")
     return lines
 
 

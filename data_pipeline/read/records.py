@@ -15,7 +15,6 @@ from data_pipeline.read.lines import (
     MAX_DOCUMENT_BYTES,
     HeadEndsError,
     add_size,
-    numbered_lines,
     split_paragraphs,
 )
 
@@ -43,15 +42,13 @@ def opens_json_lines(line: str) -> bool:
         return True
 
 
-def read_json_lines(
-    address: str, lines: Iterable[str], first_line: int, text_key: str
-) -> Iterator[list[str]]:
-    """Yield the lines of the text of each line's object; `first_line` is the number of the first.
+def read_json_lines(address: str, lines: Iterable[str], text_key: str) -> Iterator[list[str]]:
+    """Yield the lines of the text of each line's object.
 
     A text that is null is a document without text. Raises Refused for a line that is no object,
     or has no text under the key.
     """
-    for number, line in numbered_lines(lines, first_line):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         place = f"{address} line {number}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.read.lines import add_size, numbered_lines, strip_line
+from data_pipeline.read.lines import add_size, strip_line
 
 OPENING, _CLOSING = "<doc ", "</doc>"
 _MAX_TITLE_CHARS = 1000
@@ -21,7 +21,7 @@ _RAW_TITLE = re.compile(r'\stitle="')
 _NEXT_ATTRIBUTE = re.compile(r'"(?>\s+)[\w:.-]+="')
 
 
-def read_articles(address: str, lines: Iterable[str], first_line: int) -> Iterator[list[str]]:
+def read_articles(address: str, lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield the lines of each <doc ...> ... </doc>, without the title.
 
     WikiExtractor writes the title into the tag and once more as the first line. It is no sentence
@@ -29,7 +29,7 @@ def read_articles(address: str, lines: Iterable[str], first_line: int) -> Iterat
     """
     article: list[str] | None = None
     title, size_bytes, number = "", 0, 0
-    for number, line in numbered_lines(lines, first_line):
+    for number, line in enumerate(lines, 1):
         stripped = strip_line(line)
         if article and _CLOSING not in stripped:  # nearly every line
             if stripped:

@@ -113,16 +113,6 @@ def is_trained_here(settings: Mapping[str, Any]) -> bool:
     return tuple(head) == _HEAD and settings["model"].get("type") == "BPE"
 
 
-def has_older_splitter(settings: Mapping[str, Any]) -> bool:
-    """Return whether a parsed tokenizer.json was trained here before make_splitter."""
-    splitter = settings.get("pre_tokenizer") or {}
-    return (
-        is_trained_here(settings)
-        and splitter.get("type") == "ByteLevel"
-        and bool(splitter["add_prefix_space"])
-    )
-
-
 def train_byte_level(texts: Iterable[str], vocab_size: int, reserved_pieces: int) -> bytes:
     """Learn merges; return a tokenizer.json that puts a space before a text.
 

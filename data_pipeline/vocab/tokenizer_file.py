@@ -20,7 +20,7 @@ import numpy as np
 import tokenizers
 
 from data_pipeline.io.refused import Refused
-from data_pipeline.vocab.byte_level import BYTE_OF, has_older_splitter, make_splitter, piece_bytes
+from data_pipeline.vocab.byte_level import BYTE_OF, piece_bytes
 from data_pipeline.vocab.documents import encode_documents_whole
 from data_pipeline.vocab.special_tokens import find_special_ids
 from data_pipeline.vocab.template import A, Template, make_bert_template, read_template
@@ -159,10 +159,7 @@ def read_tokenizer(path: pathlib.Path, data: bytes, reads_special_tokens: bool) 
         template = make_bert_template(special_ids)
     template = dataclasses.replace(template, cls_id=special_ids["cls"])
     roles = {pieces[i] for i in special_ids.values()}
-    if reads_special_tokens:
-        if has_older_splitter(rules):
-            tokenizer.pre_tokenizer = make_splitter()
-    else:
+    if not reads_special_tokens:
         unmarked = [t for t in rules["added_tokens"] if t["content"] in roles and not t["special"]]
         if unmarked:  # else a text could spell the token that marks its end
             tokenizer = _open(path, _mark_special(data, roles))

@@ -22,7 +22,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.vocab import MODEL, TOKENIZER_JSON, WORD_START, WORDPIECE, Vocabulary
-from data_pipeline.vocab.byte_level import has_older_splitter, is_trained_here, make_splitter
+from data_pipeline.vocab.byte_level import is_trained_here
 from data_pipeline.vocab.sentencepiece_model import (
     BPE,
     CONTROL,
@@ -101,8 +101,7 @@ def _keeps_text_behind_special_tokens(
     text cannot keep that behind a special token in this format.
     """
     if vocabulary.file_name == TOKENIZER_JSON:
-        settings = json.loads(library.to_str())
-        return is_trained_here(settings) and not has_older_splitter(settings)
+        return is_trained_here(json.loads(library.to_str()))
     is_model = vocabulary.file_name == MODEL
     return not is_model or read_model(vocabulary.file_bytes).adds_space_before_text
 
@@ -149,12 +148,7 @@ def make_tokenizer_json(vocabulary: Vocabulary) -> str | None:
     """
     if vocabulary.file_name == TOKENIZER_JSON:
         text = vocabulary.file_bytes.decode("utf-8-sig")
-        settings = json.loads(text)
-        if has_older_splitter(settings):
-            trained = tokenizers.Tokenizer.from_str(text)
-            trained.pre_tokenizer = make_splitter()
-            text = trained.to_str(pretty=True) + "\n"
-        own = read_template(settings, vocabulary.special_ids, vocabulary.path)
+        own = read_template(json.loads(text), vocabulary.special_ids, vocabulary.path)
         return text if own == vocabulary.template else _set_template(text, vocabulary)
     pieces = vocabulary.pieces()
     special = {name: pieces[i] for name, i in vocabulary.special_ids.items()}

@@ -97,11 +97,11 @@ _IO = (
         "io/test_jsonl.py::test_lines_are_kept_up_to_a_step_and_with_it",
     ),
     (
-        WIRING,
+        RULE,
         "io/jsonl.py",
-        "lines = read_records(path, skips_halves=False)",
-        "lines = read_records(path)",
-        "io/test_jsonl.py::test_half_a_line_in_the_middle_is_skipped_where_older_versions_left_it",
+        'if small_files.field(content, "step", int, name) < 0:',
+        'if small_files.field(content, "step", int, name) < -1:',
+        "io/test_jsonl.py::test_anything_else_is_one_sentence",
     ),
 )
 _LABELLED = (

@@ -11,6 +11,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from data_pipeline.cli import worker_pool
 from data_pipeline.corpus import encode
 from data_pipeline.corpus.encode import (
     ChunkEncoder,
@@ -104,9 +105,9 @@ def test_a_process_that_cannot_start_says_why(vocabulary):
 
 @pytest.mark.parametrize("error", [KeyError("a bug"), OSError(errno.EIO, "lost for a moment")])
 def test_only_a_refusal_of_a_worker_becomes_one(error, monkeypatch):
-    monkeypatch.setattr(encode, "_start_errors", [error])
+    monkeypatch.setattr(worker_pool, "_start_errors", [error])
     with pytest.raises(type(error)) as raised:
-        encode._encode_in_worker(TextChunk([["0"]], {0: 1}))
+        worker_pool.run_task(encode.ChunkEncoder.encode, TextChunk([["0"]], {0: 1}))
     assert raised.value is error
 
 

@@ -8,10 +8,7 @@ import pytest
 
 from data_pipeline.io.refused import Refused
 from data_pipeline.read import lines
-from data_pipeline.read.documents import read_documents
-from data_pipeline.read.lines import numbered_lines, read_lines, split_paragraphs
-from data_pipeline.read.options import TextOptions
-from data_pipeline.read.sources import Source
+from data_pipeline.read.lines import read_lines, split_paragraphs
 
 
 def read(path: pathlib.Path, data: bytes) -> list[str]:
@@ -95,33 +92,6 @@ def test_paragraphs_of_a_text_are_its_lines_with_text_in_them():
         "four",
     ]
     assert split_paragraphs(" \r\n") == []
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("block_bytes", [50, 1 << 20])
-def test_runs_of_empty_lines_keep_the_numbers_of_the_lines_around_them(
-    tmp_path, monkeypatch, end, block_bytes
-):
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", block_bytes)
-    blank = [0, 1, 2, 14, 15, 16, 17, 18, 40, 200, 3]
-    expected = [text for count in blank for text in (*[""] * count, f"after {count}")]
-    path = tmp_path / "a"
-    path.write_bytes("".join(line + end for line in expected).encode())
-    joined = list(read_lines(str(path), lambda stored_bytes: None, joins_blank=True))
-    found = [(number, line.strip()) for number, line in numbered_lines(joined) if line.strip()]
-    assert found == [(number, line) for number, line in enumerate(expected, 1) if line]
-    at = next(number for number, line in enumerate(joined) if line.startswith("after 200"))
-    assert joined[at - 2 : at] == ["", ""]  # two are what a heading in a book needs
-
-
-def test_hundreds_of_millions_of_empty_lines_are_few_objects(tmp_path):
-    path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(b"\n" * (1 << 22)) * 4 + gzip.compress(b"text"))
-    joined = list(read_lines(str(path), lambda stored_bytes: None, joins_blank=True))
-    assert len(joined) < 100
-    assert list(numbered_lines(joined))[-1] == ((1 << 24) + 1, "text")
-    source = Source(str(path), path.stat().st_size)
-    assert list(read_documents(source, TextOptions())) == [["text"]]
 
 
 def test_a_line_beyond_the_limit_is_refused_by_its_number(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from data_pipeline.read.wiki import read_articles
 
 
 def read(text: str) -> list[list[str]]:
-    return list(read_articles("a", text.split("\n"), 1))
+    return list(read_articles("a", text.split("\n")))
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,6 @@ def make_file(kind: str) -> dict:
     data = json.loads(json.dumps(TRAINED))
     if kind == "trained":
         return data
-    if kind == "trained before":
-        data["pre_tokenizer"] = data["pre_tokenizer"]["pretokenizers"][1]
-        data["pre_tokenizer"]["add_prefix_space"] = True
-        return data
     data["pre_tokenizer"] = {
         "type": "ByteLevel",
         "add_prefix_space": False,
@@ -84,9 +80,7 @@ def write_two_files(folder: pathlib.Path) -> pathlib.Path:
     return folder / "vocab.json"
 
 
-@pytest.fixture(
-    scope="module", params=["trained", "trained before", "roberta", "modernbert", "two files"]
-)
+@pytest.fixture(scope="module", params=["trained", "roberta", "modernbert", "two files"])
 def loaded(request, tmp_path_factory) -> tuple[Vocabulary, tokenizers.Tokenizer]:
     """A vocabulary, and the library's tokenizer of its file to which special tokens are text."""
     folder = tmp_path_factory.mktemp("bpe")
@@ -278,22 +272,14 @@ def test_other_rules_and_damage_are_refused_by_a_sentence(tmp_path, data, messag
 
 
 def test_text_behind_a_special_token_keeps_its_pieces_where_the_file_is_exported(tmp_path):
-    """[MASK]. is [MASK] and a full stop, also in the file of a vocabulary trained before."""
+    """[MASK]. is [MASK] and a full stop."""
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(make_file("trained before")))
-    texts = ("The word [MASK]. The [MASK]s [MASK] dem", "[MASK]. a", "a  b ", " it's", "")
-    before = tokenizers.Tokenizer.from_file(str(path))
-    assert "\u0120" in before.encode(texts[0]).tokens
-    vocabulary = load_vocabulary(path)
-    exported = tokenizers.Tokenizer.from_str(make_tokenizer_json(vocabulary))
-    trained = tokenizers.Tokenizer.from_str(json.dumps(TRAINED))
-    rows = load_vocabulary(path, reads_special_tokens=True)
-    for text in texts:
-        encoding = exported.encode(text, add_special_tokens=False)
-        assert encoding.tokens == trained.encode(text, add_special_tokens=False).tokens
-        assert id_lists(rows, [text]) == [encoding.ids]
-    assert "[MASK]|." in "|".join(exported.encode(texts[0]).tokens)
-    assert vocabulary.file_bytes == path.read_bytes()
+    path.write_text(json.dumps(TRAINED))
+    text = "The word [MASK]. The [MASK]s [MASK] dem"
+    exported = tokenizers.Tokenizer.from_str(make_tokenizer_json(load_vocabulary(path)))
+    encoding = exported.encode(text, add_special_tokens=False)
+    assert id_lists(load_vocabulary(path, reads_special_tokens=True), [text]) == [encoding.ids]
+    assert "[MASK]|." in "|".join(encoding.tokens)
 
 
 def test_a_file_of_others_that_adds_a_space_is_exported_as_it_is(tmp_path):

@@ -110,7 +110,7 @@ TOKENIZERS = {
         for split in (True, False)
     },
 }
-BYTE_LEVEL = ["trained", "trained before", "roberta", "modernbert"]
+BYTE_LEVEL = ["trained", "roberta", "modernbert"]
 
 
 @pytest.mark.parametrize("name", [*TOKENIZERS, *BYTE_LEVEL])
